@@ -1,0 +1,1 @@
+"""The name under which Spark discovers toril's data source."""

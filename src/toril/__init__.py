@@ -1,0 +1,107 @@
+"""toril: job queues that speak BullMQ's wire protocol, from Python.
+
+The map of the house, from the roof down. A room may use the rooms below it, never those above:
+
+    cli, testing                        the `toril` command; fixtures for your own tests
+    dashboard, integrations, browser    the web app; FastAPI, Starlette, Django; the browser worker
+    observe                             doctor and exporter
+    spark                               sources, sinks, transforms and the pipeline
+    lake                                tables and readers without Spark
+    tasks                               the optional decorator layer
+    sync                                the blocking face of the public classes
+    producer | worker                   Queue, FlowProducer, schedulers | Worker and its services
+    jobs                                Job
+    events                              QueueEvents
+    queues                              the three kinds: BullMQ, Redis list, Redis stream; dead letters
+    store                               the only room that speaks Redis
+    server                              the embedded Valkey
+    commands                            one typed function per script, without I/O
+    contract                            what is on the wire, pure
+    telemetry.hooks                     what everybody may call to be measured
+
+Guarantee: importing `toril` loads none of these rooms, hence neither Redis nor Spark nor web code. Each public name is
+fetched from its room when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_ROOM_OF = {
+    "Backoff": "toril.contract.backoff",
+    "Deduplication": "toril.contract.options",
+    "Envelope": "toril.contract.envelope",
+    "ErrorCategory": "toril.contract.classify",
+    "Event": "toril.contract.event",
+    "FlowNode": "toril.producer",
+    "FlowProducer": "toril.producer",
+    "InvalidOption": "toril.contract.errors",
+    "Job": "toril.jobs",
+    "JobCounts": "toril.contract.state",
+    "JobFailed": "toril.contract.errors",
+    "JobOptions": "toril.contract.options",
+    "JobState": "toril.contract.state",
+    "KeepJobs": "toril.contract.options",
+    "ListQueue": "toril.producer",
+    "ListWorker": "toril.worker",
+    "NewJob": "toril.contract.options",
+    "PermanentError": "toril.contract.errors",
+    "Queue": "toril.producer",
+    "QueueEvents": "toril.events",
+    "StreamQueue": "toril.producer",
+    "StreamWorker": "toril.worker",
+    "TorilError": "toril.contract.errors",
+    "TransientError": "toril.contract.errors",
+    "Worker": "toril.worker",
+    "WorkerOptions": "toril.contract.options",
+    "categorize_error": "toril.contract.classify",
+}
+
+__all__ = [
+    "Backoff",
+    "Deduplication",
+    "Envelope",
+    "ErrorCategory",
+    "Event",
+    "FlowNode",
+    "FlowProducer",
+    "InvalidOption",
+    "Job",
+    "JobCounts",
+    "JobFailed",
+    "JobOptions",
+    "JobState",
+    "KeepJobs",
+    "ListQueue",
+    "ListWorker",
+    "NewJob",
+    "PermanentError",
+    "Queue",
+    "QueueEvents",
+    "StreamQueue",
+    "StreamWorker",
+    "TorilError",
+    "TransientError",
+    "Worker",
+    "WorkerOptions",
+    "__version__",
+    "categorize_error",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sync":
+        return import_module("toril.sync")
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'toril' has no attribute {name!r}")
+    value = getattr(import_module(_ROOM_OF[name]), name)
+    globals()[name] = value  # The next use costs a plain attribute lookup.
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

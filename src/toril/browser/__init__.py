@@ -1,0 +1,1 @@
+"""The browser worker's tasks."""

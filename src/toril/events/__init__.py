@@ -1,0 +1,1 @@
+"""Typed, resumable, gap-aware events of a queue."""

@@ -1,0 +1,1 @@
+"""The job as applications see it."""

@@ -1,0 +1,1 @@
+"""Table names, schemas and readers without Spark."""

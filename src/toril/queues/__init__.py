@@ -1,0 +1,1 @@
+"""The three kinds of queues behind one protocol, and their dead letters."""

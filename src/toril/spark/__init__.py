@@ -1,0 +1,1 @@
+"""Spark sources, sinks, transforms and the pipeline."""

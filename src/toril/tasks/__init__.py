@@ -1,0 +1,1 @@
+"""The optional decorator layer."""
