@@ -3,12 +3,12 @@
     TorilError
     ├── InvalidOption (ValueError)        a value was refused before any I/O: .field .problem .remedy
     │   ├── NotSerializable                  the data has no JSON form
-    │   └── PayloadTooLarge                  data and options exceed the limit
+    │   ├── PayloadTooLarge                  data and options exceed the limit
+    │   └── PayloadMismatch (PermanentError) the data does not fit the queue's payload model
     ├── TransientError                    worth another attempt: .retry_after
     │   └── JobTimedOut (TimeoutError)       the handler ran longer than it may
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
-    │   ├── PayloadMismatch                  the payload does not fit its model
     │   └── JobCancelled                     somebody cancelled the job
     ├── HandlerSignal                     raised by a handler to steer its job; no attempt is counted
     │   ├── RateLimitError                   wait: the far side is busy: .delay
@@ -68,7 +68,7 @@ class TorilError(Exception):
     """The base of all errors of this library."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions pickle by calling their class with `args`; ours have keyword fields, so state is kept instead.
+        # Exceptions pickle by calling their class with `args`; ours have fields, so their state is kept.
         return _restore, (type(self), self.args, dict(self.__dict__))
 
 
@@ -117,6 +117,10 @@ class PermanentError(TorilError):
 UnrecoverableError = PermanentError  # the name BullMQ's users know
 
 
+class PayloadMismatch(InvalidOption, PermanentError):
+    """The data does not fit the payload model or schema of the queue: refused at `add`, fatal at pickup."""
+
+
 class MalformedValue(PermanentError):
     """A field read from Redis does not parse. The raw value is not repeated: it may be huge or secret."""
 
@@ -126,10 +130,6 @@ class MalformedValue(PermanentError):
         self.field = field
         self.problem = problem
         self.job_id = job_id
-
-
-class PayloadMismatch(PermanentError):
-    """The payload does not fit the model or schema of the queue."""
 
 
 class JobTimedOut(TransientError, TimeoutError):

@@ -4,8 +4,8 @@ Guarantee: a `QueueKeys` computes each key when it is made and never again, in e
 uses, and no name or id that passes the checks here can collide with a key of the queue itself.
 
     standalone        bull:emails:wait            Node's layout
-    cluster           bull:{emails}:wait          one slot for all keys of a queue; Node calls this queue "{emails}"
-    tagged by hand    {bull}:emails:wait          a prefix or name that already has a hash tag gets no second one
+    cluster           bull:{emails}:wait          one slot per queue; Node calls this queue "{emails}"
+    tagged by hand    {bull}:emails:wait          a prefix or name that has a tag gets no second one
     our own           bull:emails:toril:<what>    removed by our obliterate, ignored by everybody else
 """
 
@@ -21,10 +21,13 @@ from toril.contract.errors import InvalidOption
 MAX_NAME_LENGTH = 255  # the data model's limit for queue names, job names and job ids
 
 # Words that are keys of the queue itself: a job of that id would overwrite the queue's own data.
-RESERVED_IDS = frozenset(
-    "active completed de delayed events failed id limiter marker meta metrics paused pc prioritized priority "
-    "repeat stalled stalled-check toril wait waiting waiting-children".split()
-)
+# fmt: off
+RESERVED_IDS = frozenset({
+    "active", "completed", "de", "delayed", "events", "failed", "id", "limiter", "marker", "meta", "metrics",
+    "paused", "pc", "prioritized", "priority", "repeat", "stalled", "stalled-check", "toril", "wait",
+    "waiting", "waiting-children",
+})
+# fmt: on
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _INTEGER = re.compile(r"-?[1-9][0-9]*|0")
@@ -74,7 +77,7 @@ def check_job_id(job_id: object, *, field_name: str = "job_id", allow_integer: b
     if not allow_integer and _INTEGER.fullmatch(text):
         raise InvalidOption(field_name, f"{text!r} is an integer", 'add a prefix, e.g. "order-17"')
     parts = text.split(":")
-    if len(parts) not in (1, 3) or parts[0] == "0" and len(parts) > 1:
+    if len(parts) not in (1, 3) or (parts[0] == "0" and len(parts) > 1):
         raise InvalidOption(field_name, 'contains ":"', 'use "-" or "_" instead')
     if parts[0] in RESERVED_IDS and not (parts[0] == "repeat" and len(parts) == 3):
         raise InvalidOption(field_name, f"{parts[0]!r} is a reserved word", "choose another id")
@@ -88,7 +91,7 @@ def check_prefix(prefix: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The keys of one BullMQ queue. `hash_tag=None` leaves the layout to `resolve`, once the server is known."""
+    """The keys of a queue. `hash_tag=None` leaves the layout to `resolve`, once the server is known."""
 
     name: str
     prefix: str = "bull"
@@ -138,7 +141,7 @@ class QueueKeys:
         object.__setattr__(self, attribute, value)
 
     def resolve(self, *, cluster: bool) -> QueueKeys:
-        """These keys for a known kind of server: an undecided hash tag is set on a cluster, and only there."""
+        """These keys for a known kind of server: an undecided hash tag is set on a cluster only."""
         return self if self.hash_tag is not None else QueueKeys(self.name, self.prefix, hash_tag=cluster)
 
     def other_layout(self) -> QueueKeys | None:
@@ -213,7 +216,7 @@ _SUFFIXES = (
 
 
 def client_name(keys: QueueKeys, kind: Literal["worker", "events"], worker_name: str | None = None) -> str:
-    """The `CLIENT SETNAME` by which Node and bull-board recognise a worker or an event reader of the queue."""
+    """The `CLIENT SETNAME` by which Node and bull-board recognise a worker or event reader of the queue."""
     encoded = base64.b64encode(keys.node_name.encode()).decode("ascii")
     name = f"{keys.prefix}:{encoded}"
     if kind == "events":
