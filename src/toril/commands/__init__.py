@@ -1,0 +1,4 @@
+"""The scripts, without I/O: each function here builds a `Command`, a value that says what to send and how to read the reply.
+
+Nothing in this room opens a connection. `toril.store` runs commands: singly, pipelined, from asyncio or from threads.
+"""

@@ -1,0 +1,179 @@
+"""Adding jobs: one official script for each kind, and the batch that loops over them under a ledger.
+
+Guarantee: a batch answers for each of its jobs apart, and repeating a call under the same ledger entry adds nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toril.contract.codec import pack
+from toril.contract.errors import ScriptFailed, TorilError, refusal
+from toril.contract.keys import QueueKeys
+from toril.commands._command import Command, Replay, Word, call
+from toril.commands._library import official, own
+
+# Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
+LEDGER_LIFE_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Names one call of one producer: the key is the producer's, the sequence number the call's."""
+
+    key: str
+    sequence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToAdd:
+    """A job in the form the scripts take it: JSON data, options under BullMQ's names."""
+
+    name: str
+    data: bytes
+    options: Mapping[str, Any]
+    timestamp: int  # ms
+    id: str = ""  # empty: the queue's counter gives one
+    parent: Mapping[str, Any] | None = None  # {"id", "queueKey", and the failure flags}
+    parent_key: str | None = None
+    repeat_key: str | None = None
+    waits_for_children: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Which script adds it; upstream looks at the same things in the same order."""
+        if self.waits_for_children:
+            return "parent"
+        if (self.options.get("delay") or 0) > 0:
+            return "delayed"
+        if self.options.get("priority"):
+            return "prioritized"
+        return "standard"
+
+
+def _arguments(keys: QueueKeys, job: JobToAdd) -> bytes:
+    deduplication = job.options.get("de")
+    return pack(
+        [
+            keys.base,
+            job.id,
+            job.name,
+            job.timestamp,
+            job.parent_key,
+            f"{job.parent_key}:dependencies" if job.parent_key else None,
+            job.parent,
+            job.repeat_key,
+            f"{keys.de}:{deduplication['id']}" if deduplication else None,
+        ]
+    )
+
+
+def _script_keys(keys: QueueKeys, kind: str) -> tuple[str, tuple[str, ...]]:
+    match kind:
+        case "parent":
+            return "addParentJob", (
+                keys.meta,
+                keys.id,
+                keys.delayed,
+                keys.waiting_children,
+                keys.completed,
+                keys.events,
+            )
+        case "delayed":
+            return "addDelayedJob", (
+                keys.marker,
+                keys.meta,
+                keys.id,
+                keys.delayed,
+                keys.completed,
+                keys.events,
+            )
+        case "prioritized":
+            return "addPrioritizedJob", (
+                keys.marker,
+                keys.meta,
+                keys.id,
+                keys.prioritized,
+                keys.delayed,
+                keys.completed,
+                keys.active,
+                keys.events,
+                keys.pc,
+            )
+        case _:
+            return "addStandardJob", (
+                keys.wait,
+                keys.paused,
+                keys.meta,
+                keys.id,
+                keys.completed,
+                keys.delayed,
+                keys.active,
+                keys.events,
+                keys.marker,
+            )
+
+
+def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
+    """One job by its official script, as upstream sends it. Safe to repeat only when the client chose the id."""
+    name, script_keys = _script_keys(keys, job.kind)
+    args: list[Word] = [_arguments(keys, job), job.data, pack(job.options)]
+    return call(
+        official(name),
+        script_keys,
+        args,
+        functools.partial(_added_or_raise, job),
+        Replay.SAFE if job.id else Replay.NEVER,
+    )
+
+
+def add_jobs(
+    keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None
+) -> Command[list[str | TorilError]]:
+    """A batch in one call; the reply has an id or an error for each job, in order."""
+    args: list[Word] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
+    for job in jobs:
+        args += (job.kind, _arguments(keys, job), job.data, pack(job.options))
+    return call(
+        own("add_jobs"),
+        (
+            keys.wait,
+            keys.paused,
+            keys.meta,
+            keys.id,
+            keys.completed,
+            keys.delayed,
+            keys.active,
+            keys.events,
+            keys.marker,
+            keys.prioritized,
+            keys.pc,
+            keys.waiting_children,
+            ledger.key if ledger else keys.toril("ledger"),
+        ),
+        args,
+        functools.partial(_added_each, jobs),
+        Replay.SAFE if ledger else Replay.NEVER,
+    )
+
+
+def _added_each(jobs: Sequence[JobToAdd], reply: list[Any]) -> list[str | TorilError]:
+    return [_added(job, one) for job, one in zip(jobs, reply, strict=True)]
+
+
+def _added(job: JobToAdd, reply: Any) -> str | TorilError:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    if isinstance(reply, int):
+        return refusal(reply, job_id=job.id or job.name, command="add")
+    return ScriptFailed(f"add: {reply[0].decode(errors='replace')}")
+
+
+def _added_or_raise(job: JobToAdd, reply: Any) -> str:
+    added = _added(job, reply)
+    if isinstance(added, TorilError):
+        raise added
+    return added

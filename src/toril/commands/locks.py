@@ -1,0 +1,103 @@
+"""Heartbeats and the stalled sweep, in bounded calls.
+
+Guarantee: no call here costs more than the list of active jobs plus the jobs it names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from toril.contract.keys import QueueKeys
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import official, own
+
+
+def extend_locks(keys: QueueKeys, jobs: Sequence[tuple[str, str]], *, lock_ms: int) -> Command[list[str]]:
+    """Extends the locks of (id, token) pairs; the value lists the jobs whose lock is no longer ours."""
+    args: list[Word] = [keys.base, lock_ms]
+    for job_id, token in jobs:
+        args += (job_id, token)
+    return call(own("extend_locks"), (keys.stalled,), args, _ids, Replay.SAFE)
+
+
+def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:
+    """One lock by the official script; False when the lock is gone or another's."""
+    return call(
+        official("extendLock"),
+        (keys.lock(job_id), keys.stalled),
+        [token, lock_ms, job_id],
+        bool,
+        Replay.SAFE,
+    )
+
+
+def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int) -> Command[int]:
+    """Opens a sweep; the value is the number of suspects to judge, or -1 when somebody swept a moment ago."""
+    return call(
+        own("sweep_begin"),
+        (keys.stalled, keys.active, keys.stalled_check, keys.meta, keys.events, keys.toril("suspects")),
+        [now_ms, interval_ms],
+        int,
+    )
+
+
+def sweep_step(keys: QueueKeys, *, max_stalled: int, suspects: int) -> Command[tuple[list[str], int]]:
+    """Judges up to `suspects` of them; the value is (ids moved back to wait, suspects left)."""
+    return call(
+        own("sweep_step"),
+        (
+            keys.stalled,
+            keys.wait,
+            keys.active,
+            keys.meta,
+            keys.paused,
+            keys.marker,
+            keys.events,
+            keys.toril("suspects"),
+        ),
+        [max_stalled, keys.base, suspects],
+        _judged,
+    )
+
+
+def _judged(reply: list[Any]) -> tuple[list[str], int]:
+    return _ids(reply[0]), int(reply[1])
+
+
+def sweep_at_once(keys: QueueKeys, *, max_stalled: int, now_ms: int, interval_ms: int) -> Command[list[str]]:
+    """The official sweep in one call: the reference ours is compared with; do not use it on a large queue."""
+    return call(
+        official("moveStalledJobsToWait"),
+        (
+            keys.stalled,
+            keys.wait,
+            keys.active,
+            keys.stalled_check,
+            keys.meta,
+            keys.paused,
+            keys.marker,
+            keys.events,
+        ),
+        [max_stalled, keys.base, now_ms, interval_ms],
+        _ids,
+    )
+
+
+def release_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:
+    """Gives a lock up before its time, without moving the job."""
+    return call(official("releaseLock"), (keys.lock(job_id),), [token, lock_ms], bool)
+
+
+def report_worker(key: str, report: bytes, life_ms: int) -> Command[None]:
+    """A worker's report of itself, which vanishes when the worker does."""
+    return plain(functools.partial(_nothing), "SET", key, report, "PX", life_ms)
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _ids(reply: list[bytes]) -> list[str]:
+    return [one.decode() for one in reply]

@@ -1,0 +1,34 @@
+--[[
+  Opens a stalled sweep: the suspects of the last sweep are set aside for judgement, and all that is active now becomes
+  the new list of suspects.
+
+  Upstream judges and marks in one call, whose cost grows with the square of the number of stalled jobs. Here the
+  judgement follows in bounded calls (sweep_step); the guard, the trimming and the marking are the same.
+
+  KEYS   1 stalled, 2 active, 3 stalled-check, 4 meta, 5 events, 6 suspects set aside
+  ARGV   1 now (ms), 2 sweep interval (ms)
+  Reply  how many suspects wait for judgement, or -1 when another worker swept within the interval
+]]
+if redis.call("EXISTS", KEYS[3]) == 1 then
+  return -1
+end
+redis.call("SET", KEYS[3], ARGV[1], "PX", ARGV[2])
+local maxEvents = redis.call("HGET", KEYS[4], "opts.maxLenEvents")
+if not maxEvents then
+  maxEvents = 10000
+  redis.call("HSET", KEYS[4], "opts.maxLenEvents", maxEvents)
+end
+redis.call("XTRIM", KEYS[5], "MAXLEN", "~", maxEvents)
+
+-- What an interrupted sweep left aside is judged again together with the rest.
+if redis.call("EXISTS", KEYS[1]) == 1 then
+  redis.call("SUNIONSTORE", KEYS[6], KEYS[6], KEYS[1])
+  redis.call("DEL", KEYS[1])
+end
+local waiting = redis.call("SCARD", KEYS[6])
+
+local active = redis.call("LRANGE", KEYS[2], 0, -1)
+for from = 1, #active, 5000 do
+  redis.call("SADD", KEYS[1], unpack(active, from, math.min(from + 4999, #active)))
+end
+return waiting

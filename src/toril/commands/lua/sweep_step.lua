@@ -1,0 +1,80 @@
+--[[
+  Judges a bounded number of suspects: those in the active list without a lock go back to wait.
+
+  One pass over the active list serves the whole step, so a step costs the length of the list plus its suspects, not
+  their product. A job whose options cannot be read is treated as one that does not repeat.
+
+  KEYS   1 stalled, 2 wait, 3 active, 4 meta, 5 paused, 6 marker, 7 events, 8 suspects set aside
+  ARGV   1 max stalled count, 2 key base, 3 how many suspects to judge
+  Reply  { ids moved back, suspects still waiting }
+]]
+local maxStalled, base, room = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local suspects = redis.call("SPOP", KEYS[8], room)
+local guilty, order = {}, {}
+for _, id in ipairs(suspects) do
+  if string.sub(id, 1, 2) == "0:" or redis.call("EXISTS", base .. id .. ":lock") == 0 then
+    guilty[id] = true
+    order[#order + 1] = id
+  end
+end
+if #order == 0 then
+  return {{}, redis.call("SCARD", KEYS[8])}
+end
+
+-- Above this number one rewrite of the list is cheaper than a search for each job.
+local FEW = 16
+local present = {}
+if #order <= FEW then
+  for _, id in ipairs(order) do
+    present[id] = redis.call("LREM", KEYS[3], 1, id) > 0
+  end
+else
+  local active = redis.call("LRANGE", KEYS[3], 0, -1)
+  local kept = {}
+  for _, id in ipairs(active) do
+    if guilty[id] and not present[id] then
+      present[id] = true
+    else
+      kept[#kept + 1] = id
+    end
+  end
+  redis.call("DEL", KEYS[3])
+  for from = 1, #kept, 5000 do
+    redis.call("RPUSH", KEYS[3], unpack(kept, from, math.min(from + 4999, #kept)))
+  end
+end
+
+local function repeats(options)
+  local ok, decoded = pcall(cjson.decode, options)
+  return ok and type(decoded) == "table" and decoded["repeat"]
+end
+
+local function target()
+  local meta = redis.call("HMGET", KEYS[4], "paused", "concurrency")
+  if meta[1] then
+    return KEYS[5], true
+  end
+  return KEYS[2], meta[2] and redis.call("LLEN", KEYS[3]) >= tonumber(meta[2])
+end
+
+local moved = {}
+for _, id in ipairs(order) do
+  if present[id] and string.sub(id, 1, 2) ~= "0:" then
+    local job = base .. id
+    local stalls = redis.call("HINCRBY", job, "stc", 1)
+    local options = redis.call("HGET", job, "opts")
+    if stalls > maxStalled and not (options and repeats(options)) then
+      redis.call("HSET", job, "defa", "job stalled more than allowable limit")
+    end
+    local list, held = target()
+    redis.call("RPUSH", list, id)
+    if not held then
+      redis.call("ZADD", KEYS[6], 0, "0")
+    end
+    redis.call("XADD", KEYS[7], "*", "event", "waiting", "jobId", id, "prev", "active")
+    redis.call("XADD", KEYS[7], "*", "event", "stalled", "jobId", id)
+    redis.call("SREM", KEYS[1], id)
+    moved[#moved + 1] = id
+  end
+end
+return {moved, redis.call("SCARD", KEYS[8])}

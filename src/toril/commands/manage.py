@@ -1,0 +1,274 @@
+"""Changing jobs and queues: one typed function for each official script that an operator or a handler may call.
+
+Guarantee: a refusal is raised as an error of our tree, never returned as a number.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+from toril.contract.errors import JobLocked, obliterate_refusal, refusal
+from toril.contract.keys import QueueKeys
+from toril.commands._command import Command, Replay, call, plain
+from toril.commands._library import official
+
+# Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
+_ALL_TIME = "1.7976931348623157e+308"
+
+CleanState = Literal["completed", "failed", "wait", "paused", "active", "delayed", "prioritized"]
+
+
+def _refused(job_id: str, command: str, reply: int) -> None:
+    if reply < 0:
+        raise refusal(reply, job_id=job_id, command=command)
+
+
+def update_data(keys: QueueKeys, job_id: str, data: bytes) -> Command[None]:
+    return call(
+        official("updateData"),
+        (keys.job(job_id),),
+        [data],
+        functools.partial(_refused, job_id, "updateData"),
+        Replay.SAFE,
+    )
+
+
+def update_progress(keys: QueueKeys, job_id: str, progress: bytes) -> Command[None]:
+    return call(
+        official("updateProgress"),
+        (keys.job(job_id), keys.events, keys.meta),
+        [job_id, progress],
+        functools.partial(_refused, job_id, "updateProgress"),
+        Replay.SAFE,
+    )
+
+
+def add_log(keys: QueueKeys, job_id: str, line: str, *, keep: int | None) -> Command[int]:
+    """Appends a line; the value is the number of lines kept."""
+    return call(
+        official("addLog"),
+        (keys.job(job_id), keys.logs(job_id)),
+        [job_id, line, keep or ""],
+        functools.partial(_counted, job_id, "addLog"),
+    )
+
+
+def _counted(job_id: str, command: str, reply: int) -> int:
+    _refused(job_id, command, reply)
+    return reply
+
+
+def change_delay(keys: QueueKeys, job_id: str, *, delay_ms: int, now_ms: int) -> Command[None]:
+    return call(
+        official("changeDelay"),
+        (keys.delayed, keys.meta, keys.marker, keys.events),
+        [delay_ms, now_ms, job_id, keys.job(job_id)],
+        functools.partial(_refused, job_id, "changeDelay"),
+        Replay.SAFE,
+    )
+
+
+def change_priority(keys: QueueKeys, job_id: str, *, priority: int, lifo: bool = False) -> Command[None]:
+    return call(
+        official("changePriority"),
+        (keys.wait, keys.paused, keys.meta, keys.prioritized, keys.active, keys.pc, keys.marker),
+        [priority, keys.base, job_id, 1 if lifo else 0],
+        functools.partial(_refused, job_id, "changePriority"),
+        Replay.SAFE,
+    )
+
+
+def promote(keys: QueueKeys, job_id: str) -> Command[None]:
+    """Makes one delayed job ready now."""
+    return call(
+        official("promote"),
+        (
+            keys.delayed,
+            keys.wait,
+            keys.paused,
+            keys.meta,
+            keys.prioritized,
+            keys.active,
+            keys.pc,
+            keys.events,
+            keys.marker,
+        ),
+        [keys.base, job_id],
+        functools.partial(_refused, job_id, "promote"),
+    )
+
+
+def reprocess(
+    keys: QueueKeys, job_id: str, *, state: Literal["failed", "completed"] = "failed", lifo: bool = False
+) -> Command[None]:
+    """Sends one finished job back to wait."""
+    return call(
+        official("reprocessJob"),
+        (
+            keys.job(job_id),
+            keys.events,
+            keys.failed if state == "failed" else keys.completed,
+            keys.wait,
+            keys.meta,
+            keys.paused,
+            keys.active,
+            keys.marker,
+        ),
+        [job_id, "RPUSH" if lifo else "LPUSH", "failedReason" if state == "failed" else "returnvalue", state],
+        functools.partial(_refused, job_id, "reprocessJob"),
+    )
+
+
+def move_jobs_to_wait(
+    keys: QueueKeys, state: Literal["failed", "completed", "delayed"], *, count: int, until_ms: int | None = None
+) -> Command[bool]:
+    """Retries finished or promotes delayed jobs, up to `count`; True when more are left."""
+    source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
+    return call(
+        official("moveJobsToWait"),
+        (keys.base, keys.events, source, keys.wait, keys.paused, keys.meta, keys.active, keys.marker),
+        [count, _ALL_TIME if until_ms is None else until_ms, state],
+        bool,
+    )
+
+
+def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:
+    """Removes a job and, if asked, its children; refuses a job that is being worked on."""
+    return call(
+        official("removeJob"),
+        (keys.job(job_id), keys.repeat),
+        [job_id, 1 if children else 0, keys.base],
+        functools.partial(_removed, job_id),
+        Replay.SAFE,
+    )
+
+
+def _removed(job_id: str, reply: int) -> None:
+    _refused(job_id, "removeJob", reply)
+    if reply == 0:
+        raise JobLocked(job_id=job_id, command="removeJob")
+
+
+def pause(keys: QueueKeys) -> Command[None]:
+    return _pause_or_resume(keys, keys.wait, keys.paused, "paused")
+
+
+def resume(keys: QueueKeys) -> Command[None]:
+    return _pause_or_resume(keys, keys.paused, keys.wait, "resumed")
+
+
+def _pause_or_resume(keys: QueueKeys, source: str, target: str, word: str) -> Command[None]:
+    return call(
+        official("pause"),
+        (source, target, keys.meta, keys.prioritized, keys.events, keys.delayed, keys.marker),
+        [word],
+        _nothing,
+    )
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
+    """Removes what waits (and, if asked, what is delayed); active and finished jobs stay."""
+    return call(
+        official("drain"),
+        (keys.wait, keys.paused, keys.delayed, keys.prioritized, keys.repeat),
+        [keys.base, "1" if delayed else "0"],
+        _nothing,
+        Replay.SAFE,
+    )
+
+
+def clean(keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int) -> Command[list[str]]:
+    """Removes jobs of a state that are older than `before_ms`; the value lists their ids."""
+    return call(
+        official("cleanJobsInSet"),
+        (keys.base + state, keys.events, keys.repeat),
+        [keys.base, before_ms, limit, state],
+        _ids,
+        Replay.SAFE,
+    )
+
+
+def _ids(reply: list[bytes]) -> list[str]:
+    return [one.decode() if isinstance(one, bytes) else str(one) for one in reply]
+
+
+def obliterate(keys: QueueKeys, *, count: int, force: bool = False) -> Command[bool]:
+    """Destroys up to `count` jobs of a paused queue; True when some are left and the call must be repeated."""
+    return call(
+        official("obliterate"),
+        (keys.meta, keys.base),
+        [count, "force" if force else ""],
+        _obliterated,
+        Replay.SAFE,
+    )
+
+
+def _obliterated(reply: int) -> bool:
+    if reply < 0:
+        raise obliterate_refusal(reply)
+    return reply == 1
+
+
+def remove_deduplication_key(keys: QueueKeys, deduplication_id: str) -> Command[bool]:
+    return plain(bool, "DEL", f"{keys.de}:{deduplication_id}")
+
+
+def remove_child_dependency(keys: QueueKeys, job_id: str, parent_key: str) -> Command[bool]:
+    """Takes a job off its parent's list; False when it was not on it."""
+    return call(
+        official("removeChildDependency"),
+        (keys.base,),
+        [keys.job(job_id), parent_key],
+        functools.partial(_detached, job_id),
+    )
+
+
+def _detached(job_id: str, reply: int) -> bool:
+    _refused(job_id, "removeChildDependency", reply)
+    return reply == 0
+
+
+def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
+    return call(
+        official("removeUnprocessedChildren"),
+        (keys.job(job_id), keys.meta),
+        [keys.base, job_id],
+        _nothing,
+        Replay.SAFE,
+    )
+
+
+def set_meta(keys: QueueKeys, *, version: str, events_max_len: int | None = None) -> tuple[Command[None], ...]:
+    """What a queue says of itself; written only where nothing is written yet, unless a length is asked for."""
+    version_line = plain(_nothing, "HSETNX", keys.meta, "version", version)
+    if events_max_len is None:
+        return version_line, plain(_nothing, "HSETNX", keys.meta, "opts.maxLenEvents", 10_000)
+    return version_line, plain(_nothing, "HSET", keys.meta, "opts.maxLenEvents", events_max_len)
+
+
+def set_global_concurrency(keys: QueueKeys, limit: int | None) -> Command[None]:
+    """How many jobs of this queue may be active at once over all workers; None lifts the limit."""
+    if limit is None:
+        return plain(_nothing, "HDEL", keys.meta, "concurrency")
+    return plain(_nothing, "HSET", keys.meta, "concurrency", limit)
+
+
+def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:
+    """At most (jobs, span in ms) over all workers; None lifts the limit."""
+    if limit is None:
+        return plain(_nothing, "HDEL", keys.meta, "max", "duration")
+    return plain(_nothing, "HSET", keys.meta, "max", limit[0], "duration", limit[1])
+
+
+def hold_rate(keys: QueueKeys, span_ms: int) -> Command[None]:
+    """Closes the queue to pickups for a while, as upstream's `rateLimit` does."""
+    return plain(_nothing, "SET", keys.limiter, 9007199254740991, "PX", span_ms)
+
+
+def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
+    return plain(int, "XTRIM", keys.events, "MAXLEN", "~", max_len)

@@ -1,0 +1,271 @@
+"""Looking at a queue: counts, lists, single jobs, logs, metrics and events, each as one command.
+
+Guarantee: nothing here changes a queue, so every command may be repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toril.contract.keys import QueueKeys
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import official
+
+COUNTED_STATES = (
+    "wait",
+    "active",
+    "completed",
+    "failed",
+    "delayed",
+    "prioritized",
+    "paused",
+    "waiting-children",
+)
+
+
+def get_counts(keys: QueueKeys) -> Command[dict[str, int]]:
+    """State → number of jobs, for all eight states of upstream."""
+    return call(
+        official("getCounts"), (keys.base,), COUNTED_STATES, functools.partial(_by_state), Replay.SAFE
+    )
+
+
+def _by_state(reply: list[int]) -> dict[str, int]:
+    return dict(zip(COUNTED_STATES, reply, strict=True))
+
+
+def get_ranges(
+    keys: QueueKeys, states: Sequence[str], *, start: int = 0, end: int = -1, ascending: bool = False
+) -> Command[list[str]]:
+    """Ids of jobs in the states named, each id once, newest first unless asked otherwise."""
+    names = ["wait" if state == "waiting" else state for state in states]
+    return call(
+        official("getRanges"),
+        (keys.base,),
+        [start, end, "1" if ascending else "0", *names],
+        functools.partial(_flat_ids, names, ascending),
+        Replay.SAFE,
+    )
+
+
+def _flat_ids(states: Sequence[str], ascending: bool, reply: list[list[bytes]]) -> list[str]:
+    ids: dict[str, None] = {}
+    for state, part in zip(states, reply, strict=True):
+        # Lists come newest first whatever the range; ascending order means turning them round.
+        ordered = reversed(part) if ascending and state in _LISTS else part
+        ids.update((one.decode(), None) for one in ordered)
+    return list(ids)
+
+
+_LISTS = frozenset({"wait", "paused", "active"})
+
+
+def get_job(keys: QueueKeys, job_id: str) -> Command[list[bytes]]:
+    """The flat fields of a job's hash; empty when there is no such job."""
+    return plain(_flat_fields, "HGETALL", keys.job(job_id))
+
+
+def _flat_fields(reply: Any) -> list[bytes]:
+    if isinstance(reply, dict):
+        return [word for pair in reply.items() for word in pair]
+    return list(reply or ())
+
+
+def get_fields(keys: QueueKeys, job_id: str, fields: Sequence[str]) -> Command[list[bytes | None]]:
+    return plain(list, "HMGET", keys.job(job_id), *fields)
+
+
+def get_state(keys: QueueKeys, job_id: str) -> Command[str]:
+    """The state of a job by upstream's name, or `unknown`."""
+    return call(
+        official("getStateV2"),
+        (
+            keys.completed,
+            keys.failed,
+            keys.delayed,
+            keys.active,
+            keys.wait,
+            keys.paused,
+            keys.waiting_children,
+            keys.prioritized,
+        ),
+        [job_id],
+        _text,
+        Replay.SAFE,
+    )
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Whether a job is done: `state` is missing, pending, completed or failed; `value` its result or reason."""
+
+    state: str
+    value: bytes | None = None
+
+
+_FINISHED = {-1: "missing", 0: "pending", 1: "completed", 2: "failed"}
+
+
+def is_finished(keys: QueueKeys, job_id: str) -> Command[Finished]:
+    return call(
+        official("isFinished"),
+        (keys.completed, keys.failed, keys.job(job_id)),
+        [job_id, "1"],
+        _finished,
+        Replay.SAFE,
+    )
+
+
+def _finished(reply: list[Any]) -> Finished:
+    code = int(reply[0])
+    return Finished(_FINISHED[code], reply[1] if code > 0 and len(reply) > 1 else None)
+
+
+def get_logs(
+    keys: QueueKeys, job_id: str, *, start: int = 0, end: int = -1
+) -> tuple[Command[list[str]], Command[int]]:
+    """The lines and how many there are in all."""
+    lines = plain(_lines, "LRANGE", keys.logs(job_id), start, end)
+    return lines, plain(int, "LLEN", keys.logs(job_id))
+
+
+def _lines(reply: list[bytes]) -> list[str]:
+    return [one.decode(errors="replace") for one in reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Jobs finished, in all and for each past minute (newest first)."""
+
+    count: int
+    previous_count: int
+    previous_at_ms: int
+    minutes: list[int]
+    points: int
+
+
+def get_metrics(keys: QueueKeys, kind: str, *, start: int = 0, end: int = -1) -> Command[Metrics]:
+    key = keys.metrics(kind)
+    return call(official("getMetrics"), (key, f"{key}:data"), [start, end], _metrics, Replay.SAFE)
+
+
+def _metrics(reply: list[Any]) -> Metrics:
+    (count, previous_at, previous_count), minutes, points = reply
+    return Metrics(
+        int(count or 0),
+        int(previous_count or 0),
+        int(previous_at or 0),
+        [int(float(one)) for one in minutes],
+        int(points),
+    )
+
+
+def get_counts_per_priority(keys: QueueKeys, priorities: Sequence[int]) -> Command[dict[int, int]]:
+    return call(
+        official("getCountsPerPriority"),
+        (keys.wait, keys.paused, keys.meta, keys.prioritized),
+        list(priorities),
+        lambda reply: dict(zip(priorities, (int(one) for one in reply), strict=True)),
+        Replay.SAFE,
+    )
+
+
+def get_meta(keys: QueueKeys) -> Command[dict[str, str]]:
+    return plain(_string_map, "HGETALL", keys.meta)
+
+
+def _string_map(reply: Any) -> dict[str, str]:
+    flat = _flat_fields(reply)
+    return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
+
+
+def get_rate_limit_ttl(keys: QueueKeys, max_jobs: int | None = None) -> Command[int]:
+    return call(
+        official("getRateLimitTtl"), (keys.limiter, keys.meta), [max_jobs or "0"], int, Replay.SAFE
+    )
+
+
+def get_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
+    """Results of finished children by their key, and the keys of those still pending."""
+    processed = plain(_string_map, "HGETALL", keys.processed(job_id))
+    return processed, plain(_lines_of_set, "SMEMBERS", keys.dependencies(job_id))
+
+
+def _lines_of_set(reply: Any) -> list[str]:
+    return sorted(one.decode() for one in reply)
+
+
+Entry = tuple[str, dict[str, str]]
+
+
+def read_events(
+    keys: Sequence[QueueKeys], after: Sequence[str], *, block_ms: int | None, count: int
+) -> Command[dict[str, list[Entry]]]:
+    """Events after the given ids, by the key of their stream; waits up to `block_ms` when there are none."""
+    words: list[Word] = ["XREAD", "COUNT", count]
+    if block_ms is not None:
+        words += ("BLOCK", block_ms)
+    words.append("STREAMS")
+    return Command(
+        (*words, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE
+    )
+
+
+def _streams(reply: Any) -> dict[str, list[Entry]]:
+    pairs = reply.items() if isinstance(reply, Mapping) else (reply or ())
+    return {key.decode(): entries(found) for key, found in pairs}
+
+
+def entries(reply: Sequence[Any]) -> list[Entry]:
+    """Stream entries as (id, fields)."""
+    return [(entry_id.decode(), _entry_fields(fields)) for entry_id, fields in reply]
+
+
+def _entry_fields(flat: Sequence[bytes]) -> dict[str, str]:
+    words = [word.decode(errors="replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def range_events(keys: QueueKeys, *, start: str = "-", end: str = "+", count: int = 1000) -> Command[list[Entry]]:
+    return plain(entries, "XRANGE", keys.events, start, end, "COUNT", count)
+
+
+def last_event_id(keys: QueueKeys) -> Command[str]:
+    """The id of the newest event, `0-0` for none."""
+    return plain(_newest, "XREVRANGE", keys.events, "+", "-", "COUNT", 1)
+
+
+def _newest(reply: Sequence[Any]) -> str:
+    return str(reply[0][0].decode()) if reply else "0-0"
+
+
+def server_time() -> Command[float]:
+    """The server's clock, in seconds."""
+    return plain(lambda reply: int(reply[0]) + int(reply[1]) / 1e6, "TIME")
+
+
+def server_info(section: str = "server") -> Command[dict[str, str]]:
+    return plain(_info, "INFO", section)
+
+
+def _info(reply: Any) -> dict[str, str]:
+    if isinstance(reply, Mapping):
+        return {str(key): str(value) for key, value in reply.items()}
+    pairs = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if ":" in line)
+    return {key: value for key, _, value in pairs}
+
+
+def client_list() -> Command[list[dict[str, str]]]:
+    return plain(_clients, "CLIENT", "LIST")
+
+
+def _clients(reply: Any) -> list[dict[str, str]]:
+    rows = reply.decode(errors="replace").splitlines()
+    return [dict(word.partition("=")[::2] for word in row.split(" ")) for row in rows]
