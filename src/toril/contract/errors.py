@@ -9,6 +9,7 @@
     │   └── JobTimedOut (TimeoutError)       the handler ran longer than it may
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
+    │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
     │   └── JobCancelled                     somebody cancelled the job
     ├── HandlerSignal                     raised by a handler to steer its job; no attempt is counted
     │   ├── RateLimitError                   wait: the far side is busy: .delay
@@ -35,6 +36,9 @@
     │   └── UnsafeMix (PermanentError)          another library's version on this queue could destroy jobs
     ├── EmbeddedServerFailed              the embedded server did not start or died
     └── Closed                            the object was used after it was closed
+
+    UserWarning
+    └── OptionWarning                     a value is allowed but probably not meant
 
 Guarantee: every error pickles with all its fields (handlers run in processes), and no message of a store
 error holds a password.
@@ -130,6 +134,14 @@ class MalformedValue(PermanentError):
         self.field = field
         self.problem = problem
         self.job_id = job_id
+
+
+class UnknownBackoff(PermanentError):
+    """The job asks for a custom backoff that this worker was not given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no backoff {name!r}; pass backoffs={{{name!r}: …}} to the worker")
+        self.name = name
 
 
 class JobTimedOut(TransientError, TimeoutError):
@@ -436,3 +448,7 @@ class EmbeddedServerFailed(TorilError):
 
 class Closed(TorilError):
     """The object was used after it was closed."""
+
+
+class OptionWarning(UserWarning):
+    """A value is allowed, but it is probably not what was meant."""
