@@ -1,0 +1,192 @@
+"""One Delta table: its log, its files and the one way to change it.
+
+Guarantee: a commit adds and removes all its files or none, and of two writers with the same application id
+that start from the same version, one fails: nothing is committed twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from toril.lake.errors import LakeTooNew, TableMissing
+from toril.lake.tables import TableSpec
+
+_VERSION_KEY: Final = "toril.schemaVersion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A Parquet file that lies in the table's folder and is (or becomes) part of it."""
+
+    path: str  # relative to the table
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    lowest: Mapping[str, Any] = field(default_factory=dict)  # column → smallest value, for file skipping
+    highest: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TableLog:
+    """The log of one table, as of the moment it was opened; `refresh` moves it on."""
+
+    def __init__(
+        self, spec: TableSpec, url: str, storage: Mapping[str, str] | None, delta: DeltaTable
+    ) -> None:
+        self.spec = spec
+        self.url = url
+        self._storage = dict(storage or {})
+        self.delta = delta
+        self._check_version()
+
+    @classmethod
+    def open(cls, spec: TableSpec, url: str, storage: Mapping[str, str] | None, lake: str) -> TableLog:
+        """The existing table, or `TableMissing`."""
+        try:
+            delta = DeltaTable(url, storage_options=dict(storage) if storage else None)
+        except TableNotFoundError:
+            raise TableMissing(spec.name, lake) from None
+        return cls(spec, url, storage, delta)
+
+    @classmethod
+    def open_or_create(cls, spec: TableSpec, url: str, storage: Mapping[str, str] | None) -> TableLog:
+        """The table, created empty if it is not there."""
+        delta = DeltaTable.create(
+            url,
+            schema=spec.schema,
+            mode="ignore",
+            partition_by=list(spec.partition_by) or None,
+            name=spec.name,
+            configuration={_VERSION_KEY: str(spec.version)},
+            storage_options=dict(storage) if storage else None,
+            raise_if_key_not_exists=False,
+        )
+        return cls(spec, url, storage, delta)
+
+    def _check_version(self) -> None:
+        found = int(self.delta.metadata().configuration.get(_VERSION_KEY, "1"))
+        if found > self.spec.version:
+            raise LakeTooNew(self.spec.name, found, self.spec.version)
+
+    @property
+    def version(self) -> int:
+        return int(self.delta.version())
+
+    def refresh(self) -> TableLog:
+        self.delta.update_incremental()
+        return self
+
+    def committed(self, application: str) -> int:
+        """The version last committed under that application id; −1 when there is none."""
+        found = self.delta.transaction_version(application)
+        return -1 if found is None else int(found)
+
+    def files(self, **partition: str) -> list[DataFile]:
+        """The files of the table, or of one partition."""
+        actions = pa.table(self.delta.get_add_actions(flatten=False)).to_pylist()
+        files = [_data_file(one) for one in actions]
+        return [one for one in files if all(one.partition.get(k) == v for k, v in partition.items())]
+
+    def added_between(self, after: int, until: int) -> list[DataFile]:
+        """Files that commits in (`after`, `until`] brought as new data; those of a compaction are not new."""
+        added: list[DataFile] = []
+        for version in range(after + 1, until + 1):
+            for action in self._actions(version):
+                add = action.get("add")
+                if add is not None and add.get("dataChange", True):
+                    added.append(_file_of_action(add))
+        return added
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        text = self._read_log(f"{version:020d}.json")
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+    def _read_log(self, name: str) -> str:
+        from toril.lake._storage import file_system
+
+        system, root = file_system(self.url, self._storage)
+        with system.open_input_stream(f"{root}/_delta_log/{name}") as stream:
+            return bytes(stream.read()).decode()
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        *,
+        removed: Sequence[DataFile] = (),
+        application: str,
+        version: int,
+        note: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One transaction, tagged with (`application`, `version`)."""
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [_add_action(one, now) for one in added]
+        actions += [RemoveAction(one.path, True, now, one.size, dict(one.partition)) for one in removed]
+        self.delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self.spec.schema,
+            partition_by=list(self.spec.partition_by) or None,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(application, version)],
+                custom_metadata={"toril": json.dumps(note)} if note else None,
+                # A conflict means another writer of the same application: retrying blindly could double rows.
+                max_commit_retries=5,
+            ),
+        )
+        self.refresh()
+
+
+def _add_action(file: DataFile, now: int) -> AddAction:
+    stats = {
+        "numRecords": file.rows,
+        "minValues": {key: _stat(value) for key, value in file.lowest.items()},
+        "maxValues": {key: _stat(value) for key, value in file.highest.items()},
+        "nullCount": {},
+    }
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=dict(file.partition),
+        modification_time=now,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def _stat(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    partition = action.get("partition") or action.get("partition_values") or {}
+    return DataFile(
+        path=action["path"],
+        size=action["size_bytes"],
+        rows=action["num_records"] or 0,
+        partition={key: None if value is None else str(value) for key, value in partition.items()},
+        lowest={k: v for k, v in (action.get("min") or {}).items() if v is not None},
+        highest={k: v for k, v in (action.get("max") or {}).items() if v is not None},
+    )
+
+
+def _file_of_action(add: Mapping[str, Any]) -> DataFile:
+    stats = json.loads(add.get("stats") or "{}")
+    return DataFile(
+        path=add["path"],
+        size=add["size"],
+        rows=stats.get("numRecords", 0),
+        partition=add.get("partitionValues") or {},
+        lowest=stats.get("minValues") or {},
+        highest=stats.get("maxValues") or {},
+    )

@@ -1,0 +1,125 @@
+"""`Lake`: every table by name, for readers that have no Spark.
+
+Guarantee: a read sees whole commits only; in a query, a table not written yet is empty, not an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from toril.lake._log import TableLog
+from toril.lake._storage import normalise
+from toril.lake.errors import LakeError, TableMissing
+from toril.lake.tables import TABLES, TableSpec, table_spec
+
+# silver/jobs keeps superseded rows until they are compacted; readers want the last word on each job.
+_LATEST_JOBS: Final = (
+    "select * from {source} qualify row_number() over "
+    "(partition by queue, job_id order by updated_at desc, updated_seq desc) = 1"
+)
+
+
+class Lake:
+    """A folder or URL that holds bronze, silver and gold tables.
+
+    `storage_options` are deltalake's (`AWS_REGION`, …); they are needed for object storage only.
+    """
+
+    def __init__(
+        self, place: str | Path = "./lake", storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = normalise(place)
+        self.storage_options = dict(storage_options or {})
+        self._logs: dict[str, TableLog] = {}
+
+    def __repr__(self) -> str:
+        return f"Lake({self.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors receive a lake without the open logs of the driver.
+        return {"url": self.url, "storage_options": self.storage_options, "_logs": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def location(self, name: str) -> str:
+        """Where a table lies."""
+        return f"{self.url}/{table_spec(name).name}"
+
+    def table(self, name: str) -> TableLog:
+        """The log of a table, as of now; `TableMissing` if it was never written."""
+        spec = table_spec(name)
+        known = self._logs.get(spec.name)
+        if known is not None:
+            return known.refresh()
+        log = TableLog.open(spec, self.location(name), self.storage_options, self.url)
+        return self._logs.setdefault(spec.name, log)
+
+    def ensure(self, name: str) -> TableLog:
+        """The log of a table, which is created empty if it is not there."""
+        spec = table_spec(name)
+        if spec.name not in self._logs:
+            self._logs[spec.name] = TableLog.open_or_create(spec, self.location(name), self.storage_options)
+        return self._logs[spec.name].refresh()
+
+    def tables(self) -> list[str]:
+        """The tables that exist."""
+        return [name for name in TABLES if self._exists(name)]
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.table(name)
+        except TableMissing:
+            return False
+        return True
+
+    def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """A whole table, or some of its columns; superseded rows of silver/jobs are left out."""
+        wanted = ", ".join(f'"{column}"' for column in columns) if columns else "*"
+        spec = table_spec(name)
+        self.table(name)
+        return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")  # noqa: S608 — names are ours
+
+    def query(self, sql: str, parameters: Sequence[Any] | None = None) -> pa.Table:
+        """The answer of DuckDB to `sql`, in which tables are called `gold.queue_minute` and so on."""
+        import duckdb
+
+        connection = duckdb.connect(":memory:")
+        try:
+            connection.execute("set timezone = 'UTC'")
+            self._offer_tables(connection, sql)
+            return _as_table(connection.sql(sql, params=list(parameters or [])))
+        except duckdb.Error as error:
+            raise LakeError(f"the query failed: {error}") from None
+        finally:
+            connection.close()
+
+    def _offer_tables(self, connection: Any, sql: str) -> None:
+        for layer in ("bronze", "silver", "gold"):
+            connection.execute(f"create schema {layer}")
+        for spec in TABLES.values():
+            if re.search(rf"\b{spec.layer}\s*\.\s*\"?{spec.short_name}\b", sql, re.IGNORECASE):
+                self._offer(connection, spec)
+
+    def _offer(self, connection: Any, spec: TableSpec) -> None:
+        source = f"_{spec.layer}_{spec.short_name}"
+        connection.register(source, self._dataset(spec))
+        body = _LATEST_JOBS if spec.name == "silver/jobs" else "select * from {source}"
+        connection.execute(f"create view {spec.layer}.{spec.short_name} as {body.format(source=source)}")
+
+    def _dataset(self, spec: TableSpec) -> Any:
+        try:
+            return self.table(spec.name).delta.to_pyarrow_dataset()
+        except TableMissing:
+            return spec.schema.empty_table()
+
+
+def _as_table(answer: Any) -> pa.Table:
+    if answer is None:
+        raise LakeError("the statement returns nothing; a lake is read with select")
+    return answer.to_arrow_table() if hasattr(answer, "to_arrow_table") else answer.arrow()
