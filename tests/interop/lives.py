@@ -1,0 +1,96 @@
+"""What random lives are made of: jobs, options, values and spans that both sides must store alike.
+
+Spans are multiples of ten seconds (see `GRAIN_MS`). Options that toril refuses before any I/O are not drawn:
+they never reach the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+NUMBERS = st.integers(0, 5)
+SPANS = st.sampled_from([10_000, 20_000, 40_000, 120_000])
+
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e9, 1e9, width=32) | _TEXT
+_VALUES = st.recursive(
+    _SCALARS, lambda part: st.lists(part, max_size=3) | st.dictionaries(_TEXT, part, max_size=3), max_leaves=6
+)
+
+DATA = st.dictionaries(_TEXT, _VALUES, max_size=3)
+RESULTS = _VALUES
+PROGRESS = st.integers(0, 100) | st.dictionaries(_TEXT, _SCALARS, max_size=2)
+
+ERRORS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["Error", "Error", "UnrecoverableError"]),
+        "message": st.sampled_from(["no route", "bad request", "ünïcode 💥", ""]),
+        "stack": st.sampled_from(["Error: no route\n    at handler", "trace"]),
+    }
+)
+
+_BACKOFFS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["fixed", "exponential"]), "delay": st.sampled_from([10_000, 20_000])}
+)
+_KEEPS = st.one_of(
+    st.booleans(),
+    st.integers(1, 3),
+    st.fixed_dictionaries({"count": st.integers(1, 3)}),
+    st.fixed_dictionaries({"age": st.sampled_from([10, 60]), "count": st.integers(1, 3)}),
+    st.fixed_dictionaries({"age": st.sampled_from([10, 60])}),
+)
+_DEDUPLICATIONS = st.fixed_dictionaries(
+    {"id": NUMBERS.map(lambda number: f"same-{number % 2}")},
+    optional={"ttl": st.sampled_from([10_000, 60_000]), "extend": st.just(True), "replace": st.just(True)},
+)
+
+_OPTIONS = st.fixed_dictionaries(
+    {"attempts": st.integers(1, 3)},
+    optional={
+        "jobId": st.integers(0, 9).map(lambda number: f"job-{number}"),
+        "priority": st.sampled_from([1, 2, 3, 2**21]),
+        "delay": SPANS,
+        "lifo": st.just(True),
+        "backoff": _BACKOFFS,
+        "removeOnComplete": _KEEPS,
+        "removeOnFail": _KEEPS,
+        "stackTraceLimit": st.integers(0, 2),
+        "keepLogs": st.sampled_from([2, 50]),
+        "deduplication": _DEDUPLICATIONS,
+    },
+)
+
+JOBS = st.fixed_dictionaries({"name": st.sampled_from(["mail", "resize"]), "data": DATA, "opts": _OPTIONS})
+
+REPEATS = st.sampled_from([{"every": 10_000}, {"every": 60_000}, {"pattern": "0 3 * * *"}])
+
+# Without jobId: a flow's jobs get given ids, or each side would invent its own.
+_FLOW_OPTIONS = ("attempts", "backoff", "removeOnComplete", "removeOnFail", "priority", "delay", "lifo")
+_ON_FAILURE = (
+    "failParentOnFailure",
+    "ignoreDependencyOnFailure",
+    "removeDependencyOnFailure",
+    "continueParentOnFailure",
+)
+CHILD_FAILURES = st.sampled_from([None, *_ON_FAILURE])
+
+
+def flow_of(
+    serial: int, parent: dict[str, Any], children: list[dict[str, Any]], failure: str | None
+) -> dict[str, Any]:
+    """A parent with children on the same queue, as FlowProducer takes it."""
+    flags = {failure: True} if failure else {}
+    nodes = [_node(child, f"flow-{serial}-{number}", flags) for number, child in enumerate(children)]
+    return {**_node(parent, f"flow-{serial}", {}), "children": nodes}
+
+
+def _node(job: dict[str, Any], job_id: str, flags: dict[str, bool]) -> dict[str, Any]:
+    options = {name: value for name, value in job["opts"].items() if name in _FLOW_OPTIONS}
+    return {
+        "name": job["name"],
+        "queueName": "q",
+        "data": job["data"],
+        "opts": {**options, **flags, "jobId": job_id},
+    }
