@@ -1,0 +1,1 @@
+"""toril's tests: sentences about the product, told on real servers."""

@@ -1,0 +1,216 @@
+"""Fixtures every test may ask for: real servers, a namespace of its own, and a search for what a test leaves behind.
+
+`valkey`, `redis7`, `cluster` and `sentinel` run once per test run and are shared; a test that freezes, kills or
+configures a server asks `start_valkey` for one of its own. `server_url` runs a test on Valkey and on Redis 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers import (
+    Certificates,
+    Server,
+    ValkeyCluster,
+    ValkeySentinel,
+    guarded,
+    make_certificates,
+)
+
+ENDED_WITHIN = 3.0  # Seconds a thread may take to end after the test that asked it to.
+# Threads that live as long as the process, by the libraries that keep them.
+LASTING_THREADS = ("pydevd", "pyarrow", "ThreadPoolExecutor-spark", "Thread-py4j")
+
+
+@pytest.fixture
+def prefix() -> str:
+    """The first part of every key this test may write."""
+    return f"test{uuid.uuid4().hex[:12]}"
+
+
+# --- shared servers -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def shared_valkey() -> Iterator[Server]:
+    with Server.valkey() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def shared_redis7() -> Iterator[Server]:
+    with Server.redis7() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def shared_sentinel() -> Iterator[ValkeySentinel]:
+    with ValkeySentinel() as sentinel:
+        yield sentinel
+
+
+def _guard(request: pytest.FixtureRequest, servers: list[Server], prefix: str):
+    return guarded(servers, prefix, any_key=request.node.get_closest_marker("any_key") is not None)
+
+
+@pytest.fixture
+def valkey(request: pytest.FixtureRequest, shared_valkey: Server, prefix: str) -> Iterator[Server]:
+    """A Valkey 9 without keys; leftovers of this test fail it."""
+    with _guard(request, [shared_valkey], prefix):
+        yield shared_valkey
+
+
+@pytest.fixture
+def redis7(request: pytest.FixtureRequest, shared_redis7: Server, prefix: str) -> Iterator[Server]:
+    """Debian's Redis 7 without keys; leftovers of this test fail it."""
+    with _guard(request, [shared_redis7], prefix):
+        yield shared_redis7
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest, shared_cluster: ValkeyCluster, prefix: str
+) -> Iterator[ValkeyCluster]:
+    """Three Valkeys as a cluster; leftovers of this test fail it."""
+    with _guard(request, shared_cluster.nodes, prefix):
+        yield shared_cluster
+
+
+@pytest.fixture
+def sentinel(
+    request: pytest.FixtureRequest, shared_sentinel: ValkeySentinel, prefix: str
+) -> Iterator[ValkeySentinel]:
+    """A primary and a replica under a Sentinel; leftovers of this test fail it."""
+    with _guard(request, shared_sentinel.nodes, prefix):
+        yield shared_sentinel
+
+
+@pytest.fixture
+def valkey_url(valkey: Server) -> str:
+    return valkey.url
+
+
+@pytest.fixture
+def redis7_url(redis7: Server) -> str:
+    return redis7.url
+
+
+@pytest.fixture
+def cluster_url(cluster: ValkeyCluster) -> str:
+    return cluster.url
+
+
+@pytest.fixture
+def sentinel_url(sentinel: ValkeySentinel) -> str:
+    return sentinel.url
+
+
+@pytest.fixture(params=["valkey", "redis7"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """The test runs twice: on Valkey 9 and on Redis 7."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def server_url(server: Server) -> str:
+    return server.url
+
+
+# --- servers for one test -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start_valkey() -> Iterator[Callable[..., Server]]:
+    """Starts a Valkey for this test alone: `start_valkey(appendonly="yes", maxmemory="20mb")`."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Server.valkey(**settings))
+
+
+@pytest.fixture
+def start_redis7() -> Iterator[Callable[..., Server]]:
+    """Starts a Redis 7 for this test alone."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Server.redis7(**settings))
+
+
+@pytest.fixture
+def redis7_tls(certificates: Certificates, start_redis7: Callable[..., Server]) -> TlsServer:
+    """A Redis 7 that also speaks TLS: `url` is `rediss://…`, `authority` is the file that signs its certificate."""
+    return TlsServer(certificates, start_redis7)
+
+
+class TlsServer:
+    def __init__(self, certificates: Certificates, start_redis7: Callable[..., Server]) -> None:
+        from tests.servers import free_port
+
+        self.authority: Path = certificates.authority
+        self.port = free_port()
+        self.plain = start_redis7(
+            tls_port=str(self.port),
+            tls_cert_file=str(certificates.certificate),
+            tls_key_file=str(certificates.key),
+            tls_ca_cert_file=str(certificates.authority),
+            tls_auth_clients="no",
+        )
+
+    @property
+    def url(self) -> str:
+        return f"rediss://localhost:{self.port}"
+
+
+# --- what a test may not leave behind -------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test whose threads or asyncio tasks outlive it."""
+    with _threads_end():
+        if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+            request.getfixturevalue("_tasks_end")
+        yield
+
+
+@pytest.fixture
+async def _tasks_end() -> AsyncIterator[None]:
+    # Set up before and torn down after every other fixture of the test: what they close is closed by now.
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, (
+        f"asyncio tasks outlive the test: {sorted(task.get_name() + ' ' + repr(task.get_coro()) for task in left)}"
+    )
+
+
+@contextmanager
+def _threads_end() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + ENDED_WITHIN
+    while (left := _new_threads(before)) and time.monotonic() < deadline:
+        left[0].join(timeout=0.05)
+    assert not left, f"threads outlive the test: {[thread.name for thread in left]}"
+
+
+def _new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t not in before and not t.name.startswith(LASTING_THREADS)]

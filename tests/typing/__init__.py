@@ -1,0 +1,1 @@
+"""Programs that only the type checker runs: they pin what callers' editors see."""
