@@ -1,4 +1,4 @@
-"""The library of scripts: official ones, delivered by the build and checked on loading, and ours, which may include them.
+"""The library of scripts: official ones, delivered by the build and checked on loading, and ours.
 
 Guarantee: no official script runs whose text differs from the committed manifest.
 
@@ -43,7 +43,7 @@ def _room(folder: str) -> Traversable:
 @functools.cache
 def manifest() -> dict[str, str]:
     """File name → SHA-256 of every official script, as committed."""
-    listing: dict[str, str] = json.loads(_manifest_text())["files"]
+    listing: dict[str, str] = json.loads(_manifest_text())["scripts"]
     return listing
 
 
@@ -52,9 +52,10 @@ def _manifest_text() -> str:
     return _room("official").joinpath("manifest.json").read_text(encoding="utf-8")
 
 
-def upstream() -> dict[str, str]:
-    """Where the official scripts come from: package, version and commit."""
-    return {key: value for key, value in json.loads(_manifest_text()).items() if isinstance(value, str)}
+def upstream() -> dict[str, dict[str, str]]:
+    """Where the official scripts come from (`package`) and what they are held against (`reference`)."""
+    origin: dict[str, dict[str, str]] = json.loads(_manifest_text())
+    return {"package": origin["package"], "reference": origin["reference"]}
 
 
 @functools.cache
@@ -97,7 +98,9 @@ def _embed(line: re.Match[str]) -> str:
 
 def own_names() -> list[str]:
     """The scripts of ours, by name."""
-    return sorted(file.name.removesuffix(".lua") for file in _room("lua").iterdir() if file.name.endswith(".lua"))
+    return sorted(
+        file.name.removesuffix(".lua") for file in _room("lua").iterdir() if file.name.endswith(".lua")
+    )
 
 
 def check_all() -> dict[str, str]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from toril.commands._command import Command, Replay, Word, call
+from toril.commands._library import official, own
 from toril.contract.codec import pack
 from toril.contract.errors import ScriptFailed, TorilError, refusal
 from toril.contract.keys import QueueKeys
-from toril.commands._command import Command, Replay, Word, call
-from toril.commands._library import official, own
 
 # Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000

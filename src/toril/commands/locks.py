@@ -9,9 +9,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from toril.contract.keys import QueueKeys
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
+from toril.contract.keys import QueueKeys
 
 
 def extend_locks(keys: QueueKeys, jobs: Sequence[tuple[str, str]], *, lock_ms: int) -> Command[list[str]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
-from toril.contract.errors import JobLocked, obliterate_refusal, refusal
-from toril.contract.keys import QueueKeys
 from toril.commands._command import Command, Replay, call, plain
 from toril.commands._library import official
+from toril.contract.errors import JobLocked, obliterate_refusal, refusal
+from toril.contract.keys import QueueKeys
 
 # Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
 _ALL_TIME = "1.7976931348623157e+308"
@@ -121,7 +121,11 @@ def reprocess(
 
 
 def move_jobs_to_wait(
-    keys: QueueKeys, state: Literal["failed", "completed", "delayed"], *, count: int, until_ms: int | None = None
+    keys: QueueKeys,
+    state: Literal["failed", "completed", "delayed"],
+    *,
+    count: int,
+    until_ms: int | None = None,
 ) -> Command[bool]:
     """Retries finished or promotes delayed jobs, up to `count`; True when more are left."""
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
@@ -194,7 +198,7 @@ def clean(keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int) -> 
 
 
 def _ids(reply: list[bytes]) -> list[str]:
-    return [one.decode() if isinstance(one, bytes) else str(one) for one in reply]
+    return [one.decode() for one in reply]
 
 
 def obliterate(keys: QueueKeys, *, count: int, force: bool = False) -> Command[bool]:
@@ -243,7 +247,9 @@ def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
     )
 
 
-def set_meta(keys: QueueKeys, *, version: str, events_max_len: int | None = None) -> tuple[Command[None], ...]:
+def set_meta(
+    keys: QueueKeys, *, version: str, events_max_len: int | None = None
+) -> tuple[Command[None], ...]:
     """What a queue says of itself; written only where nothing is written yet, unless a length is asked for."""
     version_line = plain(_nothing, "HSETNX", keys.meta, "version", version)
     if events_max_len is None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from toril.contract.keys import QueueKeys
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official
+from toril.contract.keys import QueueKeys
 
 COUNTED_STATES = (
     "wait",
@@ -151,7 +151,9 @@ class Metrics:
     points: int
 
 
-def get_metrics(keys: QueueKeys, kind: str, *, start: int = 0, end: int = -1) -> Command[Metrics]:
+def get_metrics(
+    keys: QueueKeys, kind: Literal["completed", "failed"], *, start: int = 0, end: int = -1
+) -> Command[Metrics]:
     key = keys.metrics(kind)
     return call(official("getMetrics"), (key, f"{key}:data"), [start, end], _metrics, Replay.SAFE)
 
@@ -187,9 +189,7 @@ def _string_map(reply: Any) -> dict[str, str]:
 
 
 def get_rate_limit_ttl(keys: QueueKeys, max_jobs: int | None = None) -> Command[int]:
-    return call(
-        official("getRateLimitTtl"), (keys.limiter, keys.meta), [max_jobs or "0"], int, Replay.SAFE
-    )
+    return call(official("getRateLimitTtl"), (keys.limiter, keys.meta), [max_jobs or "0"], int, Replay.SAFE)
 
 
 def get_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
@@ -213,9 +213,7 @@ def read_events(
     if block_ms is not None:
         words += ("BLOCK", block_ms)
     words.append("STREAMS")
-    return Command(
-        (*words, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE
-    )
+    return Command((*words, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE)
 
 
 def _streams(reply: Any) -> dict[str, list[Entry]]:
@@ -233,7 +231,9 @@ def _entry_fields(flat: Sequence[bytes]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def range_events(keys: QueueKeys, *, start: str = "-", end: str = "+", count: int = 1000) -> Command[list[Entry]]:
+def range_events(
+    keys: QueueKeys, *, start: str = "-", end: str = "+", count: int = 1000
+) -> Command[list[Entry]]:
     return plain(entries, "XRANGE", keys.events, start, end, "COUNT", count)
 
 

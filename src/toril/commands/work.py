@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from toril.commands._command import Command, Replay, Word, call
+from toril.commands._library import official, own
 from toril.contract.codec import pack
 from toril.contract.errors import ScriptFailed, TorilError, refusal
 from toril.contract.keys import QueueKeys
-from toril.commands._command import Command, Replay, Word, call
-from toril.commands._library import official, own
 
 SettlementKind = Literal["completed", "failed", "delayed", "retry", "wait"]
 
@@ -123,7 +123,9 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
 
 def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> Harvest:
     codes, jobs, limited, next_at = reply
-    verdicts = [None if code == 0 else _verdict(one, code) for one, code in zip(settlements, codes, strict=True)]
+    verdicts = [
+        None if code == 0 else _verdict(one, code) for one, code in zip(settlements, codes, strict=True)
+    ]
     return Harvest(verdicts, [(job_id.decode(), fields) for job_id, fields in jobs], limited, next_at)
 
 

@@ -1,0 +1,262 @@
+"""The asyncio driver: runs commands over shared links, and blocking reads over links of their own.
+
+Guarantee: the rules of `_conversation` hold; a call that is cancelled disturbs nobody else; after `close` nothing is
+left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar, cast
+
+from toril.commands._command import Command
+from toril.commands.read import server_time
+from toril.contract.errors import Closed, TorilError
+from toril.store import _embedded
+from toril.store._conversation import Conversation, Drop, Lost, NotSent, Pause, Send, converse
+from toril.store._link import Link
+from toril.store._slots import Node, SlotMap
+from toril.store._wire import TROUBLE, MasterNotFoundError, async_connection, async_primary
+from toril.store.address import Address, parse_address
+from toril.store.clock import ServerClock
+from toril.store.policy import ConnectionPolicy
+
+T = TypeVar("T")
+
+
+class AsyncStore:
+    """Runs commands from asyncio. Made anywhere, used within one event loop."""
+
+    def __init__(
+        self, redis: Any = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
+    ) -> None:
+        self.address: Address = parse_address(redis)
+        self.policy = policy or ConnectionPolicy()
+        self.clock = ServerClock()
+        self._name = name
+        self._lease: _embedded.Lease | None = None
+        self.slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
+        self._links: dict[Node | None, Link] = {}
+        self._opening: dict[Node | None, asyncio.Lock] = {}
+        self._readers: set[Reader] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"AsyncStore({self.address.label})"
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.slots is not None
+
+    # --- running commands -----------------------------------------------------------------------------------
+
+    async def run(self, command: Command[T]) -> T:
+        """The value of one command, or its error raised."""
+        (result,) = await self._hold(converse((command,), self.policy, self.slots))
+        if isinstance(result, TorilError):
+            raise result
+        return cast("T", result)
+
+    async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """All commands in one pipeline; errors stand in the place of values and are not raised."""
+        if not commands:
+            return []
+        return await self._hold(converse(commands, self.policy, self.slots))
+
+    async def now_ms(self) -> int:
+        """The server's time, asked anew when our idea of it is old."""
+        if self.clock.stale:
+            await self.refresh_clock()
+        return self.clock.now_ms()
+
+    async def refresh_clock(self) -> None:
+        sent = time.monotonic()
+        seconds = await self.run(server_time())
+        self.clock.learn(seconds, sent, time.monotonic())
+
+    async def connect(self) -> None:
+        """Makes sure that the server can be reached, once, within the policy."""
+        await self.refresh_clock()
+
+    async def _hold(self, conversation: Conversation) -> list[Any]:
+        """Does what the conversation asks, until it has its results."""
+        outcome: Any = None
+        try:
+            while True:
+                effect = conversation.send(outcome)
+                match effect:
+                    case Send(node, words):
+                        outcome = await self.send(node, words, self.policy.command_timeout)
+                    case Pause(seconds):
+                        outcome = None
+                        await asyncio.sleep(seconds)
+                    case Drop(node):
+                        outcome = None
+                        await self._drop(node)
+        except StopIteration as end:
+            return cast("list[Any]", end.value)
+
+    async def send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
+        """Words to a node and its raw replies: below the rules of a conversation, for this room alone."""
+        link = self._links.get(node)
+        if link is None or link.closed:
+            try:
+                link = await self._open(node)
+            except NotSent as error:
+                return [error] * len(words)
+        return await link.exchange(words, timeout)
+
+    async def _drop(self, node: Node | None) -> None:
+        link = self._links.pop(node, None)
+        if link is not None:
+            await link.close()
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    async def _open(self, node: Node | None) -> Link:
+        async with self._opening.setdefault(node, asyncio.Lock()):
+            link = self._links.get(node)
+            if link is not None and not link.closed:
+                return link
+            if link is not None:
+                await link.close()
+            self._links[node] = link = await self.dial(node, self._name)
+            return link
+
+    async def dial(self, node: Node | None, name: str | None) -> Link:
+        """A new connection to a node; raises `NotSent` when there is none to be had."""
+        if self._closed:
+            raise Closed(f"the connection to {self.address.label} was closed")
+        address = await self._resolved()
+        if address.kind == "sentinel" and node is None:
+            try:
+                node = await async_primary(address, self.policy)
+            except (MasterNotFoundError, *TROUBLE) as error:
+                raise NotSent(f"no sentinel knows the primary of {address.service!r}: {error}") from error
+        return await Link.open(async_connection(address, node, self.policy, name))
+
+    async def _resolved(self) -> Address:
+        if self.address.embedded is None:
+            return self.address
+        if self._lease is None:
+            self._lease = await asyncio.to_thread(_embedded.lease, self.address.embedded)
+        return self._lease.address
+
+    # --- blocking reads -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def reader(self, *, name: str | None = None) -> AsyncIterator[Reader]:
+        """A connection of its own for commands that block."""
+        reader = Reader(self, name)
+        self._readers.add(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.discard(reader)
+            await reader.close()
+
+    async def run_blocking(self, command: Command[T], timeout: float) -> T:
+        """One blocking command on a connection opened for it; in a loop, keep a `reader` instead."""
+        async with self.reader() as reader:
+            return await reader.run(command, timeout)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Closes all connections and lets the embedded server go. May be called twice."""
+        self._closed = True
+        for reader in list(self._readers):
+            await reader.close()
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.close()
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            await asyncio.to_thread(lease.release)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Reader:
+    """A connection for blocking reads: one call at a time, woken early by `unblock`, never cancelled in flight."""
+
+    def __init__(self, store: AsyncStore, name: str | None) -> None:
+        self._store = store
+        self._name = name
+        self._link: Link | None = None
+        self._node: Node | None = None
+        self._client_id: int | None = None
+        self._blocked = False
+
+    async def run(self, command: Command[T], timeout: float) -> T:
+        """Runs a command that may block for `timeout` seconds; an error of the connection is raised at once."""
+        store = self._store
+        policy = store.policy
+        conversation = converse((command,), policy, store.slots)
+        outcome: Any = None
+        try:
+            while True:
+                effect = conversation.send(outcome)
+                match effect:
+                    case Send(node, [("CLUSTER", "SLOTS")] as words):
+                        outcome = await store.send(node, words, policy.command_timeout)
+                    case Send(node, words):
+                        outcome = await self._send(node, words, timeout + policy.block_margin)
+                    case Pause(seconds):
+                        outcome = None
+                        await asyncio.sleep(seconds)
+                    case Drop():
+                        outcome = None
+                        await self._forget()
+        except StopIteration as end:
+            (result,) = end.value
+        if isinstance(result, TorilError):
+            raise result
+        return cast("T", result)
+
+    async def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
+        link = self._link
+        if link is None or link.closed or self._node != node:
+            try:
+                link = await self._open(node)
+            except NotSent as error:
+                return [error] * len(words)
+        self._blocked = True
+        try:
+            return await link.exchange(words, timeout)
+        finally:
+            self._blocked = False
+
+    async def _open(self, node: Node | None) -> Link:
+        await self._forget()
+        link = await self._store.dial(node, self._name)
+        (reply,) = await link.exchange([("CLIENT", "ID")], self._store.policy.command_timeout)
+        if isinstance(reply, (NotSent, Lost)):
+            await link.close()
+            raise NotSent(str(reply))
+        self._link, self._node = link, node
+        self._client_id = reply if isinstance(reply, int) else None
+        return link
+
+    async def unblock(self) -> None:
+        """Lets a blocked call return at once, as if its time were over; nothing it has popped is lost."""
+        if not self._blocked or self._client_id is None:
+            return
+        await self._store.send(
+            self._node, [("CLIENT", "UNBLOCK", self._client_id)], self._store.policy.command_timeout
+        )
+
+    async def _forget(self) -> None:
+        link, self._link, self._client_id = self._link, None, None
+        if link is not None:
+            await link.close()
+
+    async def close(self) -> None:
+        await self._forget()

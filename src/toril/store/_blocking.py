@@ -1,0 +1,230 @@
+"""The blocking driver: runs commands from plain threads, such as the lock keeper's and Spark's.
+
+Guarantee: the rules of `_conversation` hold; threads may share a store; a forked child opens its own connections.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar, cast
+
+import hiredis
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+
+from toril.commands._command import Command
+from toril.commands.read import server_time
+from toril.contract.errors import Closed, TorilError
+from toril.store import _embedded
+from toril.store._conversation import Conversation, Drop, Lost, NotSent, Pause, Send, converse
+from toril.store._link import packed
+from toril.store._slots import Node, SlotMap
+from toril.store._wire import TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary
+from toril.store.address import Address, parse_address
+from toril.store.clock import ServerClock
+from toril.store.policy import ConnectionPolicy
+
+T = TypeVar("T")
+
+
+class BlockingStore:
+    """Runs commands from threads, each call on a free connection of its own."""
+
+    def __init__(
+        self, redis: Any = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
+    ) -> None:
+        self.address: Address = parse_address(redis)
+        self.policy = policy or ConnectionPolicy()
+        self.clock = ServerClock()
+        self._name = name
+        self._lease: _embedded.Lease | None = None
+        self._slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
+        self._free: dict[Node | None, list[Any]] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"BlockingStore({self.address.label})"
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._slots is not None
+
+    # --- running commands -----------------------------------------------------------------------------------
+
+    def run(self, command: Command[T], *, timeout: float | None = None) -> T:
+        """The value of one command, or its error raised."""
+        (result,) = self._hold(converse((command,), self.policy, self._slots), timeout)
+        if isinstance(result, TorilError):
+            raise result
+        return cast("T", result)
+
+    def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """All commands in one pipeline; errors stand in the place of values and are not raised."""
+        return self._hold(converse(commands, self.policy, self._slots), None) if commands else []
+
+    def run_blocking(self, command: Command[T], timeout: float) -> T:
+        """A command that may block for `timeout` seconds."""
+        return self.run(command, timeout=timeout + self.policy.block_margin)
+
+    def now_ms(self) -> int:
+        """The server's time, asked anew when our idea of it is old."""
+        if self.clock.stale:
+            self.refresh_clock()
+        return self.clock.now_ms()
+
+    def refresh_clock(self) -> None:
+        sent = time.monotonic()
+        seconds = self.run(server_time())
+        self.clock.learn(seconds, sent, time.monotonic())
+
+    def connect(self) -> None:
+        """Makes sure that the server can be reached, once, within the policy."""
+        self.refresh_clock()
+
+    def _hold(self, conversation: Conversation, timeout: float | None) -> list[Any]:
+        """Does what the conversation asks, until it has its results."""
+        limit = timeout if timeout is not None else self.policy.command_timeout
+        outcome: Any = None
+        try:
+            while True:
+                effect = conversation.send(outcome)
+                match effect:
+                    case Send(node, words):
+                        outcome = self._send(node, words, limit)
+                    case Pause(seconds):
+                        outcome = None
+                        time.sleep(seconds)
+                    case Drop(node):
+                        outcome = None
+                        self._drop(node)
+        except StopIteration as end:
+            return cast("list[Any]", end.value)
+
+    def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
+        try:
+            connection = self._take(node)
+        except NotSent as error:
+            return [error] * len(words)
+        try:
+            connection.send_packed_command([packed(one) for one in words], check_health=False)
+        except TROUBLE as error:
+            # Some bytes may have left: a script could have run.
+            return [self._lost(connection, error)] * len(words)
+        replies = self._read(connection, len(words), timeout)
+        if not any(isinstance(reply, Lost) for reply in replies):
+            self._give_back(node, connection)
+        return replies
+
+    def _read(self, connection: Any, count: int, timeout: float) -> list[Any]:
+        replies: list[Any] = []
+        while len(replies) < count:
+            try:
+                replies.append(connection.read_response(disable_decoding=True, timeout=timeout))
+            except (ResponseError, BusyLoadingError, AuthenticationError) as error:
+                replies.append(_as_reply_error(error))
+            except TROUBLE as error:
+                lost = self._lost(connection, error)
+                replies += [lost] * (count - len(replies))
+        return replies
+
+    @staticmethod
+    def _lost(connection: Any, error: BaseException) -> Lost:
+        connection.disconnect()
+        return Lost(str(error) or type(error).__name__)
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    def _take(self, node: Node | None) -> Any:
+        self._after_fork()
+        if self._closed:
+            raise Closed(f"the connection to {self.address.label} was closed")
+        with self._lock:
+            free = self._free.get(node)
+            if free:
+                return free.pop()
+        return self._connect(node)
+
+    def _connect(self, node: Node | None) -> Any:
+        address = self._resolved()
+        try:
+            if address.kind == "sentinel" and node is None:
+                node = blocking_primary(address, self.policy)
+            connection = blocking_connection(address, node, self.policy, self._name)
+            connection.connect()
+        except (MasterNotFoundError, *TROUBLE) as error:
+            raise NotSent(str(error) or type(error).__name__) from error
+        return connection
+
+    def _give_back(self, node: Node | None, connection: Any) -> None:
+        with self._lock:
+            free = self._free.setdefault(node, [])
+            if not self._closed and len(free) < self.policy.max_connections:
+                free.append(connection)
+                return
+        connection.disconnect()
+
+    def _drop(self, node: Node | None) -> None:
+        with self._lock:
+            stale = self._free.pop(node, [])
+        for connection in stale:
+            connection.disconnect()
+
+    def _resolved(self) -> Address:
+        if self.address.embedded is None:
+            return self.address
+        if self._lease is None:
+            self._lease = _embedded.lease(self.address.embedded)
+        return self._lease.address
+
+    def _after_fork(self) -> None:
+        """Sockets of the parent are not ours to speak on."""
+        if self._pid != os.getpid():
+            self._pid, self._lock, self._free, self._lease = os.getpid(), threading.Lock(), {}, None
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes all connections and lets the embedded server go. May be called twice."""
+        self._closed = True
+        with self._lock:
+            stale = [connection for free in self._free.values() for connection in free]
+            self._free.clear()
+        for connection in stale:
+            connection.disconnect()
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# redis-py takes the first word off the messages of errors it knows; we read faults by that word.
+_TAKEN_OFF = {
+    "NoScriptError": "NOSCRIPT",
+    "BusyLoadingError": "LOADING",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "NoPermissionError": "NOPERM",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "TryAgainError": "TRYAGAIN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ExecAbortError": "EXECABORT",
+    "AuthenticationError": "NOAUTH",
+}
+
+
+def _as_reply_error(error: RedisError) -> hiredis.ReplyError:
+    word = _TAKEN_OFF.get(type(error).__name__)
+    text = str(error)
+    return hiredis.ReplyError(text if word is None or text.startswith(word) else f"{word} {text}")

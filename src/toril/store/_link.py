@@ -1,0 +1,170 @@
+"""One asyncio connection that many callers share: commands go out in order, replies come back in order.
+
+Guarantee: giving up on a call never breaks the order of the others, because nobody but the link itself reads; a reply
+that nobody waits for any more is still read and dropped.
+
+redis-py opens the connection and logs in. Then the link takes over its transport: hiredis reads replies as they arrive,
+without a task or a stream in between, which is what makes many small calls cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from toril.commands._command import Word
+from toril.store._conversation import Lost, NotSent
+from toril.store._wire import TROUBLE
+
+
+class _Exchange:
+    """A write that waits for a number of replies."""
+
+    __slots__ = ("deadline", "future", "missing", "replies")
+
+    def __init__(self, future: asyncio.Future[list[Any]], missing: int, deadline: float) -> None:
+        self.future = future
+        self.replies: list[Any] = []
+        self.missing = missing
+        self.deadline = deadline
+
+    def take(self, reply: Any) -> bool:
+        """Adds a reply; True when it was the last one."""
+        self.replies.append(reply)
+        self.missing -= 1
+        if self.missing:
+            return False
+        if not self.future.done():
+            self.future.set_result(self.replies)
+        return True
+
+    def break_off(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_result([*self.replies, *([error] * self.missing)])
+
+
+class Link(asyncio.Protocol):
+    """A live connection. `closed` once it is of no more use; it never comes back to life."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._waiting: deque[_Exchange] = deque()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._guard: asyncio.TimerHandle | None = None
+        self.closed = False
+        self._gone = self._loop.create_future()
+        # redis-py keeps reader and writer to itself; the transport is the one thing we need of them.
+        self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
+        self._transport.set_protocol(self)
+
+    @classmethod
+    async def open(cls, connection: Any) -> Link:
+        """Connects and logs in; raises `NotSent` when that fails."""
+        try:
+            await connection.connect()
+        except TROUBLE as error:
+            await _discard(connection)
+            raise NotSent(_reason(error)) from error
+        except BaseException:
+            await _discard(connection)
+            raise
+        return cls(connection)
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def exchange(self, words: Sequence[tuple[Word, ...]], timeout: float) -> list[Any]:
+        """Sends commands as one write; replies in order, with `NotSent` or `Lost` where there is none."""
+        if not self._can_write.is_set():
+            await self._can_write.wait()
+        if self.closed:
+            return [NotSent("the connection is closed")] * len(words)
+        exchange = _Exchange(self._loop.create_future(), len(words), self._loop.time() + timeout)
+        self._waiting.append(exchange)
+        self._transport.write(b"".join([packed(one) for one in words]))
+        if self._guard is None:
+            self._guard = self._loop.call_at(exchange.deadline, self._check_deadline)
+        return await exchange.future
+
+    def _check_deadline(self) -> None:
+        """Replies come in order, so the oldest exchange is the first that can be late."""
+        self._guard = None
+        if not self._waiting:
+            return
+        nearest = min(exchange.deadline for exchange in self._waiting)
+        if nearest <= self._loop.time():
+            self._hang_up("no reply within the time-out")
+        else:
+            self._guard = self._loop.call_at(nearest, self._check_deadline)
+
+    # --- what asyncio tells us ------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOTHING:
+                if not self._waiting:
+                    self._hang_up("the server sent a reply that nobody asked for")
+                elif self._waiting[0].take(reply):
+                    self._waiting.popleft()
+        except hiredis.ProtocolError as error:
+            self._hang_up(f"the server sent something that is not RESP: {error}")
+
+    def _hang_up(self, reason: str) -> None:
+        self._break(Lost(reason))
+        self._transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(Lost(_reason(exc) if exc else "the server closed the connection"))
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def _break(self, error: Exception) -> None:
+        self.closed = True
+        self._can_write.set()
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+        while self._waiting:
+            self._waiting.popleft().break_off(error)
+
+    async def close(self) -> None:
+        """Closes at once; what is still waiting is broken off."""
+        self._break(Lost("the connection was closed"))
+        self._transport.abort()
+        await self._gone
+        await _discard(self._connection)
+
+
+_NOTHING = object()
+
+
+# hiredis takes words of any number; its type hint says one.
+packed: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+
+
+def _reason(error: BaseException | None) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _discard(connection: Any) -> None:
+    try:
+        await connection.disconnect(nowait=True)
+    except TROUBLE:
+        return

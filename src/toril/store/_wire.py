@@ -1,0 +1,95 @@
+"""How redis-py's connections are made for us: with its login, TLS and sockets, and without its retries.
+
+Guarantee: every setting that redis-py would choose by itself and that could hurt a worker is set here, in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio as redis_asyncio
+from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
+
+from toril.store.address import Address, Node
+from toril.store.policy import ConnectionPolicy
+
+TROUBLE = (RedisError, OSError, EOFError, TimeoutError)
+
+
+def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retry: Any) -> dict[str, Any]:
+    return {
+        **address.login,
+        "protocol": 2,  # one form of replies on every server; hiredis reads it fastest
+        "socket_connect_timeout": policy.connect_timeout,
+        "socket_timeout": policy.command_timeout,
+        "retry": retry,  # we retry by meaning, see _conversation
+        "health_check_interval": 0,
+        "client_name": name,
+        "driver_info": DriverInfo(name="toril"),
+    }
+
+
+def _class_and_place(address: Address, node: Node | None, classes: Any) -> tuple[Any, dict[str, Any]]:
+    if address.path is not None:
+        return classes.UnixDomainSocketConnection, {"path": address.path}
+    host, port = node if node is not None else address.nodes[0]
+    place = {"host": host, "port": port, "socket_keepalive": True}
+    return (classes.SSLConnection if address.tls else classes.Connection), place
+
+
+def async_connection(address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None) -> Any:
+    """A redis-py asyncio connection, not yet connected."""
+    retry = redis_asyncio.retry.Retry(NoBackoff(), 0)
+    cls, place = _class_and_place(address, node, redis_asyncio.connection)
+    return cls(**place, **_settings(address, policy, name, retry))
+
+
+def blocking_connection(
+    address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
+) -> Any:
+    """A redis-py blocking connection, not yet connected."""
+    cls, place = _class_and_place(address, node, redis.connection)
+    return cls(**place, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
+
+
+def _sentinel_settings(policy: ConnectionPolicy) -> dict[str, Any]:
+    return {"socket_connect_timeout": policy.connect_timeout, "socket_timeout": policy.command_timeout}
+
+
+async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
+    """Asks the sentinels which server is the primary now."""
+    seeds: Any = redis_asyncio.sentinel.Sentinel
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(policy))
+    try:
+        host, port = await sentinel.discover_master(address.service)
+    finally:
+        for client in sentinel.sentinels:
+            await client.aclose()
+    return str(host), int(port)
+
+
+def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
+    """Asks the sentinels which server is the primary now."""
+    seeds: Any = Sentinel
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(policy))
+    try:
+        host, port = sentinel.discover_master(address.service)
+    finally:
+        for client in sentinel.sentinels:
+            client.close()
+    return str(host), int(port)
+
+
+__all__ = [
+    "TROUBLE",
+    "MasterNotFoundError",
+    "async_connection",
+    "async_primary",
+    "blocking_connection",
+    "blocking_primary",
+]

@@ -1,0 +1,213 @@
+"""Where the server is: URLs and lent clients, read once into an `Address` that can be shown without its secrets.
+
+    redis://[[user]:password@]host[:port][/db]      rediss:// the same over TLS, certificates verified
+    unix://[[user]:password@]/path/to.sock[?db=n]
+    redis+sentinel://[password@]host:port,host:port/service[/db]
+    redis+cluster://[password@]host:port,host:port  rediss+cluster:// the same over TLS
+    embedded:  embedded:/folder                     the server that toril starts by itself
+
+Guarantee: neither `repr` nor `str` of an address, nor any error raised here, holds a password.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from toril.contract.errors import InvalidOption, redact
+
+DEFAULT_URL = "redis://localhost:6379"
+Kind = Literal["single", "sentinel", "cluster"]
+Node = tuple[str, int]
+
+_SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// (rediss+… for TLS), embedded:"
+_REMEDY = f"use one of {_SCHEMES}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One server, one cluster, or a service that sentinels know; with what it takes to log in."""
+
+    kind: Kind = "single"
+    nodes: tuple[Node, ...] = ()  # the server, the sentinels, or the cluster's seeds
+    path: str | None = None  # a unix socket in place of a node
+    tls: bool = False
+    service: str | None = None
+    embedded: str | None = None  # the data folder of the embedded server
+    login: Mapping[str, Any] = field(default_factory=dict, repr=False)  # db, username, password, ssl_*…
+
+    @property
+    def label(self) -> str:
+        """What may be shown to anybody."""
+        if self.embedded is not None:
+            return f"embedded:{self.embedded}"
+        where = self.path or ",".join(f"{host}:{port}" for host, port in self.nodes)
+        scheme = "unix" if self.path else f"redis{'s' if self.tls else ''}"
+        suffix = "" if self.kind == "single" else f"+{self.kind}"
+        service = f"/{self.service}" if self.service else ""
+        return f"{scheme}{suffix}://{where}{service}"
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.kind == "cluster"
+
+
+def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) -> Address:
+    """Reads `redis=`: a URL, a client that lends its settings, an `Address`, or None for TORIL_REDIS_URL."""
+    if isinstance(redis, Address):
+        return redis
+    if redis is None:
+        redis = environ.get("TORIL_REDIS_URL") or DEFAULT_URL
+    if isinstance(redis, str):
+        return _from_url(redis)
+    if hasattr(redis, "connection_pool") or hasattr(redis, "nodes_manager"):
+        return _from_client(redis)
+    raise InvalidOption("redis", f"cannot be a {type(redis).__name__}", "give a URL or a redis-py client")
+
+
+def _from_url(url: str) -> Address:
+    if url.startswith("embedded:"):
+        return Address(embedded=url.removeprefix("embedded:") or "./.toril")
+    parts = urlsplit(url)
+    scheme, _, kind = parts.scheme.partition("+")
+    if scheme == "unix" and not kind:
+        return _unix(parts.path, parts.username, parts.password, parts.query)
+    if scheme not in ("redis", "rediss") or kind not in ("", "sentinel", "cluster"):
+        raise InvalidOption("redis", f"{redact(url)!r} has a scheme we do not know", _REMEDY)
+    userinfo, _, hosts = parts.netloc.rpartition("@")
+    login = {**_credentials(userinfo), **_parameters(parts.query)}
+    nodes = _nodes(hosts, 26379 if kind == "sentinel" else 6379)
+    service, path = None, parts.path.strip("/")
+    if kind == "sentinel":
+        service, _, path = path.partition("/")
+        if not service:
+            raise InvalidOption("redis", "names no sentinel service", "redis+sentinel://host:26379/mymaster")
+    if path:
+        login["db"] = _number(path, "database")
+    if kind == "cluster" and login.get("db"):
+        raise InvalidOption("redis", "names a database, but a cluster has only 0", "leave it out")
+    return Address(
+        kind=kind or "single",  # type: ignore[arg-type]  # checked above
+        nodes=nodes,
+        tls=scheme == "rediss",
+        service=service,
+        login=login,
+    )
+
+
+def _unix(path: str, username: str | None, password: str | None, query: str) -> Address:
+    if not path or path == "/":
+        raise InvalidOption("redis", "names no socket", "unix:///run/redis.sock")
+    login: dict[str, Any] = _parameters(query)
+    if username:
+        login["username"] = unquote(username)
+    if password:
+        login["password"] = unquote(password)
+    return Address(path=unquote(path), login=login)
+
+
+def _credentials(userinfo: str) -> dict[str, Any]:
+    username, colon, password = userinfo.partition(":")
+    if userinfo and not colon:
+        # redis://secret@host means a password to some and a user to others; redis-py reads a user.
+        return {"username": unquote(username)}
+    found: dict[str, Any] = {}
+    if username:
+        found["username"] = unquote(username)
+    if password:
+        found["password"] = unquote(password)
+    return found
+
+
+# Parameters that make sense to a connection; the policy sets time-outs and retries.
+_TEXT_PARAMETERS = frozenset(
+    {"username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"}
+)
+_FLAGS = frozenset({"ssl_check_hostname"})
+
+
+def _parameters(query: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(query):
+        if name == "db":
+            found["db"] = _number(value, "database")
+        elif name in _TEXT_PARAMETERS:
+            found[name] = value
+        elif name in _FLAGS:
+            found[name] = value.lower() in ("1", "true", "yes")
+        else:
+            known = ", ".join(sorted(_TEXT_PARAMETERS | _FLAGS | {"db"}))
+            raise InvalidOption("redis", f"has an unknown parameter {name!r}", f"known are {known}")
+    return found
+
+
+def _nodes(hosts: str, default_port: int) -> tuple[Node, ...]:
+    found = []
+    for one in (hosts or "localhost").split(","):
+        if one.startswith("["):
+            host, _, rest = one[1:].partition("]")
+            port = rest.removeprefix(":")
+        else:
+            host, _, port = one.partition(":")
+        found.append((host or "localhost", _number(port, "port") if port else default_port))
+    return tuple(found)
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdigit() or (what == "port" and not 0 < int(text) < 65536):
+        raise InvalidOption("redis", f"has {text!r} where a {what} number belongs", _REMEDY)
+    return int(text)
+
+
+# Settings of a lent client that say who we are; everything about time-outs and retries is ours.
+_NOT_LENT = frozenset({"ssl_context", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"})
+_LENT = frozenset({"db", "username", "password", "credential_provider"})
+
+
+def _from_client(client: Any) -> Address:
+    nodes_manager = getattr(client, "nodes_manager", None)
+    if nodes_manager is not None:
+        settings = dict(nodes_manager.connection_kwargs)
+        seeds = tuple((node.host, int(node.port)) for node in nodes_manager.startup_nodes.values())
+        return Address(kind="cluster", nodes=seeds, tls=_is_tls(settings), login=_lent(settings))
+    pool = client.connection_pool
+    settings = dict(pool.connection_kwargs)
+    sentinel = getattr(pool, "sentinel_manager", None)
+    if sentinel is not None:
+        seeds = tuple(
+            (
+                one.connection_pool.connection_kwargs["host"],
+                int(one.connection_pool.connection_kwargs["port"]),
+            )
+            for one in sentinel.sentinels
+        )
+        return Address(
+            kind="sentinel",
+            nodes=seeds,
+            service=pool.service_name,
+            tls=_is_tls(settings),
+            login=_lent(settings),
+        )
+    tls = _is_tls(settings) or "SSL" in pool.connection_class.__name__
+    if settings.get("path"):
+        return Address(path=settings["path"], login=_lent(settings))
+    node = (settings.get("host") or "localhost", int(settings.get("port") or 6379))
+    return Address(nodes=(node,), tls=tls, login=_lent(settings))
+
+
+def _is_tls(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("ssl"))
+
+
+def _lent(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in settings.items()
+        if value is not None and (key in _LENT or (key.startswith("ssl_") and key not in _NOT_LENT))
+    }

@@ -1,0 +1,41 @@
+"""The server's time as seen from here.
+
+Guarantee: time never depends on the wall clock of this machine, so a skewed or jumping clock does no harm: delays and
+timestamps are the server's, to within half a round trip.
+"""
+
+from __future__ import annotations
+
+import time
+
+# Quartz drifts by some 50 ppm: 3 ms in a minute.
+REFRESH_SECONDS = 60.0
+
+
+class ServerClock:
+    """An offset between our monotonic clock and the server's time."""
+
+    __slots__ = ("_asked_at", "_offset")
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+        self._asked_at = 0.0
+
+    @property
+    def stale(self) -> bool:
+        """Whether the server should be asked again."""
+        return self._offset is None or time.monotonic() - self._asked_at > REFRESH_SECONDS
+
+    def learn(self, server_seconds: float, sent_at: float, received_at: float) -> None:
+        """Takes the server's answer, assumed to be given half way between sending and receiving (monotonic)."""
+        self._offset = server_seconds - (sent_at + received_at) / 2
+        self._asked_at = received_at
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        if self._offset is None:
+            return time.time()
+        return time.monotonic() + self._offset
+
+    def now_ms(self) -> int:
+        return int(self.now() * 1000)
