@@ -1,0 +1,138 @@
+"""The plan of a server's folder.
+
+    <folder>/.gitignore          keeps the data out of the repository around it
+    <folder>/data/               the append-only file, written by the server alone
+    <folder>/server.log          what server and keeper have to say
+    <folder>/run/start.lock      held by the process that is starting a keeper
+    <folder>/run/keeper.lock     held by the keeper as long as it lives
+    <folder>/run/server.lock     held by the server as long as it lives, so no two write the same data
+    <folder>/run/keeper.sock     users connect here
+    <folder>/run/valkey.sock     clients connect here
+
+Guarantee: every process that names the folder, by whatever path, finds the same files. All of this can be deleted
+when no server runs, except `data/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+DEFAULT_FOLDER = "./.toril"
+"""Where the server lives when nobody says otherwise."""
+
+_SCHEME = "embedded:"
+
+# sun_path has 104 bytes on macOS and 108 on Linux, with the closing NUL.
+_LONGEST_SOCKET_PATH = 103
+
+# Short and the same in every session, unlike TMPDIR and XDG_RUNTIME_DIR, so all users find the same sockets.
+_SHORT_ROOT = Path("/tmp")  # noqa: S108 - the folder below is checked to be ours alone
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of one server; `root` is absolute and free of symbolic links."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Folder:
+        """The folder at `path`, which may also be written as an address: `embedded:` or `embedded:/path`."""
+        name = os.fspath(path)
+        if name.startswith(_SCHEME):
+            name = name.removeprefix(_SCHEME).removeprefix("//") or DEFAULT_FOLDER
+        return cls(Path(name).expanduser().resolve())
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "server.log"
+
+    @property
+    def start_lock(self) -> Path:
+        return self.run / "start.lock"
+
+    @property
+    def keeper_lock(self) -> Path:
+        return self.run / "keeper.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        return self.run / "server.lock"
+
+    @property
+    def keeper_socket(self) -> Path:
+        return self._sockets() / "keeper.sock"
+
+    @property
+    def server_socket(self) -> Path:
+        return self._sockets() / "valkey.sock"
+
+    @property
+    def url(self) -> str:
+        return "unix://" + quote(str(self.server_socket))
+
+    def prepare(self) -> None:
+        """Creates what is missing. Raises OSError where that is not possible."""
+        for directory in (self.root, self.data, self.run):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ignore = self.root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        self._prepare_sockets()
+
+    def data_bytes(self) -> int:
+        """The size of the data on disk."""
+        return sum(size_of(file) for file in self.data.rglob("*"))
+
+    def _sockets(self) -> Path:
+        if len(os.fsencode(self.run / "keeper.sock")) <= _LONGEST_SOCKET_PATH:
+            return self.run
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return _SHORT_ROOT / f"toril-{self._owner()}" / name
+
+    def _owner(self) -> int:
+        # The folder's owner, not the caller: root and the owner must meet at the same sockets.
+        try:
+            return self.root.stat().st_uid
+        except OSError:
+            return os.getuid()
+
+    def _prepare_sockets(self) -> None:
+        sockets = self._sockets()
+        if sockets == self.run:
+            return
+        for directory in (sockets.parent, sockets):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            _demand_private(directory, self._owner())
+
+
+def size_of(file: Path) -> int:
+    """The bytes of one file; 0 if it vanished meanwhile, as files of a rewrite do."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _demand_private(directory: Path, owner: int) -> None:
+    # Anybody may create names in the shared folder first; a socket in a stranger's directory would be his.
+    found = directory.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {owner, os.getuid()}
+    if not ours or found.st_mode & 0o022:
+        raise PermissionError(
+            f"{directory} belongs to another user; the folder's path is too long for a socket in it"
+        )

@@ -1,0 +1,65 @@
+"""What a user may ask of the server, and how two users' wishes become one.
+
+Guarantee: merging never weakens what an earlier user was promised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Fsync = Literal["always", "everysec", "no"]
+
+_BY_SAFETY: tuple[Fsync, ...] = ("no", "everysec", "always")
+
+
+class PortConflict(Exception):
+    """The server listens on another port already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """The wishes of one user, or the merged wishes of all."""
+
+    port: int | None = None
+    """A TCP port on loopback beside the unix socket; 0 for any free one, None for none."""
+
+    fsync: Fsync = "everysec"
+    """When written data reaches the disk: a power cut costs nothing (`always`) or about a second."""
+
+    def joined_with(self, other: ServerSettings) -> ServerSettings:
+        """These settings, with what `other` asks in addition. The stricter fsync wins."""
+        return replace(
+            self, port=self._port_with(other.port), fsync=max(self.fsync, other.fsync, key=_BY_SAFETY.index)
+        )
+
+    def _port_with(self, wanted: int | None) -> int | None:
+        if wanted is None:
+            return self.port
+        if self.port is None:
+            return wanted
+        if wanted not in {0, self.port}:
+            raise PortConflict(f"the server of this folder listens on port {self.port} already")
+        return self.port
+
+    def as_message(self) -> dict[str, Any]:
+        return {"port": self.port, "fsync": self.fsync}
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> ServerSettings:
+        return cls(port=message.get("port"), fsync=message.get("fsync", "everysec"))
+
+    def arguments(self) -> list[str]:
+        """The server's command line for these settings, together with what is never up for choice."""
+        return [
+            *("--port", str(self.port or 0)),
+            *("--bind", "127.0.0.1"),
+            *("--appendonly", "yes"),
+            *("--appendfsync", self.fsync),
+            *(
+                "--save",
+                "",
+            ),  # The append-only file holds everything; snapshots beside it would only cost forks.
+            *("--maxmemory-policy", "noeviction"),  # A queue that forgets keys forgets jobs.
+            *("--daemonize", "no"),
+        ]

@@ -1,0 +1,103 @@
+"""Why an embedded server cannot be had.
+
+    EmbeddedServerFailed                  (toril.contract.errors)
+    ├── ServerMissing                     no server binary on this machine
+    ├── FolderUnusable                    the folder cannot hold a server: .folder
+    ├── FolderTooNew                      its data was written by a newer server: .folder
+    ├── PortTaken                         another program listens there, or the server has another port: .port
+    ├── ServerNotReady (TimeoutError)     no answer in time: .folder .seconds
+    └── ServerStartFailed                 the server ended instead of starting: .folder .log
+
+Guarantee: every message ends with what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toril.contract.errors import EmbeddedServerFailed
+
+__all__ = [
+    "EmbeddedServerFailed",
+    "FolderTooNew",
+    "FolderUnusable",
+    "PortTaken",
+    "ServerMissing",
+    "ServerNotReady",
+    "ServerStartFailed",
+    "from_keeper",
+]
+
+
+class ServerMissing(EmbeddedServerFailed):
+    """There is no server binary to start."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f'{problem}; run `pip install "toril[server]"`, or give the URL of a running server')
+
+
+class FolderUnusable(EmbeddedServerFailed):
+    """The folder cannot be created, written or locked."""
+
+    def __init__(self, folder: str, problem: str) -> None:
+        super().__init__(f"{folder}: {problem}; give a folder that you may write to")
+        self.folder = folder
+        self.problem = problem
+
+
+class FolderTooNew(EmbeddedServerFailed):
+    """The data in the folder needs a newer server."""
+
+    def __init__(self, folder: str, problem: str) -> None:
+        super().__init__(
+            f"{folder}: the data was written by a newer server ({problem}); "
+            'upgrade it with `pip install -U "toril[server]"`. Nothing in the folder was changed'
+        )
+        self.folder = folder
+        self.problem = problem
+
+
+class PortTaken(EmbeddedServerFailed):
+    """The server cannot listen on the port."""
+
+    def __init__(self, port: int, problem: str) -> None:
+        super().__init__(f"port {port}: {problem}; choose another port, 0 for any free one, or none at all")
+        self.port = port
+        self.problem = problem
+
+
+class ServerNotReady(EmbeddedServerFailed, TimeoutError):
+    """Nobody answered in time."""
+
+    def __init__(self, folder: str, seconds: float) -> None:
+        super().__init__(
+            f"{folder}: the server was not ready within {seconds:g} s; "
+            "give more time (a large folder takes long to load), and see server.log there"
+        )
+        self.folder = folder
+        self.seconds = seconds
+
+
+class ServerStartFailed(EmbeddedServerFailed):
+    """The server ended instead of starting."""
+
+    def __init__(self, folder: str, problem: str, log: str = "") -> None:
+        said = f"\n{log}" if log else ""
+        super().__init__(f"{folder}: {problem}; see server.log there{said}")
+        self.folder = folder
+        self.problem = problem
+        self.log = log
+
+
+def from_keeper(folder: str, failure: dict[str, Any]) -> EmbeddedServerFailed:
+    """The error for what a keeper answered."""
+    problem = str(failure.get("problem", "the keeper refused"))
+    match failure.get("kind"):
+        case "folder":
+            return FolderUnusable(folder, problem)
+        case "too-new":
+            return FolderTooNew(folder, problem)
+        case "port":
+            return PortTaken(int(failure["port"]), problem)
+        case _:
+            return ServerStartFailed(folder, problem, str(failure.get("log", "")))
