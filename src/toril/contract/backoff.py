@@ -1,9 +1,9 @@
 """How long to wait before the next attempt: of a job, of an envelope, of a connection.
 
-Guarantee: every delay is a function of its arguments and of the random numbers passed in; nothing here sleeps,
+Guarantee: every delay is a function of its arguments and of the random numbers passed in; nothing sleeps,
 and no number of attempts overflows.
 
-    job        exponential  min(delay · 2^(n−1) · (0.8 … 1.2), cap)      n = attempts made, the failed one included
+    job        exponential  min(delay · 2^(n−1) · (0.8 … 1.2), cap)      n = attempts, this one included
                fixed        delay
                jitter=j     BullMQ's own: (1−j … 1) of the delay; it replaces the worker's ±20 %
     envelope   min(base · 2^attempt + (0 … 1), 300 s)

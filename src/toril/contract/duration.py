@@ -1,4 +1,4 @@
-"""Durations: seconds or `timedelta` in Python, whole milliseconds on the wire, converted here and nowhere else.
+"""Durations: seconds or `timedelta` in Python, whole milliseconds on the wire, converted only here.
 
 Guarantee: a duration that passed `to_seconds` is finite, not negative and fits every number on the wire.
 """
