@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -183,27 +183,8 @@ class TlsServer:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_runs_on(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test whose threads or asyncio tasks outlive it."""
-    with _threads_end():
-        if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
-            request.getfixturevalue("_tasks_end")
-        yield
-
-
-@pytest.fixture
-async def _tasks_end() -> AsyncIterator[None]:
-    # Set up before and torn down after every other fixture of the test: what they close is closed by now.
-    before = asyncio.all_tasks()
-    yield
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    assert not left, (
-        f"asyncio tasks outlive the test: {sorted(task.get_name() + ' ' + repr(task.get_coro()) for task in left)}"
-    )
-
-
-@contextmanager
 def _threads_end() -> Iterator[None]:
+    """Fails a test whose threads outlive it and its event loop."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + ENDED_WITHIN
@@ -214,3 +195,19 @@ def _threads_end() -> Iterator[None]:
 
 def _new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t not in before and not t.name.startswith(LASTING_THREADS)]
+
+
+@pytest.fixture(autouse=True)
+def _tasks_end(request: pytest.FixtureRequest, _threads_end: None) -> None:
+    """Fails a test whose asyncio tasks outlive it. A test without a loop does not get one for this."""
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_tasks_of_the_loop_end")
+
+
+@pytest.fixture
+async def _tasks_of_the_loop_end() -> AsyncIterator[None]:
+    # Set up before and torn down after every other fixture of the test: what they close is closed by now.
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"asyncio tasks outlive the test: {sorted(map(repr, left))}"

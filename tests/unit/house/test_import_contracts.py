@@ -1,0 +1,81 @@
+"""The plan of the rooms is enforced: upward imports, strange rooms and nameless files fail the lint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources and the contracts, to be broken."""
+    shutil.copytree(REPOSITORY / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_house_keeps_its_contracts(tree: Path):
+    assert lint_imports(tree).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "broken"),
+    [
+        ("contract/upward.py", "from toril.worker import __doc__", "rooms import downwards only"),
+        ("contract/upward.py", "from ..store import __doc__", "rooms import downwards only"),
+        ("producer/sideways.py", "import toril.worker", "rooms import downwards only"),
+        ("utils/__init__.py", "", "rooms import downwards only"),
+        ("jobs/impatient.py", "import redis", "only the store speaks Redis"),
+        ("worker/eager.py", "import toril.telemetry.prometheus", "rooms import downwards only"),
+        ("telemetry/strange.py", "", "telemetry's adapters stand on its hooks"),
+        ("contract/chatty.py", "import asyncio", "contract and commands do no I/O"),
+        ("spark/curious.py", "import toril.worker", "Spark's executors load no worker code"),
+    ],
+)
+def test_a_breach_of_the_plan_fails(tree: Path, module: str, code: str, broken: str):
+    adapter = tree / "src/toril/telemetry/prometheus.py"
+    adapter.touch()
+    file = tree / "src/toril" / module
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(code + "\n")
+    result = lint_imports(tree)
+    assert result.returncode == 1, result.stdout
+    assert any(line.startswith(broken) and line.endswith("BROKEN") for line in result.stdout.splitlines()), (
+        result.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["utils/__init__.py", "worker/helpers.py", "store/connection_manager.py", "jobs/util.py"]
+)
+def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str):
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).touch()
+    result = check_names(tmp_path)
+    assert result.returncode == 1
+    assert "name it after its role" in result.stderr
+
+
+def test_files_named_after_their_role_pass(tmp_path: Path):
+    for name in ("worker/_pump.py", "store/manage.py", "contract/commonality_of_keys.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert check_names(tmp_path).returncode == 0
+
+
+def check_names(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "scripts/check-names"), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    # The copy is first on the path, so that it is what gets read, not the installed sources.
+    program = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as main; main()"
+    command = [sys.executable, "-c", program, "--no-cache", "--no-logo"]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True)
