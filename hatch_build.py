@@ -46,7 +46,7 @@ def place_official_scripts(target: Path) -> None:
 
 
 def find_wheel_scripts(version: str) -> Path | None:
-    """The folder of scripts in the installed `bullmq` wheel; None where it is absent (an unpacked sdist has its own)."""
+    """The scripts of the installed `bullmq` wheel; None where it is absent (an unpacked sdist has its own)."""
     spec = importlib.util.find_spec("bullmq")
     if spec is None or not spec.submodule_search_locations:
         return None
