@@ -20,12 +20,20 @@ if not maxEvents then
 end
 redis.call("XTRIM", KEYS[5], "MAXLEN", "~", maxEvents)
 
--- What an interrupted sweep left aside is judged again together with the rest.
-if redis.call("EXISTS", KEYS[1]) == 1 then
-  redis.call("SUNIONSTORE", KEYS[6], KEYS[6], KEYS[1])
-  redis.call("DEL", KEYS[1])
+-- What an interrupted sweep left aside is judged again together with the rest. They are kept in the order in which
+-- upstream would judge them: the jobs of a dead worker go back to wait in an order that anybody can predict.
+local aside = redis.call("ZCARD", KEYS[6])
+local suspects = redis.call("SMEMBERS", KEYS[1])
+for from = 1, #suspects, 2500 do
+  local ranked = {}
+  for at = from, math.min(from + 2499, #suspects) do
+    ranked[#ranked + 1] = aside + at
+    ranked[#ranked + 1] = suspects[at]
+  end
+  redis.call("ZADD", KEYS[6], "NX", unpack(ranked))
 end
-local waiting = redis.call("SCARD", KEYS[6])
+redis.call("DEL", KEYS[1])
+local waiting = redis.call("ZCARD", KEYS[6])
 
 local active = redis.call("LRANGE", KEYS[2], 0, -1)
 for from = 1, #active, 5000 do

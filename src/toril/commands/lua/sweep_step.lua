@@ -9,16 +9,17 @@
   Reply  { ids moved back, suspects still waiting }
 ]]
 local maxStalled, base, room = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local suspects = redis.call("SPOP", KEYS[8], room)
+local suspects = redis.call("ZPOPMIN", KEYS[8], room)
 local guilty, order = {}, {}
-for _, id in ipairs(suspects) do
+for at = 1, #suspects, 2 do
+  local id = suspects[at]
   if string.sub(id, 1, 2) == "0:" or redis.call("EXISTS", base .. id .. ":lock") == 0 then
     guilty[id] = true
     order[#order + 1] = id
   end
 end
 if #order == 0 then
-  return {{}, redis.call("SCARD", KEYS[8])}
+  return {{}, redis.call("ZCARD", KEYS[8])}
 end
 
 -- Above this number one rewrite of the list is cheaper than a search for each job.
@@ -77,4 +78,4 @@ for _, id in ipairs(order) do
     moved[#moved + 1] = id
   end
 end
-return {moved, redis.call("SCARD", KEYS[8])}
+return {moved, redis.call("ZCARD", KEYS[8])}
