@@ -105,6 +105,7 @@ _SHAPES: Mapping[str, Callable[[Any], Outcome]] = {
     "complete": _taken,
     "fail": _taken,
     "give_back": _nothing,
+    "set_concurrency": _nothing,
     "clean": _unordered,
     "sweep_stalled": _unordered,
     "extend_locks": _unordered,

@@ -1,0 +1,51 @@
+"""One Node process and two servers for the whole run; every comparison empties the servers first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.interop.command_side import CommandSide
+from tests.interop.reference import Reference
+from tests.interop.sides import NodeSide, Side
+from tests.interop.twins import Twins
+from tests.servers import Server
+
+Pair = Callable[[Callable[[Server], Side]], Twins]
+
+
+@pytest.fixture(scope="session")
+def bullmq() -> Iterator[Reference]:
+    """BullMQ 5.62.0."""
+    with Reference() as reference:
+        yield reference
+
+
+@pytest.fixture(scope="session")
+def _two_servers() -> Iterator[tuple[Server, Server]]:
+    with Server.valkey() as left, Server.valkey() as right:
+        yield left, right
+
+
+@pytest.fixture
+def pair(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[Pair]:
+    """Node on one server beside any other side on the other."""
+    left, right = _two_servers
+    with ExitStack() as stack:
+
+        def make(tested: Callable[[Server], Side]) -> Twins:
+            twins = Twins(NodeSide(bullmq, left), tested(right))
+            stack.callback(twins.tested.close)
+            stack.callback(twins.reference.close)
+            return twins
+
+        yield make
+        bullmq.set_clock(None)
+
+
+@pytest.fixture(params=["commands", "batches"])
+def twins(request: pytest.FixtureRequest, pair: Pair) -> Twins:
+    """Node beside toril: its commands one by one, then its batches."""
+    return pair(lambda server: CommandSide(server, batched=request.param == "batches"))
