@@ -49,7 +49,6 @@ EVENTS = TableSpec(
         [
             ("queue", _TEXT),
             ("id", _TEXT),  # the stream id, "<ms>-<seq>"
-            ("n", _COUNT),  # the event's ordinal in its stream: entries-added when it was written
             ("ts", _TIME),
             ("seq", _COUNT),
             ("event", _TEXT),

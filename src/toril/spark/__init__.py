@@ -1,1 +1,25 @@
-"""Spark sources, sinks, transforms and the pipeline."""
+"""Spark sources, sinks, transforms and the pipeline.
+
+Guarantee: importing this needs no Spark; `register` and the rooms below do, and say so when it is missing.
+
+    toril.spark.register(spark)
+    spark.read.format("toril").option("url", "redis://…").option("table", "jobs").option("queues", "emails").load()
+    spark.readStream.format("toril").option("table", "events").load()
+    df.write.format("toril").option("queue", "emails").mode("append").save()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("toril")` known to a session; for where Spark's own discovery does not look."""
+    from toril.spark.datasource import TorilDataSource
+
+    spark.dataSource.register(TorilDataSource)

@@ -1,0 +1,44 @@
+"""`format("toril")`: the one adapter between Spark's data source API and our readers and writers.
+
+Guarantee: every problem with an option is said when the DataFrame is made, not in the middle of a job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from toril.contract.errors import InvalidOption
+from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
+
+
+class TorilDataSource(DataSource):
+    """Queues as tables, and DataFrames as jobs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "toril"
+
+    def _source_options(self) -> SourceOptions:
+        return SourceOptions.parse(dict(self.options))
+
+    def schema(self) -> StructType:
+        schema: StructType = from_arrow_schema(source_schema(self._source_options()))
+        return schema
+
+    def reader(self, schema: StructType) -> Any:
+        return TableReader(self._source_options(), schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 — Spark's name
+        options = self._source_options()
+        if options.table != "events":
+            raise InvalidOption(
+                "table",
+                f"{options.table!r} cannot be streamed",
+                'stream "events", read the others in batches',
+            )
+        return EventStreamReader(options, schema)

@@ -1,0 +1,158 @@
+"""Which queues there are.
+
+Guarantee: names are taken as given and cost nothing; patterns are resolved by SCAN at most once in
+`discover_every` seconds, never per batch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from toril.commands._command import Command, plain
+from toril.contract.errors import InvalidOption, TorilError
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.spark.sources._options import SourceOptions, is_pattern
+from toril.store import BlockingStore
+
+AnyKeys = QueueKeys | ListKeys | StreamKeys
+
+
+class QueueMissing(TorilError):
+    """A queue that was asked for does not exist: .queues"""
+
+    def __init__(self, queues: list[str], where: str, prefix: str) -> None:
+        super().__init__(
+            f"no queue {', '.join(map(repr, queues))} under prefix {prefix!r} at {where}; check the name and the "
+            'prefix, or set option("missing", "ignore") to wait for it'
+        )
+        self.queues = queues
+
+
+def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:
+    """The keys of one queue of the kind that the table is about."""
+    if options.table not in ("stream", "dlq"):
+        return QueueKeys(queue, options.prefix).resolve(cluster=cluster)
+    kind = ListKeys if options.kind == "list" else StreamKeys
+    return kind(queue, options.prefix, options.env, cluster)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The queues that match the options, remembered between batches."""
+
+    options: SourceOptions
+    _found: dict[str, AnyKeys] = field(default_factory=dict)
+    _searched_at: float | None = None
+
+    def queues(self, store: BlockingStore) -> dict[str, AnyKeys]:
+        """Queue → keys. Queues once found stay, so that their offsets never vanish."""
+        for queue in self.options.queues:
+            if not is_pattern(queue):
+                self._found.setdefault(queue, keys_of(self.options, queue, cluster=store.is_cluster))
+        if self.options.has_pattern and self._is_due():
+            for queue, keys in self._search(store):
+                self._found.setdefault(queue, keys)
+            self._searched_at = time.monotonic()
+        return dict(sorted(self._found.items()))
+
+    def existing(self, store: BlockingStore) -> dict[str, AnyKeys]:
+        """The queues that exist now; a named one that does not is an error unless told otherwise."""
+        queues = self.queues(store)
+        replies = store.run_many([plain(int, "EXISTS", *mark_keys(keys)) for keys in queues.values()])
+        there = {queue for queue, found in zip(queues, replies, strict=True) if _raised(found)}
+        absent = [queue for queue in queues if queue not in there]
+        if self.options.missing != "ignore" and (absent or not queues):
+            wanted = absent or list(self.options.queues)
+            raise QueueMissing(wanted, store.address.label, self.options.prefix)
+        return {queue: keys for queue, keys in queues.items() if queue in there}
+
+    def _is_due(self) -> bool:
+        waited = self.options.discover_every
+        return self._searched_at is None or time.monotonic() - self._searched_at >= waited
+
+    def _search(self, store: BlockingStore) -> Iterator[tuple[str, AnyKeys]]:
+        patterns = [queue for queue in self.options.queues if is_pattern(queue)]
+        for key in _scan(store, self._scan_pattern()):
+            queue = self._queue_in(key)
+            if queue is not None and any(fnmatch.fnmatchcase(queue, pattern) for pattern in patterns):
+                yield queue, self._keys_as_found(key, queue, store)
+
+    def _scan_pattern(self) -> str:
+        prefix = re.sub(r"([\[\]?*\\])", r"\\\1", self.options.prefix)
+        if self.options.table not in ("stream", "dlq"):
+            return f"{prefix}:*:meta"
+        room = "queue" if self.options.kind == "list" else "stream"
+        return f"{prefix}:{self.options.env}:{room}:*"
+
+    def _queue_in(self, key: str) -> str | None:
+        pattern = re.escape(self._scan_pattern().replace("\\", "")).replace(r"\*", "(.+)")
+        match = re.fullmatch(pattern, key)
+        if match is None:
+            return None
+        name = match.group(1).removesuffix(":dlq")
+        return None if ":" in name else name.removeprefix("{").removesuffix("}")
+
+    def _keys_as_found(self, key: str, queue: str, store: BlockingStore) -> AnyKeys:
+        keys = keys_of(self.options, queue, cluster=store.is_cluster)
+        if f"{{{queue}}}" in key and isinstance(keys, QueueKeys) and not store.is_cluster:
+            return replace(keys, hash_tag=True)
+        return keys
+
+
+def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
+    """Keys of which at least one exists when the queue does."""
+    if isinstance(keys, QueueKeys):
+        return keys.meta, keys.events
+    return (keys.queue if isinstance(keys, ListKeys) else keys.stream), keys.dlq
+
+
+def _raised(reply: int | TorilError) -> bool:
+    if isinstance(reply, TorilError):
+        raise reply
+    return bool(reply)
+
+
+def _scan(store: BlockingStore, pattern: str) -> Iterator[str]:
+    for node in nodes_of(store):
+        with node:
+            cursor = b"0"
+            while True:
+                cursor, page = node.run(_page(cursor, pattern))
+                yield from page
+                if cursor == b"0":
+                    break
+
+
+def _page(cursor: bytes, pattern: str) -> Command[tuple[bytes, list[str]]]:
+    def decode(reply: list[object]) -> tuple[bytes, list[str]]:
+        following, keys = reply
+        return following, [key.decode(errors="replace") for key in keys]  # type: ignore[attr-defined,return-value]
+
+    # COUNT bounds the time of one call in the server; a million keys take a few hundred calls.
+    return plain(decode, "SCAN", cursor, "MATCH", pattern, "COUNT", 5_000)
+
+
+def nodes_of(store: BlockingStore) -> Iterator[BlockingStore]:
+    """One store per node that holds keys: SCAN sees a single node only."""
+    if not store.is_cluster:
+        yield BlockingStore(store.address, policy=store.policy)
+        return
+    seen: set[tuple[str, int]] = set()
+    for _, _, primary, *_ in store.run(plain(list, "CLUSTER", "SLOTS")):
+        node = (primary[0].decode() or store.address.nodes[0][0], int(primary[1]))
+        if node not in seen:
+            seen.add(node)
+            yield BlockingStore(replace(store.address, kind="single", nodes=(node,)), policy=store.policy)
+
+
+def check_named(options: SourceOptions) -> None:
+    """Refuses names that could never be queues."""
+    for queue in options.queues:
+        if not is_pattern(queue):
+            keys_of(options, queue, cluster=False)
+        elif ":" in queue:
+            raise InvalidOption("queues", f'{queue!r} contains ":"', "patterns match queue names, not keys")

@@ -1,0 +1,125 @@
+"""Reading stream queues, list queues and their dead letters.
+
+Guarantee: every entry becomes a row; one that is no envelope keeps its text in `raw` with empty columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from toril.commands.snapshot import list_page
+from toril.commands.streams import entries
+from toril.contract.keys import ListKeys, StreamKeys
+from toril.lake.tables import TableSpec
+from toril.spark.sources._columns import TIME, assemble, constant, id_columns
+from toril.store import BlockingStore
+
+_PAGE: Final = 2_000
+_json = msgspec.json.Decoder()
+
+
+def read_entries(
+    store: BlockingStore, queue: str, keys: ListKeys | StreamKeys, spec: TableSpec
+) -> Iterator[pa.Table]:
+    """All entries of a queue, or of its dead letters when `spec` has them."""
+    dead = "dlq_reason" in spec.schema.names
+    if isinstance(keys, StreamKeys):
+        yield from _stream(store, queue, keys.dlq if dead else keys.stream, spec)
+    else:
+        yield from _list(store, queue, keys.dlq if dead else keys.queue, spec)
+
+
+def _stream(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterator[pa.Table]:
+    after = "0-0"
+    while page := store.run(entries(key, after, "+", _PAGE)):
+        after = page[-1][0].decode()
+        ids = [entry[0].decode() for entry in page]
+        yield entries_table(spec, queue, "stream", ids, [_entry_text(entry[1]) for entry in page])
+
+
+def _entry_text(flat: Sequence[bytes]) -> str:
+    """The entry as one JSON object: the envelope, and beside it what was added to it."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=False))
+    envelope = fields.pop(b"envelope", None)
+    if envelope is not None and not fields:
+        return envelope.decode(errors="replace")
+    words = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
+    inner = {} if envelope is None else _object(envelope.decode(errors="replace"))
+    return msgspec.json.encode({**inner, **words}).decode()
+
+
+def _list(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterator[pa.Table]:
+    start = 0
+    while page := store.run(list_page(key, start, _PAGE)):
+        ids = [str(start + row) for row in range(len(page))]
+        yield entries_table(spec, queue, "list", ids, [one.decode(errors="replace") for one in page])
+        start += len(page)
+
+
+def entries_table(
+    spec: TableSpec, queue: str, kind: str, ids: Sequence[str], texts: Sequence[str]
+) -> pa.Table:
+    """Envelopes as columns."""
+    envelopes = [_object(text) for text in texts]
+    rows = len(texts)
+    id_column = pa.array(ids, pa.string())
+    columns: dict[str, Any] = {
+        "queue": constant(queue, rows),
+        "kind": constant(kind, rows),
+        "id": id_column,
+        "raw": pa.array(texts, pa.string()),
+        "snapshot_at": pa.repeat(pa.scalar(datetime.now(UTC), TIME), rows),
+    }
+    if kind == "stream":
+        columns["ts"] = id_columns(id_column)[0]
+    for name in ("job_id", "task_type", "dlq_reason", "last_error"):
+        columns[name] = pa.array([_text(one.get(name)) for one in envelopes], pa.string())
+    for name in ("attempts", "max_attempts"):
+        columns[name] = pa.array([_number(one.get(name)) for one in envelopes], pa.int64())
+    for name in ("payload", "meta"):
+        columns[name] = pa.array([_json_text(one.get(name)) for one in envelopes], pa.string())
+    columns["enqueue_ts"] = pa.array([_moment(_meta(one).get("enqueue_ts")) for one in envelopes], TIME)
+    columns["dlq_ts"] = pa.array([_moment(one.get("dlq_ts")) for one in envelopes], TIME)
+    return assemble(spec.schema, {k: v for k, v in columns.items() if k in spec.schema.names}, rows)
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        value = _json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _meta(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = envelope.get("meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else _json_text(value)
+
+
+def _json_text(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def _moment(value: Any) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        parsed = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -1,0 +1,249 @@
+"""The two Spark adapters of the sources: one for batches, one for streams of events.
+
+Guarantee: readers keep nothing that matters between calls: offsets come from Spark's checkpoint and from Redis, and
+each task opens its own connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.spark.sources._discovery import AnyKeys, Directory, check_named
+from toril.spark.sources._entries import read_entries
+from toril.spark.sources._events import SOURCE_SCHEMA, read_with_gap
+from toril.spark.sources._jobs import JobChunk, chunks, list_jobs, read_jobs, read_logs
+from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._positions import (
+    ORIGIN,
+    Position,
+    Stretch,
+    end_of,
+    look,
+    plan_end,
+    split_exactly,
+    stretch,
+)
+from toril.spark.sources._reports import read_reports
+from toril.store import BlockingStore, ConnectionPolicy
+
+# Pages hold thousands of values; a slow network may need longer for them than for a worker's small replies.
+POLICY = ConnectionPolicy(command_timeout=60.0)
+_JOBS_PER_TASK = 25_000  # a second or less of reading
+
+
+def open_store(url: str | None) -> BlockingStore:
+    return BlockingStore(url, policy=POLICY)
+
+
+def source_schema(options: SourceOptions) -> pa.Schema:
+    """The Arrow schema of a table as sources give it, reduced to the columns asked for."""
+    schema = SOURCE_SCHEMA if options.table == "events" else options.spec.schema
+    return pa.schema([schema.field(name) for name in options.columns]) if options.columns else schema
+
+
+class Task(InputPartition):
+    """What one Spark task reads: parts of one or many queues."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        super().__init__(None)
+        self.parts = list(parts)
+
+
+def read_task(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, as Arrow batches in exactly the schema that Spark expects."""
+    expected = to_arrow_schema(schema, timezone="UTC")
+    with open_store(options.url) as store:
+        for part in cast("Task", task).parts:
+            for table in _read_part(store, part, options):
+                yield from table.select(expected.names).cast(expected).to_batches()
+
+
+def _read_part(store: BlockingStore, part: Any, options: SourceOptions) -> Iterator[pa.Table]:
+    match part:
+        case Stretch():
+            return read_with_gap(store, part)
+        case JobChunk():
+            return (read_logs if options.table == "logs" else read_jobs)(store, part)
+        case (str() as queue, (ListKeys() | StreamKeys()) as keys):
+            return read_entries(store, queue, keys, options.spec)
+        case (str() as queue, QueueKeys() as keys):
+            return read_reports(store, queue, keys)
+        case _:
+            raise TypeError(f"not a part of a task: {part!r}")
+
+
+def pack(parts: Sequence[Any], size: Callable[[Any], int], limit: int) -> list[Task]:
+    """Parts together in tasks of about `limit` rows: a hundred quiet queues are one task, not a hundred."""
+    tasks: list[Task] = []
+    current: list[Any] = []
+    rows = 0
+    for part in parts:
+        if current and rows + size(part) > limit:
+            tasks.append(Task(current))
+            current, rows = [], 0
+        current.append(part)
+        rows += size(part)
+    return [*tasks, Task(current)] if current else tasks
+
+
+class TableReader(DataSourceReader):
+    """`spark.read.format("toril")`: what is there now."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_named(options)
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with open_store(self.options.url) as store:
+            queues = Directory(self.options).existing(store)
+            match self.options.table:
+                case "events":
+                    return _plan_events(store, queues, self.options)
+                case "jobs" | "logs":
+                    return _plan_jobs(store, queues, self.options)
+                case _:
+                    return [Task([part]) for part in queues.items()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self.options, self.schema)
+
+
+def _plan_events(
+    store: BlockingStore, queues: Mapping[str, AnyKeys], options: SourceOptions
+) -> list[InputPartition]:
+    streams = stream_keys(queues)
+    start = _position_at(options.since)
+    ends = {queue: end_of(state) for queue, state in look(store, streams).items()}
+    if options.until is not None:
+        ends = {queue: _earlier(end, _position_at(options.until)) for queue, end in ends.items()}
+    return plan_tasks(store, streams, dict.fromkeys(ends, start), ends, options.rows_per_task)
+
+
+def _position_at(moment: Any) -> Position:
+    # Before a moment in time nobody knows how many events there were: no count, hence no gap row.
+    return ORIGIN if moment is None else Position(f"{int(moment.timestamp() * 1000)}-0", None)
+
+
+def _earlier(one: Position, other: Position) -> Position:
+    from toril.spark.sources._positions import id_parts
+
+    return one if id_parts(one.id) <= id_parts(other.id) else other
+
+
+def plan_tasks(
+    store: BlockingStore,
+    streams: Mapping[str, str],
+    start: Mapping[str, Position],
+    end: Mapping[str, Position],
+    rows: int,
+) -> list[InputPartition]:
+    """Tasks for all events between two offsets."""
+    parts: list[Stretch] = []
+    for queue, position in end.items():
+        one = stretch(queue, streams[queue], start.get(queue, ORIGIN), position)
+        if one is not None:
+            parts += split_exactly(store, one, rows)
+    return list(pack(parts, lambda part: part.expected or rows, rows))
+
+
+def stream_keys(queues: Mapping[str, AnyKeys]) -> dict[str, str]:
+    return {queue: keys.events for queue, keys in queues.items() if isinstance(keys, QueueKeys)}
+
+
+def _plan_jobs(
+    store: BlockingStore, queues: Mapping[str, AnyKeys], options: SourceOptions
+) -> list[InputPartition]:
+    parts: list[JobChunk] = []
+    for queue, keys in queues.items():
+        if isinstance(keys, QueueKeys):
+            parts += chunks(queue, keys, list_jobs(store, keys, options), _JOBS_PER_TASK)
+    return list(pack(parts, lambda part: len(part.ids), _JOBS_PER_TASK))
+
+
+class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("toril")`: events as they come; the offset of each queue is `id|entries-added`."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_named(options)
+        self.options = options
+        self.schema = schema
+        self._directory = Directory(options)
+        self._targets: dict[str, Position] | None = None
+        self._store: BlockingStore | None = None  # of the driver's planning process; never pickled in use
+
+    @property
+    def store(self) -> BlockingStore:
+        if self._store is None:
+            self._store = open_store(self.options.url)
+        return self._store
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
+        moment = self.options.start_time()
+        if moment is not None:
+            position = _position_at(moment)
+            return {queue: str(position) for queue in self._streams()}
+        if self.options.starting == "latest":
+            return {queue: str(end_of(state)) for queue, state in look(self.store, self._streams()).items()}
+        return dict.fromkeys(self._streams(), str(ORIGIN))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self.options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        states = look(self.store, self._streams())
+        self._targets = {queue: end_of(state) for queue, state in states.items()}
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        streams = self._streams()
+        if self._targets is not None:
+            streams = {queue: key for queue, key in streams.items() if queue in self._targets}
+        begin = {queue: Position.parse(text) for queue, text in start.items()}
+        ends = plan_end(self.store, streams, begin, self._targets or {}, rows)
+        return {queue: str(position) for queue, position in ends.items()}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        begin = {queue: Position.parse(text) for queue, text in start.items()}
+        until = {queue: Position.parse(text) for queue, text in end.items()}
+        return self._plan(begin, until)
+
+    def _plan(self, start: Mapping[str, Position], end: Mapping[str, Position]) -> Sequence[InputPartition]:
+        return plan_tasks(self.store, self._keys_for(end), start, end, self.options.rows_per_task)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self.options, self.schema)
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Nothing to do: events stay in Redis until they are trimmed."""
+
+    def stop(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _streams(self) -> dict[str, str]:
+        return stream_keys(self._directory.queues(self.store))
+
+    def _keys_for(self, offsets: Mapping[str, Position]) -> dict[str, str]:
+        """Stream keys of all queues of an offset, also those that the pattern no longer finds."""
+        streams = self._streams()
+        cluster = self.store.is_cluster
+        return {
+            queue: streams.get(queue) or QueueKeys(queue, self.options.prefix).resolve(cluster=cluster).events
+            for queue in offsets
+        }
