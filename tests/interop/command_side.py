@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.interop.sides import QUEUE
+from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
 from tests.servers import Server
 from toril.commands import add, locks, manage, work
@@ -27,14 +28,6 @@ LOCK_MS = 30_000
 SWEEP_MS = 30_000
 MAX_STALLED = 1
 SUSPECTS_A_CALL = 2  # Small, so that a sweep takes several calls.
-_SHORT_NAMES = {
-    "deduplication": "de",
-    "keepLogs": "kl",
-    "failParentOnFailure": "fpof",
-    "continueParentOnFailure": "cpof",
-    "ignoreDependencyOnFailure": "idof",
-    "removeDependencyOnFailure": "rdof",
-}
 _PARENT_FLAGS = ("fpof", "cpof", "idof", "rdof")
 
 
@@ -107,9 +100,13 @@ class CommandSide:
         return [_unless_error(one) for one in self._run(add.add_jobs(self._keys, wanted))]
 
     def _job(self, *, name: str, data: Any, opts: Mapping[str, Any]) -> JobToAdd:
-        options = {_SHORT_NAMES.get(option, option): value for option, value in opts.items()}
+        options = options_of(opts)
         return JobToAdd(
-            name=name, data=to_json(data), options=options, timestamp=self._now, id=opts.get("jobId", "")
+            name=name,
+            data=to_json(data),
+            options=options.to_wire(),
+            timestamp=self._now,
+            id=options.job_id or "",
         )
 
     # Working

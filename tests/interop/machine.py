@@ -24,7 +24,6 @@ from tests.interop.lives import (
     DATA,
     ERRORS,
     JOBS,
-    NUMBERS,
     PROGRESS,
     REPEATS,
     RESULTS,
@@ -293,7 +292,7 @@ class QueueLife(RuleBasedStateMachine):
     def pause(self) -> None:
         self.do("pause")
 
-    @has("resume")
+    @has("resume", jobs=1)
     @rule()
     def resume(self) -> None:
         self.do("resume")
@@ -338,10 +337,10 @@ class QueueLife(RuleBasedStateMachine):
     def set_concurrency(self, concurrency: int) -> None:
         self.do("set_concurrency", concurrency=concurrency)
 
-    @has("remove_deduplication")
-    @rule(number=NUMBERS)
-    def remove_deduplication(self, number: int) -> None:
-        self.do("remove_deduplication", id=f"same-{number}")
+    @has("remove_deduplication", jobs=2)
+    @rule(same=st.sampled_from(["same-0", "same-1"]))
+    def remove_deduplication(self, same: str) -> None:
+        self.do("remove_deduplication", id=same)
 
 
 def _jobs(twins: Twins) -> list[str]:
