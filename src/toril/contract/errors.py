@@ -9,6 +9,7 @@
     │   └── JobTimedOut (TimeoutError)       the handler ran longer than it may
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
+    │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
     │   └── JobCancelled                     somebody cancelled the job
     ├── HandlerSignal                     raised by a handler to steer its job; no attempt is counted
@@ -134,6 +135,10 @@ class MalformedValue(PermanentError):
         self.field = field
         self.problem = problem
         self.job_id = job_id
+
+
+class MissingUser(PermanentError):
+    """The user that the job works for does not exist (any more)."""
 
 
 class UnknownBackoff(PermanentError):

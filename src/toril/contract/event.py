@@ -127,6 +127,18 @@ class Event:
         """How many jobs were removed, for `cleaned`."""
         return self._integer("count")
 
+    def as_dict(self) -> dict[str, Any]:
+        """JSON types, as `schemas/event.json` says."""
+        return {
+            "id": self.id,
+            "event": self.type,
+            "jobId": self.job_id,
+            "timestamp": entry_time_ms(self.id),
+            "attemptsMade": self.attempts_made,
+            "data": dict(self.fields),
+            "derived": self.derived,
+        }
+
     def _json(self, field: str) -> Any:
         raw = self.fields.get(field)
         return None if raw is None else from_json(raw, field=field)

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
-from toril.contract._defaults import default, no_seconds, seconds, take_defaults
+from toril.contract._defaults import default, seconds, take_defaults
+from toril.contract._option_parts import (
+    MAX_COUNT,
+    Deduplication,
+    KeepJobs,
+    ParentRef,
+    Removal,
+    check_boolean,
+    check_integer,
+)
 from toril.contract.backoff import Backoff
 from toril.contract.codec import pack, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
@@ -24,7 +33,7 @@ from toril.contract.keys import check_job_id, check_text
 from toril.contract.worker_options import RateLimit, WorkerOptions
 
 if TYPE_CHECKING:
-    from toril.contract._defaults import OptionalSeconds, Seconds
+    from toril.contract._defaults import Seconds
 
 __all__ = [
     "MAX_PRIORITY",
@@ -41,131 +50,10 @@ __all__ = [
 ]
 
 MAX_PRIORITY = 2**21  # a priority is multiplied by 2^32 in a score, which must stay an exact number
-MAX_COUNT = 2**31 - 1  # counts above this are mistakes; Lua keeps them exact far beyond
 MAX_CARRIED_BYTES = 64 * 1024  # what may travel in options beside their own fields: trace context, repeat
 
 
-# --- parts --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeepJobs:
-    """How many finished jobs stay: the newest `count`, none older than `age`, at most `limit` removed per finish."""
-
-    age: OptionalSeconds = no_seconds()
-    count: int | None = default(None)
-    limit: int | None = default(None)
-
-    def __post_init__(self) -> None:
-        given = take_defaults(self, ("age", "count", "limit"))
-        if not {"age", "count"} & set(given):
-            raise InvalidOption("keep", "says neither age nor count", "give at least one of them")
-        if self.age is not None:
-            object.__setattr__(self, "age", to_seconds("keep.age", self.age))
-        for name in ("count", "limit"):
-            if name in given:
-                _integer(f"keep.{name}", getattr(self, name), 0, MAX_COUNT)
-
-    def to_wire(self) -> dict[str, Any]:
-        """BullMQ's spelling; the age is in seconds there."""
-        wire: dict[str, Any] = {}
-        if self.age is not None:
-            wire["age"] = round(self.age)
-        if self.count is not None:
-            wire["count"] = self.count
-        if self.limit is not None:
-            wire["limit"] = self.limit
-        return wire
-
-
-Removal: TypeAlias = bool | int | KeepJobs
-"""True: remove the job when it finishes. A number: keep that many. `KeepJobs`: keep by age and count."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deduplication:
-    """Jobs of the same `id` are one job: until the first has finished, or for `ttl`.
-
-    `extend` starts the `ttl` again with each duplicate; `replace` puts the newest data in place of a delayed job.
-    """
-
-    id: str
-    ttl: OptionalSeconds = no_seconds()
-    extend: bool = False
-    replace: bool = False
-
-    def __post_init__(self) -> None:
-        check_text("deduplication.id", self.id)
-        if "ttl" in take_defaults(self, ("ttl",)):
-            object.__setattr__(self, "ttl", to_seconds("deduplication.ttl", self.ttl, positive=True))
-        _boolean("deduplication.extend", self.extend)
-        _boolean("deduplication.replace", self.replace)
-        if self.extend and self.ttl is None:
-            raise InvalidOption("deduplication.extend", "has nothing to extend", "give a ttl")
-
-    @classmethod
-    def simple(cls, id: str) -> Deduplication:  # noqa: A002
-        """Duplicates are dropped until the first job has finished."""
-        return cls(id)
-
-    @classmethod
-    def throttle(cls, id: str, ttl: Duration) -> Deduplication:  # noqa: A002
-        """Duplicates are dropped for `ttl`."""
-        return cls(id, ttl)
-
-    @classmethod
-    def debounce(cls, id: str, ttl: Duration) -> Deduplication:  # noqa: A002
-        """Only the last of a burst runs: each duplicate replaces the delayed one and starts `ttl` again."""
-        return cls(id, ttl, extend=True, replace=True)
-
-    def to_wire(self) -> dict[str, Any]:
-        """BullMQ's spelling, in milliseconds."""
-        wire: dict[str, Any] = {"id": self.id}
-        if self.ttl is not None:
-            wire["ttl"] = to_ms(self.ttl)
-        if self.extend:
-            wire["extend"] = True
-        if self.replace:
-            wire["replace"] = True
-        return wire
-
-
-@dataclass(frozen=True, slots=True)
-class ParentRef:
-    """The job that waits for this one. `queue_key` is `QueueKeys.qualified` of its queue, e.g. `bull:reports`."""
-
-    id: str
-    queue_key: str
-
-    def __post_init__(self) -> None:
-        check_text("parent.id", self.id)
-        check_text("parent.queue_key", self.queue_key)
-
-    @property
-    def key(self) -> str:
-        """The parent's hash."""
-        return f"{self.queue_key}:{self.id}"
-
-    def to_wire(self) -> dict[str, str]:
-        """As options carry it. The job's hash spells the queue differently: see `JobOptions.parent_wire`."""
-        return {"id": self.id, "queue": self.queue_key}
-
-
 # --- checks, each returning the value as it is kept ---------------------------------------------------------
-
-
-def _integer(name: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOption(name, f"is a {type(value).__name__}", f"give an integer from {least} to {most}")
-    if not least <= value <= most:
-        raise InvalidOption(name, f"is {value}", f"give an integer from {least} to {most}")
-    return value
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidOption(name, f"is a {type(value).__name__}", "give True or False")
-    return value
 
 
 def _of(kind: type, example: str) -> Callable[[str, Any], Any]:
@@ -189,11 +77,11 @@ def _backoff(name: str, value: Any) -> Backoff | None:
 
 
 def _removal(name: str, value: Any) -> Removal:
-    return value if isinstance(value, (bool, KeepJobs)) else _integer(name, value, 0, MAX_COUNT)
+    return value if isinstance(value, (bool, KeepJobs)) else check_integer(name, value, 0, MAX_COUNT)
 
 
 def _count(least: int, most: int = MAX_COUNT) -> Callable[[str, Any], int]:
-    return lambda name, value: _integer(name, value, least, most)
+    return lambda name, value: check_integer(name, value, least, most)
 
 
 def _time(name: str, value: Any) -> datetime:
@@ -247,7 +135,7 @@ _TABLE: dict[str, tuple[Check, str, Spell]] = {
     "backoff": (_backoff, "backoff", _part),
     "priority": (_count(0, MAX_PRIORITY), "priority", _same),
     "delay": (to_seconds, "delay", to_ms),
-    "lifo": (_boolean, "lifo", _same),
+    "lifo": (check_boolean, "lifo", _same),
     "job_id": (lambda name, value: check_job_id(value, field_name=name), "jobId", _same),
     "remove_on_complete": (_removal, "removeOnComplete", _removal_wire),
     "remove_on_fail": (_removal, "removeOnFail", _removal_wire),
@@ -256,13 +144,13 @@ _TABLE: dict[str, tuple[Check, str, Spell]] = {
     "stack_trace_limit": (_count(0), "stackTraceLimit", _same),
     "deduplication": (_of(Deduplication, 'Deduplication("id")'), "de", _part),
     "parent": (_of(ParentRef, 'ParentRef("id", "bull:queue")'), "parent", _part),
-    "fail_parent_on_failure": (_boolean, "fpof", _same),
-    "continue_parent_on_failure": (_boolean, "cpof", _same),
-    "ignore_dependency_on_failure": (_boolean, "idof", _same),
-    "remove_dependency_on_failure": (_boolean, "rdof", _same),
+    "fail_parent_on_failure": (check_boolean, "fpof", _same),
+    "continue_parent_on_failure": (check_boolean, "cpof", _same),
+    "ignore_dependency_on_failure": (check_boolean, "idof", _same),
+    "remove_dependency_on_failure": (check_boolean, "rdof", _same),
     "timestamp": (_time, "timestamp", _timestamp),
     "telemetry_metadata": (_metadata, "tm", _same),
-    "omit_context": (_boolean, "omc", _same),
+    "omit_context": (check_boolean, "omc", _same),
     "repeat": (_repeat, "repeat", _same),
 }
 _ON_FAILURE = (

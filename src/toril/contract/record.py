@@ -85,9 +85,9 @@ class JobRecord:
         if not raw:
             return default
         try:
-            return from_json(raw, field=field.decode())
+            return from_json(raw)
         except MalformedValue as error:
-            raise MalformedValue(error.field, error.problem, job_id=self.id) from None
+            raise MalformedValue(field.decode(), error.problem, job_id=self.id) from None
 
     def _time(self, field: bytes) -> datetime | None:
         milliseconds = self._number(field)
@@ -98,7 +98,7 @@ class JobRecord:
     @property
     def name(self) -> str:
         """What kind of work it is."""
-        return self.text("name") or ""
+        return self._fields.get(b"name", b"").decode("utf-8", "replace")
 
     @property
     def data(self) -> Any:
@@ -252,6 +252,58 @@ class JobRecord:
     def deduplication_id(self) -> str | None:
         """The id under which duplicates are dropped."""
         return self.text("deid")
+
+    # --- for listings ---
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON types under Node's names, as `schemas/job.json` says. Fields that do not parse are named, not raised."""
+        malformed: list[str] = []
+        shown: dict[str, Any] = {"id": self.id}
+        for spelling, attribute in _SHOWN.items():
+            try:
+                value = getattr(self, attribute)
+            except MalformedValue:
+                malformed.append(spelling)
+                continue
+            if value is not None:
+                shown[spelling] = value
+        if malformed:
+            shown["malformed"] = malformed
+        return shown
+
+    @property
+    def processed_on_ms(self) -> int | None:
+        """When a worker last took it, in Unix milliseconds."""
+        return self._number(b"processedOn") or None
+
+    @property
+    def finished_on_ms(self) -> int | None:
+        """When it completed or failed, in Unix milliseconds."""
+        return self._number(b"finishedOn") or None
+
+
+# Node's name → our attribute, for `as_dict`.
+_SHOWN = {
+    "name": "name",
+    "data": "data",
+    "opts": "opts",
+    "progress": "progress",
+    "priority": "priority",
+    "delay": "delay_ms",
+    "timestamp": "timestamp_ms",
+    "attemptsMade": "attempts_made",
+    "attemptsStarted": "attempts_started",
+    "stalledCounter": "stalled_count",
+    "processedOn": "processed_on_ms",
+    "finishedOn": "finished_on_ms",
+    "returnvalue": "returnvalue",
+    "failedReason": "failed_reason",
+    "stacktrace": "stacktrace",
+    "processedBy": "processed_by",
+    "parentKey": "parent_key",
+    "repeatJobKey": "repeat_job_key",
+    "deduplicationId": "deduplication_id",
+}
 
 
 def _as_bytes(value: object) -> bytes:

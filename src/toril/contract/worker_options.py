@@ -71,7 +71,7 @@ class WorkerOptions:
     stalled_check_interval: Seconds = seconds(30.0)  # how often stalled jobs are looked for
     max_stalled_count: int = default(1)  # a job that stalls more often fails
     max_attempts: int | None = default(None)  # overrides the attempts of every job
-    backoff_delay: Seconds = seconds(1.0)  # base of the backoff for jobs that bring none; 0: no pause
+    backoff_delay: Seconds = seconds(1.0)  # base of the backoff for jobs that bring none, see default_backoff
     max_backoff_delay: Seconds = seconds(3600.0)  # cap of exponential backoffs
     backoff_jitter: float = default(0.2)  # ±20 %, so that what failed together is not retried together
     backoffs: Mapping[str, BackoffFunction] = default({})  # custom backoffs by name
@@ -152,8 +152,13 @@ class WorkerOptions:
 
     @property
     def default_backoff(self) -> Backoff | None:
-        """The backoff of jobs that bring none."""
-        return Backoff("exponential", self.backoff_delay) if self.backoff_delay > 0 else None
+        """The backoff of jobs that bring none, if this worker was told to have one.
+
+        Jobs that toril adds bring theirs. A job of Node without one is retried at once, as Node does, unless
+        `backoff_delay` was given or `max_attempts` overrides what the job wanted anyway.
+        """
+        told = "backoff_delay" in self.given or self.max_attempts is not None
+        return Backoff("exponential", self.backoff_delay) if told and self.backoff_delay > 0 else None
 
 
 _POSITIVE = (

@@ -1,0 +1,165 @@
+"""How an attempt ended, as values to be matched exhaustively.
+
+Guarantee: `judge` is a pure function, shared by all kinds of queue: the same error, attempts and options give
+the same outcome, up to the random numbers passed in.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from toril.contract.backoff import Backoff, Random, next_delay
+from toril.contract.classify import ErrorCategory, known_category, retry_after
+from toril.contract.errors import (
+    JobCancelled,
+    JobTimedOut,
+    Postpone,
+    RateLimitError,
+    Requeue,
+    TorilError,
+    WaitingChildrenError,
+)
+from toril.contract.worker_options import WorkerOptions
+from toril.telemetry.hooks import FailureReason
+
+_LONGEST_TEXT = (
+    16_000  # characters of a reason or stack trace: they are stored with the job and read by people
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The handler returned."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job failed for good."""
+
+    reason: str
+    stacktrace: str = ""
+    kind: FailureReason = "permanent"
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed; the next one begins in `delay` seconds."""
+
+    delay: float
+    reason: str
+    stacktrace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The handler asked to run again in `delay` seconds; no attempt is counted."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimited:
+    """The job goes back and the queue pauses for `delay` seconds (`None`: the limit that is set already)."""
+
+    delay: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForChildren:
+    """The job waits for its children, then runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """The job goes back at once and no attempt is counted: the handler asked, or the worker stops."""
+
+    reason: str = "requeued"
+
+
+Outcome: TypeAlias = Completed | Failed | Retry | Postponed | RateLimited | WaitingForChildren | Requeued
+
+
+def judge(
+    error: BaseException,
+    *,
+    attempts_made: int,
+    max_attempts: int,
+    backoff: Backoff | None,
+    options: WorkerOptions,
+    rng: Random = random.random,
+) -> Outcome:
+    """What follows from `error`. `attempts_made` counts the attempts before this one."""
+    signal = _signal(error)
+    if signal is not None:
+        return signal
+    limit = options.max_attempts or max_attempts
+    if _category(error, options) is ErrorCategory.PERMANENT:
+        return _failed(error, "cancelled" if isinstance(error, JobCancelled) else "permanent")
+    if attempts_made + 1 >= limit:
+        return _failed(error, "timeout" if isinstance(error, JobTimedOut) else "transient_exhausted")
+    return _retry(error, attempts_made + 1, backoff, options, rng)
+
+
+def _category(error: BaseException, options: WorkerOptions) -> ErrorCategory:
+    known = known_category(error, rules=options.error_rules)
+    return ErrorCategory(options.unknown_errors) if known is None else known
+
+
+def _signal(error: BaseException) -> Outcome | None:
+    match error:
+        case Postpone():
+            return Postponed(error.delay)
+        case RateLimitError():
+            return RateLimited(error.delay)
+        case WaitingChildrenError():
+            return WaitingForChildren()
+        case Requeue():
+            return Requeued(str(error) or "requeued")
+        case _:
+            return None
+
+
+def _retry(
+    error: BaseException, attempts_made: int, backoff: Backoff | None, options: WorkerOptions, rng: Random
+) -> Outcome:
+    try:
+        delay = next_delay(
+            attempts_made,
+            backoff or options.default_backoff,
+            jitter=options.backoff_jitter,
+            max_delay=options.max_backoff_delay,
+            retry_after=retry_after(error),
+            functions=options.backoffs,
+            error=error,
+            rng=rng,
+        )
+    except TorilError as problem:  # a backoff that this worker does not have, or that gave nonsense
+        return Failed(f"{reason_of(error)} (no retry: {problem})", stack_of(error))
+    if delay is None:
+        return _failed(error, "transient_exhausted")
+    return Retry(delay, reason_of(error), stack_of(error))
+
+
+def _failed(error: BaseException, kind: FailureReason) -> Failed:
+    return Failed(reason_of(error), stack_of(error), kind)
+
+
+def reason_of(error: BaseException) -> str:
+    """The message of an error, as `failedReason` holds it; its type if it has none."""
+    return _storable(str(error) or type(error).__name__)
+
+
+def stack_of(error: BaseException) -> str:
+    """The stack trace of an error, with its causes."""
+    return _storable("".join(traceback.format_exception(error)))
+
+
+def _storable(text: str) -> str:
+    """Text that can be written to Redis: valid Unicode, and short enough; the end tells most, so it stays."""
+    valid = text.encode("utf-8", "replace").decode()
+    return valid if len(valid) <= _LONGEST_TEXT else f"…{valid[-_LONGEST_TEXT:]}"
