@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toril.commands._command import Command, Replay, Word, call
+from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
 from toril.contract.codec import pack
 from toril.contract.errors import ScriptFailed, TorilError, refusal
@@ -54,6 +54,7 @@ class Harvest:
     jobs: list[tuple[str, list[bytes]]]  # id and the flat fields of its hash
     limited_ms: int  # the rate limit opens after this time
     next_at_ms: int  # the next delayed job is due at this time
+    refused: str = ""  # why the server would not let us take jobs, though it settled what we brought
 
 
 def finish_options(
@@ -122,11 +123,12 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
 
 
 def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> Harvest:
-    codes, jobs, limited, next_at = reply
+    codes, jobs, limited, next_at, refused = reply
     verdicts = [
         None if code == 0 else _verdict(one, code) for one, code in zip(settlements, codes, strict=True)
     ]
-    return Harvest(verdicts, [(job_id.decode(), fields) for job_id, fields in jobs], limited, next_at)
+    taken = [(job_id.decode(), fields) for job_id, fields in jobs]
+    return Harvest(verdicts, taken, limited, next_at, refused.decode(errors="replace"))
 
 
 def _verdict(settlement: Settlement, code: int | bytes) -> TorilError | None:
@@ -159,6 +161,15 @@ def wait_for_marker(keys: QueueKeys, timeout: float) -> Command[float | None]:
     Popping a marker takes no job: the worst a lost reply can do is a short wait.
     """
     return Command(("BZPOPMIN", keys.marker, timeout), _marker_score, replay=Replay.SAFE)
+
+
+def set_marker(keys: QueueKeys) -> Command[None]:
+    """Lets one waiting worker know that there is work."""
+    return plain(_nothing, "ZADD", keys.marker, 0, "0")
+
+
+def _nothing(_: Any) -> None:
+    return None
 
 
 def _marker_score(reply: list[Any] | None) -> float | None:

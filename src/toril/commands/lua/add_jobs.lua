@@ -8,7 +8,8 @@
          12 waiting-children, 13 ledger
   ARGV   1 sequence number of the call ("" for no ledger), 2 ledger's life (ms), then four words for each job:
            kind (standard | delayed | prioritized | parent), packed arguments, data, packed options
-  Reply  for each job its id, a negative code, or { error text }
+  Reply  for each job its id, a negative code, or { error text }; an error when the server takes no writes at all, which
+         it says before the first write
 ]]
 --@official standard addStandardJob
 --@official delayed addDelayedJob
@@ -38,7 +39,14 @@ for at = 3, #ARGV, 4 do
   local body = bodies[ARGV[at]]
   local ok, reply = pcall(body[1], body[2], {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]})
   if not ok then
-    reply = {type(reply) == "table" and reply.err or tostring(reply)}
+    local text = type(reply) == "table" and reply.err or tostring(reply)
+    for _, words in ipairs({"READONLY You", "OOM command", "MISCONF ", "NOREPLICAS "}) do
+      local from = string.find(text, words, 1, true)
+      if from then
+        return {err = string.sub(text, from)}
+      end
+    end
+    reply = {text}
   end
   replies[#replies + 1] = reply
 end

@@ -2,7 +2,11 @@
   Settles a batch of finished jobs and takes up to N new ones, in one call.
 
   Each step is the official body on the same keys and arguments that Node would send, in the order given. A step that
-  raises (a poisoned hash, a wrong type) fails alone: the others are done.
+  raises (a poisoned hash, a wrong type) fails alone: the others are done, and what was taken before is handed out. When
+  the server itself refuses to write, it does so before the first write: then the whole call is refused.
+
+  A job that a finish fetched is locked by upstream under its predecessor's token; here it is under the pickup's, like
+  all others of the call.
 
   KEYS   1 wait, 2 active, 3 prioritized, 4 events, 5 stalled, 6 limiter, 7 delayed, 8 paused, 9 meta, 10 pc, 11 marker,
          12 completed, 13 failed, 14 metrics:completed, 15 metrics:failed
@@ -13,7 +17,7 @@
            kind "delayed": value = delay (ms), options = "1" to leave the attempt uncounted, fields = packed or ""
            kind "retry": value = push command, fields = packed or ""
            kind "wait": given back, attempt uncounted
-  Reply  { codes, jobs, rate limit ttl (ms), next delayed job at (ms) }
+  Reply  { codes, jobs, rate limit ttl (ms), next delayed job at (ms), error of the pickup or "" }
            codes: a number for each settlement, or the text of its error
            jobs: { id, { field, value, ... } } for each job taken
 ]]
@@ -27,6 +31,7 @@ local base, now, room, pickup = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local jobs, codes = {}, {}
 local limited, nextAt = 0, 0
 local open = room > 0
+local holder = cmsgpack.unpack(pickup)
 
 local takeKeys = {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]}
 local takeArgs = {base, now, pickup}
@@ -58,6 +63,9 @@ local function finished(id, kind, token, value, options, fields)
     {id, now, property, value, kind, open and "1" or "0", base, options, fields})
   if type(reply) == "table" then
     keep(reply)
+    if reply[2] and reply[2] ~= 0 and token ~= holder.token then
+      redis.call("SET", base .. reply[2] .. ":lock", holder.token, "PX", holder.lockDuration)
+    end
     return 0
   end
   if reply == 0 and open then
@@ -83,21 +91,43 @@ local function settled(id, kind, token, value, options, fields)
   return redis.error_reply("ERR unknown settlement " .. kind)
 end
 
-local function attempt(step, ...)
-  local ok, reply = pcall(step, ...)
-  if ok and type(reply) ~= "table" then
-    return reply
+local function textOf(failure)
+  return type(failure) == "table" and failure.err or tostring(failure)
+end
+
+-- What the server says when it takes no writes at all; it never says so in the middle of a script.
+local function refusesWrites(text)
+  for _, words in ipairs({"READONLY You", "OOM command", "MISCONF ", "NOREPLICAS "}) do
+    local at = string.find(text, words, 1, true)
+    if at then
+      return string.sub(text, at)
+    end
   end
-  if type(reply) == "table" then
-    return reply.err or "ERR"
-  end
-  return tostring(reply)
 end
 
 for at = 5, #ARGV, 6 do
-  codes[#codes + 1] = attempt(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  local ok, code = pcall(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  if not ok or type(code) == "table" then
+    code = textOf(code)
+    local refusal = refusesWrites(code)
+    if refusal then
+      return {err = refusal}
+    end
+  end
+  codes[#codes + 1] = code
 end
+
+local trouble = ""
 while open do
-  keep(take(takeKeys, takeArgs))
+  local ok, reply = pcall(take, takeKeys, takeArgs)
+  if ok then
+    keep(reply)
+  else
+    trouble = textOf(reply)
+    open = false
+  end
 end
-return {codes, jobs, limited, nextAt}
+if trouble ~= "" and #codes == 0 and #jobs == 0 then
+  return {err = refusesWrites(trouble) or trouble}
+end
+return {codes, jobs, limited, nextAt, trouble}
