@@ -24,8 +24,9 @@ from toril.server._folder import Folder
 from toril.server._settings import ServerSettings
 from toril.server._upkeep import Upkeep
 
-# Whoever started the keeper connects within milliseconds; if it was killed in between, nobody ever will.
-_FIRST_USER_GRACE = 10.0
+# Whoever started the keeper connects within milliseconds; if it was killed in between, nobody will. Should it be
+# later than that, it finds nobody and starts another.
+_FIRST_USER_GRACE = 3.0
 # A predecessor may need its full shutdown grace before it lets go.
 _PREDECESSOR_GRACE = 35.0
 # How soon a keeper notices that its folder was deleted under it.
@@ -63,13 +64,16 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._ending = False
         self._by_request = False
-        self._leave_alone_until = time.monotonic() + _FIRST_USER_GRACE
+        self._leave_alone_until = 0.0
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
     def run(self) -> None:
         """Keeps the server until its last user has left, somebody asks to stop, or a signal says so."""
         self._watch(self._listener, self._accept)
         self._upkeep.begin()
+        self._leave_alone_until = (
+            time.monotonic() + _FIRST_USER_GRACE
+        )  # The start may have waited for a leftover.
         while not self._ending:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -108,12 +112,10 @@ class Keeper:
 
     def _look_around(self) -> None:
         self._next_look = time.monotonic() + _LOOK_INTERVAL
-        if _locks.is_at(self._lock, self._folder.keeper_lock):
-            return
-        # The folder was deleted, and perhaps made anew with another keeper in it. Whatever is at our paths is not
-        # ours, and a shutdown would remove the other server's socket.
-        self._upkeep.abandon()
-        self._ending = True
+        self._ending = self._ending or not self._owns_folder()
+
+    def _owns_folder(self) -> bool:
+        return _locks.is_at(self._lock, self._folder.keeper_lock)
 
     # --- connections -------------------------------------------------------------------------------------------
 
@@ -193,9 +195,12 @@ class Keeper:
         if self._by_request:
             for user in self._users():
                 user.send({"stopping": True})
-        self._upkeep.end()
-        if _locks.is_at(self._lock, self._folder.keeper_lock):
+        if self._owns_folder():
+            self._upkeep.end()
             self._folder.keeper_socket.unlink(missing_ok=True)
+        else:
+            # The folder was deleted, perhaps made anew by another keeper. Whatever is at our paths is not ours.
+            self._upkeep.abandon()
         self._selector.close()
         for peer in self._peers.values():
             peer.socket.close()

@@ -161,4 +161,5 @@ class Membership:
                 return False
             self._joined.conversation.close()
             self._joined = joined
+        _log.warning("the server in %s answers again", self.folder.root)
         return True

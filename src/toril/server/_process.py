@@ -77,10 +77,10 @@ class ServerProcess:
         _resp.call(self._folder.server_socket, "CONFIG", "SET", name, value)
 
     def shut_down(self) -> None:
-        """Ends the server: with SHUTDOWN, which fsyncs; then, if it does not obey, by ever harder means."""
-        if self._child is None:
-            return
-        for ask in (self._ask_to_end, self._child.terminate, self._child.kill):
+        """Ends the server: with SHUTDOWN or SIGTERM, which fsync; by force if it does not obey."""
+        if self._child is None or self._child.poll() is not None:
+            return  # Whoever answers at our address now is not ours.
+        for ask in (self._ask_to_end, self._child.kill):
             ask()
             if self._wait(_SHUTDOWN_GRACE):
                 return
@@ -157,16 +157,22 @@ class ServerProcess:
     def _ask_to_end(self) -> None:
         try:
             _resp.call(self._folder.server_socket, "SHUTDOWN")
-        except (OSError, _resp.ErrorReply):
-            return  # A closed connection is the answer to expect; a refusal is followed by a signal.
+        except (FileNotFoundError, ConnectionRefusedError, TimeoutError, _resp.ErrorReply):
+            self._running().terminate()  # It does not listen yet, is busy, or refuses.
+        except OSError:
+            return  # It hung up: that is how it agrees.
 
     def _wait(self, seconds: float) -> bool:
-        assert self._child is not None  # noqa: S101 - for the type checker
         try:
-            self._child.wait(seconds)
+            self._running().wait(seconds)
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            raise RuntimeError("the server was not started: call spawn() first")
+        return self._child
 
     def _trim_log(self) -> None:
         log = self._folder.log
