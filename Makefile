@@ -36,6 +36,11 @@ check: lint  ## lint and the quick tests, for every save
 lint: python-setup  ## style, types, import contracts, size report (under a minute)
 	@scripts/lint
 
+.PHONY: format
+format: python-setup  ## lay out the code and fix what can be fixed safely
+	@$(VENV)/bin/ruff check --quiet --fix-only .
+	@$(VENV)/bin/ruff format --quiet .
+
 .PHONY: bench bench-full
 bench: setup  ## measure against the rivals, quickly
 	@$(PYTHON) -m benchmarks
