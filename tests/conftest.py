@@ -22,6 +22,7 @@ from tests.servers import (
     Server,
     ValkeyCluster,
     ValkeySentinel,
+    free_port,
     guarded,
     make_certificates,
 )
@@ -156,14 +157,14 @@ def start_redis7() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def redis7_tls(certificates: Certificates, start_redis7: Callable[..., Server]) -> TlsServer:
-    """A Redis 7 that also speaks TLS: `url` is `rediss://…`, `authority` is the file that signs its certificate."""
+    """A Redis 7 that also speaks TLS: `url` is `rediss://…`, `trusted_url` names its authority too."""
     return TlsServer(certificates, start_redis7)
 
 
 class TlsServer:
-    def __init__(self, certificates: Certificates, start_redis7: Callable[..., Server]) -> None:
-        from tests.servers import free_port
+    """One Redis 7 with two ports, plain and TLS."""
 
+    def __init__(self, certificates: Certificates, start_redis7: Callable[..., Server]) -> None:
         self.authority: Path = certificates.authority
         self.port = free_port()
         self.plain = start_redis7(
@@ -176,7 +177,12 @@ class TlsServer:
 
     @property
     def url(self) -> str:
+        """Without the authority: a client that verifies certificates refuses the server."""
         return f"rediss://localhost:{self.port}"
+
+    @property
+    def trusted_url(self) -> str:
+        return f"{self.url}?ssl_ca_certs={self.authority}"
 
 
 # --- what a test may not leave behind -------------------------------------------------------------------------------

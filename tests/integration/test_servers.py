@@ -31,7 +31,7 @@ def test_every_shared_server_answers(server: Server):
 
 
 def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls):
-    with redis.Redis.from_url(redis7_tls.url, ssl_ca_certs=str(redis7_tls.authority)) as client:
+    with redis.Redis.from_url(redis7_tls.trusted_url) as client:
         assert client.ping()
     with (
         redis.Redis.from_url(redis7_tls.url) as distrustful,
