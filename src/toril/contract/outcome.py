@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from toril.contract.backoff import Backoff, Random, next_delay
@@ -44,6 +44,8 @@ class Failed:
     reason: str
     stacktrace: str = ""
     kind: FailureReason = "permanent"
+    # What was raised, where it is at hand: a dead letter is sorted by it. Not part of the outcome's identity.
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _retry(
 
 
 def _failed(error: BaseException, kind: FailureReason) -> Failed:
-    return Failed(reason_of(error), stack_of(error), kind)
+    return Failed(reason_of(error), stack_of(error), kind, error)
 
 
 def reason_of(error: BaseException) -> str:
