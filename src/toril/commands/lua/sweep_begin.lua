@@ -7,10 +7,12 @@
 
   KEYS   1 stalled, 2 active, 3 stalled-check, 4 meta, 5 events, 6 suspects set aside
   ARGV   1 now (ms), 2 sweep interval (ms)
-  Reply  how many suspects wait for judgement, or -1 when another worker swept within the interval
+  Reply  how many suspects wait for judgement; -1 when another worker swept within the interval and has judged them all
+         (if it has not, it may have died: anybody may go on in its place)
 ]]
 if redis.call("EXISTS", KEYS[3]) == 1 then
-  return -1
+  local left = redis.call("ZCARD", KEYS[6])
+  return left > 0 and left or -1
 end
 redis.call("SET", KEYS[3], ARGV[1], "PX", ARGV[2])
 local maxEvents = redis.call("HGET", KEYS[4], "opts.maxLenEvents")

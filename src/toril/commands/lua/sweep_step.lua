@@ -2,7 +2,8 @@
   Judges a bounded number of suspects: those in the active list without a lock go back to wait.
 
   One pass over the active list serves the whole step, so a step costs the length of the list plus its suspects, not
-  their product. A job whose options cannot be read is treated as one that does not repeat.
+  their product. A job whose options cannot be read is treated as one that does not repeat, one whose counter cannot be
+  raised as one that stalled too often: nothing in a job's hash can stop the others, which have left the list by then.
 
   KEYS   1 stalled, 2 wait, 3 active, 4 meta, 5 paused, 6 marker, 7 events, 8 suspects set aside
   ARGV   1 max stalled count, 2 key base, 3 how many suspects to judge
@@ -60,12 +61,15 @@ end
 
 local moved = {}
 for _, id in ipairs(order) do
+  if present[id] then
+    redis.call("SREM", KEYS[1], id)
+  end
   if present[id] and string.sub(id, 1, 2) ~= "0:" then
     local job = base .. id
-    local stalls = redis.call("HINCRBY", job, "stc", 1)
-    local options = redis.call("HGET", job, "opts")
-    if stalls > maxStalled and not (options and repeats(options)) then
-      redis.call("HSET", job, "defa", "job stalled more than allowable limit")
+    local stalls = redis.pcall("HINCRBY", job, "stc", 1)
+    local excessive = type(stalls) ~= "number" or stalls > maxStalled
+    if excessive and not repeats(redis.pcall("HGET", job, "opts")) then
+      redis.pcall("HSET", job, "defa", "job stalled more than allowable limit")
     end
     local list, held = target()
     redis.call("RPUSH", list, id)
@@ -74,7 +78,6 @@ for _, id in ipairs(order) do
     end
     redis.call("XADD", KEYS[7], "*", "event", "waiting", "jobId", id, "prev", "active")
     redis.call("XADD", KEYS[7], "*", "event", "stalled", "jobId", id)
-    redis.call("SREM", KEYS[1], id)
     moved[#moved + 1] = id
   end
 end
