@@ -13,7 +13,7 @@ from typing import Any, Final
 from toril.commands._command import Command, Replay, Word, call
 from toril.commands._library import official, own
 from toril.contract.codec import pack
-from toril.contract.errors import ScriptFailed, TorilError, refusal
+from toril.contract.errors import ScriptFailed, StoreOutOfMemory, TorilError, refusal
 from toril.contract.keys import QueueKeys
 
 # Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
@@ -41,6 +41,11 @@ class JobToAdd:
     parent_key: str | None = None
     repeat_key: str | None = None
     waits_for_children: bool = False
+    packed: bytes | None = None  # the options as msgpack, if somebody has them already
+
+    @property
+    def packed_options(self) -> bytes:
+        return self.packed if self.packed is not None else pack(self.options)
 
     @property
     def kind(self) -> str:
@@ -120,7 +125,7 @@ def _script_keys(keys: QueueKeys, kind: str) -> tuple[str, tuple[str, ...]]:
 def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
     """One job by its official script, as upstream sends it. Safe to repeat only when the client chose the id."""
     name, script_keys = _script_keys(keys, job.kind)
-    args: list[Word] = [_arguments(keys, job), job.data, pack(job.options)]
+    args: list[Word] = [_arguments(keys, job), job.data, job.packed_options]
     return call(
         official(name),
         script_keys,
@@ -136,7 +141,7 @@ def add_jobs(
     """A batch in one call; the reply has an id or an error for each job, in order."""
     args: list[Word] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
     for job in jobs:
-        args += (job.kind, _arguments(keys, job), job.data, pack(job.options))
+        args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
     return call(
         own("add_jobs"),
         (
@@ -169,7 +174,8 @@ def _added(job: JobToAdd, reply: Any) -> str | TorilError:
         return reply.decode()
     if isinstance(reply, int):
         return refusal(reply, job_id=job.id or job.name, command="add")
-    return ScriptFailed(f"add: {reply[0].decode(errors='replace')}")
+    text = reply[0].decode(errors="replace")
+    return StoreOutOfMemory(text) if text.startswith("OOM") else ScriptFailed(f"add: {text}")
 
 
 def _added_or_raise(job: JobToAdd, reply: Any) -> str:

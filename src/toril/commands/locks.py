@@ -5,7 +5,6 @@ Guarantee: no call here costs more than the list of active jobs plus the jobs it
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,9 +89,17 @@ def release_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> C
     return call(official("releaseLock"), (keys.lock(job_id),), [token, lock_ms], bool)
 
 
-def report_worker(key: str, report: bytes, life_ms: int) -> Command[None]:
-    """A worker's report of itself, which vanishes when the worker does."""
-    return plain(functools.partial(_nothing), "SET", key, report, "PX", life_ms)
+def report_worker(
+    keys: QueueKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
+) -> tuple[Command[None], ...]:
+    """A worker's report of itself, which vanishes when the worker does, and its place in the list of workers."""
+    workers = keys.toril("workers")
+    return (
+        plain(_nothing, "SET", keys.toril(f"worker:{worker_id}"), report, "PX", life_ms),
+        plain(_nothing, "ZADD", workers, now_ms, worker_id),
+        plain(_nothing, "ZREMRANGEBYSCORE", workers, 0, now_ms - life_ms),
+        plain(_nothing, "PEXPIRE", workers, life_ms),
+    )
 
 
 def _nothing(_: Any) -> None:

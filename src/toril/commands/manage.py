@@ -51,7 +51,15 @@ def add_log(keys: QueueKeys, job_id: str, line: str, *, keep: int | None) -> Com
         (keys.job(job_id), keys.logs(job_id)),
         [job_id, line, keep or ""],
         functools.partial(_counted, job_id, "addLog"),
+        Replay.SAFE,  # A line that stands there twice does less harm than a handler that fails over its log.
     )
+
+
+def clear_logs(keys: QueueKeys, job_id: str, *, keep: int = 0) -> Command[None]:
+    """Removes all lines but the newest `keep`."""
+    if keep > 0:
+        return plain(_nothing, "LTRIM", keys.logs(job_id), -keep, -1)
+    return plain(_nothing, "DEL", keys.logs(job_id))
 
 
 def _counted(job_id: str, command: str, reply: int) -> int:

@@ -74,6 +74,21 @@ def _flat_fields(reply: Any) -> list[bytes]:
     return list(reply or ())
 
 
+def get_lock(keys: QueueKeys, job_id: str) -> Command[str | None]:
+    """The token of a job's lock; None when nobody holds it."""
+    return plain(_text_or_none, "GET", keys.lock(job_id))
+
+
+def _text_or_none(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode()
+
+
+def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[str | None]]:
+    """For each job the reason why it shall stop, or None."""
+    wanted = (keys.toril(f"cancel:{job_id}") for job_id in job_ids)
+    return plain(lambda reply: [_text_or_none(one) for one in reply], "MGET", *wanted)
+
+
 def get_fields(keys: QueueKeys, job_id: str, fields: Sequence[str]) -> Command[list[bytes | None]]:
     return plain(list, "HMGET", keys.job(job_id), *fields)
 
@@ -126,6 +141,20 @@ def is_finished(keys: QueueKeys, job_id: str) -> Command[Finished]:
 def _finished(reply: list[Any]) -> Finished:
     code = int(reply[0])
     return Finished(_FINISHED[code], reply[1] if code > 0 and len(reply) > 1 else None)
+
+
+def finish_of_event(job_id: str, fields: Mapping[str, str]) -> Finished | None:
+    """The end of a job, if this event tells it."""
+    if fields.get("jobId") != job_id:
+        return None
+    match fields.get("event"):
+        case "completed":
+            return Finished("completed", fields.get("returnvalue", "null").encode())
+        case "failed":
+            return Finished("failed", fields.get("failedReason", "").encode())
+        case "removed":
+            return Finished("missing")
+    return None
 
 
 def get_logs(
@@ -196,6 +225,12 @@ def get_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]],
     """Results of finished children by their key, and the keys of those still pending."""
     processed = plain(_string_map, "HGETALL", keys.processed(job_id))
     return processed, plain(_lines_of_set, "SMEMBERS", keys.dependencies(job_id))
+
+
+def get_failed_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
+    """Reasons of children whose failure is ignored, by their key, and the keys of those whose failure counts."""
+    ignored = plain(_string_map, "HGETALL", keys.ignored_failures(job_id))
+    return ignored, plain(_lines, "ZRANGE", keys.unsuccessful(job_id), 0, -1)
 
 
 def _lines_of_set(reply: Any) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ._command import Command, Replay, call, plain
 from ._library import own
+from .read import entries as decoded_entries
 
 # One page of a walk is read inside the server: about 5 ms, which other clients do not notice.
 WALK_PAGE = 5_000
@@ -68,3 +69,33 @@ def walk(key: str, after: str, count: int = WALK_PAGE) -> Command[Step]:
 def _step(reply: list[Any]) -> Step:
     count, last_id, trimmed = reply
     return Step(int(count), last_id.decode(), None if int(trimmed) < 0 else int(trimmed))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries after an id, and the state of the stream at the same moment."""
+
+    state: StreamState
+    before: int | None  # entries that the stream still holds up to the id read after, if asked for
+    entries: list[tuple[str, dict[str, str]]]
+
+    @property
+    def trimmed(self) -> int | None:
+        """How many entries are gone from the front; None on servers that do not count."""
+        return None if self.state.added is None else self.state.added - self.state.length
+
+
+def follow(key: str, after: str, count: int, *, count_before: bool = False) -> Command[Page]:
+    """The next page after an id and the stream's own figures, in one atomic look. A missing stream is empty."""
+    return call(own("follow_stream"), (key,), (after, count, int(count_before)), _page, Replay.SAFE)
+
+
+def _page(reply: list[Any]) -> Page:
+    added, length, first, last, before, found = reply
+    state = StreamState(
+        length=int(length),
+        last_id=last.decode(),
+        added=None if int(added) < 0 else int(added),
+        first_id=first.decode() or None,
+    )
+    return Page(state, None if int(before) < 0 else int(before), decoded_entries(found))

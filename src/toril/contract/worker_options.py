@@ -14,12 +14,12 @@ import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
 from toril.contract.backoff import Backoff, BackoffFunction
 from toril.contract.classify import ErrorRule
-from toril.contract.duration import to_ms, to_seconds
+from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, OptionWarning
 from toril.contract.keys import check_text
 from toril.telemetry.hooks import MetricsCollector
@@ -180,3 +180,36 @@ _INTEGERS = {
     "max_process_memory": 1,
 }
 _OPTIONAL_INTEGERS = ("max_attempts", "max_jobs_per_process", "max_process_memory")
+
+
+class WorkerOptionsDict(TypedDict, total=False):
+    """The fields of `WorkerOptions`, for keyword arguments."""
+
+    concurrency: int
+    lock_duration: Duration
+    heartbeat_interval: Duration
+    stalled_check_interval: Duration
+    max_stalled_count: int
+    max_attempts: int | None
+    backoff_delay: Duration
+    max_backoff_delay: Duration
+    backoff_jitter: float
+    backoffs: Mapping[str, BackoffFunction]
+    worker_id: str | None
+    reconnect_delay: Duration
+    max_reconnect_delay: Duration
+    max_reconnect_attempts: int
+    events_max_len: int
+    shutdown_timeout: Duration
+    job_timeout: Duration | None
+    rate_limit: RateLimit | None
+    unknown_errors: UnknownErrors
+    error_rules: Sequence[ErrorRule]
+    executor: Executor
+    max_jobs_per_process: int | None
+    max_process_memory: int | None
+    drain_delay: Duration
+    metrics: MetricsCollector | None
+    logger: Logger | None
+    log_payloads: bool
+    payload: Any

@@ -11,7 +11,7 @@ deliveries from a `Source` and hands back outcomes; what each kind promises stan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from toril.contract.errors import TorilError
@@ -52,6 +52,7 @@ class Settled:
 
     delivery: Any
     outcome: Outcome
+    memo: Any = None  # the runtime's own, returned untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Taken:
     verdicts: Sequence[TorilError | None] = ()  # None: accepted
     limited_for: float = 0.0  # seconds until the rate limit opens again
     next_due_in: float | None = None  # seconds until a delayed job is due; None: none known
-    exhausted: bool = field(default=True)  # False: asking again at once may bring more
+    exhausted: bool = True  # False: asking again at once may bring more
+    refused: TorilError | None = None  # outcomes were accepted, but the server gives us no jobs now
 
 
 class Source(Protocol):
@@ -77,8 +79,8 @@ class Source(Protocol):
     async def exchange(self, settled: Sequence[Settled], room: int) -> Taken:
         """Hands back outcomes and takes up to `room` jobs, in one call if the kind can.
 
-        Never cancelled by the runtime. Raises only when the whole call failed; then `settled` is handed in again, and the
-        source must refuse what it had accepted before (the lock, the pending entry or the ledger tells).
+        Never cancelled by the runtime. Raises only when the whole call failed; then `settled` is handed in again, and
+        the source must refuse what it had accepted before (the lock, the pending entry or the ledger tells).
         """
 
     async def wait(self, seconds: float) -> None:
@@ -86,6 +88,9 @@ class Source(Protocol):
 
     async def wake(self) -> None:
         """Ends a `wait` at once, losing nothing."""
+
+    async def decline(self) -> None:
+        """A wait ended because there is work, but we have no room any more: let another worker know of it."""
 
     def keep_alive(self, deliveries: Sequence[Any]) -> Sequence[Any]:
         """Renews our hold on jobs in hand; returns those we have lost. Called from the keeper's thread."""

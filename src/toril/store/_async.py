@@ -150,13 +150,20 @@ class AsyncStore:
     @asynccontextmanager
     async def reader(self, *, name: str | None = None) -> AsyncIterator[Reader]:
         """A connection of its own for commands that block."""
-        reader = Reader(self, name)
-        self._readers.add(reader)
+        reader = self.open_reader(name=name)
         try:
             yield reader
         finally:
-            self._readers.discard(reader)
             await reader.close()
+
+    def open_reader(self, *, name: str | None = None) -> Reader:
+        """A reader for those who close it themselves; it connects when first used."""
+        reader = Reader(self, name)
+        self._readers.add(reader)
+        return reader
+
+    def forget_reader(self, reader: Reader) -> None:
+        self._readers.discard(reader)
 
     async def run_blocking(self, command: Command[T], timeout: float) -> T:
         """One blocking command on a connection opened for it; in a loop, keep a `reader` instead."""
@@ -194,6 +201,7 @@ class Reader:
         self._node: Node | None = None
         self._client_id: int | None = None
         self._blocked = False
+        self._closed = False
 
     async def run(self, command: Command[T], timeout: float) -> T:
         """Runs a command that may block for `timeout` seconds; an error of the connection is raised at once."""
@@ -235,6 +243,8 @@ class Reader:
             self._blocked = False
 
     async def _open(self, node: Node | None) -> Link:
+        if self._closed:
+            raise Closed("the reader was closed")  # a call that is still being repeated ends here
         await self._forget()
         link = await self._store.dial(node, self._name)
         (reply,) = await link.exchange([("CLIENT", "ID")], self._store.policy.command_timeout)
@@ -259,4 +269,5 @@ class Reader:
             await link.close()
 
     async def close(self) -> None:
+        self._store.forget_reader(self)
         await self._forget()

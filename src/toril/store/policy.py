@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toril.contract.backoff import reconnect_delay
 from toril.contract.errors import InvalidOption
 
 
@@ -42,7 +43,11 @@ class ConnectionPolicy:
             raise InvalidOption("call_attempts", "must be at least 1", "give a whole number")
 
     def delay_before(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """Seconds before attempt number `attempt` (the first is 0): doubled each time, capped, spread by the jitter."""
-        exponent = min(attempt, 32)  # beyond it the cap holds anyway, and floats stay small
-        delay = min(self.reconnect_delay * 2.0**exponent, self.max_reconnect_delay)
-        return delay * (1 - self.reconnect_jitter + 2 * self.reconnect_jitter * chance())
+        """Seconds before attempt number `attempt`; the first is 0."""
+        return reconnect_delay(
+            attempt,
+            initial=self.reconnect_delay,
+            maximum=self.max_reconnect_delay,
+            jitter=self.reconnect_jitter,
+            rng=chance,
+        )

@@ -1,0 +1,389 @@
+"""The BullMQ kind as a source: outcomes become settlements of the official scripts, job hashes become deliveries.
+
+Guarantee: what Node would write for the same outcome is written, at least once and accepted once: a finish whose reply
+was lost is handed in again, and one that had been accepted is recognised by the job's state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from toril.commands import locks, manage, read, work
+from toril.commands.work import Pickup, Settlement
+from toril.contract.codec import to_json
+from toril.contract.errors import (
+    JobNotFound,
+    JobNotInState,
+    LockLost,
+    MalformedValue,
+    ReplyLost,
+    StoreOutOfMemory,
+    StoreUnavailable,
+    TorilError,
+)
+from toril.contract.keys import QueueKeys, client_name
+from toril.contract.outcome import (
+    Completed,
+    Failed,
+    Outcome,
+    Postponed,
+    RateLimited,
+    Requeued,
+    Retry,
+    WaitingForChildren,
+)
+from toril.contract.record import JobRecord
+from toril.queues.source import Promise, Settled, Taken
+from toril.store import AsyncStore, BlockingStore
+from toril.store import Reader as StoreReader
+
+# Bounds of one call: well under the time that other clients of the server notice.
+LOCKS_PER_CALL = 1000
+SUSPECTS_PER_STEP = 500
+# A report outlives two missed heartbeats.
+REPORT_LIVES = 3
+
+
+class BullmqDelivery:
+    """A job of ours: its hash and the token of our lock."""
+
+    __slots__ = ("attempts_made", "id", "lock_lost", "record", "token")
+
+    def __init__(self, record: JobRecord, token: str) -> None:
+        self.id = record.id
+        self.record = record
+        self.token = token
+        self.attempts_made = record.attempts_made
+        self.lock_lost = False
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def max_attempts(self) -> int:
+        return self.record.max_attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BullmqTerms:
+    """How a worker takes and keeps jobs."""
+
+    worker_id: str
+    lock_ms: int
+    stalled_ms: int
+    max_stalled: int
+    heartbeat: float  # seconds
+    limiter: Mapping[str, int] | None = None
+    keep_completed: Mapping[str, Any] | None = None  # for jobs that say nothing themselves
+    keep_failed: Mapping[str, Any] | None = None
+    metrics_size: int | None = None
+    max_attempts: int | None = None
+    events_max_len: int | None = None
+
+
+class BullmqSource:
+    """One BullMQ queue, seen by one worker."""
+
+    kind = "bullmq"
+    promise: Promise = "at least once"
+
+    def __init__(
+        self, keys: QueueKeys, store: AsyncStore, keeper_store: BlockingStore, terms: BullmqTerms
+    ) -> None:
+        self.keys = keys
+        self.store = store
+        self._keeper_store = keeper_store
+        self._terms = terms
+        self._reader: StoreReader | None = None
+        self._in_doubt: set[str] = set()  # finishes whose reply was lost
+        self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.store.connect()
+        if self._terms.events_max_len is not None:
+            version = "bullmq:5.62.0"
+            await self.store.run_many(
+                manage.set_meta(self.keys, version=version, events_max_len=self._terms.events_max_len)
+            )
+        if self._reader is None:
+            self._reader = self.store.open_reader(
+                name=client_name(self.keys, "worker", self._terms.worker_id)
+            )
+
+    async def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+        await self.store.close()
+
+    # --- settle and take ------------------------------------------------------------------------------------
+
+    async def exchange(self, settled: Sequence[Settled], room: int) -> Taken:
+        adopted = await self._adopt(room) if self._lost_tokens else []
+        held = [one for one in settled if isinstance(one.outcome, RateLimited)]
+        if held:
+            await self._hold_rate(held)
+        pickup = Pickup(
+            token=str(uuid.uuid4()),
+            lock_ms=self._terms.lock_ms,
+            worker=self._terms.worker_id,
+            limiter=self._terms.limiter,
+        )
+        settlements = [await self._settlement(one, pickup) for one in settled]
+        call = work.settle(
+            self.keys,
+            [one for one in settlements if one is not None],
+            take=room - len(adopted),
+            pickup=pickup,
+            now_ms=await self.store.now_ms(),
+        )
+        try:
+            harvest = await self.store.run(call)
+        except ReplyLost:
+            self._in_doubt.update(one.delivery.id for one in settled)
+            self._lost_tokens.append(pickup.token)
+            raise
+        verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
+        return self._taken(harvest, pickup.token, adopted, verdicts)
+
+    def _taken(
+        self,
+        harvest: work.Harvest,
+        token: str,
+        adopted: list[BullmqDelivery],
+        verdicts: list[TorilError | None],
+    ) -> Taken:
+        fresh = [BullmqDelivery(JobRecord.from_flat(job_id, flat), token) for job_id, flat in harvest.jobs]
+        due = harvest.next_at_ms
+        return Taken(
+            deliveries=[*adopted, *fresh],
+            verdicts=verdicts,
+            limited_for=harvest.limited_ms / 1000,
+            next_due_in=(due - self.store.clock.now_ms()) / 1000 if due else None,
+            refused=_refused(harvest.refused) if harvest.refused else None,
+        )
+
+    async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
+        """The words of an outcome; None for those that have a script of their own."""
+        delivery: BullmqDelivery = one.delivery
+        outcome: Outcome = one.outcome
+        match outcome:
+            case Completed():
+                return self._finish(delivery, pickup, "completed", outcome.value, b"")
+            case Failed():
+                return self._finish(
+                    delivery, pickup, "failed", outcome.reason, _failure_fields(delivery.record, outcome)
+                )
+            case Retry():
+                return self._retry(delivery, outcome)
+            case Postponed():
+                return self._words(delivery, "delayed", value=_ms(outcome.delay), options="1")
+            case RateLimited() | Requeued():
+                return self._words(delivery, "wait")
+            case WaitingForChildren():
+                return await self._park(delivery)
+            case _:
+                assert_never(outcome)
+
+    def _words(self, delivery: BullmqDelivery, kind: work.SettlementKind, **parts: Any) -> Settlement:
+        return Settlement(job_id=delivery.id, kind=kind, token=delivery.token, **parts)
+
+    def _finish(
+        self,
+        delivery: BullmqDelivery,
+        pickup: Pickup,
+        kind: work.SettlementKind,
+        value: bytes | str,
+        fields: bytes,
+    ) -> Settlement:
+        terms = self._terms
+        opts = _opts(delivery.record)
+        own, fallback = (
+            ("removeOnComplete", terms.keep_completed)
+            if kind == "completed"
+            else ("removeOnFail", terms.keep_failed)
+        )
+        options = work.finish_options(
+            pickup=pickup,
+            token=delivery.token,
+            keep=_keep(opts.get(own), fallback),
+            attempts=_attempts(opts, terms.max_attempts),
+            metrics_size=terms.metrics_size,
+            parent_flags={flag: bool(opts.get(flag)) for flag in ("fpof", "cpof", "idof", "rdof")},
+        )
+        return self._words(delivery, kind, value=value, options=options, fields=fields)
+
+    def _retry(self, delivery: BullmqDelivery, outcome: Retry) -> Settlement:
+        fields = _failure_fields(delivery.record, outcome)
+        delay = _ms(outcome.delay)
+        if delay > 0:
+            return self._words(delivery, "delayed", value=delay, options="0", fields=fields)
+        push = "RPUSH" if _opts(delivery.record).get("lifo") else "LPUSH"
+        return self._words(delivery, "retry", value=push, fields=fields)
+
+    async def _park(self, delivery: BullmqDelivery) -> Settlement | None:
+        """Waits for children if any is pending; else the job goes on at once."""
+        now = await self.store.now_ms()
+        call = work.move_to_waiting_children(self.keys, delivery.id, token=delivery.token, now_ms=now)
+        return None if await self.store.run(call) else self._words(delivery, "wait")
+
+    async def _hold_rate(self, held: Sequence[Settled]) -> None:
+        spans = [one.outcome.delay for one in held if isinstance(one.outcome, RateLimited)]
+        longest = max((span for span in spans if span is not None), default=None)
+        if longest is not None:
+            await self.store.run(manage.hold_rate(self.keys, max(1, _ms(longest))))
+
+    # --- doubt ----------------------------------------------------------------------------------------------
+
+    async def _verdicts(
+        self,
+        settled: Sequence[Settled],
+        settlements: Sequence[Settlement | None],
+        answers: Sequence[TorilError | None],
+    ) -> list[TorilError | None]:
+        remaining = iter(answers)
+        verdicts = [next(remaining) if words is not None else None for words in settlements]
+        if self._in_doubt:
+            for i, (one, verdict) in enumerate(zip(settled, verdicts, strict=True)):
+                if one.delivery.id in self._in_doubt:
+                    self._in_doubt.discard(one.delivery.id)
+                    if verdict is not None and await self._had_been_accepted(one, verdict):
+                        verdicts[i] = None
+        return verdicts
+
+    async def _had_been_accepted(self, one: Settled, refused: TorilError) -> bool:
+        """Whether the first try of a finish, whose reply was lost, did its work after all."""
+        if not isinstance(refused, (LockLost, JobNotFound, JobNotInState)):
+            return False
+        finished = await self.store.run(read.is_finished(self.keys, one.delivery.id))
+        match one.outcome:
+            case Completed():
+                return finished.state in ("completed", "missing")
+            case Failed():
+                return finished.state in ("failed", "missing")
+            case _:
+                return await self.store.run(read.get_state(self.keys, one.delivery.id)) != "active"
+
+    async def _adopt(self, room: int) -> list[BullmqDelivery]:
+        """Jobs that a pickup took for us and whose names were lost with its reply: they carry our token."""
+        tokens, self._lost_tokens = set(self._lost_tokens), []
+        try:
+            ids = await self.store.run(read.get_ranges(self.keys, ["active"]))
+            owners = await self.store.run_many([read.get_lock(self.keys, one) for one in ids])
+            mine = [(one, owner) for one, owner in zip(ids, owners, strict=True) if owner in tokens]
+            flats = await self.store.run_many([read.get_job(self.keys, one) for one, _ in mine])
+        except StoreUnavailable:
+            self._lost_tokens.extend(tokens)
+            raise
+        found = [
+            BullmqDelivery(JobRecord.from_flat(one, flat), str(owner))
+            for (one, owner), flat in zip(mine, flats, strict=True)
+            if not isinstance(flat, Exception)
+        ]
+        # What does not fit now keeps its lock until it runs out and is recovered as stalled.
+        return found[:room]
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    async def wait(self, seconds: float) -> None:
+        if self._reader is None:
+            return
+        due_ms = await self._reader.run(work.wait_for_marker(self.keys, seconds), seconds)
+        if due_ms:
+            await self._wait_until(due_ms, seconds)
+
+    async def _wait_until(self, due_ms: float, seconds: float) -> None:
+        """The marker told when a delayed job is due: until then, new markers may still come."""
+        remaining = (due_ms - self.store.clock.now_ms()) / 1000
+        if remaining > 0 and self._reader is not None:
+            timeout = max(0.001, min(remaining, seconds))
+            await self._reader.run(work.wait_for_marker(self.keys, timeout), timeout)
+
+    async def wake(self) -> None:
+        if self._reader is not None:
+            await self._reader.unblock()
+
+    async def decline(self) -> None:
+        await self.store.run(work.set_marker(self.keys))
+
+    # --- keeping and sweeping -------------------------------------------------------------------------------
+
+    def keep_alive(self, deliveries: Sequence[BullmqDelivery]) -> list[BullmqDelivery]:
+        lost: set[str] = set()
+        for start in range(0, len(deliveries), LOCKS_PER_CALL):
+            pairs = [(one.id, one.token) for one in deliveries[start : start + LOCKS_PER_CALL]]
+            gone = self._keeper_store.run(locks.extend_locks(self.keys, pairs, lock_ms=self._terms.lock_ms))
+            lost.update(gone)
+        return [one for one in deliveries if one.id in lost]
+
+    def cancelled(self, deliveries: Sequence[BullmqDelivery]) -> list[tuple[BullmqDelivery, str]]:
+        """Those of our jobs that somebody asked to stop, and why. Called from the keeper's thread."""
+        reasons = self._keeper_store.run(read.get_cancellations(self.keys, [one.id for one in deliveries]))
+        return [(one, why) for one, why in zip(deliveries, reasons, strict=True) if why is not None]
+
+    async def sweep(self) -> list[str] | None:
+        terms, keys = self._terms, self.keys
+        now = await self.store.now_ms()
+        left = await self.store.run(locks.sweep_begin(keys, now_ms=now, interval_ms=terms.stalled_ms))
+        if left < 0:
+            return None
+        moved: list[str] = []
+        while left > 0:
+            step = locks.sweep_step(keys, max_stalled=terms.max_stalled, suspects=SUSPECTS_PER_STEP)
+            part, left = await self.store.run(step)
+            moved += part
+        return moved
+
+    def report(self, figures: dict[str, Any]) -> None:
+        life = max(1000, round(self._terms.heartbeat * REPORT_LIVES * 1000))
+        now = self._keeper_store.now_ms()
+        body = to_json({"worker": self._terms.worker_id, "at": now, **figures}, field="report")
+        for answer in self._keeper_store.run_many(
+            locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life)
+        ):
+            if isinstance(answer, TorilError):
+                raise answer
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _opts(record: JobRecord) -> Mapping[str, Any]:
+    """A job whose options do not parse is finished like one without options."""
+    try:
+        return record.opts
+    except MalformedValue:
+        return {}
+
+
+def _attempts(opts: Mapping[str, Any], override: int | None) -> int:
+    attempts = opts.get("attempts")
+    return override or (int(attempts) if isinstance(attempts, (int, float)) else 0)
+
+
+def _keep(own: Any, fallback: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Upstream's reading of removeOnComplete and removeOnFail."""
+    if own is None:
+        return fallback or {"count": -1}
+    if isinstance(own, bool):
+        return {"count": 0 if own else -1}
+    return own if isinstance(own, Mapping) else {"count": own}
+
+
+def _failure_fields(record: JobRecord, outcome: Failed | Retry) -> bytes:
+    """Reason and stack traces; as upstream, each attempt adds its trace, oldest first."""
+    traces = [*record.stacktrace, outcome.stacktrace] if outcome.stacktrace else record.stacktrace
+    limit = _opts(record).get("stackTraceLimit")
+    kept = traces[-int(limit) :] if isinstance(limit, (int, float)) and limit > 0 else traces
+    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(kept).decode()})
+
+
+def _refused(text: str) -> TorilError:
+    return StoreOutOfMemory(text) if "OOM" in text else StoreUnavailable(text)

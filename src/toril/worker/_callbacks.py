@@ -1,0 +1,90 @@
+"""What a worker tells its own process: callbacks by the name of the event.
+
+    ready()                      the worker takes jobs
+    active(job)                  a handler begins
+    completed(job, result)       the queue accepted the result
+    failed(job, error)           the job failed for good
+    retrying(job, error, delay)  it will be tried again in `delay` seconds
+    stalled(job_ids)             jobs of dead workers went back to the queue
+    lock_lost(job)               a job in hand is no longer ours; its outcome will be refused
+    drained()                    the queue has nothing for us
+    disconnected(error), reconnected(seconds), paused(), resumed(), error(error), closed()
+
+Guarantee: a callback that raises is logged and disturbs nobody; a coroutine function is run as a task of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from toril.contract.errors import InvalidOption
+
+WorkerEvent = Literal[
+    "ready",
+    "active",
+    "completed",
+    "failed",
+    "retrying",
+    "stalled",
+    "lock_lost",
+    "drained",
+    "disconnected",
+    "reconnected",
+    "paused",
+    "resumed",
+    "error",
+    "closed",
+]
+Callback = Callable[..., Any]
+
+
+class Callbacks:
+    """The listeners of one worker."""
+
+    def __init__(self, on_error: Callable[[BaseException], Any]) -> None:
+        self._listeners: dict[str, list[Callback]] = {}
+        self._on_error = on_error
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, event: WorkerEvent, callback: Callback) -> None:
+        if event not in get_args(WorkerEvent):
+            raise InvalidOption(
+                "event", f"{event!r} is unknown", f"known are {', '.join(get_args(WorkerEvent))}"
+            )
+        self._listeners.setdefault(event, []).append(callback)
+
+    def remove(self, event: WorkerEvent, callback: Callback) -> None:
+        if callback in self._listeners.get(event, ()):
+            self._listeners[event].remove(callback)
+
+    def wanted(self, event: WorkerEvent) -> bool:
+        """Whether anybody listens; spares the work of telling nobody."""
+        return event in self._listeners
+
+    def tell(self, event: WorkerEvent, *values: Any) -> None:
+        for callback in self._listeners.get(event, ()):
+            try:
+                result = callback(*values)
+            except Exception as error:  # noqa: BLE001  # a listener's trouble is not the worker's
+                self._on_error(error)
+            else:
+                if inspect.iscoroutine(result):
+                    self._spawn(result)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_error(error)
+
+    async def settle(self) -> None:
+        """Waits for callbacks that still run."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,102 @@
+"""Keeps the locks of all jobs in hand, from a thread and a connection of its own.
+
+Guarantee: a handler that blocks the event loop, or a pool of busy threads, cannot make a job of ours look abandoned. A
+failed renewal is logged and counted and the job goes on; a lock that is gone for good is told to the job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toril.queues.source import Source
+
+# Between heartbeats the keeper looks whether somebody cancelled a job in hand.
+GLANCE_SECONDS = 1.0
+
+
+class LockKeeper:
+    """One thread for all jobs of a worker."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        interval: float,
+        in_hand: Callable[[], Sequence[Any]],
+        on_beat: Callable[[int, int, float], Any],
+        on_lost: Callable[[Sequence[Any]], Any],
+        on_error: Callable[[BaseException, int], Any],
+        glance: Callable[[Sequence[Any]], Any] | None = None,
+        figures: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        self._source = source
+        self._interval = interval
+        self._in_hand = in_hand
+        self._on_beat = on_beat
+        self._on_lost = on_lost
+        self._on_error = on_error
+        self._glance = glance
+        self._figures = figures
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.ok = 0
+        self.failed = 0
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._wake.clear()
+            self._thread = threading.Thread(target=self._loop, name="toril-lock-keeper", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; blocks for the renewal that runs now, so call it off the event loop."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._wake.set()
+            thread.join()
+
+    def _loop(self) -> None:
+        next_beat = time.monotonic()
+        while not self._wake.is_set():
+            now = time.monotonic()
+            if now >= next_beat:
+                self._beat()
+                next_beat = max(next_beat + self._interval, now)
+            else:
+                self._look()
+            self._wake.wait(max(0.0, min(next_beat - time.monotonic(), GLANCE_SECONDS)))
+
+    def _beat(self) -> None:
+        jobs = self._in_hand()
+        if jobs:
+            self._renew(jobs)
+        if self._figures is not None:
+            self._safely(lambda: self._source.report(self._figures() if self._figures else {}), 0)
+
+    def _renew(self, jobs: Sequence[Any]) -> None:
+        started = time.monotonic()
+        try:
+            lost = self._source.keep_alive(jobs)
+        except Exception as error:  # noqa: BLE001  # the next heartbeat may succeed; the jobs go on
+            self.failed += len(jobs)
+            self._on_error(error, len(jobs))
+            return
+        self.ok += len(jobs) - len(lost)
+        self._on_beat(len(jobs) - len(lost), len(lost), time.monotonic() - started)
+        if lost:
+            self._on_lost(lost)
+
+    def _look(self) -> None:
+        glance = self._glance
+        jobs = self._in_hand() if glance is not None else ()
+        if jobs and glance is not None:
+            self._safely(lambda: glance(jobs), 0)
+
+    def _safely(self, step: Callable[[], Any], jobs: int) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  # neither a report nor a glance is worth a lost heartbeat
+            self._on_error(error, jobs)

@@ -1,0 +1,206 @@
+"""Handlers in processes: a crash, a leak or a hang costs one job, never the worker.
+
+Guarantee: each child runs one job at a time; a child that dies fails its own job with the signal's name; a cancelled or
+overdue job's child is killed; children are replaced after a number of jobs or above a size, and end with their parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from toril.contract.errors import InvalidOption, PermanentError
+
+# A fresh interpreter: no locks, sockets or loops of the parent come along.
+_SPAWN = multiprocessing.get_context("spawn")
+Opener = Callable[[Any], Any]  # makes the handler's job object from what was sent, inside the child
+
+
+class ProcessDied(PermanentError):
+    """The process of a handler ended before the handler did."""
+
+    def __init__(self, job_id: str, exit_code: int | None) -> None:
+        super().__init__(f"the process that ran job {job_id} died: {_meaning(exit_code)}")
+        self.job_id = job_id
+        self.exit_code = exit_code
+
+
+def _meaning(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        try:
+            return f"killed by {signal.Signals(-exit_code).name}"
+        except ValueError:
+            return f"killed by signal {-exit_code}"
+    return f"exit code {exit_code}"
+
+
+class RemoteTraceback(Exception):
+    """Carries the child's stack trace to the parent's log."""
+
+
+def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
+    """The life of a child: jobs come through the pipe, results go back, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run: Callable[[Any], Any] = pickle.loads(handler)  # noqa: S301  # our own parent's bytes
+    dress: Opener = pickle.loads(opener)  # noqa: S301
+    while True:
+        try:
+            parcel = pipe.recv()
+        except (EOFError, OSError):
+            return
+        pipe.send(_attempt(run, dress, parcel))
+
+
+def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, str, int]:
+    try:
+        result = run(dress(parcel))
+        if asyncio.iscoroutine(result):
+            result = asyncio.run(result)
+        pickle.dumps(result)
+    except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
+        return False, _portable(error), traceback.format_exc(), _memory()
+    return True, result, "", _memory()
+
+
+def _portable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301
+    except Exception:  # noqa: BLE001  # any trouble with pickling means: send what can be sent
+        return PermanentError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _memory() -> int:
+    """Resident size of this process, in bytes."""
+    statm = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Child:
+    """One process and the pipe to it."""
+
+    def __init__(self, handler: bytes, opener: bytes) -> None:
+        self.pipe, far_end = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(
+            target=_child, args=(far_end, handler, opener), name="toril-handler", daemon=True
+        )
+        self.process.start()
+        far_end.close()
+        self.jobs = 0
+        self.memory = 0
+        self.killed = False
+
+    def run(self, job_id: str, parcel: Any) -> Any:
+        """Blocks until the job is done or the process is."""
+        self.jobs += 1
+        try:
+            self.pipe.send(parcel)
+            ready = wait([self.pipe, self.process.sentinel])
+            if self.pipe in ready:
+                ok, value, trace, self.memory = self.pipe.recv()
+                if ok:
+                    return value
+                raise value from RemoteTraceback(trace)
+        except (EOFError, OSError, BrokenPipeError):
+            pass  # the process is gone: said below
+        self.process.join()
+        raise ProcessDied(job_id, self.process.exitcode)
+
+    @property
+    def usable(self) -> bool:
+        return not self.killed and self.process.is_alive()
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+
+    def end(self) -> None:
+        """Lets the child finish by closing its pipe; kills it when it does not."""
+        self.pipe.close()
+        self.process.join(1.0)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+
+
+class ProcessExecutor:
+    """A process for each job in hand, used again while it behaves."""
+
+    blocking = True
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Any],
+        opener: Opener,
+        pack: Callable[[Any], Any],
+        concurrency: int,
+        *,
+        max_jobs: int | None,
+        max_memory: int | None,
+    ) -> None:
+        self._handler = _pickled("handler", handler)
+        self._opener = _pickled("opener", opener)
+        self._pack = pack
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._free: list[_Child] = []
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="toril-child")
+
+    async def run(self, job: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        child = await loop.run_in_executor(self._threads, self._take)
+        call = loop.run_in_executor(self._threads, child.run, job.id, self._pack(job))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            child.kill()
+            await asyncio.wait({call})
+            raise
+        finally:
+            await loop.run_in_executor(self._threads, self._put_back, child)
+
+    def _take(self) -> _Child:
+        while self._free:
+            child = self._free.pop()
+            if child.usable:
+                return child
+            child.end()
+        return _Child(self._handler, self._opener)
+
+    def _put_back(self, child: _Child) -> None:
+        worn = self._max_jobs is not None and child.jobs >= self._max_jobs
+        bloated = self._max_memory is not None and child.memory > self._max_memory
+        if child.usable and not worn and not bloated:
+            self._free.append(child)
+        else:
+            child.end()
+
+    def resize(self, concurrency: int) -> None:
+        old, self._threads = self._threads, ThreadPoolExecutor(concurrency, thread_name_prefix="toril-child")
+        old.shutdown(wait=False)
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        children, self._free = self._free, []
+        await asyncio.gather(*(loop.run_in_executor(None, child.end) for child in children))
+        self._threads.shutdown(wait=False)
+
+
+def _pickled(what: str, value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        raise InvalidOption(
+            what, f"cannot be sent to a process: {error}", "use a function at the top level of a module"
+        ) from error

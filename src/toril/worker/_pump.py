@@ -1,0 +1,255 @@
+"""The pump: hands back what is done and takes what is next, in as few calls as the load allows.
+
+Guarantee: never more handlers run than the concurrency; an outcome is handed in until the queue has accepted or
+refused it; no call in flight is ever cancelled; at low load a job waits for nobody.
+
+Group commit: outcomes that arrive while a call is in flight travel together in the next one, which takes as many new
+jobs as there is room for. At most two calls are in flight, so that server and client work at the same time. Batches
+grow with the load by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from toril.contract.errors import ReplyLost, StoreUnavailable, TorilError
+from toril.queues.source import Settled, Source, Taken
+
+# Two: while the server works on one batch, we work on the other.
+MAX_IN_FLIGHT = 2
+# Keeps one call well under the time that other clients of the server notice.
+MAX_BATCH = 250
+# A server that refuses pickups (memory limit) is asked again after this time.
+REFUSED_PAUSE = 1.0
+
+
+class Pump:
+    """Moves jobs between a source and whoever runs them."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        concurrency: int,
+        drain_delay: float,
+        run: Callable[[Any], None],
+        on_verdict: Callable[[Settled, TorilError], Any],
+        on_settled: Callable[[Sequence[Settled]], Any],
+        on_disconnect: Callable[[TorilError], Awaitable[None]],
+        on_error: Callable[[BaseException], Any],
+        on_drained: Callable[[], Any],
+        on_answer: Callable[[], Any],
+    ) -> None:
+        self._source = source
+        self._concurrency = concurrency
+        self._drain_delay = drain_delay
+        self._run = run
+        self._on_verdict = on_verdict
+        self._on_settled = on_settled
+        self._on_disconnect = on_disconnect
+        self._on_error = on_error
+        self._on_drained = on_drained
+        self._on_answer = on_answer
+        self.running: dict[str, Any] = {}  # jobs whose handlers run
+        self.settling: dict[str, Any] = {}  # jobs done here, not yet known to be done there
+        self._settled: list[Settled] = []
+        self._asked = 0  # jobs that calls in flight may bring
+        self._in_flight = 0
+        self._taking = False
+        self._open = True  # whether the queue may have something for us
+        self._disconnected = False
+        self._flush_planned = False
+        self._waiter: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    # --- what the worker says -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to take jobs."""
+        self._loop = asyncio.get_running_loop()
+        self._taking = True
+        self._open = True
+        self._plan_flush()
+
+    def hold(self) -> None:
+        """Takes no more jobs; those in hand go on."""
+        self._taking = False
+        self._cancel_timer()
+
+    async def stop_waiting(self) -> None:
+        """Ends a blocking wait, losing nothing."""
+        waiter = self._waiter
+        while waiter is not None and not waiter.done():
+            await self._source.wake()
+            await asyncio.wait({waiter}, timeout=0.05)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        if self._taking:
+            self._open = True
+            self._plan_flush()
+
+    @property
+    def concurrency(self) -> int:
+        return self._concurrency
+
+    @property
+    def hungry(self) -> bool:
+        """Nothing in hand, and the queue had nothing to give when last asked."""
+        return not self.running and not self.settling and not self._open and self._in_flight == 0
+
+    def in_hand(self) -> list[Any]:
+        """Jobs whose locks must be kept: those that run, and those whose end is not accepted yet."""
+        return [*self.running.values(), *self.settling.values()]
+
+    def settle(self, settled: Settled) -> None:
+        """A handler is done: its outcome goes with the next call."""
+        delivery = settled.delivery
+        self.running.pop(delivery.id, None)
+        self.settling[delivery.id] = delivery
+        self._settled.append(settled)
+        self._plan_flush()
+
+    async def drained(self) -> None:
+        """Returns when nothing runs and every outcome is delivered."""
+        await self._idle.wait()
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned and self._loop is not None:
+            # In the next round of the loop: all that ends in this round goes in one batch.
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _room(self) -> int:
+        if not self._taking:
+            return 0
+        return max(0, min(self._concurrency - len(self.running) - self._asked, MAX_BATCH))
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        self._note_idle()
+        if self._disconnected or self._in_flight >= MAX_IN_FLIGHT:
+            return
+        room = self._room()
+        if self._settled or (room and self._open):
+            self._send(room)
+        elif room and not self._in_flight:
+            self._wait_for_work()
+
+    def _send(self, room: int) -> None:
+        batch, self._settled = self._settled[:MAX_BATCH], self._settled[MAX_BATCH:]
+        self._in_flight += 1
+        self._asked += room
+        self._idle.clear()
+        call = asyncio.create_task(self._exchange(batch, room), name="toril-exchange")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _exchange(self, batch: list[Settled], room: int) -> None:
+        trouble: TorilError | None = None
+        try:
+            taken = await self._source.exchange(batch, room)
+        except (StoreUnavailable, ReplyLost) as error:
+            trouble = error
+        except Exception as error:  # noqa: BLE001  # a call that fails in an unknown way must not end the worker
+            self._on_error(error)
+            trouble = error if isinstance(error, TorilError) else StoreUnavailable(str(error))
+        self._in_flight -= 1
+        self._asked -= room
+        if trouble is not None:
+            self._settled[:0] = batch
+            await self._recover(trouble)
+        else:
+            self._on_answer()
+            self._accept(batch, taken, room)
+        self._plan_flush()
+
+    def _accept(self, batch: list[Settled], taken: Taken, room: int) -> None:
+        for settled, verdict in zip(batch, taken.verdicts, strict=True):
+            self.settling.pop(settled.delivery.id, None)
+            if verdict is not None:
+                self._on_verdict(settled, verdict)
+        if batch:
+            self._on_settled(batch)
+        for delivery in taken.deliveries:
+            self.running[delivery.id] = delivery
+            self._run(delivery)
+        if room:
+            self._learn(taken, room)
+
+    def _learn(self, taken: Taken, room: int) -> None:
+        """Whether, and when, it is worth asking again."""
+        was_open = self._open
+        self._open = not taken.exhausted or len(taken.deliveries) == room
+        self._cancel_timer()
+        delays = [taken.limited_for] if taken.limited_for > 0 else []
+        if taken.refused is not None:
+            self._on_error(taken.refused)
+            delays = [REFUSED_PAUSE]
+        if taken.next_due_in is not None:
+            delays.append(max(taken.next_due_in, 0.0))
+        if not self._open and delays and self._loop is not None and self._taking:
+            self._timer = self._loop.call_later(min(delays), self._reopen)
+        if was_open and not self._open and not self.running:
+            self._on_drained()
+
+    def _reopen(self) -> None:
+        self._timer = None
+        self._open = True
+        self._plan_flush()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _recover(self, trouble: TorilError) -> None:
+        if self._disconnected:
+            return  # the other call in flight is at it already
+        self._disconnected = True
+        try:
+            await self._on_disconnect(trouble)
+        finally:
+            self._disconnected = False
+            self._open = True
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    def _wait_for_work(self) -> None:
+        if self._waiter is None or self._waiter.done():
+            self._waiter = asyncio.create_task(self._wait(), name="toril-wait")
+
+    async def _wait(self) -> None:
+        started = time.monotonic()
+        try:
+            await self._source.wait(self._drain_delay)
+        except (StoreUnavailable, ReplyLost) as error:
+            await self._recover(error)
+        except Exception as error:  # noqa: BLE001  # see _exchange
+            self._on_error(error)
+            # An error that comes back at once must not become a tight loop.
+            await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - started)))
+        if self._taking and self._room() == 0:
+            await self._decline()
+        self._open = True
+        self._waiter = None
+        self._plan_flush()
+
+    async def _decline(self) -> None:
+        try:
+            await self._source.decline()
+        except StoreUnavailable as error:
+            self._on_error(error)
+
+    def _note_idle(self) -> None:
+        if not self.running and not self.settling and not self._settled and not self._in_flight:
+            self._idle.set()

@@ -1,0 +1,83 @@
+"""Coming back after Redis was lost.
+
+Guarantee: attempts grow rarer up to the limit and are said once each; the count starts anew only when the server has
+answered a real call, so a server that accepts and drops connections is not asked in a tight loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from toril.contract.errors import TorilError
+from toril.store import ConnectionPolicy
+from toril.worker._log import WorkerLog
+
+
+class Reconnector:
+    """Tries until the server answers, the worker stops, or the limit is reached."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Any]],
+        *,
+        policy: ConnectionPolicy,
+        log: WorkerLog,
+        on_attempt: Callable[[], Any],
+    ) -> None:
+        self._connect = connect
+        self._policy = policy
+        self._log = log
+        self._on_attempt = on_attempt
+        self._attempts = 0
+        self._lost_at: float | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def attempts(self) -> int:
+        return self._attempts
+
+    def answered(self) -> float | None:
+        """The server answered; the value is how long it had been away, None if it had not."""
+        if self._lost_at is None:
+            return None
+        away, self._lost_at = time.monotonic() - self._lost_at, None
+        self._log.reconnected(self._attempts, away)
+        self._attempts = 0
+        return away
+
+    def stop(self) -> None:
+        """Ends the pauses; what is being tried is tried once more and given up."""
+        self._stop.set()
+
+    async def restore(self, trouble: TorilError) -> bool:
+        """True when the server can be reached again; False when we gave up."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            self._log.disconnected(trouble)
+        while not self._exhausted():
+            delay = self._policy.delay_before(self._attempts)
+            self._attempts += 1
+            await self._pause(delay)
+            self._on_attempt()
+            try:
+                await self._connect()
+            except TorilError:
+                self._log.reconnecting(self._attempts, self._policy.delay_before(self._attempts))
+                if self._stop.is_set():
+                    return False
+            else:
+                return True
+        self._log.gave_up(self._attempts)
+        return False
+
+    def _exhausted(self) -> bool:
+        limit = self._policy.max_reconnect_attempts
+        return limit > 0 and self._attempts >= limit
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)

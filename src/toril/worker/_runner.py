@@ -1,0 +1,157 @@
+"""Runs one delivery: from the job in hand to its outcome.
+
+Guarantee: every delivery that is started ends in exactly one outcome, whatever its handler does; each handler runs in a
+fresh copy of the context in which the worker was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toril.contract.backoff import Backoff
+from toril.contract.errors import JobTimedOut, PermanentError, TorilError, TransientError
+from toril.contract.outcome import Completed, Outcome, Requeued, judge
+from toril.contract.worker_options import WorkerOptions
+from toril.worker._executors import Executor
+
+
+class StoppedByWorker(TorilError):
+    """The worker is going down and this job goes back to the queue."""
+
+
+class Attempt:
+    """One attempt at a job: its task, and why it was cancelled, if it was."""
+
+    __slots__ = ("delivery", "error", "reason", "result", "started", "subject", "task", "timer")
+
+    def __init__(self, delivery: Any) -> None:
+        self.delivery = delivery
+        self.subject: Any = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.reason: TorilError | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+class Runner:
+    """Starts attempts, and hands over their outcomes."""
+
+    def __init__(
+        self,
+        *,
+        executors: Mapping[str | None, Executor],
+        options: WorkerOptions,
+        dress: Callable[[Any, bool], Any],
+        backoff_of: Callable[[Any], Backoff | None],
+        encode: Callable[[Any], Any],
+        forbidden: Callable[[Any], str | None],
+        on_start: Callable[[Attempt], Any],
+        on_end: Callable[[Attempt, Outcome], Any],
+    ) -> None:
+        self._executors = executors
+        self._options = options
+        self._dress = dress
+        self._backoff_of = backoff_of
+        self._encode = encode
+        self._forbidden = forbidden
+        self._on_start = on_start
+        self._on_end = on_end
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._timeout = options.job_timeout
+        self.attempts: dict[str, Attempt] = {}
+
+    def start(self, delivery: Any) -> None:
+        """Begins an attempt; its outcome comes through `on_end`."""
+        attempt = Attempt(delivery)
+        self.attempts[delivery.id] = attempt
+        attempt.task = self._loop.create_task(self._run(attempt), context=self._context.copy())
+        if self._timeout is not None:
+            overdue = JobTimedOut(delivery.id, float(self._timeout))
+            attempt.timer = self._loop.call_later(float(self._timeout), self.cancel, delivery.id, overdue)
+
+    def cancel(self, job_id: str, reason: TorilError) -> bool:
+        """Stops an attempt as far as its executor can; False when there is none."""
+        attempt = self.attempts.get(job_id)
+        if attempt is None or attempt.task is None or attempt.reason is not None:
+            return False
+        attempt.reason = reason
+        attempt.task.cancel()
+        return True
+
+    def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
+        for job_id in list(self.attempts):
+            self.cancel(job_id, reason(job_id))
+
+    async def _run(self, attempt: Attempt) -> None:
+        delivery = attempt.delivery
+        try:
+            outcome = await self._attempt(attempt)
+        except asyncio.CancelledError:
+            outcome = self._stopped(attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome
+            attempt.error = error
+            outcome = self._judged(attempt, error)
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        self.attempts.pop(delivery.id, None)
+        self._on_end(attempt, outcome)
+
+    async def _attempt(self, attempt: Attempt) -> Outcome:
+        delivery = attempt.delivery
+        why = self._forbidden(delivery)
+        if why is not None:
+            raise PermanentError(why)
+        executor = self._executor_of(delivery.name)
+        attempt.subject = subject = self._dress(delivery, executor.blocking)
+        self._on_start(attempt)
+        attempt.result = result = await executor.run(subject)
+        return Completed(self._encode(result))
+
+    def _executor_of(self, name: str) -> Executor:
+        executor = self._executors.get(name) or self._executors.get(None)
+        if executor is None:
+            known = ", ".join(sorted(str(one) for one in self._executors))
+            raise PermanentError(f"no handler for jobs named {name!r}; this worker has {known}")
+        return executor
+
+    def _stopped(self, attempt: Attempt) -> Outcome:
+        reason = attempt.reason
+        if isinstance(reason, StoppedByWorker):
+            return Requeued(str(reason))
+        # A handler may be cancelled from within, by a task of its own: that is a failure like others.
+        attempt.error = error = reason or TransientError("the handler was cancelled")
+        return self._judged(attempt, error)
+
+    def _judged(self, attempt: Attempt, error: BaseException) -> Outcome:
+        delivery = attempt.delivery
+        return judge(
+            error,
+            attempts_made=delivery.attempts_made,
+            max_attempts=_max_attempts(delivery),
+            backoff=self._backoff(delivery),
+            options=self._options,
+        )
+
+    def _backoff(self, delivery: Any) -> Backoff | None:
+        try:
+            return self._backoff_of(delivery)
+        except TorilError:
+            return None  # malformed options: the attempt's own error tells more
+
+
+def _max_attempts(delivery: Any) -> int:
+    try:
+        return int(delivery.max_attempts)
+    except TorilError:
+        return 1

@@ -1,0 +1,57 @@
+"""Brings back jobs that died with their worker.
+
+Guarantee: one sweep at a time; a sweep that is due while one still runs is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toril.queues.source import Source
+from toril.worker._service import Report, Service
+
+
+class StalledSweeper(Service):
+    """Asks the source to sweep, every interval, and tells what came back."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        interval: float,
+        on_stalled: Callable[[Sequence[str]], Any],
+        on_skipped: Callable[[], Any],
+        on_error: Report,
+    ) -> None:
+        super().__init__(interval=interval, on_error=on_error)
+        self._source = source
+        self._on_stalled = on_stalled
+        self._on_skipped = on_skipped
+        self._sweep: asyncio.Task[None] | None = None
+        self.done = 0
+        self.skipped = 0
+
+    async def round(self) -> None:
+        if self._sweep is not None and not self._sweep.done():
+            self.skipped += 1
+            self._on_skipped()
+            return
+        self._sweep = asyncio.create_task(self._run(), name="toril-sweep")
+
+    async def _run(self) -> None:
+        try:
+            stalled = await self._source.sweep()
+        except Exception as error:  # noqa: BLE001  # the next sweep may succeed
+            self._on_error(error)
+            return
+        if stalled is not None:
+            self.done += 1
+            if stalled:
+                self._on_stalled(stalled)
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._sweep is not None:
+            await self._sweep

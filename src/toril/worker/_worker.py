@@ -1,0 +1,167 @@
+"""The worker of BullMQ queues."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Unpack
+
+from toril.commands import read
+from toril.contract.backoff import Backoff
+from toril.contract.codec import PayloadCodec, to_json
+from toril.contract.errors import InvalidOption
+from toril.contract.keys import QueueKeys
+from toril.contract.record import JobRecord
+from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
+from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms
+from toril.store import AsyncStore, BlockingStore, parse_address
+from toril.worker._base import BaseWorker
+from toril.worker._executors import Executor, Handler
+from toril.worker._process_pool import ProcessExecutor
+
+JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any]
+
+# Jobs looked at to tell whether a retry is due; more than that is busy in any case.
+_DELAYED_SAMPLE = 1000
+
+
+class Worker(BaseWorker):
+    """Takes jobs of a BullMQ queue and runs your handler on them.
+
+    `handler` is a function of one argument, the job, or a mapping from job names to such functions (`"*"` for others).
+    A coroutine function runs in the event loop; a plain function runs in a thread and gets the blocking job. What it
+    returns is the job's result; what it raises decides between a retry and failure.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: JobHandler | Mapping[str, JobHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        if options is not None and fields:
+            raise InvalidOption("options", "is given together with single options", "give one or the other")
+        self._address = parse_address(redis)
+        self.keys = QueueKeys(name, prefix, hash_tag=hash_tag).resolve(cluster=self._address.is_cluster)
+        super().__init__(name, handler, options or WorkerOptions(**fields))
+        model = self.options.payload
+        self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
+
+    # --- the kind -------------------------------------------------------------------------------------------
+
+    def _make_source(self) -> BullmqSource:
+        options = self.options
+        terms = BullmqTerms(
+            worker_id=self.id,
+            lock_ms=round(float(options.lock_duration) * 1000),
+            stalled_ms=round(float(options.stalled_check_interval) * 1000),
+            max_stalled=options.max_stalled_count,
+            heartbeat=float(options.heartbeat_interval),
+            limiter=options.rate_limit.to_wire() if options.rate_limit is not None else None,
+            max_attempts=options.max_attempts,
+            events_max_len=options.events_max_len if "events_max_len" in options.given else None,
+        )
+        self._keeper_store = BlockingStore(self._address, policy=self.policy)
+        # Handlers speak over a connection of their own: a big payload must not hold up the pump.
+        self._desk = JobDesk(AsyncStore(self._address), self.keys, self._payload)
+        self._blocking_desk = BlockingDesk(BlockingStore(self._address), self.keys, self._payload)
+        store = AsyncStore(self._address, policy=self.policy)
+        return BullmqSource(self.keys, store, self._keeper_store, terms)
+
+    async def _release(self) -> None:
+        await self._desk.close()
+        await self._desk.store.close()
+        self._keeper_store.close()
+        self._blocking_desk.store.close()
+
+    def _dress(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
+        job: Job[Any] | BlockingJob[Any]
+        if blocking:
+            job = BlockingJob(delivery.record, self._blocking_desk, delivery.token)
+        else:
+            job = Job(delivery.record, self._desk, delivery.token)
+        if self._payload is not None:
+            job.data  # noqa: B018  # a payload that does not fit its model fails before the handler runs
+        return job
+
+    def _make_process_executor(self, handler: Handler) -> Executor:
+        opener = functools.partial(
+            open_in_child,
+            self._address,
+            self.keys.name,
+            self.keys.prefix,
+            self.keys.hash_tag,
+            self.options.payload,
+        )
+        return ProcessExecutor(
+            handler,
+            opener,
+            _parcel,
+            self.options.concurrency,
+            max_jobs=self.options.max_jobs_per_process,
+            max_memory=self.options.max_process_memory,
+        )
+
+    def _backoff_of(self, delivery: BullmqDelivery) -> Backoff | None:
+        return Backoff.from_wire(delivery.record.opts.get("backoff"))
+
+    def _encode_result(self, result: Any) -> bytes:
+        return to_json(result, field="result")
+
+    def _forbidden(self, delivery: BullmqDelivery) -> str | None:
+        if b"name" not in delivery.record.fields:
+            return "the job's data is gone: it was removed while it waited"
+        return delivery.record.deferred_failure
+
+    # --- for run_until_idle ---------------------------------------------------------------------------------
+
+    async def _busy_elsewhere(self) -> bool:
+        store = self._desk.store
+        counts = await store.run(read.get_counts(self.keys))
+        if counts["wait"] or counts["prioritized"] or counts["active"]:
+            return True
+        if not counts["delayed"]:
+            return False
+        ids = await store.run(
+            read.get_ranges(self.keys, ["delayed"], end=_DELAYED_SAMPLE - 1, ascending=True)
+        )
+        made = await store.run_many([read.get_fields(self.keys, one, ["atm"]) for one in ids])
+        return any(not isinstance(one, Exception) and one[0] not in (None, b"0") for one in made)
+
+
+def _parcel(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]:
+    """What a child needs to know of a job."""
+    return job.id, dict(job.record.fields), job.token
+
+
+def open_in_child(
+    address: Any,
+    name: str,
+    prefix: str,
+    hash_tag: bool | None,
+    model: Any,
+    parcel: tuple[str, dict[bytes, bytes], str | None],
+) -> BlockingJob[Any]:
+    """The job object of a handler that runs in a process of its own."""
+    job_id, fields, token = parcel
+    desk = _desk_of(address, name, prefix, hash_tag, model)
+    return BlockingJob(JobRecord(job_id, fields), desk, token)
+
+
+_desks: dict[tuple[str, str], BlockingDesk] = {}
+
+
+def _desk_of(address: Any, name: str, prefix: str, hash_tag: bool | None, model: Any) -> BlockingDesk:
+    """One desk, hence one connection, for each queue of a child."""
+    desk = _desks.get((prefix, name))
+    if desk is None:
+        keys = QueueKeys(name, prefix, hash_tag=hash_tag)
+        desk = BlockingDesk(BlockingStore(address), keys, None if model is None else PayloadCodec(model))
+        _desks[prefix, name] = desk
+    return desk
