@@ -7,7 +7,7 @@ command; `batched=True` uses toril's own batches and the bounded sweep.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class CommandSide:
         self.client.close()
 
     def can(self, op: str) -> bool:
-        return hasattr(self, op)
+        return hasattr(self, op) and (self._batched or op != "exchange")
 
     def do(self, step: Step) -> Outcome:
         try:
@@ -120,44 +120,56 @@ class CommandSide:
         return self._take(self._run(command))
 
     def _take(self, harvest: Harvest) -> dict[str, Any] | None:
+        taken = self._take_all(harvest)
+        return taken[0] if taken else None
+
+    def _take_all(self, harvest: Harvest) -> list[dict[str, Any]]:
+        taken = []
         for job_id, flat in harvest.jobs:
             words = [word.decode() for word in flat]
             fields = dict(zip(words[::2], words[1::2], strict=True))
             self._picked[job_id] = Picked(fields)
-            return _taken(job_id, fields)
-        return None
+            taken.append(_taken(job_id, fields))
+        return taken
 
-    def complete(self, *, job_id: str, value: Any, token: str, fetch_next: bool, worker: str) -> Any:
-        job = self._hold(job_id)
-        options = self._finish_options(job, "removeOnComplete", token, worker)
-        done = Settlement(job_id=job_id, kind="completed", token=token, value=to_json(value), options=options)
-        return self._settle(done, take=1 if fetch_next else 0, worker=worker)
+    def complete(self, *, fetch_next: bool, worker: str, **end: Any) -> Any:
+        return self._settle(self._completed(worker, **end), take=1 if fetch_next else 0, worker=worker)
 
-    def fail(
-        self, *, job_id: str, error: Mapping[str, str], token: str, fetch_next: bool, worker: str
-    ) -> Any:
+    def fail(self, *, fetch_next: bool, worker: str, **end: Any) -> Any:
+        settlement = self._failed(worker, **end)
+        # Only a finish fetches in Node; a retry does not.
+        room = 1 if fetch_next and settlement.kind == "failed" else 0
+        return self._settle(settlement, take=room, worker=worker)
+
+    def exchange(self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str) -> Any:
+        """Several ends and several pickups in one call, as the pump of a worker makes it."""
+        build: dict[str, Callable[..., Settlement]] = {"complete": self._completed, "fail": self._failed}
+        ends = [build[end["op"]](worker, token=token, **_renamed(end["args"])) for end in settle]
+        pickup = Pickup(token=token, lock_ms=LOCK_MS, worker=worker)
+        harvest: Harvest = self._run(
+            work.settle(self._keys, ends, take=take, pickup=pickup, now_ms=self._now)
+        )
+        return {"refused": [_refusal(one) for one in harvest.verdicts], "taken": self._take_all(harvest)}
+
+    def _completed(self, worker: str, *, job_id: str, value: Any, token: str) -> Settlement:
+        options = self._finish_options(self._hold(job_id), "removeOnComplete", token, worker)
+        return Settlement(job_id=job_id, kind="completed", token=token, value=to_json(value), options=options)
+
+    def _failed(self, worker: str, *, job_id: str, error: Mapping[str, str], token: str) -> Settlement:
         job = self._hold(job_id)
         fields = work.packed_fields({"failedReason": error["message"], "stacktrace": _traces(job, error)})
         delay = _retry_delay(job, error)
         if delay is None:
-            options = self._finish_options(job, "removeOnFail", token, worker)
-            failed = Settlement(
-                job_id=job_id,
-                kind="failed",
-                token=token,
-                value=error["message"],
-                options=options,
-                fields=fields,
+            value, options = error["message"], self._finish_options(job, "removeOnFail", token, worker)
+            return Settlement(
+                job_id=job_id, kind="failed", token=token, value=value, options=options, fields=fields
             )
-            return self._settle(failed, take=1 if fetch_next else 0, worker=worker)
         if delay > 0:
-            later = Settlement(
+            return Settlement(
                 job_id=job_id, kind="delayed", token=token, value=delay, options="0", fields=fields
             )
-            return self._settle(later, worker=worker)
         push = "RPUSH" if job.opts.get("lifo") else "LPUSH"
-        again = Settlement(job_id=job_id, kind="retry", token=token, value=push, fields=fields)
-        return self._settle(again, worker=worker)
+        return Settlement(job_id=job_id, kind="retry", token=token, value=push, fields=fields)
 
     def give_back(self, *, job_id: str, token: str) -> None:
         self._hold(job_id)
@@ -301,6 +313,12 @@ def _unless_error(answer: Any) -> Any:
     if isinstance(answer, TorilError):
         raise answer
     return answer
+
+
+def _refusal(verdict: TorilError | None) -> str | None:
+    if verdict is None:
+        return None
+    return str(verdict.code) if isinstance(verdict, ScriptRefused) else repr(verdict)
 
 
 def _taken(job_id: str, fields: Mapping[str, str]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ WORKERS = st.sampled_from(["w1", "w2"])
 FINISHED = ("completed", "failed")
 CLEANED = ("completed", "failed", "wait", "delayed", "prioritized", "active", "paused")
 LOCK_MS = 30_000
+PUMP = "token-of-the-pump"
 
 
 def has(op: str, *, jobs: int = 0) -> Callable[[F], F]:
@@ -177,6 +178,28 @@ class QueueLife(RuleBasedStateMachine):
             end = {"value": value} if error is None else {"error": error}
             op = "complete" if error is None else "fail"
             self.take(self.do(op, id=job_id, token=token, fetch_next=fetch_next, worker=worker, **end), token)
+
+    @has("exchange", jobs=1)
+    @rule(
+        ends=st.lists(st.tuples(PICK, RESULTS, st.none() | ERRORS), max_size=4),
+        take=st.integers(0, 4),
+        lost=SOMETIMES,
+    )
+    def exchange(self, ends: list[tuple[int, Any, dict[str, str] | None]], take: int, lost: bool) -> None:
+        """A pump's call: several jobs of one worker end, several are taken, all under the worker's own token."""
+        mine = sorted(job_id for job_id, token in self.held.items() if token == PUMP)
+        if lost and mine:
+            self.do("lose_lock", id=mine[0])
+        settle: dict[str, dict[str, Any]] = {}
+        for pick, value, error in ends if mine else []:
+            job_id = mine[pick % len(mine)]
+            end = ("complete", {"value": value}) if error is None else ("fail", {"error": error})
+            settle.setdefault(job_id, {"op": end[0], "args": {"id": job_id, **end[1]}})
+        outcome = self.do("exchange", settle=list(settle.values()), take=take, token=PUMP, worker="w1")
+        for job_id in settle:
+            self.held.pop(job_id)
+        for job in outcome.value["taken"]:
+            self.held[job["id"]] = PUMP
 
     @has("give_back", jobs=1)
     @rule(pick=PICK, stranger=SOMETIMES)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import redis
@@ -65,11 +65,39 @@ class NodeSide:
         return True
 
     def do(self, step: Step) -> Outcome:
+        if step.op == "exchange":
+            return Outcome(self._exchange(**step.args))
         try:
             value = self._bench.call(step.op, **step.args)
         except Refused as refusal:
             return Outcome(refused=_code(refusal))
         return _SHAPES.get(step.op, _as_is)(value)
+
+    def _exchange(self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str) -> Any:
+        """What toril does in one call, one official script after the other: ends first, each fetching while there
+        is room, then pickups until nothing is left."""
+        refused: list[str | None] = []
+        taken: list[Any] = []
+        open_gate = take > 0
+        for end in settle:
+            step = Step(end["op"], {**end["args"], "token": token, "worker": worker, "fetch_next": open_gate})
+            retried = end["op"] == "fail" and not self._is_final(end["args"])
+            outcome = self.do(step)
+            refused.append(outcome.refused)
+            if outcome.refused is None and open_gate and not retried:
+                taken += [outcome.value] if outcome.value else []
+                open_gate = bool(outcome.value) and len(taken) < take
+        while open_gate:
+            outcome = self.do(Step("pick_up", {"token": token, "worker": worker}))
+            taken += [outcome.value] if outcome.value else []
+            open_gate = bool(outcome.value) and len(taken) < take
+        return {"refused": refused, "taken": taken}
+
+    def _is_final(self, args: Mapping[str, Any]) -> bool:
+        """Whether this failure ends the job; a retry fetches nothing and says nothing about what waits."""
+        job = self._bench.call("job", id=args["id"])
+        fatal = args["error"]["name"] == "UnrecoverableError"
+        return job is None or fatal or job["attempts_made"] + 1 >= job["opts"].get("attempts", 0)
 
 
 def _code(refusal: Refused) -> str:
