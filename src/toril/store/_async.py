@@ -37,7 +37,7 @@ class AsyncStore:
         self.policy = policy or ConnectionPolicy()
         self.clock = ServerClock()
         self._name = name
-        self._lease: _embedded.Lease | None = None
+        self._lease: asyncio.Task[_embedded.Lease] | None = None
         self.slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
         self._links: dict[Node | None, Link] = {}
         self._opening: dict[Node | None, asyncio.Lock] = {}
@@ -128,22 +128,32 @@ class AsyncStore:
 
     async def dial(self, node: Node | None, name: str | None) -> Link:
         """A new connection to a node; raises `NotSent` when there is none to be had."""
-        if self._closed:
-            raise Closed(f"the connection to {self.address.label} was closed")
+        self._refuse_when_closed()
         address = await self._resolved()
         if address.kind == "sentinel" and node is None:
             try:
                 node = await async_primary(address, self.policy)
             except (MasterNotFoundError, *TROUBLE) as error:
                 raise NotSent(f"no sentinel knows the primary of {address.service!r}: {error}") from error
-        return await Link.open(async_connection(address, node, self.policy, name))
+        link = await Link.open(async_connection(address, node, self.policy, name))
+        try:
+            self._refuse_when_closed()
+        except Closed:  # while we were connecting
+            await link.close()
+            raise
+        return link
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Closed(f"the connection to {self.address.label} was closed")
 
     async def _resolved(self) -> Address:
+        """The address to dial. An embedded server is leased once, even if many ask and some of them give up."""
         if self.address.embedded is None:
             return self.address
-        if self._lease is None:
-            self._lease = await asyncio.to_thread(_embedded.lease, self.address.embedded)
-        return self._lease.address
+        if self._lease is None or (self._lease.done() and not _succeeded(self._lease)):
+            self._lease = asyncio.create_task(asyncio.to_thread(_embedded.lease, self.address.embedded))
+        return (await asyncio.shield(self._lease)).address
 
     # --- blocking reads -------------------------------------------------------------------------------------
 
@@ -180,15 +190,25 @@ class AsyncStore:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
-        if self._lease is not None:
-            lease, self._lease = self._lease, None
-            await asyncio.to_thread(lease.release)
+        leased, self._lease = self._lease, None
+        if leased is not None:
+            await asyncio.wait([leased])
+            if _succeeded(leased):
+                await asyncio.to_thread(leased.result().release)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is None
+
+
+# Seconds until the server is asked again to end a blocked call that it had not received yet.
+UNBLOCK_AGAIN = 0.005
 
 
 class Reader:
@@ -200,7 +220,7 @@ class Reader:
         self._link: Link | None = None
         self._node: Node | None = None
         self._client_id: int | None = None
-        self._blocked = False
+        self._blocked: object | None = None  # stands for the call that is blocked now
         self._closed = False
 
     async def run(self, command: Command[T], timeout: float) -> T:
@@ -236,32 +256,37 @@ class Reader:
                 link = await self._open(node)
             except NotSent as error:
                 return [error] * len(words)
-        self._blocked = True
+        self._blocked = call = object()
         try:
             return await link.exchange(words, timeout)
         finally:
-            self._blocked = False
+            if self._blocked is call:
+                self._blocked = None
 
     async def _open(self, node: Node | None) -> Link:
         if self._closed:
             raise Closed("the reader was closed")  # a call that is still being repeated ends here
         await self._forget()
-        link = await self._store.dial(node, self._name)
+        # Kept before the first exchange, so that whoever closes the reader meanwhile closes the link.
+        self._link = link = await self._store.dial(node, self._name)
+        self._node = node
         (reply,) = await link.exchange([("CLIENT", "ID")], self._store.policy.command_timeout)
         if isinstance(reply, (NotSent, Lost)):
-            await link.close()
+            await self._forget()
             raise NotSent(str(reply))
-        self._link, self._node = link, node
         self._client_id = reply if isinstance(reply, int) else None
         return link
 
     async def unblock(self) -> None:
         """Lets a blocked call return at once, as if its time were over; nothing it has popped is lost."""
-        if not self._blocked or self._client_id is None:
-            return
-        await self._store.send(
-            self._node, [("CLIENT", "UNBLOCK", self._client_id)], self._store.policy.command_timeout
-        )
+        call = self._blocked
+        while call is not None and self._blocked is call and self._client_id is not None:
+            words = ("CLIENT", "UNBLOCK", self._client_id)
+            (reply,) = await self._store.send(self._node, [words], self._store.policy.command_timeout)
+            if reply != 0:
+                return  # It is done, or there is no asking.
+            # The server has not seen the call yet, or its reply is on the way.
+            await asyncio.sleep(UNBLOCK_AGAIN)
 
     async def _forget(self) -> None:
         link, self._link, self._client_id = self._link, None, None
@@ -269,5 +294,6 @@ class Reader:
             await link.close()
 
     async def close(self) -> None:
+        self._closed = True
         self._store.forget_reader(self)
         await self._forget()

@@ -18,10 +18,10 @@ from toril.commands._command import Command
 from toril.commands.read import server_time
 from toril.contract.errors import Closed, TorilError
 from toril.store import _embedded
-from toril.store._conversation import Conversation, Drop, Lost, NotSent, Pause, Send, converse
+from toril.store._conversation import Conversation, Denied, Drop, Lost, NotSent, Pause, Send, converse
 from toril.store._link import packed
 from toril.store._slots import Node, SlotMap
-from toril.store._wire import TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary
+from toril.store._wire import DENIAL, TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary
 from toril.store.address import Address, parse_address
 from toril.store.clock import ServerClock
 from toril.store.policy import ConnectionPolicy
@@ -43,6 +43,7 @@ class BlockingStore:
         self._slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
         self._free: dict[Node | None, list[Any]] = {}
         self._lock = threading.Lock()
+        self._leasing = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
 
@@ -110,7 +111,7 @@ class BlockingStore:
         except NotSent as error:
             return [error] * len(words)
         try:
-            connection.send_packed_command([packed(one) for one in words], check_health=False)
+            connection.send_packed_command([b"".join([packed(one) for one in words])], check_health=False)
         except TROUBLE as error:
             # Some bytes may have left: a script could have run.
             return [self._lost(connection, error)] * len(words)
@@ -142,11 +143,16 @@ class BlockingStore:
         self._after_fork()
         if self._closed:
             raise Closed(f"the connection to {self.address.label} was closed")
+        while (connection := self._pop_free(node)) is not None:
+            if _is_quiet(connection):
+                return connection
+            connection.disconnect()
+        return self._connect(node)
+
+    def _pop_free(self, node: Node | None) -> Any:
         with self._lock:
             free = self._free.get(node)
-            if free:
-                return free.pop()
-        return self._connect(node)
+            return free.pop() if free else None
 
     def _connect(self, node: Node | None) -> Any:
         address = self._resolved()
@@ -155,6 +161,8 @@ class BlockingStore:
                 node = blocking_primary(address, self.policy)
             connection = blocking_connection(address, node, self.policy, self._name)
             connection.connect()
+        except DENIAL as error:
+            raise Denied(str(error) or type(error).__name__) from error
         except (MasterNotFoundError, *TROUBLE) as error:
             raise NotSent(str(error) or type(error).__name__) from error
         return connection
@@ -176,19 +184,22 @@ class BlockingStore:
     def _resolved(self) -> Address:
         if self.address.embedded is None:
             return self.address
-        if self._lease is None:
-            self._lease = _embedded.lease(self.address.embedded)
-        return self._lease.address
+        with self._leasing:
+            if self._lease is None:
+                self._lease = _embedded.lease(self.address.embedded)
+            return self._lease.address
 
     def _after_fork(self) -> None:
-        """Sockets of the parent are not ours to speak on."""
+        """Sockets and leases of the parent are not ours to use or to end."""
         if self._pid != os.getpid():
-            self._pid, self._lock, self._free, self._lease = os.getpid(), threading.Lock(), {}, None
+            self._pid, self._free, self._lease = os.getpid(), {}, None
+            self._lock, self._leasing = threading.Lock(), threading.Lock()
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes all connections and lets the embedded server go. May be called twice."""
+        self._after_fork()
         self._closed = True
         with self._lock:
             stale = [connection for free in self._free.values() for connection in free]
@@ -204,6 +215,17 @@ class BlockingStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_quiet(connection: Any) -> bool:
+    """Whether nothing has arrived while nobody asked: an end of the connection, above all.
+
+    A command sent into a connection that the server has closed counts as lost, though it never ran.
+    """
+    try:
+        return not connection.can_read(0)
+    except TROUBLE:
+        return False
 
 
 # redis-py takes the first word off the messages of errors it knows; we read faults by that word.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.commands._command import Command, Replay, Word
-from toril.contract.errors import ReplyLost, StoreUnavailable, TorilError
+from toril.contract.errors import AccessDenied, ReplyLost, StoreUnavailable, TorilError
 from toril.store._faults import Fault, fault_of, redirection, translate
 from toril.store._slots import Node, SlotMap, route_key
 from toril.store.policy import ConnectionPolicy
@@ -48,6 +48,10 @@ class Drop:
 
 class NotSent(Exception):
     """The command never left this machine; its cause says why."""
+
+
+class Denied(NotSent):
+    """The command never left this machine, because the server does not let us in."""
 
 
 class Lost(Exception):
@@ -165,13 +169,21 @@ class _Talk:
         """The words to send, and at which places among the replies those to our commands will stand."""
         words: list[tuple[Word, ...]] = []
         replied: list[int] = []
+        taught: set[str] = set()
         for i in members:
             if self._ask_at.pop(i, None) is not None:
                 words.append(("ASKING",))
             replied.append(len(words))
-            command = self._commands[i]
-            words.append(command.eval() if i in self._as_text else command.evalsha())
+            words.append(self._spoken(i, taught))
         return words, replied
+
+    def _spoken(self, i: int, taught: set[str]) -> tuple[Word, ...]:
+        """A script's text is sent once in a write: by the next command the server knows it."""
+        command = self._commands[i]
+        if i not in self._as_text or command.script is None or command.script.sha1 in taught:
+            return command.evalsha()
+        taught.add(command.script.sha1)
+        return command.eval()
 
     # --- what came back -------------------------------------------------------------------------------------
 
@@ -181,13 +193,16 @@ class _Talk:
         wrong_server = False
         for i, reply in zip(members, replies, strict=True):
             if isinstance(reply, Exception):
-                wrong_server |= self._judge_error(i, reply) is Fault.RECONNECT
+                wrong_server |= self._judge_error(i, node, reply) is Fault.RECONNECT
             else:
                 self._results[i] = _decoded(self._commands[i], reply)
         if wrong_server:
             yield Drop(node)
 
-    def _judge_error(self, i: int, error: Exception) -> Fault | None:
+    def _judge_error(self, i: int, asked: Node | None, error: Exception) -> Fault | None:
+        if isinstance(error, Denied):
+            self._results[i] = AccessDenied(str(error))
+            return None
         if isinstance(error, NotSent):
             self._unreachable(StoreUnavailable(f"Redis cannot be reached: {error}"))
             return None
@@ -199,7 +214,7 @@ class _Talk:
             case Fault.NO_SCRIPT:
                 self._as_text.add(i)
             case Fault.MOVED | Fault.ASK:
-                self._redirect(i, error, fault)
+                self._redirect(i, asked, error, fault)
             case Fault.LATER | Fault.RECONNECT:
                 self._trouble = translate(error)
                 self._doubt_slots()
@@ -220,13 +235,13 @@ class _Talk:
             self._results[i] = lost
             self._doubt_slots()
 
-    def _redirect(self, i: int, error: Exception, fault: Fault) -> None:
+    def _redirect(self, i: int, asked: Node | None, error: Exception, fault: Fault) -> None:
         self._hops += 1
-        if self._slots is None or self._hops > MAX_HOPS * len(self._commands):
+        if self._slots is None or asked is None or self._hops > MAX_HOPS * len(self._commands):
             hint = "this is a cluster: use redis+cluster://" if self._slots is None else None
             self._results[i] = StoreUnavailable(str(error), hint=hint)
             return
-        slot, node = redirection(error)
+        slot, node = redirection(error, asked)
         if fault is Fault.ASK:
             self._ask_at[i] = node
         else:

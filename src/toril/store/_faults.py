@@ -42,7 +42,9 @@ _FAULTS = {
     "CLUSTERDOWN": Fault.LATER,
     "TRYAGAIN": Fault.LATER,
     "NOREPLICAS": Fault.LATER,
+    "MISCONF": Fault.LATER,  # the server cannot write its file and takes no changes until it can
     "READONLY": Fault.RECONNECT,
+    "UNBLOCKED": Fault.RECONNECT,  # a blocked read ended because the server became a replica
 }
 
 
@@ -75,8 +77,8 @@ def translate(error: BaseException) -> StoreError:
     return StoreError(text)
 
 
-def redirection(error: BaseException) -> tuple[int, tuple[str, int]]:
-    """The slot and the node that a MOVED or ASK reply names."""
+def redirection(error: BaseException, asked: tuple[str, int]) -> tuple[int, tuple[str, int]]:
+    """The slot and the node that a MOVED or ASK reply names; without a host it means the one that was asked."""
     _, slot, address = str(error).split(" ")[:3]
     host, _, port = address.rpartition(":")
-    return int(slot), (host, int(port))
+    return int(slot), (host or asked[0], int(port))

@@ -17,8 +17,8 @@ from typing import Any
 import hiredis
 
 from toril.commands._command import Word
-from toril.store._conversation import Lost, NotSent
-from toril.store._wire import TROUBLE
+from toril.store._conversation import Denied, Lost, NotSent
+from toril.store._wire import DENIAL, TROUBLE
 
 
 class _Exchange:
@@ -69,12 +69,19 @@ class Link(asyncio.Protocol):
         """Connects and logs in; raises `NotSent` when that fails."""
         try:
             await connection.connect()
+        except DENIAL as error:
+            await _discard(connection)
+            raise Denied(_reason(error)) from error
         except TROUBLE as error:
             await _discard(connection)
             raise NotSent(_reason(error)) from error
         except BaseException:
             await _discard(connection)
             raise
+        # What redis-py's streams were told before we take over, we shall not be told again.
+        if connection._reader.at_eof() or connection._writer.transport.is_closing():  # noqa: SLF001
+            await _discard(connection)
+            raise NotSent("the server hung up right after the login")
         return cls(connection)
 
     # --- calls ----------------------------------------------------------------------------------------------
@@ -88,12 +95,19 @@ class Link(asyncio.Protocol):
         exchange = _Exchange(self._loop.create_future(), len(words), self._loop.time() + timeout)
         self._waiting.append(exchange)
         self._transport.write(b"".join([packed(one) for one in words]))
-        if self._guard is None:
-            self._guard = self._loop.call_at(exchange.deadline, self._check_deadline)
+        self._watch(exchange.deadline)
         return await exchange.future
 
+    def _watch(self, deadline: float) -> None:
+        """One timer stands for all that wait: for the nearest of their deadlines."""
+        if self._guard is not None:
+            if self._guard.when() <= deadline:
+                return
+            self._guard.cancel()
+        self._guard = self._loop.call_at(deadline, self._check_deadline)
+
     def _check_deadline(self) -> None:
-        """Replies come in order, so the oldest exchange is the first that can be late."""
+        """Replies come in order, so one that is late holds up all behind it: the connection is given up."""
         self._guard = None
         if not self._waiting:
             return
@@ -101,7 +115,7 @@ class Link(asyncio.Protocol):
         if nearest <= self._loop.time():
             self._hang_up("no reply within the time-out")
         else:
-            self._guard = self._loop.call_at(nearest, self._check_deadline)
+            self._watch(nearest)
 
     # --- what asyncio tells us ------------------------------------------------------------------------------
 

@@ -75,7 +75,9 @@ class SlotMap:
             node = (host or asked[0], int(primary[1]))
             nodes[node] = None
             home.update(dict.fromkeys(range(int(first), int(last) + 1), node))
-        self._home, self._nodes, self.known = home, list(nodes) or list(self.seeds), bool(home)
+        # The one that answered is alive: what names no key goes there.
+        ordered = sorted(nodes, key=lambda node: node != asked)
+        self._home, self._nodes, self.known = home, ordered or list(self.seeds), bool(home)
 
     def moved(self, slot: int, node: Node) -> None:
         self._home[slot] = node

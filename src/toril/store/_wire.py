@@ -11,7 +11,7 @@ import redis
 import redis.asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
@@ -19,6 +19,8 @@ from toril.store.address import Address, Node
 from toril.store.policy import ConnectionPolicy
 
 TROUBLE = (RedisError, OSError, EOFError, TimeoutError)
+# Trouble that no further attempt will end.
+DENIAL = (AuthenticationError, AuthorizationError, NoPermissionError)
 
 
 def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retry: Any) -> dict[str, Any]:
@@ -57,14 +59,22 @@ def blocking_connection(
     return cls(**place, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
 
 
-def _sentinel_settings(policy: ConnectionPolicy) -> dict[str, Any]:
-    return {"socket_connect_timeout": policy.connect_timeout, "socket_timeout": policy.command_timeout}
+def _sentinel_settings(address: Address, policy: ConnectionPolicy) -> dict[str, Any]:
+    login = {name: value for name, value in address.sentinel_login.items() if name != "db"}
+    if not address.tls:
+        login = {name: value for name, value in login.items() if not name.startswith("ssl_")}
+    return {
+        **login,
+        "ssl": address.tls,
+        "socket_connect_timeout": policy.connect_timeout,
+        "socket_timeout": policy.command_timeout,
+    }
 
 
 async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
     seeds: Any = redis_asyncio.sentinel.Sentinel
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(policy))
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(address, policy))
     try:
         host, port = await sentinel.discover_master(address.service)
     finally:
@@ -76,7 +86,7 @@ async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
 def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
     seeds: Any = Sentinel
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(policy))
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(address, policy))
     try:
         host, port = sentinel.discover_master(address.service)
     finally:
@@ -86,6 +96,7 @@ def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
 
 
 __all__ = [
+    "DENIAL",
     "TROUBLE",
     "MasterNotFoundError",
     "async_connection",

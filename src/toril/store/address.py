@@ -2,8 +2,8 @@
 
     redis://[[user]:password@]host[:port][/db]      rediss:// the same over TLS, certificates verified
     unix://[[user]:password@]/path/to.sock[?db=n]
-    redis+sentinel://[password@]host:port,host:port/service[/db]
-    redis+cluster://[password@]host:port,host:port  rediss+cluster:// the same over TLS
+    redis+sentinel://[[user]:password@]host:port,host:port/service[/db][?sentinel_password=…]
+    redis+cluster://[[user]:password@]host:port,host:port      rediss+… the same over TLS
     embedded:  embedded:/folder                     the server that toril starts by itself
 
 Guarantee: neither `repr` nor `str` of an address, nor any error raised here, holds a password.
@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from toril.contract.errors import InvalidOption, redact
 
@@ -38,6 +38,7 @@ class Address:
     service: str | None = None
     embedded: str | None = None  # the data folder of the embedded server
     login: Mapping[str, Any] = field(default_factory=dict, repr=False)  # db, username, password, ssl_*…
+    sentinel_login: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the same for the sentinels
 
     @property
     def label(self) -> str:
@@ -74,7 +75,7 @@ def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) ->
 def _from_url(url: str) -> Address:
     if url.startswith("embedded:"):
         return Address(embedded=url.removeprefix("embedded:") or "./.toril")
-    parts = urlsplit(url)
+    parts = _split(url)
     scheme, _, kind = parts.scheme.partition("+")
     if scheme == "unix" and not kind:
         return _unix(parts.path, parts.username, parts.password, parts.query)
@@ -97,8 +98,29 @@ def _from_url(url: str) -> Address:
         nodes=nodes,
         tls=scheme == "rediss",
         service=service,
-        login=login,
+        **_logins(login),
     )
+
+
+def _logins(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts what opens the server from what opens the sentinels; certificates are the same for both."""
+    login = {name: value for name, value in found.items() if not name.startswith("sentinel_")}
+    sentinel = {name: value for name, value in found.items() if name.startswith("ssl_")}
+    for name in ("username", "password"):
+        if f"sentinel_{name}" in found:
+            sentinel[name] = found[f"sentinel_{name}"]
+    return {"login": login, "sentinel_login": sentinel}
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # Its text may repeat a part of the URL, and that part may be the password.
+        raise InvalidOption("redis", "is not a URL", _REMEDY) from None
+    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+        problem = 'has an "@" after the host: a sign in the password ends the host too early'
+        raise InvalidOption("redis", problem, "write / as %2F, ? as %3F, # as %23 and @ as %40 in passwords")
+    return parts
 
 
 def _unix(path: str, username: str | None, password: str | None, query: str) -> Address:
@@ -127,7 +149,17 @@ def _credentials(userinfo: str) -> dict[str, Any]:
 
 # Parameters that make sense to a connection; the policy sets time-outs and retries.
 _TEXT_PARAMETERS = frozenset(
-    {"username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"}
+    [
+        "username",
+        "password",
+        "sentinel_username",
+        "sentinel_password",
+        "ssl_ca_certs",
+        "ssl_ca_path",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_cert_reqs",
+    ]
 )
 _FLAGS = frozenset({"ssl_check_hostname"})
 
@@ -160,8 +192,9 @@ def _nodes(hosts: str, default_port: int) -> tuple[Node, ...]:
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdigit() or (what == "port" and not 0 < int(text) < 65536):
-        raise InvalidOption("redis", f"has {text!r} where a {what} number belongs", _REMEDY)
+    if not (text.isascii() and text.isdigit()) or (what == "port" and not 0 < int(text) < 65536):
+        # The text is not repeated: it may be a part of the password.
+        raise InvalidOption("redis", f"has no number where the {what}'s belongs", _REMEDY)
     return int(text)
 
 
@@ -191,8 +224,9 @@ def _from_client(client: Any) -> Address:
             kind="sentinel",
             nodes=seeds,
             service=pool.service_name,
-            tls=_is_tls(settings),
+            tls=_is_tls(settings) or "SSL" in pool.connection_class.__name__,
             login=_lent(settings),
+            sentinel_login=_lent(sentinel.sentinels[0].connection_pool.connection_kwargs),
         )
     tls = _is_tls(settings) or "SSL" in pool.connection_class.__name__
     if settings.get("path"):
@@ -202,7 +236,7 @@ def _from_client(client: Any) -> Address:
 
 
 def _is_tls(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("ssl"))
+    return bool(settings.get("ssl")) or "SSL" in getattr(settings.get("connection_class"), "__name__", "")
 
 
 def _lent(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,9 @@ class Side(Protocol):
 
     def add(self, jobs: Sequence[JobToAdd]) -> list[str | TorilError]: ...
 
-    def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> Harvest: ...
+    def settle(
+        self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int
+    ) -> Harvest: ...
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]: ...
 
@@ -105,9 +107,7 @@ class OneByOne:
                 basket.open = False
         return Harvest(verdicts, basket.jobs, basket.limited_ms, basket.next_at_ms, basket.refused)
 
-    def _settle_one(
-        self, one: Settlement, basket: _Basket, pickup: Pickup, now_ms: int
-    ) -> TorilError | None:
+    def _settle_one(self, one: Settlement, basket: _Basket, pickup: Pickup, now_ms: int) -> TorilError | None:
         command = settle_one(self.keys, one, now_ms=now_ms, fetch=basket.open)
         try:
             reply = run(self.client, command)
@@ -127,9 +127,7 @@ class OneByOne:
             self.client.set(self.keys.lock(reply[1].decode()), pickup.token, px=pickup.lock_ms)
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]:
-        command = locks.sweep_at_once(
-            self.keys, max_stalled=max_stalled, now_ms=now_ms, interval_ms=SWEEP_MS
-        )
+        command = locks.sweep_at_once(self.keys, max_stalled=max_stalled, now_ms=now_ms, interval_ms=SWEEP_MS)
         moved: list[str] = run(self.client, command)
         return moved
 

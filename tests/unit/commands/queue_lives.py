@@ -47,7 +47,15 @@ PICKS = st.integers(0, 31)
 RARELY = st.sampled_from([False, False, False, False, True])
 SPANS = st.sampled_from([10_000, 20_000, 40_000, 120_000])
 KEEPS = st.sampled_from(
-    [{"count": -1}, {"count": -1}, {"count": 0}, {"count": 1}, {"count": 2}, {"age": 10}, {"age": 60, "count": 2}]
+    [
+        {"count": -1},
+        {"count": -1},
+        {"count": 0},
+        {"count": 1},
+        {"count": 2},
+        {"age": 10},
+        {"age": 60, "count": 2},
+    ]
 )
 LIMITS = st.sampled_from([None, None, None, {"max": 2, "duration": 20_000}])
 PARENT_FLAGS = st.sampled_from([{}, {"fpof": True}, {"cpof": True}, {"idof": True}, {"rdof": True}])
@@ -129,7 +137,11 @@ class QueueLife(RuleBasedStateMachine):
     def known(self) -> list[str]:
         base = self.keys.base
         found = (key.decode().removeprefix(base) for key in self.reference.client.keys(f"{base}*"))
-        jobs = {key for key in found if key[0] in "j0123456789p" and ":" not in key and key not in ("pc", "paused")}
+        jobs = {
+            key
+            for key in found
+            if key[0] in "j0123456789p" and ":" not in key and key not in ("pc", "paused")
+        }
         return sorted(jobs - {"prioritized"})
 
     def any_job(self, pick: int) -> str:
@@ -150,8 +162,12 @@ class QueueLife(RuleBasedStateMachine):
         ]
         self.same(lambda side: side.add(jobs), _answers)
 
-    @rule(children=st.lists(OPTIONS | PLAIN, min_size=1, max_size=3), flags=PARENT_FLAGS, parent=OPTIONS | PLAIN)
-    def add_flow(self, children: list[dict[str, Any]], flags: dict[str, bool], parent: dict[str, Any]) -> None:
+    @rule(
+        children=st.lists(OPTIONS | PLAIN, min_size=1, max_size=3), flags=PARENT_FLAGS, parent=OPTIONS | PLAIN
+    )
+    def add_flow(
+        self, children: list[dict[str, Any]], flags: dict[str, bool], parent: dict[str, Any]
+    ) -> None:
         self.serial += 1
         parent_id = f"p{self.serial}"
         jobs = [self._job(parent_id, parent, waits_for_children=True)]
