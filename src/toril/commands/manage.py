@@ -6,10 +6,11 @@ Guarantee: a refusal is raised as an error of our tree, never returned as a numb
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from toril.commands._command import Command, Replay, call, plain
-from toril.commands._library import official
+from toril.commands._library import official, own
 from toril.contract.errors import JobLocked, obliterate_refusal, refusal
 from toril.contract.keys import QueueKeys
 
@@ -172,7 +173,7 @@ def resume(keys: QueueKeys) -> Command[None]:
 
 def _pause_or_resume(keys: QueueKeys, source: str, target: str, word: str) -> Command[None]:
     return call(
-        official("pause"),
+        own("pause"),
         (source, target, keys.meta, keys.prioritized, keys.events, keys.delayed, keys.marker),
         [word],
         _nothing,
@@ -286,3 +287,28 @@ def hold_rate(keys: QueueKeys, span_ms: int) -> Command[None]:
 
 def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
     return plain(int, "XTRIM", keys.events, "MAXLEN", "~", max_len)
+
+
+def release_rate(keys: QueueKeys) -> Command[None]:
+    """Opens the queue to pickups at once, whatever was counted."""
+    return plain(_nothing, "DEL", keys.limiter)
+
+
+def delete_keys(names: Sequence[str]) -> Command[int]:
+    """Removes keys of one slot without blocking the server."""
+    return plain(int, "UNLINK", *names)
+
+
+def ask_to_cancel(keys: QueueKeys, job_id: str, reason: str, life_ms: int) -> Command[None]:
+    """Leaves word for the worker that runs a job."""
+    return plain(_nothing, "SET", cancel_key(keys, job_id), reason, "PX", life_ms)
+
+
+def forget_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
+    """Takes the word back."""
+    return plain(_nothing, "DEL", cancel_key(keys, job_id))
+
+
+def cancel_key(keys: QueueKeys, job_id: str) -> str:
+    """Where a worker looks whether somebody wants a job of his to end; the value is the reason."""
+    return keys.toril(f"cancel:{job_id}")
