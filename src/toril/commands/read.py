@@ -6,6 +6,7 @@ Guarantee: nothing here changes a queue, so every command may be repeated.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,6 +36,29 @@ def get_counts(keys: QueueKeys) -> Command[dict[str, int]]:
 
 def _by_state(reply: list[int]) -> dict[str, int]:
     return dict(zip(COUNTED_STATES, reply, strict=True))
+
+
+def lengths(keys: QueueKeys) -> tuple[Command[int], ...]:
+    """How much each state holds, one plain command for each: works also where the keys are in different slots."""
+    lists = (keys.wait, keys.paused, keys.active)
+    sets = (keys.prioritized, keys.delayed, keys.waiting_children, keys.completed, keys.failed)
+    return (*(plain(int, "LLEN", key) for key in lists), *(plain(int, "ZCARD", key) for key in sets))
+
+
+def count_until(keys: QueueKeys, state: Literal["failed", "completed"], until_ms: int | None) -> Command[int]:
+    """How many jobs of a final state ended by then."""
+    return plain(int, "ZCOUNT", keys.base + state, "-inf", "+inf" if until_ms is None else until_ms)
+
+
+def scan_own(keys: QueueKeys, cursor: str) -> Command[tuple[str, list[str]]]:
+    """A step of the search for keys of our own; the cursor of the last step is `0`."""
+    pattern = re.sub(r"([\\\[\]*?^])", r"\\\1", keys.toril("")) + "*"
+    words = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+    return Command(words, _scanned, keys=(keys.meta,), replay=Replay.SAFE)
+
+
+def _scanned(reply: list[Any]) -> tuple[str, list[str]]:
+    return reply[0].decode(), [one.decode() for one in reply[1]]
 
 
 def get_ranges(
@@ -217,6 +241,21 @@ def _string_map(reply: Any) -> dict[str, str]:
     return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
 
 
+def is_paused(keys: QueueKeys) -> Command[bool]:
+    """Whether workers leave the queue alone: the field's presence says so, not its value."""
+    return plain(bool, "HEXISTS", keys.meta, "paused")
+
+
+def get_deduplication_job_id(keys: QueueKeys, deduplication_id: str) -> Command[str | None]:
+    """The job that stands for this id, if one does."""
+    return plain(_text_or_none, "GET", keys.deduplication(deduplication_id))
+
+
+def is_maxed(keys: QueueKeys) -> Command[bool]:
+    """Whether as many jobs are active as the queue's concurrency allows."""
+    return call(official("isMaxed"), (keys.meta, keys.active), [], bool, Replay.SAFE)
+
+
 def get_rate_limit_ttl(keys: QueueKeys, max_jobs: int | None = None) -> Command[int]:
     return call(official("getRateLimitTtl"), (keys.limiter, keys.meta), [max_jobs or "0"], int, Replay.SAFE)
 
@@ -297,8 +336,9 @@ def _info(reply: Any) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def client_list() -> Command[list[dict[str, str]]]:
-    return plain(_clients, "CLIENT", "LIST")
+def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
+    """Who is connected; on a cluster, to the node that holds the key `near`."""
+    return Command(("CLIENT", "LIST"), _clients, keys=(near,) if near else (), replay=Replay.SAFE)
 
 
 def _clients(reply: Any) -> list[dict[str, str]]:

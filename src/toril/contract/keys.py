@@ -40,6 +40,13 @@ def has_hash_tag(key: str) -> bool:
     return start >= 0 and key.find("}", start + 1) > start + 1
 
 
+def hash_tag_of(key: str) -> str:
+    """The part of `key` that a cluster hashes: what stands in its first braces, or all of it."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    return key[start + 1 : end] if start >= 0 and end > start + 1 else key
+
+
 def check_text(field_name: str, value: object) -> str:
     """`value` if it is a short, printable, encodable, non-empty string."""
     if not isinstance(value, str):
@@ -249,7 +256,7 @@ class ListKeys:
     base: str = field(init=False, repr=False)
     queue: str = field(init=False, repr=False)  # LIST of envelopes
     scheduled: str = field(init=False, repr=False)  # ZSET of envelopes, score = due time
-    dlq: str = field(init=False, repr=False)  # LIST of dead letters
+    dlq: str = field(init=False, repr=False)  # STREAM of dead letters, each entry one field `envelope`
 
     def __post_init__(self) -> None:
         base = _purpose_base("queue", self.purpose, self.prefix, self.env, self.hash_tag)

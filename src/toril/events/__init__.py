@@ -1,1 +1,9 @@
-"""Typed, resumable, gap-aware events of a queue."""
+"""What happens in a queue, as it happens: typed, resumable, aware of gaps."""
+
+from __future__ import annotations
+
+from toril.events._finishes import FinishWatch
+from toril.events._stream import EventStream, Gap
+from toril.events.queue_events import QueueEvents
+
+__all__ = ["EventStream", "FinishWatch", "Gap", "QueueEvents"]

@@ -1,0 +1,134 @@
+"""Waiting for jobs to end.
+
+Guarantee: an end is never missed: a waiter first has its place among the events and then asks whether the job has
+ended already. One reading of the events serves all waiters of a queue; it begins with the first and ends some time
+after the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from toril.commands.read import Finished, finish_of_event, is_finished
+from toril.contract.errors import Closed, TorilError
+from toril.contract.event import Event
+from toril.contract.keys import QueueKeys
+from toril.events._stream import EventStream, Gap
+from toril.store import AsyncStore
+
+# How long the reading outlives its last waiter; whoever waits for one job after another keeps it going.
+_LINGER_SECONDS = 5.0
+
+
+class FinishWatch:
+    """Tells waiters how their jobs ended."""
+
+    __slots__ = ("_closed", "_keys", "_opening", "_store", "_stream", "_task", "_waiters")
+
+    def __init__(self, store: AsyncStore, keys: QueueKeys) -> None:
+        self._store = store
+        self._keys = keys
+        self._waiters: dict[str, set[asyncio.Future[Finished]]] = {}
+        self._stream: EventStream | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def wait(self, job_id: str, timeout: float | None = None) -> Finished:
+        """How a job ended; raises `TimeoutError` when it did not in time."""
+        if self._closed:
+            raise Closed("the queue was closed")
+        future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, set()).add(future)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._start()
+                finish = await self._store.run(is_finished(self._keys, job_id))
+                return finish if finish.state != "pending" else await future
+        except TimeoutError:
+            raise TimeoutError(f"job {job_id} did not finish within {timeout:g} s") from None
+        finally:
+            self._forget(job_id, future)
+
+    def _forget(self, job_id: str, future: asyncio.Future[Finished]) -> None:
+        future.cancel()
+        waiters = self._waiters.get(job_id)
+        if waiters is not None:
+            waiters.discard(future)
+            if not waiters:
+                del self._waiters[job_id]
+
+    async def _start(self) -> None:
+        if self._stream is None:
+            self._stream = EventStream(
+                self._store, self._keys, "$", block=_LINGER_SECONDS, derive_retries=False
+            )
+            self._opening = asyncio.create_task(self._open(self._stream), name="toril-finishes-open")
+        if self._opening is not None:
+            # Shielded: many wait for one opening, and one of them giving up must not spoil it for the rest.
+            await asyncio.shield(self._opening)
+
+    async def _open(self, stream: EventStream) -> None:
+        try:
+            await stream.open()
+        except TorilError:
+            self._stream = None
+            raise
+        self._task = asyncio.create_task(self._watch(stream), name=f"toril-finishes-{self._keys.name}")
+
+    async def _watch(self, stream: EventStream) -> None:
+        silent = 0
+        try:
+            while not stream.closed:
+                batch = await stream.next_batch()
+                silent = 0 if batch else silent + 1
+                self._tell(batch)
+                if any(isinstance(one, Gap) for one in batch) or (silent > 1 and self._waiters):
+                    await self._ask_for_all()
+                # Two silences: the first is the look before the wait, the second the wait itself.
+                if silent > 1 and not self._waiters:
+                    return
+        finally:
+            self._stream = self._opening = None
+            await stream.close()
+
+    def _tell(self, batch: Sequence[Event | Gap]) -> None:
+        for event in batch:
+            if event.job_id in self._waiters and isinstance(event, Event):
+                self._settle(event.job_id, _finish(event))
+
+    def _settle(self, job_id: str, finish: Finished | None) -> None:
+        if finish is None or finish.state == "pending":
+            return
+        for future in self._waiters.get(job_id, ()):
+            if not future.done():
+                future.set_result(finish)
+
+    async def _ask_for_all(self) -> None:
+        """After a gap, or a long silence: events may have been lost, the jobs themselves know."""
+        job_ids = list(self._waiters)
+        found = await self._store.run_many([is_finished(self._keys, job_id) for job_id in job_ids])
+        for job_id, finish in zip(job_ids, found, strict=True):
+            if isinstance(finish, Finished):
+                self._settle(job_id, finish)
+
+    async def close(self) -> None:
+        """Ends the reading; those who still wait get `Closed`."""
+        self._closed = True
+        for waiters in self._waiters.values():
+            for future in waiters:
+                if not future.done():
+                    future.set_exception(Closed("the queue was closed while a job was waited for"))
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._stream is not None:
+            await self._stream.close()
+        if self._task is not None:
+            await self._task
+
+
+def _finish(event: Event) -> Finished | None:
+    return finish_of_event(
+        event.job_id or "", {**event.fields, "event": event.type, "jobId": event.job_id or ""}
+    )

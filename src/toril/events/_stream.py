@@ -1,0 +1,239 @@
+"""One reading of a queue's event stream, from an id onwards.
+
+Guarantee: events come in order and once; entries that the server trimmed before we read them are reported as a `Gap`,
+never skipped in silence; after a lost connection the reading goes on at the same place, asked for ever more rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from toril.commands.read import Entry, read_events
+from toril.commands.streams import Page, follow
+from toril.contract.errors import Closed, StoreUnavailable
+from toril.contract.event import Event, RetryDeriver
+from toril.contract.keys import QueueKeys, client_name
+from toril.store import AsyncStore, Reader
+
+logger = logging.getLogger("toril.events")
+
+PAGE: Final = 500  # entries in one reply: some 100 kB, a few milliseconds of our time
+BLOCK_SECONDS: Final = 10.0  # as long as Node's; a connection that died silently is noticed after it
+BEGINNING: Final = "0-0"
+_UNBLOCK_SECONDS: Final = 1.0  # a server that does not let go within it is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Events are missing: they were trimmed, or the stream was deleted, before they could be read.
+
+    The state of jobs is in their hashes: whoever keeps books from events should look there now.
+    """
+
+    after: str  # the last event before the gap
+    id: str  # the first event after it
+    missed: int | None  # how many are missing; None when nobody can tell
+
+    type: str = "gap"  # so that a gap can stand among events
+    job_id: str | None = None
+
+
+class EventStream:
+    """Reads one queue's events after `after`: an id, `0` for all that is left, `$` for what happens from now on."""
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: QueueKeys,
+        after: str = "$",
+        *,
+        block: float = BLOCK_SECONDS,
+        derive_retries: bool = True,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._block = block
+        self._place = Place(after)
+        self._deriver = RetryDeriver() if derive_retries else None
+        self._caught_up = False
+        self._resources = AsyncExitStack()
+        self._reader: Reader | None = None
+        self._idle = asyncio.Event()  # no read is in flight
+        self._idle.set()
+        self._attempt = 0
+        self._end = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._end.is_set()
+
+    @property
+    def last_id(self) -> str:
+        """Where the reading stands: another stream that is given this id goes on from here."""
+        return self._place.id
+
+    async def open(self) -> None:
+        """Finds its place: from here on nothing is missed. Raises when the server cannot be reached."""
+        if not self._place.known:
+            page = await self._store.run(follow(self._keys.events, BEGINNING, 0))
+            self._place.settle(page)
+
+    async def next_batch(self) -> Sequence[Event | Gap]:
+        """Events that are there or come while we wait; empty when none came in time, or after `close`."""
+        while not self._end.is_set():
+            try:
+                batch = await self._next()
+            except StoreUnavailable as error:
+                await self._step_back(error)
+                continue
+            except Closed:
+                if not self._end.is_set():
+                    raise
+            self._attempt = 0
+            return batch
+        return ()
+
+    async def _next(self) -> Sequence[Event | Gap]:
+        await self.open()
+        if self._caught_up:
+            self._caught_up = False  # What we wait for may be the first of many.
+            return self._derived(await self._wait())
+        batch = self._take(await self._look())
+        if not batch:
+            self._caught_up = True
+            # Nobody will say any more why a job went back to waiting.
+            return list(self._deriver.flush()) if self._deriver is not None else ()
+        return batch
+
+    async def _look(self) -> Page:
+        count_before = self._place.seen is None
+        return await self._store.run(follow(self._keys.events, self.last_id, PAGE, count_before=count_before))
+
+    def _take(self, page: Page) -> list[Event | Gap]:
+        gap = self._place.gap(page)
+        events = [_event(entry) for entry in page.entries]
+        self._place.advance(page)
+        return [gap, *self._derived(events)] if gap is not None else list(self._derived(events))
+
+    async def _wait(self) -> list[Event]:
+        """Blocks for new entries, which the server hands over as they are added."""
+        reader = await self._opened_reader()
+        command = read_events([self._keys], [self.last_id], block_ms=int(self._block * 1000), count=PAGE)
+        self._idle.clear()
+        try:
+            entries = (await reader.run(command, self._block)).get(self._keys.events, [])
+        finally:
+            self._idle.set()
+        self._place.pass_by(entries)
+        return [_event(entry) for entry in entries]
+
+    def _derived(self, events: Sequence[Event]) -> Sequence[Event]:
+        return events if self._deriver is None else list(self._deriver.feed(events))
+
+    async def _opened_reader(self) -> Reader:
+        if self._reader is None:
+            name = client_name(self._keys, "events")
+            self._reader = await self._resources.enter_async_context(self._store.reader(name=name))
+        return self._reader
+
+    async def _step_back(self, error: StoreUnavailable) -> None:
+        delay = self._store.policy.delay_before(self._attempt)
+        self._attempt += 1
+        logger.warning("events of %s: %s; next attempt in %.1f s", self._keys.name, error, delay)
+        self._caught_up = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._end.wait()
+
+    async def close(self) -> None:
+        """Ends the reading; whoever waits in `next_batch` gets an empty one."""
+        self._end.set()
+        if self._reader is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_UNBLOCK_SECONDS):
+                    await self._reader.unblock()
+                    await self._idle.wait()
+        await self._resources.aclose()
+
+
+class Place:
+    """Where a reading stands in a stream: an id, and how many entries were ever added up to it."""
+
+    __slots__ = ("_given", "id", "seen")
+
+    def __init__(self, given: str) -> None:
+        self._given = given
+        self.id = _full_id(given) if given != "$" else given
+        # None: not known, because the server does not count or because we were only given an id.
+        self.seen: int | None = 0 if self.id == BEGINNING else None
+
+    @property
+    def known(self) -> bool:
+        return self.id != "$"
+
+    def settle(self, page: Page) -> None:
+        """Takes the end of the stream as its place."""
+        self.id, self.seen = page.state.last_id, page.state.added
+
+    def gap(self, page: Page) -> Gap | None:
+        """What is missing between this place and the page that was read after it."""
+        state, trimmed = page.state, page.trimmed
+        if state.added is not None and self.seen is not None and state.added < self.seen:
+            # The stream is younger than our reading: it was deleted, and with it whatever we had not read.
+            self.seen = 0
+            return Gap(self.id, state.first_id or state.last_id, None)
+        if state.first_id is None or not _is_later(state.first_id, self.id):
+            return None
+        if trimmed is None or self.seen is None:
+            return Gap(self.id, state.first_id, None) if self.id != BEGINNING else None
+        missed = trimmed - self.seen
+        return Gap(self.id, state.first_id, missed) if missed > 0 else None
+
+    def advance(self, page: Page) -> None:
+        """Moves to the end of a page."""
+        self._count(page)
+        if page.entries:
+            self.id = page.entries[-1][0]
+
+    def _count(self, page: Page) -> None:
+        added, trimmed = page.state.added, page.trimmed
+        if added is None or trimmed is None:
+            self.seen = None
+        elif len(page.entries) < PAGE:
+            self.seen = added  # The page reaches the end of the stream.
+        elif self.seen is None:
+            self.seen = trimmed + (page.before or 0) + len(page.entries)
+        else:
+            # Entries that were trimmed before we came count as passed: the gap has been reported.
+            self.seen = max(self.seen, trimmed if _is_later(page.state.first_id or "", self.id) else 0)
+            self.seen += len(page.entries)
+
+    def pass_by(self, entries: Sequence[Entry]) -> None:
+        """Moves over entries that followed without a gap."""
+        if entries:
+            self.id = entries[-1][0]
+            if self.seen is not None:
+                self.seen += len(entries)
+
+
+def _event(entry: Entry) -> Event:
+    return Event.from_entry(entry[0], entry[1])
+
+
+def _full_id(given: str) -> str:
+    return given if "-" in given else f"{given}-0"
+
+
+def _is_later(one: str, other: str) -> bool:
+    return _parts(one) > _parts(other)
+
+
+def _parts(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds or 0), int(sequence or 0)

@@ -1,0 +1,180 @@
+"""QueueEvents: everything that happens in a queue, for whoever wants to know.
+
+Guarantee: from the moment it is entered no event is missed without a `Gap` that says so. Every iteration is a reading
+of its own from the same place; callbacks share one. An error in a callback is logged and stops nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self, TypeAlias
+
+from toril.contract.errors import Closed, InvalidOption
+from toril.contract.event import KNOWN_EVENTS, Event
+from toril.contract.keys import QueueKeys
+from toril.events._stream import EventStream, Gap
+from toril.store import AsyncStore, ConnectionPolicy
+
+logger = logging.getLogger("toril.events")
+
+Callback: TypeAlias = Callable[[Any], Awaitable[Any] | Any]
+"""Called with an `Event` (a `Gap` for "gap"); a plain function or a coroutine function."""
+
+_TYPES = frozenset({*KNOWN_EVENTS, "retry", "gap", "*"})
+
+
+class QueueEvents:
+    """Events of one queue, by iteration or by callbacks.
+
+    async with QueueEvents("emails") as events:
+        events.on("completed", lambda event: print(event.job_id, event.returnvalue))
+        async for event in events: ...
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        last_id: str = "$",
+        policy: ConnectionPolicy | None = None,
+        derive_retries: bool = True,
+    ) -> None:
+        self._store = AsyncStore(redis, policy=policy)
+        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
+        self._start_at = last_id
+        self._derive_retries = derive_retries
+        self._streams: set[EventStream] = set()
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._calling: asyncio.Task[None] | None = None
+        self._called_up_to: EventStream | None = None
+        self._opened = False
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    @property
+    def last_id(self) -> str:
+        """The last event that callbacks have seen; without callbacks, where iterations begin."""
+        return self._called_up_to.last_id if self._called_up_to is not None else self._start_at
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects and fixes the place from which events count. Entering does it, too."""
+        if self._closed:
+            raise Closed("these queue events were closed")
+        if not self._opened:
+            stream = self._stream()
+            await stream.open()
+            self._start_at, self._opened = stream.last_id, True
+        self._call_if_wanted()
+
+    async def close(self) -> None:
+        """Ends all readings and closes the connections. May be called twice."""
+        self._closed = True
+        for stream in list(self._streams):
+            await stream.close()
+        if self._calling is not None:
+            await self._calling
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _stream(self) -> EventStream:
+        return EventStream(self._store, self.keys, self._start_at, derive_retries=self._derive_retries)
+
+    # --- iteration ------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Event | Gap]:
+        return self.follow()
+
+    def follow(self, last_id: str | None = None) -> EventIterator:
+        """Events after an id; without one, after the place where we were opened."""
+        stream = self._stream() if last_id is None else self._stream_after(last_id)
+        return EventIterator(self, stream)
+
+    def _stream_after(self, last_id: str) -> EventStream:
+        return EventStream(self._store, self.keys, last_id, derive_retries=self._derive_retries)
+
+    # --- callbacks ------------------------------------------------------------------------------------------
+
+    def on(self, event: str, callback: Callback) -> Callback:
+        """Calls back on each event of a type: `completed`, `failed`, … `retry`, `gap`, or `*` for all."""
+        if event not in _TYPES:
+            raise InvalidOption(
+                "event", f"{event!r} is not known", f"choose one of {', '.join(sorted(_TYPES))}"
+            )
+        self._callbacks.setdefault(event, []).append(callback)
+        if self._opened:
+            self._call_if_wanted()
+        return callback
+
+    def off(self, event: str, callback: Callback) -> None:
+        """Calls back no more."""
+        callbacks = self._callbacks.get(event, [])
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    def _call_if_wanted(self) -> None:
+        if self._callbacks and self._calling is None and not self._closed:
+            self._called_up_to = stream = self._stream()
+            self._streams.add(stream)
+            self._calling = asyncio.create_task(self._call(stream), name=f"toril-events-{self.name}")
+
+    async def _call(self, stream: EventStream) -> None:
+        while not stream.closed:
+            for event in await stream.next_batch():
+                for callback in (*self._callbacks.get(event.type, ()), *self._callbacks.get("*", ())):
+                    await _contained(callback, event)
+
+
+async def _contained(callback: Callback, event: Event | Gap) -> None:
+    try:
+        result = callback(event)
+        if inspect.isawaitable(result):
+            await result
+    except Exception:
+        logger.exception("a callback for %s events failed", event.type)
+
+
+class EventIterator:
+    """One iteration over a queue's events. Closed with its `QueueEvents`, or before by `aclose`."""
+
+    def __init__(self, owner: QueueEvents, stream: EventStream) -> None:
+        self._owner = owner
+        self._stream = stream
+        self._ready: deque[Event | Gap] = deque()
+        owner._streams.add(stream)  # noqa: SLF001  # the two classes are one thing
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event | Gap:
+        while not self._ready:
+            if self._stream.closed:
+                raise StopAsyncIteration
+            self._ready.extend(await self._stream.next_batch())
+        return self._ready.popleft()
+
+    async def aclose(self) -> None:
+        """Ends this iteration and its connection."""
+        self._owner._streams.discard(self._stream)  # noqa: SLF001
+        await self._stream.close()

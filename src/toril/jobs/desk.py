@@ -1,0 +1,44 @@
+"""What all jobs of one queue share: a store, the keys, the payload's model.
+
+Guarantee: a desk is immutable and made once for each queue or worker, so that a job costs no more than its own fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toril.contract.codec import PayloadCodec
+from toril.contract.keys import QueueKeys
+from toril.events import FinishWatch
+from toril.store import AsyncStore, BlockingStore
+
+KEEP_LOGS: Final = 1000  # the data model's limit; a job's own `keep_logs` comes first
+
+
+@dataclass(frozen=True, slots=True)
+class JobDesk:
+    """For jobs in an event loop. `close` it with its owner."""
+
+    store: AsyncStore
+    keys: QueueKeys
+    payload: PayloadCodec[Any] | None = None
+    keep_logs: int = KEEP_LOGS
+    finishes: FinishWatch = field(init=False)  # connects when the first job is waited for
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finishes", FinishWatch(self.store, self.keys))
+
+    async def close(self) -> None:
+        """Ends what waits for jobs; the store belongs to the owner of the desk."""
+        await self.finishes.close()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingDesk:
+    """For jobs in threads and processes."""
+
+    store: BlockingStore
+    keys: QueueKeys
+    payload: PayloadCodec[Any] | None = None
+    keep_logs: int = KEEP_LOGS

@@ -1,0 +1,69 @@
+"""What the parts of `Queue` share."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from toril.commands import read
+from toril.commands._command import Command
+from toril.contract.errors import Closed, TorilError
+from toril.contract.keys import QueueKeys
+from toril.contract.record import JobRecord
+from toril.jobs import Job, JobDesk
+from toril.jobs._face import T
+from toril.store import AsyncStore
+
+V = TypeVar("V")
+
+# Jobs read in one pipeline: a reply of some hundred kilobytes for usual payloads.
+JOBS_AT_ONCE = 200
+
+
+class QueuePart(Generic[T]):
+    """A store, the keys, and how commands are run on them."""
+
+    keys: QueueKeys
+    _store: AsyncStore
+    _desk: JobDesk
+    _closed: bool
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    async def _prepared(self) -> int:
+        """Makes sure that the queue is open; the server's time."""
+        raise NotImplementedError
+
+    async def _run(self, command: Command[V]) -> V:
+        if self._closed:
+            raise Closed(f"queue {self.name!r} was closed")
+        await self._prepared()
+        return await self._store.run(command)
+
+    async def _run_all(self, *commands: Command[Any]) -> list[Any]:
+        """All values of a pipeline; the first error is raised."""
+        if self._closed:
+            raise Closed(f"queue {self.name!r} was closed")
+        await self._prepared()
+        return self._values(await self._store.run_many(commands))
+
+    @staticmethod
+    def _values(results: list[Any]) -> list[Any]:
+        for result in results:
+            if isinstance(result, TorilError):
+                raise result
+        return results
+
+    async def _jobs(self, ids: list[str]) -> list[Job[T]]:
+        """Jobs by id, in order; those that vanished meanwhile are left out."""
+        jobs: list[Job[T]] = []
+        for start in range(0, len(ids), JOBS_AT_ONCE):
+            part = ids[start : start + JOBS_AT_ONCE]
+            hashes = await self._run_all(*(read.get_job(self.keys, job_id) for job_id in part))
+            jobs += (
+                Job(JobRecord.from_flat(job_id, flat), self._desk)
+                for job_id, flat in zip(part, hashes, strict=True)
+                if flat
+            )
+        return jobs

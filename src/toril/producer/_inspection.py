@@ -1,0 +1,182 @@
+"""Looking at a queue.
+
+Guarantee: nothing here changes a job. Lists are what was there at one moment; a job that is removed between the look
+at the list and the look at the job is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toril.commands import read
+from toril.commands.read import Metrics
+from toril.contract.keys import client_name
+from toril.contract.options import RateLimit
+from toril.contract.record import JobRecord
+from toril.contract.state import COUNTED_STATES, JobCounts, JobState
+from toril.jobs import Job
+from toril.jobs._face import T
+from toril.producer._base import QueuePart
+
+
+@dataclass(frozen=True, slots=True)
+class JobLogs:
+    """Some lines of a job's log, and how many there are in all."""
+
+    lines: list[str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedWorker:
+    """A worker, of any client library, as its connection shows it."""
+
+    worker_id: str | None  # None: the worker did not give a name
+    address: str
+    age: int  # seconds since it connected
+    idle: int  # seconds since it last said something
+    client: dict[str, str]  # everything that CLIENT LIST says
+
+
+class Inspection(QueuePart[T]):
+    """Reads jobs, counts and figures."""
+
+    async def get_job(self, job_id: str) -> Job[T] | None:
+        """A job by its id; None when there is none."""
+        flat = await self._run(read.get_job(self.keys, job_id))
+        return Job(JobRecord.from_flat(job_id, flat), self._desk) if flat else None
+
+    async def get_jobs(
+        self,
+        states: str | JobState | Sequence[str | JobState] | None = None,
+        start: int = 0,
+        end: int = -1,
+        *,
+        ascending: bool = False,
+    ) -> list[Job[T]]:
+        """Jobs in these states (default: all), newest first; `start` and `end` count within each state."""
+        names = [state.value for state in _states(states)]
+        found = await self._run(read.get_ranges(self.keys, names, start=start, end=end, ascending=ascending))
+        return await self._jobs(found)
+
+    async def get_waiting(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("waiting", start, end, ascending=True)
+
+    async def get_prioritized(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("prioritized", start, end, ascending=True)
+
+    async def get_active(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("active", start, end, ascending=True)
+
+    async def get_delayed(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("delayed", start, end, ascending=True)
+
+    async def get_waiting_children(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("waiting-children", start, end, ascending=True)
+
+    async def get_completed(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("completed", start, end)
+
+    async def get_failed(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        return await self.get_jobs("failed", start, end)
+
+    async def get_dead_letters(self, start: int = 0, end: int = -1) -> list[Job[T]]:
+        """Jobs that failed for good: the failed set is this queue's dead-letter queue."""
+        return await self.get_failed(start, end)
+
+    async def get_job_state(self, job_id: str) -> JobState:
+        """Where a job is; `unknown` when there is none."""
+        name = await self._run(read.get_state(self.keys, job_id))
+        return JobState.parse(name)
+
+    async def get_job_counts(self) -> JobCounts:
+        """How many jobs are in each state, all counted at one moment."""
+        counts = await self._run(read.get_counts(self.keys))
+        return JobCounts.of(counts)
+
+    async def count(self) -> int:
+        """Jobs that wait for anything: their turn, their time, or their children."""
+        counts = await self.get_job_counts()
+        return counts.unfinished - counts.active
+
+    async def get_counts_per_priority(self, priorities: Sequence[int]) -> dict[int, int]:
+        """How many jobs wait with each of these priorities; 0 means those without one."""
+        return await self._run(read.get_counts_per_priority(self.keys, list(dict.fromkeys(priorities))))
+
+    async def get_job_logs(
+        self, job_id: str, start: int = 0, end: int = -1, *, ascending: bool = True
+    ) -> JobLogs:
+        """Lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
+        first, last = (start, end) if ascending else (-(end + 1), -(start + 1))
+        lines, count = await self._run_all(*read.get_logs(self.keys, job_id, start=first, end=last))
+        return JobLogs(lines if ascending else lines[::-1], count)
+
+    async def get_metrics(
+        self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1
+    ) -> Metrics:
+        """Jobs that ended, in all and for each past minute, if the workers collect that."""
+        return await self._run(read.get_metrics(self.keys, kind, start=start, end=end))
+
+    async def get_workers(self) -> list[ConnectedWorker]:
+        """The workers that are connected now, ours and Node's."""
+        unnamed = client_name(self.keys, "worker")
+        clients = await self._run(read.client_list(self.keys.meta))
+        return [
+            _connected(client, client.get("name", "")[len(unnamed) + 3 :] or None)
+            for client in clients
+            if client.get("name") == unnamed or client.get("name", "").startswith(f"{unnamed}:w:")
+        ]
+
+    async def is_paused(self) -> bool:
+        """Whether all workers leave the queue alone."""
+        return await self._run(read.is_paused(self.keys))
+
+    async def is_maxed(self) -> bool:
+        """Whether as many jobs are active as the global concurrency allows."""
+        return await self._run(read.is_maxed(self.keys))
+
+    async def get_global_concurrency(self) -> int | None:
+        """How many jobs may be active at once over all workers; None: no limit."""
+        value = (await self._run(read.get_meta(self.keys))).get("concurrency")
+        return int(value) if value else None
+
+    async def get_global_rate_limit(self) -> RateLimit | None:
+        """How many jobs may start in a time over all workers; None: no limit."""
+        meta = await self._run(read.get_meta(self.keys))
+        if not meta.get("max") or not meta.get("duration"):
+            return None
+        return RateLimit(int(meta["max"]), int(meta["duration"]) / 1000)
+
+    async def get_rate_limit_ttl(self, max_jobs: int | None = None) -> float:
+        """Seconds until a rate limit opens again; 0 when it is open."""
+        return max(0, await self._run(read.get_rate_limit_ttl(self.keys, max_jobs))) / 1000
+
+    async def get_deduplication_job_id(self, deduplication_id: str) -> str | None:
+        """The job that stands for a deduplication id now."""
+        return await self._run(read.get_deduplication_job_id(self.keys, deduplication_id))
+
+    async def get_version(self) -> str | None:
+        """Which library made the queue, such as `bullmq:5.62.0`."""
+        return (await self._run(read.get_meta(self.keys))).get("version")
+
+
+def _states(given: str | JobState | Sequence[str | JobState] | None) -> list[JobState]:
+    """The states asked for; whoever asks for waiting jobs also means those of a paused queue, as in Node."""
+    if given is None:
+        return list(COUNTED_STATES)
+    wanted = [JobState.parse(one) for one in ([given] if isinstance(given, str) else given)]
+    if JobState.WAITING in wanted:
+        wanted.append(JobState.PAUSED)
+    return list(dict.fromkeys(wanted))
+
+
+def _connected(client: dict[str, str], worker_id: str | None) -> ConnectedWorker:
+    return ConnectedWorker(
+        worker_id=worker_id,
+        address=client.get("addr", ""),
+        age=int(client.get("age", 0)),
+        idle=int(client.get("idle", 0)),
+        client=client,
+    )

@@ -1,0 +1,286 @@
+"""Changing a queue as a whole.
+
+Guarantee: what touches many jobs does so in bounded calls, so that nobody else on the server waits long; what is
+refused raises an error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Literal
+
+from toril.commands import manage, read
+from toril.commands.manage import CleanState
+from toril.contract.codec import to_json
+from toril.contract.duration import Duration, to_ms, to_seconds
+from toril.contract.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
+from toril.contract.options import RateLimit
+from toril.contract.state import JobState
+from toril.jobs import Job
+from toril.jobs._face import FinalState, T
+from toril.jobs.desk import KEEP_LOGS
+from toril.producer._base import JOBS_AT_ONCE, QueuePart
+
+# Jobs changed by one call: some 20 ms of the server's time.
+BATCH: Final = 1000
+# How long word of a cancellation waits for the worker: many times the second in which it looks.
+CANCEL_LIFE_MS: Final = 60_000
+
+Reason = str | re.Pattern[str]
+
+
+class Management(QueuePart[T]):
+    """Pauses, empties, retries, limits."""
+
+    # --- the whole queue ------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Workers take no more jobs of this queue; those that run go on."""
+        await self._run(manage.pause(self.keys))
+
+    async def resume(self) -> None:
+        """Workers take jobs again."""
+        await self._run(manage.resume(self.keys))
+
+    async def drain(self, *, delayed: bool = False) -> None:
+        """Removes all jobs that wait, and the delayed ones if asked; active and finished jobs stay."""
+        await self._run(manage.drain(self.keys, delayed=delayed))
+
+    async def clean(
+        self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
+    ) -> list[str]:
+        """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
+        age_ms = to_ms(to_seconds("grace", grace))
+        which = _cleanable(state)
+        removed: list[str] = []
+        before_ms = await self._prepared() - age_ms
+        while not limit or len(removed) < limit:
+            batch = min(BATCH, limit - len(removed)) if limit else BATCH
+            ids = await self._run(manage.clean(self.keys, which, before_ms=before_ms, limit=batch))
+            removed += ids
+            if len(ids) < batch:
+                break
+        return removed
+
+    async def obliterate(self, *, force: bool = False) -> None:
+        """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
+        await self.pause()
+        while await self._run(manage.obliterate(self.keys, count=BATCH, force=force)):
+            pass
+        async for keys in self._own_keys():
+            await self._run(manage.delete_keys(keys))
+
+    async def _own_keys(self) -> AsyncIterator[list[str]]:
+        cursor = "0"
+        while True:
+            cursor, found = await self._run(read.scan_own(self.keys, cursor))
+            if found:
+                yield found
+            if cursor == "0":
+                return
+
+    async def trim_events(self, max_len: int) -> int:
+        """Shortens the event stream to about `max_len`; returns how many events were removed."""
+        return await self._run(manage.trim_events(self.keys, max_len))
+
+    # --- limits ---------------------------------------------------------------------------------------------
+
+    async def set_global_concurrency(self, limit: int | None) -> None:
+        """How many jobs may be active at once over all workers; None lifts the limit."""
+        if limit is not None and limit < 1:
+            raise InvalidOption("limit", f"is {limit}", "give at least 1, or None for no limit")
+        await self._run(manage.set_global_concurrency(self.keys, limit))
+
+    async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
+        """How many jobs may start in a time over all workers; None lifts the limit."""
+        pair = None if limit is None else (limit.count, to_ms(limit.period))
+        await self._run(manage.set_global_rate_limit(self.keys, pair))
+
+    async def rate_limit(self, duration: Duration) -> None:
+        """No worker takes a job for this long."""
+        span_ms = to_ms(to_seconds("duration", duration, positive=True))
+        await self._run(manage.hold_rate(self.keys, span_ms))
+
+    async def remove_rate_limit_key(self) -> None:
+        """Forgets what was counted towards the rate limit: workers go on at once."""
+        await self._run(manage.release_rate(self.keys))
+
+    # --- single jobs ----------------------------------------------------------------------------------------
+
+    async def remove(self, job_id: str, *, children: bool = True) -> None:
+        """Removes a job and its children; raises `JobLocked` while one of them is being worked on."""
+        await self._run(manage.remove(self.keys, job_id, children=children))
+
+    async def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
+        """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it.
+
+        Raises `JobNotFound`, or `JobNotInState` when the job has ended already.
+        """
+        # The word is left first: a job that is taken between our look and our deed is stopped all the same.
+        await self._run(manage.ask_to_cancel(self.keys, job_id, reason, CANCEL_LIFE_MS))
+        name = await self._run(read.get_state(self.keys, job_id))
+        state = JobState.parse(name)
+        if state is not JobState.ACTIVE and await self._removed_unless_locked(job_id, state):
+            await self._run(manage.forget_cancel(self.keys, job_id))
+            return "removed"
+        return "asked"
+
+    async def _removed_unless_locked(self, job_id: str, state: JobState) -> bool:
+        if state is JobState.UNKNOWN or state.is_final:
+            await self._run(manage.forget_cancel(self.keys, job_id))
+            kind = JobNotFound if state is JobState.UNKNOWN else JobNotInState
+            raise kind(job_id, command="cancel")
+        try:
+            await self._run(manage.remove(self.keys, job_id))
+        except JobLocked:
+            return False
+        return True
+
+    async def update_job_progress(self, job_id: str, progress: Any) -> None:
+        """Says how far a job is, from outside of its handler."""
+        raw = to_json(progress, field="progress")
+        await self._run(manage.update_progress(self.keys, job_id, raw))
+
+    async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
+        """Appends a line to a job's log; returns how many lines it has now."""
+        return await self._run(manage.add_log(self.keys, job_id, line, keep=keep))
+
+    async def remove_deduplication_key(self, deduplication_id: str) -> bool:
+        """Lets the next job with this id in; False when nothing kept it out."""
+        return await self._run(manage.remove_deduplication_key(self.keys, deduplication_id))
+
+    # --- many jobs ------------------------------------------------------------------------------------------
+
+    async def retry_jobs(
+        self,
+        *,
+        state: FinalState = "failed",
+        count: int | None = None,
+        name: str | None = None,
+        reason: Reason | None = None,
+        where: Callable[[Job[T]], bool] | None = None,
+        rate: float | None = None,
+    ) -> int:
+        """Sends finished jobs back to the queue, oldest first; returns how many.
+
+        `name`, `reason` (a part of the text, or a pattern) and `where` choose among them; `rate` is how many go back
+        each second at most. Jobs that end again meanwhile are left alone.
+        """
+        if rate is not None and rate <= 0:
+            raise InvalidOption("rate", f"is {rate}", "give jobs per second")
+        until_ms = await self._prepared()
+        pace = _Pace(rate)
+        if name is None and reason is None and where is None:
+            return await self._retry_all(state, count, until_ms, pace)
+        wanted = _matcher(name, reason, where)
+        return await self._retry_some(state, count, until_ms, pace, wanted)
+
+    async def _retry_all(self, state: FinalState, count: int | None, until_ms: int, pace: _Pace) -> int:
+        moved, more = 0, True
+        while more and (count is None or moved < count):
+            batch = pace.batch(BATCH if count is None else min(BATCH, count - moved))
+            there, more = await self._run_all(
+                read.count_until(self.keys, state, until_ms),
+                manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms),
+            )
+            moved += min(there, batch)
+            more = more and there > batch
+            await pace.keep(batch, more)
+        return moved
+
+    async def _retry_some(
+        self,
+        state: FinalState,
+        count: int | None,
+        until_ms: int,
+        pace: _Pace,
+        wanted: Callable[[Job[T]], bool],
+    ) -> int:
+        moved = skipped = 0
+        while count is None or moved < count:
+            size = pace.batch(JOBS_AT_ONCE)
+            page = read.get_ranges(self.keys, [state], start=skipped, end=skipped + size - 1, ascending=True)
+            jobs = await self._jobs(ids := await self._run(page))
+            chosen = [job for job in jobs if _ended_by(job, until_ms) and wanted(job)]
+            chosen = chosen if count is None else chosen[: count - moved]
+            retried = await self._reprocess(chosen, state)
+            moved += retried
+            skipped += len(ids) - retried
+            if len(ids) < size:
+                break
+            await pace.keep(retried, bool(retried))
+        return moved
+
+    async def _reprocess(self, jobs: list[Job[T]], state: FinalState) -> int:
+        commands = [
+            manage.reprocess(self.keys, job.id, state=state, lifo=bool(job.opts.get("lifo"))) for job in jobs
+        ]
+        results = await self._store.run_many(commands)
+        # A job that somebody else retried or removed meanwhile is none of ours.
+        self._values([one for one in results if not isinstance(one, ScriptRefused)])
+        return sum(one is None for one in results)
+
+    async def promote_jobs(self, count: int | None = None) -> None:
+        """Makes delayed jobs ready now, all or the `count` that are due first."""
+        left = count
+        while left is None or left > 0:
+            batch = BATCH if left is None else min(BATCH, left)
+            more = await self._run(manage.move_jobs_to_wait(self.keys, "delayed", count=batch))
+            if not more:
+                return
+            left = None if left is None else left - batch
+
+
+class _Pace:
+    """Not more than `rate` jobs in a second."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+
+    def batch(self, size: int) -> int:
+        """How many to move at once: what a tenth of a second allows."""
+        return size if self._rate is None else max(1, min(size, int(self._rate / 10)))
+
+    async def keep(self, moved: int, more: bool) -> None:
+        if self._rate is not None and more:
+            await asyncio.sleep(moved / self._rate)
+
+
+def _matcher(
+    name: str | None, reason: Reason | None, where: Callable[[Job[T]], bool] | None
+) -> Callable[[Job[T]], bool]:
+    pattern = re.compile(re.escape(reason)) if isinstance(reason, str) else reason
+
+    def matches(job: Job[T]) -> bool:
+        if name is not None and job.name != name:
+            return False
+        if pattern is not None and not pattern.search(job.failed_reason or ""):
+            return False
+        return where is None or bool(where(job))
+
+    return matches
+
+
+def _ended_by(job: Job[Any], until_ms: int) -> bool:
+    ended = job.finished_on
+    return ended is None or ended.timestamp() * 1000 <= until_ms
+
+
+_CLEANABLE: Final[dict[JobState, CleanState]] = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.WAITING: "wait",
+    JobState.PAUSED: "paused",
+    JobState.ACTIVE: "active",
+    JobState.DELAYED: "delayed",
+    JobState.PRIORITIZED: "prioritized",
+}
+
+
+def _cleanable(state: str | JobState) -> CleanState:
+    found = _CLEANABLE.get(JobState.parse(state))
+    if found is None:
+        raise InvalidOption("state", f"{state} cannot be cleaned", f"choose one of {', '.join(_CLEANABLE)}")
+    return found

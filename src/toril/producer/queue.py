@@ -1,0 +1,198 @@
+"""Queue: adds jobs, and is the door to everything else that can be done with a queue.
+
+Guarantee: options and data are checked before any I/O; a job whose `add` returned is in Redis, once, whatever happened
+to the connection meanwhile. A queue belongs to one event loop; it connects with its first use, or when it is entered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self, Unpack, overload
+
+from toril.commands import manage, read
+from toril.commands._command import Command
+from toril.contract.codec import PayloadCodec
+from toril.contract.errors import OptionWarning, TorilError
+from toril.contract.keys import QueueKeys
+from toril.contract.options import JobOptions, JobOptionsDict, NewJob
+from toril.jobs import Job, JobDesk
+from toril.jobs._face import T
+from toril.producer._drafts import NOTHING, Draft, Drafter, Ids
+from toril.producer._inspection import Inspection
+from toril.producer._intake import Added, Intake
+from toril.producer._management import Management
+from toril.store import AsyncStore, ConnectionPolicy
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+
+logger = logging.getLogger("toril.queue")
+
+# What we tell others to expect of us: the version whose scripts we run.
+VERSION: Final = "bullmq:5.62.0"
+_DEFAULTS: Final = JobOptions()
+
+
+class Queue(Inspection[T], Management[T]):
+    """A queue by name.
+
+    async with Queue("emails", redis="redis://localhost:6379") as queue:
+        job = await queue.add("send", {"to": "a@b.c"}, attempts=5, delay=2.0)
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = ...,
+        prefix: str = ...,
+        hash_tag: bool | None = ...,
+        ids: Ids = ...,
+        defaults: JobOptions = ...,
+        payload: type[T] | PayloadCodec[T],
+        policy: ConnectionPolicy | None = ...,
+        events_max_len: int | None = ...,
+        skip_meta: bool = ...,
+        metrics: MetricsCollector | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[Any],
+        name: str,
+        *,
+        redis: Any = ...,
+        prefix: str = ...,
+        hash_tag: bool | None = ...,
+        ids: Ids = ...,
+        defaults: JobOptions = ...,
+        payload: Mapping[str, Any] | None = ...,
+        policy: ConnectionPolicy | None = ...,
+        events_max_len: int | None = ...,
+        skip_meta: bool = ...,
+        metrics: MetricsCollector | None = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        ids: Ids = "uuid",
+        defaults: JobOptions = _DEFAULTS,
+        payload: Any = None,
+        policy: ConnectionPolicy | None = None,
+        events_max_len: int | None = None,
+        skip_meta: bool = False,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        """`redis` is a URL or a client that lends its settings; None means TORIL_REDIS_URL or localhost.
+
+        `payload` is the model of the data: a dataclass, TypedDict, msgspec struct, pydantic model or JSON schema.
+        `events_max_len` says about how many events Redis keeps; None leaves what is there, or 10,000.
+        `skip_meta` leaves no trace in a queue that is only looked at.
+        """
+        self._store = AsyncStore(redis, policy=policy)
+        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
+        codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)
+        self._desk = JobDesk(self._store, self.keys, codec)
+        self._drafter = Drafter(
+            self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._store.is_cluster
+        )
+        self._intake = Intake(self._store, self.keys, self._prepared)
+        self._metrics = metrics or NO_METRICS
+        self._events_max_len = events_max_len
+        self._skip_meta = skip_meta
+        self._preparing = asyncio.Lock()
+        self._opened = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, {self._store.address.label})"
+
+    # --- adding ---------------------------------------------------------------------------------------------
+
+    async def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> Job[T]:  # type: ignore[assignment]
+        """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults.
+
+        Jobs that are added at the same time travel together, in order.
+        """
+        draft = self._drafter.draft(name, data, options)
+        (added,) = await self._intake.add([draft])
+        return self._added(draft, added)
+
+    async def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[Job[T]]:
+        """Adds many jobs, in order: `NewJob`s or tuples of name, data and options.
+
+        All are checked before the first is sent. If the server refuses some, the others are added all the same and the
+        first refusal is raised.
+        """
+        drafts = [self._drafter.draft_each(job) for job in jobs]
+        answers = await self._intake.add(drafts)
+        refused = [answer for answer in answers if isinstance(answer, TorilError)]
+        if refused:
+            refused[0].add_note(f"{len(refused)} of {len(drafts)} jobs were not added")
+        return [self._added(draft, answer) for draft, answer in zip(drafts, answers, strict=True)]
+
+    def _added(self, draft: Draft, answer: Added) -> Job[T]:
+        if isinstance(answer, TorilError):
+            raise answer
+        self._metrics.increment_jobs_added(self.name)
+        return Job(draft.record(answer), self._desk)
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects and makes itself known. Entering does it, and so does the first call."""
+        await self._prepared()
+
+    async def close(self) -> None:
+        """Sends what was given, ends what waits for jobs and closes the connections. May be called twice."""
+        self._closed = True
+        await self._intake.close()
+        await self._desk.close()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _prepared(self) -> int:
+        """Makes sure that the queue is open; the server's time."""
+        if not self._opened or self._store.clock.stale:
+            # Many may come at once: the first does it for all, and they go on in order.
+            async with self._preparing:
+                if not self._opened:
+                    await self._introduce()
+                return await self._store.now_ms()
+        return self._store.clock.now_ms()
+
+    async def _introduce(self) -> None:
+        commands: list[Command[Any]] = []
+        if not self._skip_meta:
+            commands += manage.set_meta(self.keys, version=VERSION, events_max_len=self._events_max_len)
+        other = self.keys.other_layout()
+        commands.append(read.get_counts(self.keys))
+        commands += read.lengths(other) if other is not None else ()
+        results = self._values(await self._store.run_many(commands))
+        at = len(commands) - (0 if other is None else len(read.lengths(other))) - 1
+        if other is not None and not sum(results[at].values()) and sum(results[at + 1 :]):
+            self._warn_of(other)
+        self._opened = True
+
+    def _warn_of(self, other: QueueKeys) -> None:
+        text = (
+            f"queue {self.keys.qualified!r} is empty, but {other.qualified!r} holds jobs: "
+            f"another client uses the other key layout; pass hash_tag={not self.keys.hash_tag} to use it, too"
+        )
+        logger.warning(text)
+        warnings.warn(text, OptionWarning, stacklevel=2)
