@@ -124,9 +124,11 @@ class TableLog:
         removed: Sequence[DataFile] = (),
         application: str,
         version: int,
+        marks: Mapping[str, int] | None = None,
         note: Mapping[str, Any] | None = None,
     ) -> None:
-        """One transaction, tagged with (`application`, `version`)."""
+        """One transaction, tagged with (`application`, `version`) and with further marks of the same kind."""
+        tags = {**(marks or {}), application: version}
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [_add_action(one, now) for one in added]
         actions += [RemoveAction(one.path, True, now, one.size, dict(one.partition)) for one in removed]
@@ -136,7 +138,7 @@ class TableLog:
             schema=self.spec.schema,
             partition_by=list(self.spec.partition_by) or None,
             commit_properties=CommitProperties(
-                app_transactions=[Transaction(application, version)],
+                app_transactions=[Transaction(name, number) for name, number in tags.items()],
                 custom_metadata={"toril": json.dumps(note)} if note else None,
                 # A conflict means another writer of the same application: retrying blindly could double rows.
                 max_commit_retries=5,

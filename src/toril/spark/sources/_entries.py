@@ -28,18 +28,20 @@ def read_entries(
 ) -> Iterator[pa.Table]:
     """All entries of a queue, or of its dead letters when `spec` has them."""
     dead = "dlq_reason" in spec.schema.names
-    if isinstance(keys, StreamKeys):
-        yield from _stream(store, queue, keys.dlq if dead else keys.stream, spec)
+    kind = "stream" if isinstance(keys, StreamKeys) else "list"
+    if dead or isinstance(keys, StreamKeys):
+        # Dead letters are a stream for both kinds: they are read from any place, not from an end.
+        yield from _stream(store, queue, keys.dlq if dead else keys.base, spec, kind)
     else:
-        yield from _list(store, queue, keys.dlq if dead else keys.queue, spec)
+        yield from _list(store, queue, keys.queue, spec)
 
 
-def _stream(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterator[pa.Table]:
+def _stream(store: BlockingStore, queue: str, key: str, spec: TableSpec, kind: str) -> Iterator[pa.Table]:
     after = "0-0"
     while page := store.run(entries(key, after, "+", _PAGE)):
         after = page[-1][0].decode()
         ids = [entry[0].decode() for entry in page]
-        yield entries_table(spec, queue, "stream", ids, [_entry_text(entry[1]) for entry in page])
+        yield entries_table(spec, queue, kind, ids, [_entry_text(entry[1]) for entry in page])
 
 
 def _entry_text(flat: Sequence[bytes]) -> str:
@@ -75,7 +77,7 @@ def entries_table(
         "raw": pa.array(texts, pa.string()),
         "snapshot_at": pa.repeat(pa.scalar(datetime.now(UTC), TIME), rows),
     }
-    if kind == "stream":
+    if ids and "-" in ids[0]:
         columns["ts"] = id_columns(id_column)[0]
     for name in ("job_id", "task_type", "dlq_reason", "last_error"):
         columns[name] = pa.array([_text(one.get(name)) for one in envelopes], pa.string())

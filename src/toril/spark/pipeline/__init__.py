@@ -1,0 +1,10 @@
+"""The pipeline: ingest, refine, reconcile, maintain; supervised or once.
+
+Guarantee: every step commits with the position it reached, so that each can be killed at any moment and run again.
+"""
+
+from __future__ import annotations
+
+from toril.spark.pipeline.pipeline import Pipeline, PipelineOptions, Summary
+
+__all__ = ["Pipeline", "PipelineOptions", "Summary"]

@@ -1,0 +1,300 @@
+"""Ingest: events from Redis to bronze/events.
+
+Guarantee: every event that could be read is in the table once, whatever is killed or replayed: the position of each
+queue is committed with its rows in one transaction, and rows up to a committed position are never added again.
+
+Executors read streams and write Parquet beside the table; only a line about each file travels through Spark. The
+driver commits all files of a micro-batch at once. What was trimmed before it could be read becomes gap rows in the same
+commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.types import StringType, StructField, StructType
+
+from toril.lake import Lake
+from toril.lake._log import DataFile, TableLog
+from toril.spark.pipeline._staging import frame_of, write_file
+from toril.spark.sources._events import gap_table, read_stretch
+from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
+from toril.spark.sources._readers import EventStreamReader, Task, open_store, pack
+
+TABLE: Final = "bronze/events"
+_SEQ_BITS: Final = 20  # a million events in one millisecond is more than a server can add
+_MANIFEST: Final = StructType([StructField("manifest", StringType())])
+
+
+# --- positions in the table's log ----------------------------------------------------------------------------
+
+
+def _id_app(queue: str) -> str:
+    return f"toril.events.id/{queue}"
+
+
+def _count_app(queue: str) -> str:
+    return f"toril.events.n/{queue}"
+
+
+def committed_position(log: TableLog, queue: str) -> Position:
+    """How far the table has the events of a queue."""
+    packed, n = log.committed(_id_app(queue)), log.committed(_count_app(queue))
+    if packed < 0:
+        return ORIGIN
+    return Position(f"{packed >> _SEQ_BITS}-{packed & ((1 << _SEQ_BITS) - 1)}", None if n < 0 else n)
+
+
+def position_marks(positions: Mapping[str, Position]) -> dict[str, int]:
+    """Positions as application transactions, which Delta keeps for ever and commits with the rows."""
+    marks: dict[str, int] = {}
+    for queue, position in positions.items():
+        ms, seq = id_parts(position.id)
+        marks[_id_app(queue)] = (ms << _SEQ_BITS) | seq
+        if position.n is not None:
+            marks[_count_app(queue)] = position.n
+    return marks
+
+
+# --- executors -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task tells the driver: the stretches it read, with their rows, and the files that hold them."""
+
+    stretches: tuple[tuple[Stretch, Stretch, int], ...]  # (whole stretch of the queue, this part, rows)
+    files: tuple[DataFile, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "stretches": [
+                    [_as_list(whole), _as_list(part), rows] for whole, part, rows in self.stretches
+                ],
+                "files": [_file_as_dict(file) for file in self.files],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Written:
+        raw = json.loads(text)
+        stretches = tuple(
+            (_from_list(whole), _from_list(part), rows) for whole, part, rows in raw["stretches"]
+        )
+        return cls(stretches, tuple(DataFile(**file) for file in raw["files"]))
+
+
+def _as_list(one: Stretch) -> list[Any]:
+    return [one.queue, one.key, str(one.start), str(one.end), one.recreated]
+
+
+def _from_list(raw: list[Any]) -> Stretch:
+    queue, key, start, end, recreated = raw
+    positions = Position.parse(start), Position.parse(end)
+    return Stretch(queue=queue, key=key, start=positions[0], end=positions[1], recreated=recreated)
+
+
+def _file_as_dict(file: DataFile) -> dict[str, Any]:
+    def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value if isinstance(value, str) else _iso(value) for key, value in values.items()}
+
+    return {
+        "path": file.path,
+        "size": file.size,
+        "rows": file.rows,
+        "partition": dict(file.partition),
+        "lowest": plain(file.lowest),
+        "highest": plain(file.highest),
+    }
+
+
+def _iso(value: Any) -> str:
+    return str(value.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+
+
+def with_day(table: pa.Table) -> pa.Table:
+    return table.append_column("day", table.column("ts").cast(pa.date32()))
+
+
+def write_days(lake: Lake, table: pa.Table) -> list[DataFile]:
+    """One file per day."""
+    dated = with_day(table)
+    days = pc.unique(dated.column("day")).to_pylist()
+    return [
+        write_file(
+            lake,
+            TABLE,
+            dated.filter(pc.equal(dated.column("day"), day)) if len(days) > 1 else dated,
+            {"day": day.isoformat()},
+        )
+        for day in days
+    ]
+
+
+class IngestReader(EventStreamReader):
+    """The event stream whose tasks write files instead of handing rows to Spark."""
+
+    def __init__(self, options: SourceOptions, lake: Lake, parts: int) -> None:
+        super().__init__(options, _MANIFEST)
+        self.lake = lake
+        self.parts = parts
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
+        """Where the table ends: a lost checkpoint costs nothing."""
+        log = self.lake.ensure(TABLE)
+        known = {queue: committed_position(log, queue) for queue in self._streams()}
+        fresh = {queue: text for queue, text in super().initialOffset().items() if known[queue] == ORIGIN}
+        return {**{queue: str(position) for queue, position in known.items()}, **fresh}
+
+    def _plan(self, start: Mapping[str, Position], end: Mapping[str, Position]) -> Sequence[InputPartition]:
+        keys = self._keys_for(end)
+        wholes = [
+            stretch(queue, keys[queue], start.get(queue, ORIGIN), position) for queue, position in end.items()
+        ]
+        present = [one for one in wholes if one is not None]
+        states = look(self.store, {one.queue: one.key for one in present})
+        parts: list[tuple[Stretch, Stretch, int]] = []
+        for whole in present:
+            rows = whole.expected or self.options.rows_per_task
+            state = states.get(whole.queue)
+            pieces = max(
+                1, min(self.parts, rows // 20_000)
+            )  # below that, a second task costs more than it brings
+            first_id = state.first_id if state is not None else None
+            split = split_by_time(whole, first_id, pieces) if first_id and pieces > 1 else [whole]
+            parts += [(whole, part, rows // len(split)) for part in split]
+        limit = max(20_000, sum(rows for _, _, rows in parts) // max(self.parts, 1))
+        return list(pack(parts, lambda part: int(part[2]), limit))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        stretches: list[tuple[Stretch, Stretch, int]] = []
+        tables: list[pa.Table] = []
+        with open_store(self.options.url) as store:
+            for whole, part, _ in cast("Task", partition).parts:
+                pages = list(read_stretch(store, part))
+                stretches.append((whole, part, sum(page.num_rows for page in pages)))
+                tables += pages
+        files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
+        manifest = Written(tuple(stretches), tuple(files)).to_json()
+        yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
+
+
+class IngestSource(DataSource):
+    """The data source behind the ingest query; not for users."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "toril_ingest"
+
+    def schema(self) -> StructType:
+        return _MANIFEST
+
+    def streamReader(self, schema: StructType) -> IngestReader:  # noqa: ARG002, N802
+        options = dict(self.options)
+        lake = Lake(options.pop("lake"), json.loads(options.pop("storage", "{}")))
+        parts = int(options.pop("parts", "2"))
+        return IngestReader(SourceOptions.parse(options), lake, parts)
+
+
+# --- the driver ----------------------------------------------------------------------------------------------
+
+
+class BronzeWriter:
+    """Commits what the tasks of a micro-batch wrote; called by Spark for each batch, also for replayed ones."""
+
+    def __init__(self, lake: Lake, query: str = "ingest") -> None:
+        self.lake = lake
+        self.query = query
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        written = [Written.from_json(row.manifest) for row in batch.collect()]
+        self.commit(written, batch_id, batch)
+
+    def commit(self, written: Sequence[Written], batch_id: int, batch: DataFrame) -> None:
+        log = self.lake.ensure(TABLE)
+        counted = _by_queue(written)
+        known = {queue: committed_position(log, queue) for queue in counted}
+        wholes = {queue: (_joined(whole, known[queue]), rows) for queue, (whole, rows) in counted.items()}
+        new = {queue: pair for queue, pair in wholes.items() if _is_new(pair[0], known[queue])}
+        if not new:
+            return
+        files = [file for one in written for file in one.files]
+        if len(new) < len(wholes) or any(_overlaps(whole, known[queue]) for queue, (whole, _) in new.items()):
+            files, new = self._only_new(batch, files, new, known)
+        gaps = [gap for whole, rows in new.values() if (gap := gap_table(whole, rows)) is not None]
+        if gaps:
+            files += write_days(self.lake, pa.concat_tables(gaps))
+        ends = {queue: whole.end for queue, (whole, _) in new.items()}
+        log.commit(
+            files,
+            application=f"toril.{self.query}",
+            version=batch_id,
+            marks=position_marks(ends),
+            note={"query": self.query, "batch": batch_id},
+        )
+
+    def _only_new(
+        self,
+        batch: DataFrame,
+        files: Sequence[DataFile],
+        new: Mapping[str, tuple[Stretch, int]],
+        known: Mapping[str, Position],
+    ) -> tuple[list[DataFile], dict[str, tuple[Stretch, int]]]:
+        """A replayed batch that reaches further than what was committed: its rows without those already there."""
+        rows = frame_of(batch.sparkSession, self.lake, TABLE, files).toArrow()
+        kept: list[pa.Table] = []
+        left: dict[str, tuple[Stretch, int]] = {}
+        for queue, (whole, _) in new.items():
+            start = known[queue] if _overlaps(whole, known[queue]) else whole.start
+            part = _after(rows.filter(pc.equal(rows.column("queue"), queue)), start)
+            left[queue] = (replace(whole, start=start), part.num_rows)
+            kept.append(part)
+        table = pa.concat_tables(kept).select([name for name in rows.column_names if name != "day"])
+        return write_days(self.lake, _as_events(table)) if table.num_rows else [], left
+
+
+def _as_events(table: pa.Table) -> pa.Table:
+    from toril.spark.sources._events import SOURCE_SCHEMA
+
+    return table.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA)
+
+
+def _after(rows: pa.Table, position: Position) -> pa.Table:
+    ms, seq = id_parts(position.id)
+    row_ms = rows.column("ts").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    later = pc.or_(pc.greater(row_ms, ms), pc.and_(pc.equal(row_ms, ms), pc.greater(rows.column("seq"), seq)))
+    return rows.filter(later)
+
+
+def _by_queue(written: Sequence[Written]) -> dict[str, tuple[Stretch, int]]:
+    rows: dict[str, int] = defaultdict(int)
+    wholes: dict[str, Stretch] = {}
+    for one in written:
+        for whole, _, count in one.stretches:
+            wholes[whole.queue] = whole
+            rows[whole.queue] += count
+    return {queue: (whole, rows[queue]) for queue, whole in wholes.items()}
+
+
+def _joined(whole: Stretch, known: Position) -> Stretch:
+    """A batch that begins after the end of the table (it was restored from a copy): what lies between is lost."""
+    skips = known != ORIGIN and id_parts(whole.start.id) > id_parts(known.id)
+    return replace(whole, start=known) if skips else whole
+
+
+def _is_new(whole: Stretch, known: Position) -> bool:
+    return id_parts(whole.end.id) > id_parts(known.id)
+
+
+def _overlaps(whole: Stretch, known: Position) -> bool:
+    return not whole.recreated and id_parts(whole.start.id) < id_parts(known.id)

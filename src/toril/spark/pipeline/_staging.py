@@ -1,0 +1,142 @@
+"""Files of a table: written by Spark's executors, counted and described by the driver, ready to be committed.
+
+Guarantee: a file that is written and not committed is invisible to every reader and is removed by `maintain`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+
+from toril.lake import Lake, table_spec
+from toril.lake._log import DataFile
+from toril.lake._storage import file_system, for_spark
+
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+# Columns whose extremes let readers skip whole files: times, and names that queries filter by.
+_SKIPPED_BY: Final = ("ts", "ended_at", "updated_at", "minute", "hour", "at", "queue")
+
+
+def stage(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
+    """Writes `frame` beside the table's files; the result is what to commit."""
+    spec = table_spec(name)
+    folder = f"batch-{uuid.uuid4().hex}"
+    writer = frame.select(*spec.schema.names).write.mode("errorifexists")
+    if spec.partition_by:
+        writer = writer.partitionBy(*spec.partition_by)
+    writer.parquet(f"{for_spark(lake.location(name))}/{folder}")
+    return _described(lake, name, folder)
+
+
+def _described(lake: Lake, name: str, folder: str) -> list[DataFile]:
+    system, root = file_system(lake.location(name), lake.storage_options)
+    found = system.get_file_info(fs.FileSelector(f"{root}/{folder}", recursive=True))
+    files = [one for one in found if one.is_file and one.base_name.endswith(".parquet")]
+    described = [_describe(system, root, one) for one in files]
+    return [one for one in described if one.rows]
+
+
+def _describe(system: Any, root: str, info: Any) -> DataFile:
+    path = info.path.removeprefix(root).lstrip("/")
+    with system.open_input_file(info.path) as source:
+        footer = pq.ParquetFile(source).metadata
+    lowest, highest = extremes(footer)
+    return DataFile(
+        path=path,
+        size=info.size,
+        rows=footer.num_rows,
+        partition=_partition(path),
+        lowest=lowest,
+        highest=highest,
+    )
+
+
+def _partition(path: str) -> dict[str, str | None]:
+    pairs = (folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder)
+    return {name: None if value == _NULL_FOLDER else unquote(value) for name, _, value in pairs}
+
+
+def extremes(footer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Smallest and largest values of the columns that readers skip by."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            column = footer.row_group(group).column(index)
+            name, stats = column.path_in_schema, column.statistics
+            if name in _SKIPPED_BY and stats is not None and stats.has_min_max:
+                lowest[name] = min(stats.min, lowest.get(name, stats.min))
+                highest[name] = max(stats.max, highest.get(name, stats.max))
+    return lowest, highest
+
+
+def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, str | None]) -> DataFile:
+    """One Parquet file in the table's folder, from where this runs: an executor, or the driver for small things."""
+    spec = table_spec(name)
+    system, root = file_system(lake.location(name), lake.storage_options)
+    folder = "/".join(f"{key}={value}" for key, value in partition.items())
+    path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
+    columns = [field.name for field in spec.schema if field.name not in spec.partition_by]
+    system.create_dir(f"{root}/{folder}" if folder else root, recursive=True)
+    with system.open_output_stream(f"{root}/{path}") as sink:
+        # Ids are all different: a dictionary of them would only cost time.
+        pq.write_table(table.select(columns), sink, compression="zstd", use_dictionary=_repeating(columns))
+    info = system.get_file_info(f"{root}/{path}")
+    return _with_partition(_describe(system, root, info), partition)
+
+
+def _with_partition(file: DataFile, partition: Mapping[str, str | None]) -> DataFile:
+    return DataFile(
+        path=file.path,
+        size=file.size,
+        rows=file.rows,
+        partition=dict(partition),
+        lowest=file.lowest,
+        highest=file.highest,
+    )
+
+
+def _repeating(columns: Sequence[str]) -> list[str]:
+    return [
+        name
+        for name in columns
+        if name in ("queue", "event", "name", "prev", "state", "kind", "worker", "ts")
+    ]
+
+
+def frame_of(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataFile]) -> DataFrame:
+    """Files of a table as a DataFrame, partition columns included."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(table_spec(name).schema)
+    if not files:
+        return spark.createDataFrame([], schema)
+    root = for_spark(lake.location(name))
+    by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for file in files:
+        by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(f"{root}/{file.path}")
+    parts = [key for group in by_partition for key, _ in group]
+    inner = type(schema)([field for field in schema.fields if field.name not in parts])
+    frames = []
+    for group, paths in by_partition.items():
+        frame = spark.read.schema(inner).parquet(*paths)
+        for key, value in group:
+            frame = frame.withColumn(key, F.lit(value).cast(schema[key].dataType))
+        frames.append(frame.select(*schema.names))
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return whole
+
+
+def read_table(spark: SparkSession, lake: Lake, name: str, **partition: str) -> DataFrame:
+    """A whole table, or one of its partitions, as a DataFrame."""
+    return frame_of(spark, lake, name, lake.ensure(name).files(**partition))

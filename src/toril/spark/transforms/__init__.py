@@ -1,0 +1,29 @@
+"""Pure functions from DataFrame to DataFrame: events become lives, attempts, figures, errors and alerts.
+
+Guarantee: nothing here reads or writes; the same rows in, the same rows out, in any order and any partitioning.
+"""
+
+from __future__ import annotations
+
+from toril.spark.transforms.alerts import DEFAULT_RULES, Rule, alerts
+from toril.spark.transforms.errors import errors, with_fingerprint
+from toril.spark.transforms.figures import queue_hour, queue_minute
+from toril.spark.transforms.gaps import gaps
+from toril.spark.transforms.lives import attempts, jobs, lives, orphans
+from toril.spark.transforms.workers import workers
+
+__all__ = [
+    "DEFAULT_RULES",
+    "Rule",
+    "alerts",
+    "attempts",
+    "errors",
+    "gaps",
+    "jobs",
+    "lives",
+    "orphans",
+    "queue_hour",
+    "queue_minute",
+    "with_fingerprint",
+    "workers",
+]

@@ -1,0 +1,62 @@
+"""Errors of attempts, grouped by what they have in common.
+
+Guarantee: two messages that differ only in numbers, ids, addresses or quoted parts have one fingerprint.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+# In this order: what is longer and more special comes first.
+_PATTERNS: Final = (
+    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
+    (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
+    (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
+    (r"\b[0-9a-f]{12,}\b", "<hex>"),
+    (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
+    (r"\d+(\.\d+)?", "<n>"),
+    (r"\s+", " "),
+)
+_LONGEST: Final = 300  # what distinguishes two errors stands at the beginning
+
+
+def with_fingerprint(attempts: DataFrame) -> DataFrame:
+    """Attempts that have an error, with `pattern` and `fingerprint`."""
+    pattern = F.substring(F.substring_index("error", "\n", 1), 1, 4 * _LONGEST)
+    for expression, placeholder in _PATTERNS:
+        pattern = F.regexp_replace(pattern, expression, placeholder)
+    named = attempts.where(F.col("error").isNotNull()).withColumn(
+        "pattern", F.substring(F.trim(pattern), 1, _LONGEST)
+    )
+    return named.withColumn("fingerprint", F.substring(F.sha2("pattern", 256), 1, 16))
+
+
+def errors(attempts: DataFrame) -> DataFrame:
+    """Rows of gold/errors: one per queue, job name, fingerprint and day."""
+    return (
+        with_fingerprint(attempts)
+        .groupBy("queue", "fingerprint", "pattern", "name", "day")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.countDistinct("job_id").alias("jobs"),
+            F.min("ended_at").alias("first_at"),
+            F.max("ended_at").alias("last_at"),
+            F.max_by(F.struct("error", "job_id"), "ended_at").alias("last"),
+        )
+        .select(
+            "queue",
+            "fingerprint",
+            "pattern",
+            "name",
+            "count",
+            "jobs",
+            "first_at",
+            "last_at",
+            F.substring("last.error", 1, 4000).alias("sample"),
+            F.col("last.job_id").alias("sample_job_id"),
+            "day",
+        )
+    )
