@@ -26,7 +26,22 @@ fetched from its room when it is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toril import sync
+    from toril.contract.backoff import Backoff
+    from toril.contract.classify import ErrorCategory, categorize_error
+    from toril.contract.envelope import Envelope
+    from toril.contract.errors import InvalidOption, JobFailed, PermanentError, TorilError, TransientError
+    from toril.contract.event import Event
+    from toril.contract.options import Deduplication, JobOptions, KeepJobs, NewJob
+    from toril.contract.state import JobCounts, JobState
+    from toril.contract.worker_options import WorkerOptions
+    from toril.events import QueueEvents
+    from toril.jobs import Job
+    from toril.producer import Queue
+    from toril.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -56,7 +71,7 @@ _ROOM_OF = {
     "TorilError": "toril.contract.errors",
     "TransientError": "toril.contract.errors",
     "Worker": "toril.worker",
-    "WorkerOptions": "toril.contract.options",
+    "WorkerOptions": "toril.contract.worker_options",
     "categorize_error": "toril.contract.classify",
 }
 
