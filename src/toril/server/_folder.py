@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -92,6 +93,12 @@ class Folder:
         if not ignore.exists():
             ignore.write_text("*\n")
         self._prepare_sockets()
+
+    def clear_sockets(self) -> None:
+        """Removes what `prepare` made outside of the folder. Only for the holder of the keeper's lock."""
+        if (sockets := self._sockets()) != self.run:
+            with suppress(OSError):  # Something is left in it: it stays.
+                sockets.rmdir()
 
     def data_bytes(self) -> int:
         """The size of the data on disk."""

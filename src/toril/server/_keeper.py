@@ -91,7 +91,9 @@ class Keeper:
     # --- each turn ---------------------------------------------------------------------------------------------
 
     def _patience(self) -> float:
-        return max(0.0, min(self._next_look - time.monotonic(), self._upkeep.patience()))
+        now = time.monotonic()
+        moments = [self._next_look] if self._users() else [self._next_look, self._leave_alone_until]
+        return max(0.0, min(min(moments) - now, self._upkeep.patience()))
 
     def _tend(self) -> None:
         self._upkeep.advance()
@@ -198,6 +200,7 @@ class Keeper:
         if self._owns_folder():
             self._upkeep.end()
             self._folder.keeper_socket.unlink(missing_ok=True)
+            self._folder.clear_sockets()
         else:
             # The folder was deleted, perhaps made anew by another keeper. Whatever is at our paths is not ours.
             self._upkeep.abandon()
@@ -216,9 +219,10 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"the former keeper (process {_locks.holder_of(folder.keeper_lock)}) does not end")
         return 1
     try:
+        folder.prepare()  # Again, under the lock: a predecessor tidied up when it ended.
         listener = listen(folder.keeper_socket)
     except OSError as error:
-        sys.stderr.write(f"no socket can be opened at {folder.keeper_socket}: {error.strerror}")
+        sys.stderr.write(f"no socket can be opened at {folder.keeper_socket}: {error}")
         return 1
     if os.fork():
         return 0

@@ -30,12 +30,14 @@ def test_a_path_too_long_for_a_socket_works_and_is_shared(folder: Path, start_us
     deep = folder / ("d" * 100) / ("e" * 100)
     with EmbeddedServer(deep) as server, redis.Redis.from_url(server.url) as client:
         assert len(server.url) < 100
+        server_socket = server.url.removeprefix("unix://")
         client.set("a", 1)
         user = start_user(deep)
         assert user.url == server.url
         assert user.pid in status(deep).users
         user.leaves()
     assert wait_until_gone(processes_of(deep)) == []
+    assert not Path(server_socket).parent.exists()
 
 
 @pytest.mark.parametrize("name", ["with space", "50%25", "what?#", "Zürich 🐂", "quo'te\""])

@@ -1,0 +1,47 @@
+"""What users may ask of a server, and how wishes meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from toril.server._settings import PortConflict, ServerSettings
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "merged"),
+    [
+        (None, None, None),
+        (None, 7000, 7000),
+        (None, 0, 0),
+        (7000, None, 7000),
+        (7000, 0, 7000),
+        (7000, 7000, 7000),
+    ],
+)
+def test_a_port_once_given_stays(present: int | None, wanted: int | None, merged: int | None):
+    assert ServerSettings(port=present).joined_with(ServerSettings(port=wanted)).port == merged
+
+
+def test_two_different_ports_cannot_be_had():
+    with pytest.raises(PortConflict, match="7000"):
+        ServerSettings(port=7000).joined_with(ServerSettings(port=7001))
+
+
+@pytest.mark.parametrize("one", ["no", "everysec", "always"])
+def test_the_safest_fsync_wins_whoever_comes_first(one: str):
+    for pair in ((one, "always"), ("always", one)):
+        first, second = (ServerSettings(fsync=fsync) for fsync in pair)
+        assert first.joined_with(second).fsync == "always"
+
+
+def test_settings_survive_the_way_to_the_keeper():
+    settings = ServerSettings(port=7000, fsync="always")
+    assert ServerSettings.from_message(settings.as_message()) == settings
+
+
+def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only():
+    words = ServerSettings().arguments()
+    assert words[words.index("--appendonly") + 1] == "yes"
+    assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
+    assert words[words.index("--bind") + 1] == "127.0.0.1"
+    assert words[words.index("--port") + 1] == "0"

@@ -1,0 +1,56 @@
+"""The names that others rely on, and the errors they meet."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import toril.server
+from toril.contract.errors import EmbeddedServerFailed
+from toril.server import errors
+
+
+def test_the_public_names_are_these():
+    assert toril.server.__all__ == [
+        "DEFAULT_FOLDER",
+        "EmbeddedServer",
+        "Lease",
+        "ServerStatus",
+        "lease",
+        "server_binary",
+        "status",
+        "stop",
+    ]
+    for name in toril.server.__all__:
+        assert getattr(toril.server, name) is not None
+
+
+def test_other_names_do_not_exist():
+    with pytest.raises(AttributeError, match="no attribute 'Server'"):
+        _ = toril.server.Server
+
+
+def test_the_binary_is_there_and_runs():
+    assert toril.server.server_binary().name == "valkey-server"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        ({"kind": "folder", "problem": "busy"}, errors.FolderUnusable),
+        ({"kind": "too-new", "problem": "version 99"}, errors.FolderTooNew),
+        ({"kind": "port", "problem": "taken", "port": 7000}, errors.PortTaken),
+        ({"kind": "start", "problem": "it ended", "log": "last words"}, errors.ServerStartFailed),
+        ({}, errors.ServerStartFailed),
+    ],
+)
+def test_every_answer_of_a_keeper_has_its_error(failure: dict[str, object], kind: type[EmbeddedServerFailed]):
+    error = errors.from_keeper("/x", failure)
+    assert type(error) is kind
+    assert str(failure.get("problem", "refused")) in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_server_that_is_late_is_also_a_timeout():
+    assert isinstance(errors.ServerNotReady("/x", 3), TimeoutError)
