@@ -2,7 +2,8 @@
 
 Guarantee: no third-party package is imported. Errors of HTTP clients, databases and brokers are recognised by
 the module and name of their classes and by what they carry (a status, an SQLSTATE), so a library that is not
-installed costs nothing, and one that is installed needs no adapter.
+installed costs nothing, and one that is installed needs no adapter. Nothing here raises, whatever an error's
+attributes or a user's rule do: the answer is needed while a job is being settled.
 
 The order, over the error and then its `__cause__`s:
   1. the user's own rules   2. TransientError and PermanentError   3. what is known below   4. `unknown`
@@ -16,6 +17,7 @@ import errno
 import json
 import socket
 import ssl
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from datetime import UTC, datetime
@@ -26,7 +28,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from toril.contract._known_errors import PERMANENT_NAMES, REDIS_PREFIXES, THROTTLING_CODES, TRANSIENT_NAMES
-from toril.contract.errors import InvalidOption, PermanentError, TransientError
+from toril.contract.errors import InvalidOption, OptionWarning, PermanentError, TransientError
 
 
 class ErrorCategory(Enum):
@@ -88,7 +90,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _by_rules(error: BaseException, rules: Sequence[ErrorRule]) -> ErrorCategory | None:
-    return next((category for rule in rules if (category := rule(error)) is not None), None)
+    for rule in rules:
+        try:
+            category = rule(error)
+        except Exception as problem:  # noqa: BLE001 (a rule that fails has no opinion)
+            warnings.warn(f"the error rule {rule!r} raised {problem!r}", OptionWarning, stacklevel=2)
+            continue
+        if category is not None:
+            return category
+    return None
 
 
 def _by_marker(error: BaseException) -> ErrorCategory | None:
@@ -119,13 +129,13 @@ def _of_group(group: BaseExceptionGroup[Any], rules: Sequence[ErrorRule]) -> Err
 
 def http_status(error: BaseException) -> int | None:
     """The HTTP status that an error of a client library carries."""
-    response = getattr(error, "response", None)
+    response = _read(error, "response")
     candidates = [
-        getattr(response, "status_code", None),
-        getattr(response, "status", None),
-        getattr(error, "status_code", None),
-        getattr(error, "status", None),
-        getattr(error, "code", None) if _root(type(error)) in ("urllib", "google") else None,
+        _read(response, "status_code"),
+        _read(response, "status"),
+        _read(error, "status_code"),
+        _read(error, "status"),
+        _read(error, "code") if _root(type(error)) in ("urllib", "google") else None,
     ]
     if isinstance(response, Mapping):  # botocore
         candidates.append((response.get("ResponseMetadata") or {}).get("HTTPStatusCode"))
@@ -143,7 +153,7 @@ def _by_status(error: BaseException) -> ErrorCategory | None:
 
 def _throttled(error: BaseException) -> bool:
     """AWS answers 400 with a code when it means 429."""
-    response = getattr(error, "response", None)
+    response = _read(error, "response")
     return isinstance(response, Mapping) and (response.get("Error") or {}).get("Code") in THROTTLING_CODES
 
 
@@ -159,15 +169,20 @@ def _asked_pauses(error: BaseException, now: datetime | None) -> Iterator[float]
             pause = retry_after(member, now=now)
             if pause is not None:
                 yield pause
-    own = getattr(error, "retry_after", None)
+    own = _read(error, "retry_after")
     if isinstance(own, (int, float)) and not isinstance(own, bool) and own >= 0:
         yield float(own)
-    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
-    if isinstance(headers, Mapping) or hasattr(headers, "get"):
-        value = headers.get("Retry-After") or headers.get("retry-after")  # type: ignore[union-attr]
-        pause = _header_seconds(value, now)
-        if pause is not None:
-            yield pause
+    pause = _header_seconds(_retry_after_header(error), now)
+    if pause is not None:
+        yield pause
+
+
+def _retry_after_header(error: BaseException) -> object:
+    headers = _read(_read(error, "response"), "headers") or _read(error, "headers")
+    try:
+        return headers.get("Retry-After") or headers.get("retry-after")
+    except Exception:  # noqa: BLE001 (whatever these headers are, they ask for nothing)
+        return None
 
 
 def _header_seconds(value: object, now: datetime | None) -> float | None:
@@ -197,12 +212,12 @@ _MYSQL_PERMANENT = frozenset(
 
 
 def _by_database(error: BaseException) -> ErrorCategory | None:
-    inner = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error
+    inner = _read(error, "orig")  # SQLAlchemy wraps the driver's error
     if isinstance(inner, BaseException):
         category = _by_database(inner) or _by_name(inner)
         if category is not None:
             return category
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    state = _read(error, "sqlstate") or _read(error, "pgcode")
     if isinstance(state, str):
         if state.startswith(_TRANSIENT_SQLSTATES):
             return TRANSIENT
@@ -221,13 +236,13 @@ def _by_redis(error: BaseException) -> ErrorCategory | None:
     """What Redis itself says, from any client: the first word of its answer."""
     if _root(type(error)) not in ("redis", "valkey", "coredis", "aioredis"):
         return None
-    word = str(error).partition(" ")[0]
+    word = str(error.args[0] if error.args else "").partition(" ")[0]
     category = REDIS_PREFIXES.get(word)
     return None if category is None else ErrorCategory(category)
 
 
 def _by_name(error: BaseException) -> ErrorCategory | None:
-    if getattr(error, "retriable", None) is True:  # Kafka's clients
+    if _read(error, "retriable") is True:  # Kafka's clients
         return TRANSIENT
     for cls in type(error).__mro__:
         root = _root(cls)
@@ -241,14 +256,25 @@ def _by_name(error: BaseException) -> ErrorCategory | None:
 def _by_grpc(error: BaseException) -> ErrorCategory | None:
     if not any(_root(cls) == "grpc" for cls in type(error).__mro__):
         return None
-    code = getattr(error, "code", None)
-    name = getattr(code() if callable(code) else code, "name", None)
+    code = _read(error, "code")
+    try:
+        name = _read(code() if callable(code) else code, "name")
+    except Exception:  # noqa: BLE001 (a call that was never made has no code)
+        return None
     transient = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "CANCELLED")
     return TRANSIENT if name in transient else PERMANENT
 
 
 def _root(cls: type) -> str:
-    return cls.__module__.partition(".")[0]
+    return str(cls.__module__).partition(".")[0]
+
+
+def _read(owner: object, name: str) -> Any:
+    """An attribute, or `None`: some libraries raise from properties when there is nothing to give."""
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # noqa: BLE001
+        return None
 
 
 # --- the standard library -----------------------------------------------------------------------------------
@@ -286,7 +312,7 @@ def _by_builtin(error: BaseException) -> ErrorCategory | None:
     if isinstance(error, (*_TRANSIENT_TYPES, ssl.SSLError)):
         return TRANSIENT
     if isinstance(error, OSError):
-        reason = getattr(error, "reason", None)  # urllib wraps what happened below
+        reason = _read(error, "reason")  # urllib wraps what happened below
         if isinstance(reason, OSError):
             return _by_builtin(reason)
         return TRANSIENT if error.errno in _EXHAUSTED else PERMANENT

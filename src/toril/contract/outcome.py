@@ -19,7 +19,6 @@ from toril.contract.errors import (
     Postpone,
     RateLimitError,
     Requeue,
-    TorilError,
     WaitingChildrenError,
 )
 from toril.contract.worker_options import WorkerOptions
@@ -140,8 +139,9 @@ def _retry(
             error=error,
             rng=rng,
         )
-    except TorilError as problem:  # a backoff that this worker does not have, or that gave nonsense
-        return Failed(f"{reason_of(error)} (no retry: {problem})", stack_of(error))
+    except Exception as problem:  # noqa: BLE001 (a backoff that is missing here, gave nonsense, or raised)
+        reason = f"{reason_of(error)} (no retry: {reason_of(problem)})"
+        return Failed(reason, stack_of(error), "permanent", error)
     if delay is None:
         return _failed(error, "transient_exhausted")
     return Retry(delay, reason_of(error), stack_of(error))
@@ -153,7 +153,11 @@ def _failed(error: BaseException, kind: FailureReason) -> Failed:
 
 def reason_of(error: BaseException) -> str:
     """The message of an error, as `failedReason` holds it; its type if it has none."""
-    return _storable(str(error) or type(error).__name__)
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 (an error that cannot even be printed still has a type)
+        message = ""
+    return _storable(message or type(error).__name__)
 
 
 def stack_of(error: BaseException) -> str:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
 from toril.contract.backoff import Backoff, BackoffFunction
-from toril.contract.classify import ErrorRule
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, OptionWarning
 from toril.contract.keys import check_text
@@ -26,6 +25,7 @@ from toril.telemetry.hooks import MetricsCollector
 
 if TYPE_CHECKING:
     from toril.contract._defaults import OptionalSeconds, Seconds
+    from toril.contract.classify import ErrorRule
 
 Executor: TypeAlias = Literal["auto", "async", "thread", "process"]
 UnknownErrors: TypeAlias = Literal["permanent", "transient"]

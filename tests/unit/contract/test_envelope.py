@@ -174,6 +174,7 @@ def test_a_dead_letter_is_the_envelope_with_when_why_and_what() -> None:
     )
     read = DeadLetter.from_bytes(letter.to_bytes(), entry_id="1-0")
     assert (read.envelope, read.died_at, read.entry_id) == (envelope, NOON, "1-0")
+    assert (read.job_id, read.task_type) == ("6b1c", "navigate_extract")
     assert read.to_bytes() == letter.to_bytes()
 
 

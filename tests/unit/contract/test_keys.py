@@ -20,6 +20,7 @@ from toril.contract.keys import (
     client_name,
     consumer_name,
     has_hash_tag,
+    hash_tag_of,
 )
 
 
@@ -93,6 +94,12 @@ def test_every_key_of_a_tagged_queue_hashes_alike(name: str) -> None:
         hashed_part(keys.base)
     }
     assert has_hash_tag(keys.base)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=20))
+def test_what_a_cluster_hashes_is_the_tag_or_the_whole_key(key: str) -> None:
+    assert hash_tag_of(key) == hashed_part(key)
+    assert has_hash_tag(key) == (hash_tag_of(key) != key)
 
 
 def test_keys_are_values() -> None:

@@ -151,6 +151,27 @@ def fail_because_of_something() -> None:
         raise RuntimeError("above") from below
 
 
+class Unprintable(ConnectionError):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def test_an_error_that_cannot_be_printed_is_named_by_its_type() -> None:
+    assert reason_of(Unprintable()) == "Unprintable"
+    assert isinstance(judged(Unprintable()), Retry)
+
+
+def raise_instead(_made: int, _error: BaseException | None) -> float:
+    raise ZeroDivisionError("no pause today")
+
+
+def test_a_custom_backoff_that_raises_ends_the_job_and_says_so() -> None:
+    options = WorkerOptions(backoffs={"lunar": raise_instead})
+    outcome = judged(ConnectionError("gone"), backoff=Backoff.custom("lunar"), options=options)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == "gone (no retry: no pause today)"
+
+
 def test_a_stack_trace_shows_the_cause() -> None:
     with pytest.raises(RuntimeError) as above:
         fail_because_of_something()
