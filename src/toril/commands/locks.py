@@ -10,7 +10,7 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
-from toril.contract.keys import QueueKeys
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 
 
 def extend_locks(keys: QueueKeys, jobs: Sequence[tuple[str, str]], *, lock_ms: int) -> Command[list[str]]:
@@ -90,7 +90,7 @@ def release_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> C
 
 
 def report_worker(
-    keys: QueueKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
+    keys: QueueKeys | ListKeys | StreamKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
 ) -> tuple[Command[None], ...]:
     """A worker's report of itself, which vanishes when the worker does, and its place in the list of workers."""
     workers = keys.toril("workers")

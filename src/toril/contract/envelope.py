@@ -238,6 +238,16 @@ class DeadLetter:
             raise MalformedValue(f"dead_letter.{error.field}", error.problem) from None
 
     @property
+    def job_id(self) -> str:
+        """The job it was."""
+        return self.envelope.job_id
+
+    @property
+    def task_type(self) -> str:
+        """What the job was to do."""
+        return self.envelope.task_type
+
+    @property
     def died_at(self) -> datetime:
         """When it was given up."""
         return _time_of("dlq_ts", self.dlq_ts)

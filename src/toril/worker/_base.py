@@ -433,7 +433,7 @@ class BaseWorker:
             attempt = self._runner.attempts.get(delivery.id)
             if attempt is not None and attempt.delivery is delivery:
                 delivery.lock_lost = True
-                if attempt.subject is not None:
+                if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
                     attempt.subject.lock_lost = True
                 self._log.lock_lost(delivery.id)
                 self._callbacks.tell("lock_lost", attempt.subject)

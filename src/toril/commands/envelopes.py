@@ -1,0 +1,142 @@
+"""Adding envelopes to list and stream queues, and taking dead letters out again.
+
+Guarantee: a call that is repeated under its ledger entry adds nothing twice, and a letter is replayed or purged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import own
+from toril.contract.keys import ListKeys, StreamKeys
+
+EnvelopeKeys = ListKeys | StreamKeys
+SettlementKind = Literal["done", "retry", "later", "again", "dead"]
+
+# Long enough for a producer to reconnect and ask again; a ledger is one small key for each producer.
+LEDGER_LIFE_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeToAdd:
+    """The canonical text of an envelope, and when it is due (None: now)."""
+
+    text: bytes
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawLetter:
+    """An entry of a dead-letter queue as it lies there."""
+
+    entry_id: str
+    text: bytes
+
+
+def kind_of(keys: EnvelopeKeys) -> Literal["list", "stream"]:
+    """Which kind of queue the keys belong to."""
+    return "list" if isinstance(keys, ListKeys) else "stream"
+
+
+def jobs_key(keys: EnvelopeKeys) -> str:
+    """Where jobs wait: the list or the stream."""
+    return keys.queue if isinstance(keys, ListKeys) else keys.stream
+
+
+def add_envelopes(
+    keys: EnvelopeKeys, envelopes: Sequence[EnvelopeToAdd], *, producer: str, sequence: int
+) -> Command[int]:
+    """Adds a batch in order; 0 when this call of this producer had run before."""
+    args: list[Word] = [kind_of(keys), sequence, LEDGER_LIFE_MS]
+    for one in envelopes:
+        args += ("" if one.due_ms is None else one.due_ms, one.text)
+    ledger = keys.toril(f"ledger:{producer}")
+    return call(own("envelopes_add"), (jobs_key(keys), keys.scheduled, ledger), args, int, Replay.SAFE)
+
+
+# --- dead letters -------------------------------------------------------------------------------------------
+
+
+def letters(keys: EnvelopeKeys, after: str, until: str, count: int) -> Command[list[RawLetter]]:
+    """A page of dead letters in (`after`, `until`], oldest first; "-" and "+" are the ends."""
+    start = after if after == "-" else f"({after}"
+    return plain(_letters, "XRANGE", keys.dlq, start, until, "COUNT", count)
+
+
+def last_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
+    """The entry id of the newest dead letter."""
+    return plain(_first_id, "XREVRANGE", keys.dlq, "+", "-", "COUNT", 1)
+
+
+def _first_id(reply: list[Any]) -> str | None:
+    return reply[0][0].decode() if reply else None
+
+
+def letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawLetter | None]:
+    """One dead letter by its entry id."""
+    return plain(_first_letter, "XRANGE", keys.dlq, entry_id, entry_id)
+
+
+def _letters(reply: list[Any]) -> list[RawLetter]:
+    return [RawLetter(entry_id.decode(), _text_of(fields)) for entry_id, fields in reply]
+
+
+def _first_letter(reply: list[Any]) -> RawLetter | None:
+    return next(iter(_letters(reply)), None)
+
+
+def _text_of(fields: Sequence[bytes]) -> bytes:
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"envelope", b"")
+
+
+def replay_letters(keys: EnvelopeKeys, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
+    """Moves letters (entry id, envelope for the new life) back to the queue; says how many were still there."""
+    return _take_letters(keys, kind_of(keys), jobs)
+
+
+def purge_letters(keys: EnvelopeKeys, entry_ids: Sequence[str]) -> Command[int]:
+    """Removes letters; says how many were still there."""
+    return _take_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids])
+
+
+def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
+    args: list[Word] = [kind]
+    for entry_id, text in jobs:
+        args += (entry_id, text)
+    script_keys = (keys.dlq, jobs_key(keys), keys.toril("totals"))
+    return call(own("letters_replay"), script_keys, args, int, Replay.SAFE)
+
+
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+def totals(keys: EnvelopeKeys) -> Command[Mapping[str, int]]:
+    """How many jobs ever completed, were retried, died, stalled, were replayed or lost by trimming."""
+    return plain(_totals, "HGETALL", keys.toril("totals"))
+
+
+def _totals(reply: list[bytes]) -> dict[str, int]:
+    return {name.decode(): int(number) for name, number in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def scheduled(keys: EnvelopeKeys, start: int, stop: int) -> Command[list[tuple[bytes, int]]]:
+    """Jobs that wait for their time, by rank: text and due time (ms)."""
+    return plain(_scheduled, "ZRANGE", keys.scheduled, start, stop, "WITHSCORES")
+
+
+def _scheduled(reply: list[bytes]) -> list[tuple[bytes, int]]:
+    return [(text, int(float(due))) for text, due in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def unschedule(keys: EnvelopeKeys, text: bytes) -> Command[bool]:
+    """Takes one job out of those that wait for their time; False when it was not there."""
+    return Command(("ZREM", keys.scheduled, text), bool)
+
+
+def delete_queue(keys: EnvelopeKeys) -> Command[int]:
+    """Removes the jobs, scheduled ones and dead letters of a queue, and its totals."""
+    names = (jobs_key(keys), keys.scheduled, keys.dlq, keys.toril("totals"))
+    return Command(("UNLINK", *names), int, replay=Replay.SAFE)

@@ -1,0 +1,159 @@
+"""The calls of a list queue's worker: settle and take, keep locks, put back what dead workers had.
+
+Guarantee: a job is in one place at any moment: the list, the sorted set, a worker's hand (or its own list), or the dead
+letters.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import own
+from toril.commands._verdicts import verdict
+from toril.commands.envelopes import SettlementKind
+from toril.contract.errors import TorilError
+from toril.contract.keys import ListKeys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPickup:
+    """How jobs are taken: under which lock, for how long, and into whose list (empty: at most once)."""
+
+    token: str
+    lock_ms: int
+    consumer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSettlement:
+    """What became of one job; `taken` is its envelope as it came out of the list."""
+
+    kind: SettlementKind
+    job_id: str
+    token: str
+    taken: bytes
+    due_ms: int = 0
+    text: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ListHarvest:
+    """What a call brought back."""
+
+    verdicts: list[TorilError | None]
+    jobs: list[tuple[bytes, int]]  # envelope, and how often its worker died
+    next_due_ms: int  # -1: nothing is scheduled
+    trouble: str  # why nothing could be taken
+    left: int  # jobs that are still in the list
+
+
+def lock_base(keys: ListKeys) -> str:
+    """What every lock key starts with."""
+    return keys.lock("")
+
+
+def exchange(
+    keys: ListKeys, settlements: Sequence[ListSettlement], *, take: int, pickup: ListPickup, now_ms: int
+) -> Command[ListHarvest]:
+    """Settles all and takes up to `take` jobs, in one call."""
+    args: list[Word] = [lock_base(keys), now_ms, take, pickup.token, pickup.lock_ms, pickup.consumer]
+    for one in settlements:
+        args += (one.kind, one.job_id, one.token, one.taken, one.due_ms, one.text)
+    script_keys = (
+        keys.queue,
+        keys.scheduled,
+        keys.dlq,
+        keys.toril("totals"),
+        keys.processing(pickup.consumer),
+        keys.toril("consumers"),
+        keys.toril("stalls"),
+    )
+    return call(own("list_exchange"), script_keys, args, functools.partial(_harvest, settlements))
+
+
+def _harvest(settlements: Sequence[ListSettlement], reply: list[Any]) -> ListHarvest:
+    codes, jobs, next_due, trouble, left = reply
+    return ListHarvest(
+        verdicts=[verdict(one.job_id, one.kind, code) for one, code in zip(settlements, codes, strict=True)],
+        jobs=[(text, int(stalls)) for text, stalls in zip(jobs[::2], jobs[1::2], strict=True)],
+        next_due_ms=int(float(next_due)),
+        trouble=trouble.decode(errors="replace"),
+        left=int(left),
+    )
+
+
+def wait_for_job(keys: ListKeys, timeout: float) -> Command[bool]:
+    """Blocks until the list holds a job and takes none: moving the last one to where it stands changes nothing.
+
+    So a wait may be cut off at any moment, while a pop that is cut off would lose its job.
+    """
+    words = ("BLMOVE", keys.queue, keys.queue, "RIGHT", "RIGHT", timeout)
+    return Command(words, lambda reply: reply is not None, replay=Replay.SAFE)
+
+
+def keep(
+    keys: ListKeys, held: Sequence[tuple[str, str]], *, lock_ms: int, now_ms: int, consumer: str = ""
+) -> Command[set[str]]:
+    """Extends locks (job id, token); the ids of those that are not ours any more."""
+    args: list[Word] = [lock_base(keys), lock_ms, now_ms, consumer]
+    for job_id, token in held:
+        args += (job_id, token)
+    return call(own("list_keep"), (keys.toril("consumers"),), args, _ids, Replay.SAFE)
+
+
+def _ids(reply: list[bytes]) -> set[str]:
+    return {one.decode() for one in reply}
+
+
+def recover(keys: ListKeys, *, unseen_since_ms: int, limit: int) -> Command[list[bytes]]:
+    """Puts back the jobs of workers that were not seen since then; their envelopes."""
+    script_keys = (keys.queue, keys.toril("consumers"), keys.toril("totals"), keys.toril("stalls"))
+    return call(own("list_recover"), script_keys, [keys.processing(""), unseen_since_ms, limit], list)
+
+
+def in_own_list(keys: ListKeys, consumer: str) -> Command[list[bytes]]:
+    """The envelopes in a worker's own list."""
+    return plain(list, "LRANGE", keys.processing(consumer), 0, -1)
+
+
+def give_back(keys: ListKeys, consumer: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
+    """Puts jobs (id, envelope) of a worker's own list back to the queue."""
+    args: list[Word] = [lock_base(keys)]
+    for job_id, text in jobs:
+        args += (job_id, text)
+    return call(own("list_return"), (keys.queue, keys.processing(consumer)), args, int, Replay.SAFE)
+
+
+def leave(keys: ListKeys, consumer: str) -> Command[int]:
+    """A worker with nothing in hand says good-bye."""
+    return Command(("ZREM", keys.toril("consumers"), consumer), int, replay=Replay.SAFE)
+
+
+def counts(keys: ListKeys) -> list[Command[Any]]:
+    """Waiting, scheduled, dead, and the names of workers with lists of their own."""
+    return [
+        plain(int, "LLEN", keys.queue),
+        plain(int, "ZCARD", keys.scheduled),
+        plain(int, "XLEN", keys.dlq),
+        plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1),
+    ]
+
+
+def in_hand(keys: ListKeys, consumer: str) -> Command[int]:
+    """How many jobs stand in a worker's own list."""
+    return plain(int, "LLEN", keys.processing(consumer))
+
+
+def waiting(keys: ListKeys, start: int, stop: int) -> Command[list[bytes]]:
+    """Envelopes in the list; index -1 is taken next."""
+    return plain(list, "LRANGE", keys.queue, start, stop)
+
+
+def take_lock(keys: ListKeys, job_id: str, *, token: str, lock_ms: int) -> Command[bool]:
+    """The distributed lock of one job; False when somebody else has it."""
+    words = ("SET", keys.lock(job_id), token, "NX", "PX", lock_ms)
+    return Command(words, lambda reply: reply is not None)

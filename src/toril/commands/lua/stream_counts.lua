@@ -1,0 +1,42 @@
+--[[
+  How many jobs of a stream queue are where.
+
+  The lag is the server's own figure where it has one; otherwise the undelivered entries are counted, page by page.
+
+  KEYS   1 stream, 2 scheduled, 3 dlq
+  ARGV   1 group
+  Reply  { undelivered, pending, scheduled, dead, entries in the stream, consumers }
+]]
+local function pairs_of(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do
+    fields[flat[i]] = flat[i + 1]
+  end
+  return fields
+end
+
+local function undelivered(after)
+  local number, page = 0, nil
+  repeat
+    page = redis.call("XRANGE", KEYS[1], "(" .. after, "+", "COUNT", 500)
+    number = number + #page
+    if #page > 0 then
+      after = page[#page][1]
+    end
+  until #page == 0
+  return number
+end
+
+local length = redis.call("XLEN", KEYS[1])
+local lag, pending, consumers = length, 0, 0
+local groups = redis.pcall("XINFO", "GROUPS", KEYS[1])
+if not groups.err then
+  for _, flat in ipairs(groups) do
+    local info = pairs_of(flat)
+    if info["name"] == ARGV[1] then
+      lag = info["lag"] or undelivered(info["last-delivered-id"])
+      pending, consumers = info["pending"], info["consumers"]
+    end
+  end
+end
+return {lag, pending, redis.call("ZCARD", KEYS[2]), redis.call("XLEN", KEYS[3]), length, consumers}

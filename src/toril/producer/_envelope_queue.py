@@ -1,0 +1,219 @@
+"""What applications call on list and stream queues: add, look, and deal with dead letters.
+
+Guarantee: a job is checked before any I/O, and an `add` whose reply was lost is repeated without adding twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from toril.commands import envelopes
+from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
+from toril.contract.codec import PayloadCodec, check_size, to_json
+from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
+from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
+from toril.contract.errors import InvalidOption
+from toril.queues.dead_letters import DeadLetters, LetterFilter
+from toril.store import AsyncStore
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+
+NewEnvelope: TypeAlias = Envelope | tuple[str, Mapping[str, Any]] | str
+
+# Envelopes in one call: about five milliseconds of the server's time.
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeCounts:
+    """Where the jobs of a list or stream queue are."""
+
+    waiting: int  # nobody has taken them
+    active: int  # a worker has them; on a list this is known for reliable pickup only
+    scheduled: int  # they wait for their time: delayed, or to be tried again
+    dead: int  # dead letters
+
+    @property
+    def pending(self) -> int:
+        """What is still to be done."""
+        return self.waiting + self.active + self.scheduled
+
+
+class EnvelopeQueue:
+    """What the queues of both kinds share."""
+
+    keys: EnvelopeKeys
+
+    def __init__(
+        self,
+        name: str,
+        keys: EnvelopeKeys,
+        store: AsyncStore,
+        *,
+        source: str,
+        payload: Any,
+        metrics: MetricsCollector | None,
+    ) -> None:
+        self.name = name
+        self.keys = keys
+        self._store = store
+        self._source = source
+        self._payload: PayloadCodec[Any] | None = None if payload is None else PayloadCodec(payload)
+        self._metrics = metrics or NO_METRICS
+        self._producer = uuid.uuid4().hex
+        self._calls = itertools.count(1)
+        self._letters = DeadLetters(keys, store)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, key={envelopes.jobs_key(self.keys)!r})"
+
+    # --- adding ---------------------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        task_type: str | Envelope,
+        payload: Any = None,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        job_id: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        correlation_id: str | None = None,
+        user_id: str | None = None,
+        source: str | None = None,
+    ) -> Envelope:
+        """Adds one job, to run now, after `delay`, or at `run_at`; the envelope as it was sent."""
+        now_ms = await self._store.now_ms()
+        if isinstance(task_type, Envelope):
+            envelope = task_type
+        else:
+            envelope = Envelope.new(
+                task_type,
+                payload,
+                job_id=job_id,
+                max_attempts=max_attempts,
+                correlation_id=correlation_id,
+                user_id=user_id,
+                source=source or self._source,
+                now=ms_to_datetime(now_ms),
+            )
+        await self._send([EnvelopeToAdd(self._text(envelope), _due(delay, run_at, now_ms))])
+        return envelope
+
+    async def add_bulk(
+        self,
+        jobs: Iterable[NewEnvelope],
+        *,
+        delay: Duration | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    ) -> list[Envelope]:
+        """Adds many jobs in order: `(task_type, payload)` pairs or envelopes. All are checked before one is sent."""
+        now_ms = await self._store.now_ms()
+        now = ms_to_datetime(now_ms)
+        made = [self._envelope_of(one, max_attempts, now) for one in jobs]
+        due = _due(delay, None, now_ms)
+        texts = [EnvelopeToAdd(self._text(one), due) for one in made]
+        for start in range(0, len(texts), BATCH):
+            await self._send(texts[start : start + BATCH])
+        return made
+
+    def _envelope_of(self, job: NewEnvelope, max_attempts: int, now: datetime) -> Envelope:
+        if isinstance(job, Envelope):
+            return job
+        task_type, payload = (job, None) if isinstance(job, str) else job
+        return Envelope.new(task_type, payload, max_attempts=max_attempts, source=self._source, now=now)
+
+    def _text(self, envelope: Envelope) -> bytes:
+        if self._payload is not None:
+            self._payload.decode(to_json(envelope.payload))
+        text = envelope.to_bytes()
+        check_size(text, {})
+        return text
+
+    async def _send(self, batch: Sequence[EnvelopeToAdd]) -> None:
+        call = envelopes.add_envelopes(self.keys, batch, producer=self._producer, sequence=next(self._calls))
+        await self._store.run(call)
+        self._metrics.increment_jobs_added(self.name, len(batch))
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    async def counts(self) -> EnvelopeCounts:
+        """Where the jobs are."""
+        raise NotImplementedError
+
+    async def pending(self) -> int:
+        """How many jobs are still to be done: waiting, in a worker's hand, or scheduled."""
+        return (await self.counts()).pending
+
+    async def totals(self) -> Mapping[str, int]:
+        """How many jobs ever completed, were retried, died, stalled, were replayed or purged."""
+        return await self._store.run(envelopes.totals(self.keys))
+
+    async def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
+        """The jobs that wait for their time, soonest first, and when they are due."""
+        rows = await self._store.run(envelopes.scheduled(self.keys, 0, limit - 1))
+        return [(Envelope.from_bytes(text), ms_to_datetime(due)) for text, due in rows]
+
+    # --- dead letters ---------------------------------------------------------------------------------------
+
+    def dead_letters(self, where: LetterFilter | None = None) -> AsyncIterator[DeadLetter]:
+        """The dead letters, oldest first."""
+        return self._letters.each(where)
+
+    async def dead_letter(self, entry_id: str) -> DeadLetter | None:
+        """One dead letter by its entry id."""
+        return await self._letters.get(entry_id)
+
+    async def replay(
+        self, where: LetterFilter | str | None = None, *, rate: float | None = None, limit: int | None = None
+    ) -> int:
+        """Gives dead jobs another life, with all their attempts; how many.
+
+        `where` is a function of a dead letter, or the entry id of one; left out: all. `rate` is jobs per second. A
+        letter is replayed once, however often this is called.
+        """
+        return await self._letters.replay(_by_entry_id(where), rate=rate, limit=limit)
+
+    async def purge(self, where: LetterFilter | str | None = None, *, limit: int | None = None) -> int:
+        """Removes dead letters for good; how many."""
+        return await self._letters.purge(_by_entry_id(where), limit=limit)
+
+    async def export(self, path: str | Path, where: LetterFilter | None = None) -> int:
+        """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
+        return await self._letters.export(path, where)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def obliterate(self) -> None:
+        """Removes everything: jobs, scheduled jobs, dead letters and totals."""
+        await self._store.run(envelopes.delete_queue(self.keys))
+
+    async def close(self) -> None:
+        """Closes the connection. May be called twice."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _by_entry_id(where: LetterFilter | str | None) -> LetterFilter | None:
+    if isinstance(where, str):
+        return lambda letter: letter.entry_id == where
+    return where
+
+
+def _due(delay: Duration | None, run_at: datetime | None, now_ms: int) -> int | None:
+    if delay is not None and run_at is not None:
+        raise InvalidOption("run_at", "is given together with delay", "give one or the other")
+    if run_at is not None:
+        return datetime_to_ms("run_at", run_at)
+    seconds = 0.0 if delay is None else to_seconds("delay", delay)
+    return now_ms + to_ms(seconds) if seconds > 0 else None

@@ -1,0 +1,44 @@
+"""`ListQueue`: jobs in a Redis list, taken at most once (or at least once, with reliable workers)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toril.commands import list_work
+from toril.contract.errors import TorilError
+from toril.contract.keys import ListKeys
+from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.store import AsyncStore
+from toril.telemetry.hooks import MetricsCollector
+
+
+class ListQueue(EnvelopeQueue):
+    """A queue in a list: `{prefix}:{env}:queue:{name}`, its sorted set `…:scheduled` and its dead letters `…:dlq`."""
+
+    keys: ListKeys
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        source: str = "toril",
+        payload: Any = None,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        store = AsyncStore(redis)
+        keys = ListKeys(name, prefix, env, store.is_cluster if hash_tag is None else hash_tag)
+        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics)
+
+    async def counts(self) -> EnvelopeCounts:
+        replies = await self._store.run_many(list_work.counts(self.keys))
+        for reply in replies:
+            if isinstance(reply, TorilError):
+                raise reply
+        waiting, scheduled, dead, consumers = replies
+        in_hand = await self._store.run_many([list_work.in_hand(self.keys, one) for one in consumers])
+        active = sum(one for one in in_hand if isinstance(one, int))
+        return EnvelopeCounts(waiting=waiting, active=active, scheduled=scheduled, dead=dead)

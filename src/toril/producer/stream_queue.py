@@ -1,0 +1,46 @@
+"""`StreamQueue`: jobs in a Redis stream, delivered at least once through a consumer group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toril.commands import stream_work
+from toril.commands.stream_work import StreamCounts
+from toril.contract.keys import StreamKeys
+from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.store import AsyncStore
+from toril.telemetry.hooks import MetricsCollector
+
+
+class StreamQueue(EnvelopeQueue):
+    """A queue in a stream: `{prefix}:{env}:stream:{name}`, with its group, `…:scheduled` and `…:dlq`."""
+
+    keys: StreamKeys
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        group: str = "",
+        source: str = "toril",
+        payload: Any = None,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        store = AsyncStore(redis)
+        tagged = store.is_cluster if hash_tag is None else hash_tag
+        keys = StreamKeys(name, prefix, env, tagged, group)
+        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics)
+
+    async def counts(self) -> EnvelopeCounts:
+        figures = await self.figures()
+        return EnvelopeCounts(
+            waiting=figures.waiting, active=figures.pending, scheduled=figures.scheduled, dead=figures.dead
+        )
+
+    async def figures(self) -> StreamCounts:
+        """Lag, pending entries and consumers of the group, as the server counts them."""
+        return await self._store.run(stream_work.counts(self.keys))

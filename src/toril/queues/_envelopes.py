@@ -1,0 +1,168 @@
+"""What list and stream queues share: envelopes in hand, and what an outcome makes of them.
+
+Guarantee: every message that is taken reaches a handler or the dead letters, readable or not, and no job is
+delivered more than once beyond the attempts it asks for.
+
+    attempts made = attempts in the envelope + deliveries that ended without a word (their worker died)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import assert_never
+
+from toril.commands.envelopes import SettlementKind
+from toril.contract.duration import ms_to_datetime
+from toril.contract.envelope import DeadLetter, DlqReason, Envelope, dlq_reason, error_text
+from toril.contract.errors import (
+    MalformedValue,
+    PermanentError,
+    StoreOutOfMemory,
+    StoreUnavailable,
+    TorilError,
+)
+from toril.contract.outcome import (
+    Completed,
+    Failed,
+    Outcome,
+    Postponed,
+    RateLimited,
+    Requeued,
+    Retry,
+    WaitingForChildren,
+)
+
+# How long an idle worker blocks in one call. A job that is scheduled for sooner than this may start that much late.
+LONGEST_WAIT = 0.5
+STALLED_ERROR = "stalled"  # what `last_error` says when no worker lived to tell
+
+
+class EnvelopeDelivery:
+    """A message in our hand: `reference` finds it in its queue, `fence` tells this delivery from a later one."""
+
+    __slots__ = (
+        "attempts_made",
+        "envelope",
+        "fence",
+        "id",
+        "lock_lost",
+        "max_attempts",
+        "name",
+        "reference",
+        "text",
+    )
+
+    def __init__(
+        self, envelope: Envelope, text: bytes, *, reference: str, fence: int | str, silent_deliveries: int
+    ) -> None:
+        self.id = envelope.job_id
+        self.name = envelope.task_type
+        self.envelope = envelope
+        self.text = text
+        self.reference = reference
+        self.fence = fence
+        self.attempts_made = envelope.attempts + silent_deliveries
+        self.max_attempts = envelope.max_attempts
+        self.lock_lost = False
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """An outcome in the words of the scripts."""
+
+    kind: SettlementKind
+    due_ms: int = 0
+    text: bytes = b""
+
+
+def words_of(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int) -> Words:
+    """What becomes of a message."""
+    match outcome:
+        case Completed():
+            return _DONE
+        case Failed():
+            return _dead(delivery, outcome, now_ms)
+        case Retry():
+            return _later(
+                "retry", _with_attempts(delivery, delivery.attempts_made + 1), outcome.delay, now_ms
+            )
+        case Postponed():
+            return _later("later", _with_attempts(delivery, delivery.attempts_made), outcome.delay, now_ms)
+        case RateLimited():
+            return _later(
+                "later", _with_attempts(delivery, delivery.attempts_made), outcome.delay or 0.0, now_ms
+            )
+        case Requeued():
+            return Words("again", text=_with_attempts(delivery, delivery.attempts_made))
+        case WaitingForChildren():
+            reason = "jobs of this queue have no children"
+            return _dead(delivery, Failed(reason, error=PermanentError(reason)), now_ms)
+        case _:
+            assert_never(outcome)
+
+
+_DONE = Words("done")
+
+
+def _with_attempts(delivery: EnvelopeDelivery, attempts: int) -> bytes:
+    if attempts == delivery.envelope.attempts:
+        return delivery.text
+    return dataclasses.replace(delivery.envelope, attempts=attempts).to_bytes()
+
+
+def _later(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> Words:
+    # Due now still goes through the sorted set: its text then waits where an outcome handed in twice is recognised.
+    return Words(kind, now_ms + max(0, round(delay * 1000)), text)
+
+
+_EXHAUSTED = ("transient_exhausted", "timeout", "stalled")
+
+
+def _dead(delivery: EnvelopeDelivery, outcome: Failed, now_ms: int) -> Words:
+    envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
+    error = outcome.error
+    exhausted = outcome.kind in _EXHAUSTED
+    reason: DlqReason = (
+        "max_attempts_exceeded" if exhausted else dlq_reason(error or PermanentError(), exhausted=False)
+    )
+    last_error = outcome.reason if error is None else error_text(error)
+    return letter_words(envelope, reason, last_error, now_ms)
+
+
+def letter_words(envelope: Envelope, reason: DlqReason, last_error: str, now_ms: int) -> Words:
+    """The move to the dead letters."""
+    letter = DeadLetter.bury(envelope, reason, last_error, now=ms_to_datetime(now_ms))
+    return Words("dead", text=letter.to_bytes())
+
+
+def read_envelope(text: bytes, entry_id: str) -> tuple[Envelope, MalformedValue | None]:
+    """A message, or a stand-in for one that cannot be read and why."""
+    try:
+        return Envelope.from_bytes(text), None
+    except MalformedValue as error:
+        return Envelope.of_unreadable(text, entry_id=entry_id), error
+
+
+def refusal_of(
+    delivery: EnvelopeDelivery, problem: MalformedValue | None, max_attempts: int | None, now_ms: int
+) -> Words | None:
+    """The dead letter of a message that must not be run: it cannot be read, or has no attempt left.
+
+    A job whose worker died in its last attempt gets one more: the death may have been the worker's own.
+    """
+    envelope = delivery.envelope
+    if problem is not None:
+        return letter_words(envelope, "validation_error", error_text(problem), now_ms)
+    limit = max_attempts or envelope.max_attempts
+    if envelope.attempts >= limit or delivery.attempts_made > limit:
+        ended = dataclasses.replace(envelope, attempts=delivery.attempts_made)
+        return letter_words(ended, "max_attempts_exceeded", STALLED_ERROR, now_ms)
+    return None
+
+
+def pickup_trouble(text: str) -> TorilError | None:
+    """Why the server gave us no jobs, if it said so."""
+    if not text:
+        return None
+    return StoreOutOfMemory(text) if "OOM" in text else StoreUnavailable(text)

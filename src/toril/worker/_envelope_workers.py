@@ -1,0 +1,214 @@
+"""The workers of list and stream queues, on the runtime that all workers share.
+
+Guarantee: handlers, executors, error classes, hooks, metrics and shutdown are those of the BullMQ worker. What differs
+is what the queue kind promises, the pause between attempts (min(base · 2^attempt + 0…1, 300 s)), and that a job which
+failed for good becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Unpack
+
+from toril.commands import envelopes, list_work, stream_work
+from toril.commands.envelopes import EnvelopeKeys
+from toril.contract.backoff import Backoff, envelope_delay
+from toril.contract.codec import PayloadCodec, to_json
+from toril.contract.duration import Duration, to_ms, to_seconds
+from toril.contract.envelope import Envelope
+from toril.contract.errors import InvalidOption, MalformedValue
+from toril.contract.keys import ListKeys, StreamKeys, consumer_name
+from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.queues._envelopes import EnvelopeDelivery
+from toril.queues.redis_list import ListSource, ListTerms
+from toril.queues.redis_stream import StreamSource, StreamTerms
+from toril.store import AsyncStore, BlockingStore, parse_address
+from toril.worker._base import BaseWorker
+
+EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
+
+MAX_BACKOFF = 300.0  # seconds; the decision record's cap for list and stream queues
+# Scheduled jobs looked at to tell whether a retry is due; more than that is busy in any case.
+_SCHEDULED_SAMPLE = 1000
+_BACKOFF = Backoff("envelope")
+_indices = itertools.count()
+
+
+def _with_record_backoff(options: WorkerOptions) -> WorkerOptions:
+    """The options, with the backoff of the record under its name."""
+    cap = float(options.max_backoff_delay) if "max_backoff_delay" in options.given else MAX_BACKOFF
+    base = float(options.backoff_delay)
+
+    def delay(attempts_made: int, _: BaseException | None) -> float:
+        return envelope_delay(attempts_made - 1, base=base, max_delay=cap) if base > 0 else 0.0
+
+    return dataclasses.replace(options, backoffs={**options.backoffs, _BACKOFF.type: delay})
+
+
+class _EnvelopeWorker(BaseWorker):
+    """What the workers of both kinds share."""
+
+    keys: EnvelopeKeys
+
+    def __init__(
+        self,
+        name: str,
+        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
+        redis: Any,
+        options: WorkerOptions | None,
+        fields: WorkerOptionsDict,
+    ) -> None:
+        if options is not None and fields:
+            raise InvalidOption("options", "is given together with single options", "give one or the other")
+        self._address = parse_address(redis)
+        super().__init__(name, handler, _with_record_backoff(options or WorkerOptions(**fields)))
+        if self.options.rate_limit is not None:
+            raise InvalidOption(
+                "rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead"
+            )
+        model = self.options.payload
+        self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
+
+    def _stores(self) -> tuple[AsyncStore, BlockingStore]:
+        self._keeper_store = BlockingStore(self._address, policy=self.policy)
+        self._store = AsyncStore(self._address, policy=self.policy)
+        return self._store, self._keeper_store
+
+    async def _release(self) -> None:
+        self._keeper_store.close()
+
+    def _dress(self, delivery: EnvelopeDelivery, blocking: bool) -> Envelope:  # noqa: ARG002
+        if self._payload is not None:
+            self._payload.decode(
+                to_json(delivery.envelope.payload)
+            )  # one that does not fit fails before the handler
+        return delivery.envelope
+
+    def _backoff_of(self, delivery: EnvelopeDelivery) -> Backoff:  # noqa: ARG002
+        return _BACKOFF
+
+    async def _has_retries(self) -> bool:
+        rows = await self._store.run(envelopes.scheduled(self.keys, 0, _SCHEDULED_SAMPLE - 1))
+        return any(_was_tried(text) for text, _ in rows)
+
+
+def _was_tried(text: bytes) -> bool:
+    try:
+        return Envelope.from_bytes(text).attempts > 0
+    except MalformedValue:
+        return True
+
+
+class ListWorker(_EnvelopeWorker):
+    """Takes jobs of a list queue: at most once, or at least once with `reliable=True`.
+
+    `handler` is a function of one argument, the `Envelope`, or a mapping (such as a `TaskRegistry`) from task types to
+    such functions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        reliable: bool = False,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        super().__init__(name, handler, redis, options, fields)
+        tagged = self._address.is_cluster if hash_tag is None else hash_tag
+        self.keys: ListKeys = ListKeys(name, prefix, env, tagged)
+        self.reliable = reliable
+
+    def _make_source(self) -> ListSource:
+        options = self.options
+        # A name that no other process ever has: a list of jobs in hand must not be shared by mistake.
+        consumer = (
+            f"{consumer_name(socket.gethostname(), os.getpid(), next(_indices))}:{secrets.token_hex(4)}"
+        )
+        terms = ListTerms(
+            worker_id=self.id,
+            consumer=consumer,
+            reliable=self.reliable,
+            lock_ms=to_ms(float(options.lock_duration)),
+            heartbeat=float(options.heartbeat_interval),
+            max_attempts=options.max_attempts,
+        )
+        return ListSource(self.keys, *self._stores(), terms)
+
+    async def _busy_elsewhere(self) -> bool:
+        waiting, _, _, consumers = await self._store.run_many(list_work.counts(self.keys))
+        if waiting:
+            return True
+        in_hand = await self._store.run_many([list_work.in_hand(self.keys, one) for one in consumers])
+        return any(in_hand) or await self._has_retries()
+
+
+class StreamWorker(_EnvelopeWorker):
+    """Takes jobs of a stream queue as a consumer of its group: at least once.
+
+    `claim_idle` is how long an entry must have been left alone before it is taken over from a consumer that may be
+    dead; `keep` is how many finished entries stay readable in the stream (`None`: all).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        group: str = "",
+        claim_idle: Duration = 300.0,
+        consumer_idle: Duration = 3600.0,
+        keep: int | None = 10_000,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        super().__init__(name, handler, redis, options, fields)
+        tagged = self._address.is_cluster if hash_tag is None else hash_tag
+        self.keys: StreamKeys = StreamKeys(name, prefix, env, tagged, group)
+        self._claim_idle = to_seconds("claim_idle", claim_idle, positive=True)
+        self._consumer_idle = to_seconds("consumer_idle", consumer_idle, positive=True)
+        if self._claim_idle < 2 * float(self.options.heartbeat_interval):
+            raise InvalidOption(
+                "claim_idle",
+                "is below two heartbeats: jobs that run would be taken away",
+                "raise it, or beat faster",
+            )
+        if keep is not None and keep < 0:
+            raise InvalidOption("keep", f"is {keep}", "give 0 or more entries, or None for all")
+        self._keep = keep
+
+    def _make_source(self) -> StreamSource:
+        options = self.options
+        self.consumer = consumer_name(socket.gethostname(), os.getpid(), next(_indices))
+        terms = StreamTerms(
+            worker_id=self.id,
+            consumer=self.consumer,
+            concurrency=options.concurrency,
+            claim_idle_ms=to_ms(self._claim_idle),
+            own_idle_ms=to_ms(min(float(options.lock_duration), self._claim_idle)),
+            consumer_idle_ms=to_ms(self._consumer_idle),
+            keep=self._keep,
+            heartbeat=float(options.heartbeat_interval),
+            max_attempts=options.max_attempts,
+        )
+        return StreamSource(self.keys, *self._stores(), terms)
+
+    async def _busy_elsewhere(self) -> bool:
+        counts = await self._store.run(stream_work.counts(self.keys))
+        if counts.waiting or counts.pending:
+            return True
+        return bool(counts.scheduled) and await self._has_retries()
