@@ -1,0 +1,46 @@
+"""Node and toril share a queue: the jobs of each are done by the other, once, and nobody notices a difference."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop import scenarios
+from tests.interop.reference import Reference
+from tests.interop.scenarios import Ground
+from tests.servers import Server
+
+
+@pytest.fixture
+def ground(valkey: Server, prefix: str, bullmq: Reference) -> Ground:
+    bullmq.set_clock(None)
+    return Ground(valkey, prefix, bullmq)
+
+
+async def test_a_toril_worker_does_what_a_node_producer_asks(ground: Ground) -> None:
+    result = await scenarios.node_producer_toril_worker(ground, 200)
+    assert result.differences == []
+
+
+async def test_a_node_worker_does_what_a_toril_producer_asks(ground: Ground) -> None:
+    result = await scenarios.toril_producer_node_worker(ground, 200)
+    assert result.differences == []
+
+
+async def test_node_hears_the_same_events_whoever_works(ground: Ground) -> None:
+    result = await scenarios.events_alike(ground, 100)
+    assert result.differences == []
+
+
+async def test_each_side_awaits_jobs_that_the_other_finishes(ground: Ground) -> None:
+    result = await scenarios.finishes_awaited(ground, 50)
+    assert result.differences == []
+
+
+async def test_toril_finishes_the_jobs_of_a_killed_node_worker(ground: Ground) -> None:
+    result = await scenarios.toril_recovers_what_node_left(ground, 5)
+    assert result.differences == []
+
+
+async def test_node_finishes_the_jobs_of_a_killed_toril_worker(ground: Ground) -> None:
+    result = await scenarios.node_recovers_what_toril_left(ground, 5)
+    assert result.differences == []
