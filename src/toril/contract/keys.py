@@ -135,9 +135,8 @@ class QueueKeys:
         node_name = f"{{{self.name}}}" if tagged else self.name
         qualified = f"{self.prefix}:{node_name}"
         if self.hash_tag is True and not has_hash_tag(qualified):
-            raise InvalidOption(
-                "prefix", 'contains "{}", which switches hash tags off', "remove the empty braces"
-            )
+            culprit = "queue" if self.name.startswith("}") else "prefix"
+            raise InvalidOption(culprit, 'makes "{}", which switches hash tags off', "remove the brace")
         self._set("node_name", node_name)
         self._set("qualified", qualified)
         self._set("base", f"{qualified}:")

@@ -6,7 +6,7 @@ import base64
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toril.contract.errors import InvalidOption
@@ -70,8 +70,11 @@ def test_a_name_or_prefix_with_a_tag_gets_no_second_one(name: str, prefix: str) 
 
 
 def test_empty_braces_that_would_switch_the_tag_off_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="empty braces"):
-        QueueKeys("q", "{}bull", hash_tag=True)
+    for name, prefix, culprit in (("q", "{}bull", "prefix"), ("}q", "bull", "queue")):
+        with pytest.raises(InvalidOption, match="switches hash tags off") as refused:
+            QueueKeys(name, prefix, hash_tag=True)
+        assert refused.value.field == culprit
+        assert QueueKeys(name, prefix).other_layout() is None
 
 
 def test_the_other_layout_of_a_queue_is_known() -> None:
@@ -89,6 +92,7 @@ def test_the_other_layout_of_a_queue_is_known() -> None:
     st.text(st.characters(exclude_characters=":", exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
 )
 def test_every_key_of_a_tagged_queue_hashes_alike(name: str) -> None:
+    assume(not name.startswith("}"))
     keys = QueueKeys(name, hash_tag=True)
     assert {hashed_part(key) for key in (keys.wait, keys.meta, keys.job("a"), keys.lock("b"))} == {
         hashed_part(keys.base)
