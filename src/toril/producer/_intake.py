@@ -72,13 +72,7 @@ class Intake:
         parcel = _Parcel(jobs, asyncio.get_running_loop().create_future())
         self._parcels.append(parcel)
         self._start()
-        try:
-            return await parcel.future
-        except asyncio.CancelledError:
-            # What has not been sent is not sent; what is on its way arrives.
-            if parcel in self._parcels:
-                self._parcels.remove(parcel)
-            raise
+        return await parcel.future
 
     def _start(self) -> None:
         if self._starting or not self._lanes:
@@ -105,6 +99,9 @@ class Intake:
         size = 0
         while self._parcels and len(batch) < MAX_JOBS:
             parcel = self._parcels[0]
+            if parcel.future.cancelled():  # What is on its way arrives; the rest is not sent.
+                self._parcels.popleft()
+                continue
             at = parcel.sent
             size += len(parcel.jobs[at].data)
             if batch and size > MAX_BYTES:
