@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import redis
 
-from toril.commands import add, locks, work
+from toril.commands import add, locks, manage, work
 from toril.commands._command import Command, Replay, call
 from toril.commands._library import official
 from toril.commands.add import JobToAdd
@@ -35,6 +35,8 @@ class Side(Protocol):
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]: ...
 
     def extend(self, held: Sequence[tuple[str, str]], lock_ms: int) -> list[str]: ...
+
+    def pause(self, paused: bool) -> None: ...
 
 
 def run(client: redis.Redis, command: Command[Any]) -> Any:
@@ -75,6 +77,9 @@ class Batched:
     def extend(self, held: Sequence[tuple[str, str]], lock_ms: int) -> list[str]:
         lost: list[str] = run(self.client, locks.extend_locks(self.keys, held, lock_ms=lock_ms))
         return lost
+
+    def pause(self, paused: bool) -> None:
+        run(self.client, manage.pause(self.keys) if paused else manage.resume(self.keys))
 
 
 class OneByOne:
@@ -137,6 +142,10 @@ class OneByOne:
         command = call(official("extendLocks"), (self.keys.stalled,), words, _ids, Replay.SAFE)
         lost: list[str] = run(self.client, command)
         return lost
+
+    def pause(self, paused: bool) -> None:
+        ours = manage.pause(self.keys) if paused else manage.resume(self.keys)
+        run(self.client, _raw_call("pause", tuple(ours.keys), list(ours.words)))
 
 
 class _Basket:

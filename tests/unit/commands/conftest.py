@@ -1,0 +1,81 @@
+"""A store and the keys of one queue, for tests that run commands on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from toril.commands.add import JobToAdd, add_jobs
+from toril.commands.work import Harvest, Pickup, Settlement, finish_options, settle
+from toril.contract.keys import QueueKeys
+from toril.store import BlockingStore
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+def keys(prefix: str) -> QueueKeys:
+    return QueueKeys("paint", prefix, hash_tag=False)
+
+
+@pytest.fixture
+def store(valkey: Server) -> Iterator[BlockingStore]:
+    with BlockingStore(valkey.url) as store:
+        yield store
+
+
+class Hand:
+    """Does what producers and workers do, in one word each, so that tests read as what they are about."""
+
+    def __init__(self, store: BlockingStore, keys: QueueKeys) -> None:
+        self.store = store
+        self.keys = keys
+        self.now = NOW
+
+    def run(self, command: Any) -> Any:
+        return self.store.run(command)
+
+    def add(self, *ids: str, **options: Any) -> None:
+        more = {
+            name: options.pop(name)
+            for name in ("parent", "parent_key", "waits_for_children")
+            if name in options
+        }
+        jobs = [
+            JobToAdd(name="draw", data=b'{"n":1}', options=options, timestamp=self.now, id=job_id, **more)
+            for job_id in ids
+        ]
+        assert self.run(add_jobs(self.keys, jobs)) == list(ids)
+
+    def take(self, count: int = 1, *, token: str = "t1") -> list[str]:
+        return [job_id for job_id, _ in self.exchange(take=count, token=token).jobs]
+
+    def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> Harvest:
+        pickup = Pickup(token=token, lock_ms=30_000, worker="w1")
+        harvest: Harvest = self.run(settle(self.keys, settlements, take=take, pickup=pickup, now_ms=self.now))
+        return harvest
+
+    def finish(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> Harvest:
+        return self.exchange(self.finished(job_id, failed=failed, token=token, keep=keep))
+
+    def finished(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> Settlement:
+        options = finish_options(
+            pickup=Pickup(token=token, lock_ms=30_000), token=token, keep={"count": keep}, attempts=1
+        )
+        kind, value = ("failed", "why") if failed else ("completed", '"done"')
+        return Settlement(job_id=job_id, kind=kind, token=token, value=value, options=options)
+
+
+@pytest.fixture
+def hand(store: BlockingStore, keys: QueueKeys) -> Hand:
+    return Hand(store, keys)
+
+
+@pytest.fixture
+def spoil(valkey: Server) -> Iterator[Callable[..., Any]]:
+    """Any Redis command, for accidents that no command of ours would cause."""
+    with valkey.client() as client:
+        yield client.execute_command

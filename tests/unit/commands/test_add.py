@@ -1,0 +1,168 @@
+"""Adding: each job is answered for apart, and a call repeated under its ledger adds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.servers import Server
+from tests.unit.commands.conftest import NOW, Hand
+from toril.commands import read
+from toril.commands._command import Replay
+from toril.commands.add import JobToAdd, Ledger, add_job, add_jobs
+from toril.contract.errors import (
+    ParentCannotBeReplaced,
+    ParentNotFound,
+    ScriptFailed,
+    StoreOutOfMemory,
+    StoreUnavailable,
+)
+from toril.contract.keys import QueueKeys
+from toril.store import BlockingStore, ConnectionPolicy
+
+
+def job(job_id: str = "", **more) -> JobToAdd:
+    return JobToAdd(
+        name="draw", data=b"{}", options=more.pop("options", {}), timestamp=NOW, id=job_id, **more
+    )
+
+
+def test_a_batch_gives_an_id_for_each_job_in_order(hand: Hand):
+    jobs = [job("a"), job(), job("b", options={"delay": 5}), job("c", options={"priority": 2})]
+    assert hand.run(add_jobs(hand.keys, jobs)) == ["a", "2", "b", "c"]  # Every job counts, named or not.
+    counts = hand.run(read.get_counts(hand.keys))
+    assert (counts["wait"], counts["delayed"], counts["prioritized"]) == (2, 1, 1)
+
+
+def test_the_kind_is_chosen_as_upstream_chooses():
+    assert job(options={"delay": 5, "priority": 2}).kind == "delayed"
+    assert job(options={"delay": 0, "priority": 2}).kind == "prioritized"
+    assert job(options={"delay": 5}, waits_for_children=True).kind == "parent"
+    assert job(options={"priority": 0}).kind == "standard"
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "state"),
+    [
+        ({}, {}, "waiting"),
+        ({"delay": 60_000}, {}, "delayed"),
+        ({"priority": 3}, {}, "prioritized"),
+        ({}, {"waits_for_children": True}, "waiting-children"),
+    ],
+)
+def test_a_single_add_puts_the_job_where_it_belongs(hand: Hand, options, more, state):
+    assert hand.run(add_job(hand.keys, job("a", options=options, **more))) == "a"
+    assert hand.run(read.get_state(hand.keys, "a")) == state
+
+
+def test_an_id_that_exists_is_answered_as_added(hand: Hand):
+    hand.add("a")
+    assert hand.run(add_jobs(hand.keys, [job("a")])) == ["a"]
+    assert hand.run(read.get_counts(hand.keys))["wait"] == 1
+
+
+def test_a_duplicate_is_answered_with_the_job_that_stands_for_it(hand: Hand):
+    one, other = (job(name, options={"de": {"id": "same"}}) for name in "ab")
+    assert hand.run(add_jobs(hand.keys, [one, other])) == ["a", "a"]
+
+
+def test_a_child_without_a_parent_fails_alone(hand: Hand):
+    parent = {"id": "nobody", "queueKey": hand.keys.qualified}
+    orphan = job("a", parent=parent, parent_key=hand.keys.job("nobody"))
+    refused, added = hand.run(add_jobs(hand.keys, [orphan, job("b")]))
+    assert isinstance(refused, ParentNotFound)
+    assert refused.job_id == "a"
+    assert added == "b"
+    with pytest.raises(ParentNotFound):
+        hand.run(add_job(hand.keys, orphan))
+
+
+def test_a_child_cannot_change_its_parent(hand: Hand):
+    hand.add("p1", "p2", waits_for_children=True)
+    children = [
+        job("c", parent={"id": one, "queueKey": hand.keys.qualified}, parent_key=hand.keys.job(one))
+        for one in ("p1", "p2")
+    ]
+    added, refused = hand.run(add_jobs(hand.keys, children))
+    assert added == "c"
+    assert isinstance(refused, ParentCannotBeReplaced)
+
+
+def test_a_job_that_makes_a_script_raise_fails_alone(hand: Hand, spoil: Callable):
+    spoil("HSET", hand.keys.delayed, "not", "a zset")
+    failed, added = hand.run(add_jobs(hand.keys, [job("a", options={"delay": 5}), job("b")]))
+    assert isinstance(failed, ScriptFailed)
+    assert "WRONGTYPE" in str(failed)
+    assert added == "b"
+
+
+class TestALedger:
+    """Names a call, so that a call whose reply was lost can be sent again."""
+
+    def test_repeats_the_first_answer_and_adds_nothing(self, hand: Hand):
+        ledger = Ledger(hand.keys.toril("ledger:p1"), "7")
+        call = add_jobs(hand.keys, [job(), job("a"), job(options={"delay": 5})], ledger)
+        first = hand.run(call)
+        assert hand.run(call) == first == ["1", "a", "3"]
+        counts = hand.run(read.get_counts(hand.keys))
+        assert (counts["wait"], counts["delayed"]) == (2, 1)
+
+    def test_remembers_a_job_that_was_finished_and_removed_meanwhile(self, hand: Hand):
+        call = add_jobs(hand.keys, [job("a")], Ledger(hand.keys.toril("ledger:p1"), "7"))
+        hand.run(call)
+        assert hand.take() == ["a"]
+        assert hand.finish("a", keep=0).verdicts == [None]
+        assert hand.run(call) == ["a"]
+        assert hand.run(read.get_state(hand.keys, "a")) == "unknown"
+
+    def test_remembers_refusals_and_errors_too(self, hand: Hand, spoil: Callable):
+        spoil("HSET", hand.keys.delayed, "not", "a zset")
+        parent = {"id": "nobody", "queueKey": hand.keys.qualified}
+        orphan = job("a", parent=parent, parent_key=hand.keys.job("nobody"))
+        broken = job("b", options={"delay": 5})
+        call = add_jobs(hand.keys, [orphan, broken, job("c")], Ledger(hand.keys.toril("ledger:p1"), "7"))
+        for _ in range(2):
+            refused, failed, added = hand.run(call)
+            assert isinstance(refused, ParentNotFound)
+            assert isinstance(failed, ScriptFailed)
+            assert added == "c"
+
+    def test_lets_the_next_call_through(self, hand: Hand):
+        key = hand.keys.toril("ledger:p1")
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "8"))) == ["2"]
+
+    def test_does_not_live_for_ever(self, hand: Hand, spoil: Callable):
+        key = hand.keys.toril("ledger:p1")
+        hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7")))
+        assert 0 < spoil("PTTL", key) <= 120_000
+
+    def test_decides_whether_a_call_may_be_repeated(self, keys: QueueKeys):
+        assert add_jobs(keys, [job("a")]).replay is Replay.NEVER
+        assert add_jobs(keys, [job()], Ledger("k", "1")).replay is Replay.SAFE
+        assert add_job(keys, job()).replay is Replay.NEVER
+        assert add_job(keys, job("a")).replay is Replay.SAFE
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_a_full_server_refuses_the_whole_batch_and_adds_nothing(
+    start_valkey: Callable[..., Server], keys: QueueKeys, ledger: bool
+):
+    server = start_valkey()
+    with server.client() as client, BlockingStore(server.url) as store:
+        client.config_set("maxmemory", "1")
+        call = add_jobs(keys, [job("a"), job()], Ledger(keys.toril("ledger:p"), "1") if ledger else None)
+        with pytest.raises(StoreOutOfMemory, match="raise maxmemory"):
+            store.run(call)
+        client.config_set("maxmemory", "0")
+        assert client.dbsize() == 0
+        assert store.run(call) == ["a", "2"]
+
+
+def test_a_replica_refuses_the_whole_batch(start_valkey: Callable[..., Server], keys: QueueKeys):
+    primary = start_valkey()
+    replica = start_valkey(replicaof=f"127.0.0.1 {primary.port}")
+    once = ConnectionPolicy(call_attempts=1)
+    with BlockingStore(replica.url, policy=once) as store, pytest.raises(StoreUnavailable, match="READONLY"):
+        store.run(add_jobs(keys, [job("a")]))
