@@ -240,7 +240,11 @@ def _purpose_base(kind: str, purpose: str, prefix: str, env: str, hash_tag: bool
     plain = f"{prefix}:{env}:{kind}:{purpose}"
     if not hash_tag or has_hash_tag(plain):
         return plain
-    return f"{prefix}:{env}:{kind}:{{{purpose}}}"
+    tagged = f"{prefix}:{env}:{kind}:{{{purpose}}}"
+    if not has_hash_tag(tagged):
+        culprit = "queue" if purpose.startswith("}") else "prefix"
+        raise InvalidOption(culprit, 'makes "{}", which switches hash tags off', "remove the brace")
+    return tagged
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,3 +220,12 @@ def test_purpose_and_environment_are_one_part_of_the_key_each(purpose: str, env:
 
 def test_a_consumer_says_host_process_and_number() -> None:
     assert consumer_name("node-1", 42, 3) == "node-1:42:3"
+
+
+@pytest.mark.parametrize(("purpose", "prefix", "culprit"), [("}q", "m", "queue"), ("q", "{}", "prefix")])
+def test_list_and_stream_keys_that_could_not_share_a_slot_are_refused(
+    purpose: str, prefix: str, culprit: str
+) -> None:
+    with pytest.raises(InvalidOption, match="switches hash tags off") as refused:
+        StreamKeys(purpose, prefix=prefix, hash_tag=True)
+    assert refused.value.field == culprit
