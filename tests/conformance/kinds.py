@@ -1,0 +1,205 @@
+"""The kinds of queue behind one face, so that one suite can hold all of them to the same promises."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from toril import Backoff, Envelope, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.queues.source import Source
+from toril.worker._base import BaseWorker
+
+# Short enough for a test that waits for a recovery, long enough for a busy machine to renew in time.
+QUICK = {
+    "lock_duration": 1.0,
+    "heartbeat_interval": 0.2,
+    "stalled_check_interval": 0.25,
+    "backoff_delay": 0,
+    "drain_delay": 0.2,
+}
+
+
+@dataclass(frozen=True)
+class Grave:
+    """A job that failed for good."""
+
+    job_id: str
+    payload: Any
+    reason: str
+
+
+class Kind:
+    """One kind of queue on one server, under one prefix."""
+
+    name: str
+    at_least_once = True
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url = url
+        self.prefix = prefix
+        self.queue: Any = None
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[Kind]:
+        async with self._make_queue() as self.queue:
+            yield self
+
+    def _make_queue(self) -> Any:
+        raise NotImplementedError
+
+    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+        raise NotImplementedError
+
+    async def add(
+        self, name: str = "task", payload: Any = None, *, attempts: int = 3, delay: float | None = None
+    ) -> str:
+        raise NotImplementedError
+
+    async def add_many(self, payloads: list[Any], *, attempts: int = 3) -> None:
+        for payload in payloads:
+            await self.add("task", payload, attempts=attempts)
+
+    async def add_poison(self) -> None:
+        """A message that cannot be read."""
+        raise NotImplementedError
+
+    async def graves(self) -> list[Grave]:
+        raise NotImplementedError
+
+    async def unfinished(self) -> int:
+        """Jobs that wait, are in a worker's hand, or are scheduled."""
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def hand(self) -> AsyncIterator[Source]:
+        """The source of a worker that is played by hand, and that dies at the end: nothing is handed back."""
+        worker = self.worker(lambda job: None)
+        source: Any = worker._make_source()
+        await source.open()
+        try:
+            yield source
+        finally:
+            await source.store.close()
+            await worker._release()
+
+    @staticmethod
+    def payload(job: Any) -> Any:
+        return job.payload if isinstance(job, Envelope) else job.data
+
+
+class BullmqKind(Kind):
+    name = "bullmq"
+
+    def _make_queue(self) -> Any:
+        return Queue("work", redis=self.url, prefix=self.prefix)
+
+    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+        return Worker("work", handler, redis=self.url, prefix=self.prefix, **{**QUICK, **options})
+
+    async def add(
+        self, name: str = "task", payload: Any = None, *, attempts: int = 3, delay: float | None = None
+    ) -> str:
+        more = {} if delay is None else {"delay": delay}
+        data = {} if payload is None else payload
+        job = await self.queue.add(name, data, attempts=attempts, backoff=Backoff.fixed(0.001), **more)
+        return str(job.id)
+
+    async def add_poison(self) -> None:
+        job = await self.queue.add("task", {}, attempts=3)
+        with client_of(self.url) as client:
+            client.hset(self.queue.keys.job(job.id), "data", "{this is no JSON")
+
+    async def graves(self) -> list[Grave]:
+        jobs = await self.queue.get_jobs(["failed"])
+        return [Grave(job.id, _data(job), job.failed_reason or "") for job in jobs]
+
+    async def unfinished(self) -> int:
+        counts = await self.queue.get_job_counts()
+        return int(counts.waiting + counts.active + counts.delayed + counts.prioritized)
+
+
+def _data(job: Any) -> Any:
+    try:
+        return job.data
+    except Exception:  # noqa: BLE001  # poison stays poison when it is looked at
+        return None
+
+
+class _EnvelopeKind(Kind):
+    async def add(
+        self, name: str = "task", payload: Any = None, *, attempts: int = 3, delay: float | None = None
+    ) -> str:
+        envelope = await self.queue.add(name, payload, max_attempts=attempts, delay=delay)
+        return str(envelope.job_id)
+
+    async def add_many(self, payloads: list[Any], *, attempts: int = 3) -> None:
+        await self.queue.add_bulk([("task", payload) for payload in payloads], max_attempts=attempts)
+
+    async def graves(self) -> list[Grave]:
+        return [
+            Grave(letter.job_id, letter.envelope.payload, letter.last_error)
+            async for letter in self.queue.dead_letters()
+        ]
+
+    async def unfinished(self) -> int:
+        return int(await self.queue.pending())
+
+
+class ListKind(_EnvelopeKind):
+    name = "list"
+    at_least_once = False
+    reliable = False
+
+    def _make_queue(self) -> Any:
+        return ListQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
+
+    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+        place = {"redis": self.url, "prefix": self.prefix, "env": "test", "reliable": self.reliable}
+        return ListWorker("jobs.work", handler, **place, **{**QUICK, **options})
+
+    async def add_poison(self) -> None:
+        with client_of(self.url) as client:
+            client.lpush(self.queue.keys.queue, b"{this is no JSON")
+
+
+class ReliableListKind(ListKind):
+    name = "reliable list"
+    at_least_once = True
+    reliable = True
+
+
+class StreamKind(_EnvelopeKind):
+    name = "stream"
+
+    def _make_queue(self) -> Any:
+        return StreamQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
+
+    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+        place = {"redis": self.url, "prefix": self.prefix, "env": "test", "claim_idle": 1.0}
+        return StreamWorker("jobs.work", handler, **place, **{**QUICK, **options})
+
+    async def add_poison(self) -> None:
+        with client_of(self.url) as client:
+            client.xadd(self.queue.keys.stream, {"envelope": "{this is no JSON"})
+
+
+KINDS = (BullmqKind, ListKind, ReliableListKind, StreamKind)
+
+
+@contextlib.contextmanager
+def client_of(url: str) -> Iterator[Any]:
+    """A plain client, for what no queue would do."""
+    import redis
+    from redis.cluster import ClusterNode, RedisCluster
+
+    if url.startswith("redis+cluster://"):
+        host, _, port = url.removeprefix("redis+cluster://").split(",")[0].partition(":")
+        client: Any = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])
+    else:
+        client = redis.Redis.from_url(url)
+    try:
+        yield client
+    finally:
+        client.close()

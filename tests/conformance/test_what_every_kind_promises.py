@@ -1,0 +1,420 @@
+"""What all kinds of queue promise alike: the same handlers, errors, attempts and stops.
+
+kind            a worker dies                         a worker stops
+bullmq          its jobs run again (at least once)    its jobs go back
+list            its jobs are gone (at most once)      its jobs go back
+reliable list   its jobs run again (at least once)    its jobs go back
+stream          its jobs run again (at least once)    its jobs go back
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.conformance.kinds import Kind
+from toril import PermanentError, TransientError
+from toril.contract.errors import Postpone, Requeue
+from toril.contract.outcome import Completed, Failed, Requeued, Retry
+from toril.queues.source import Settled
+from toril.telemetry.hooks import NoMetrics
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def silent(seconds: float = 20) -> asyncio.Timeout:
+    return asyncio.timeout(seconds)
+
+
+async def run_all(kind: Kind, handler: Any, **options: Any) -> None:
+    async with silent(), kind.worker(handler, **options) as worker:
+        await worker.run_until_idle()
+
+
+async def test_a_job_runs_once_and_leaves_nothing_to_do(kind: Kind) -> None:
+    seen = []
+
+    async def handle(job: Any) -> None:
+        seen.append(kind.payload(job))
+
+    await kind.add(payload={"n": 1, "text": "grüezi"})
+    await run_all(kind, handle)
+    assert seen == [{"n": 1, "text": "grüezi"}]
+    assert await kind.unfinished() == 0
+    assert await kind.graves() == []
+
+
+async def test_jobs_run_in_the_order_in_which_they_were_added(kind: Kind) -> None:
+    seen = []
+
+    async def handle(job: Any) -> None:
+        seen.append(kind.payload(job)["n"])
+
+    await kind.add_many([{"n": n} for n in range(30)])
+    await run_all(kind, handle)
+    assert seen == list(range(30))
+
+
+async def test_many_jobs_run_once_each_at_any_concurrency(kind: Kind) -> None:
+    seen: Counter[int] = Counter()
+
+    async def handle(job: Any) -> None:
+        await asyncio.sleep(0)
+        seen[kind.payload(job)["n"]] += 1
+
+    await kind.add_many([{"n": n} for n in range(400)])
+    await run_all(kind, handle, concurrency=50)
+    assert seen == Counter(range(400))
+    assert await kind.unfinished() == 0
+
+
+async def test_never_more_jobs_at_once_than_the_concurrency(kind: Kind) -> None:
+    running = most = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    await kind.add_many([{"n": n} for n in range(60)])
+    await run_all(kind, handle, concurrency=7)
+    assert most <= 7
+
+
+async def test_a_delayed_job_runs_at_its_time(kind: Kind) -> None:
+    ran = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        ran.set()
+
+    added = time.monotonic()
+    await kind.add(delay=0.4)
+    async with silent(), kind.worker(handle):
+        await ran.wait()
+    # Whole milliseconds on the wire, and the server's clock is known to within half a round trip.
+    assert time.monotonic() - added >= 0.39
+
+
+async def test_a_transient_error_is_tried_again_with_one_attempt_more(kind: Kind) -> None:
+    runs = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise TransientError("not yet")
+
+    await kind.add(attempts=5)
+    await run_all(kind, handle)
+    assert runs == 3
+    assert await kind.graves() == []
+
+
+async def test_a_permanent_error_ends_a_job_at_once(kind: Kind) -> None:
+    runs = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        raise PermanentError("never")
+
+    job_id = await kind.add(payload={"n": 1}, attempts=5)
+    await run_all(kind, handle)
+    (grave,) = await kind.graves()
+    assert runs == 1
+    assert (grave.job_id, grave.payload) == (job_id, {"n": 1})
+    assert "never" in grave.reason
+    assert await kind.unfinished() == 0
+
+
+async def test_a_job_is_tried_as_often_as_it_asks_for(kind: Kind) -> None:
+    runs = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        raise TransientError("still not")
+
+    await kind.add(attempts=4)
+    await run_all(kind, handle)
+    assert runs == 4
+    assert len(await kind.graves()) == 1
+
+
+@pytest.mark.parametrize(("unknown", "runs_wanted"), [("permanent", 1), ("transient", 3)])
+async def test_unknown_errors_are_treated_as_the_worker_was_told(
+    kind: Kind, unknown: str, runs_wanted: int
+) -> None:
+    runs = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        raise LookupError("who knows")
+
+    await kind.add(attempts=3)
+    await run_all(kind, handle, unknown_errors=unknown)
+    assert runs == runs_wanted
+    assert len(await kind.graves()) == 1
+
+
+@pytest.mark.parametrize("signal", [Postpone(0.01), Requeue()], ids=["postpone", "requeue"])
+async def test_a_job_that_asks_to_run_later_loses_no_attempt(kind: Kind, signal: Exception) -> None:
+    runs = 0
+    done = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        if runs <= 5:
+            raise signal
+        done.set()
+
+    await kind.add(attempts=1)
+    async with silent(), kind.worker(handle):
+        await done.wait()
+    assert runs == 6
+    assert await kind.graves() == []
+    assert await kind.unfinished() == 0
+
+
+async def test_plain_functions_run_in_threads(kind: Kind) -> None:
+    import threading
+
+    names = set()
+
+    def handle(job: Any) -> None:
+        names.add(threading.current_thread().name)
+
+    await kind.add_many([{"n": n} for n in range(5)])
+    await run_all(kind, handle, concurrency=3)
+    assert names
+    assert threading.main_thread().name not in names
+
+
+async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails(kind: Kind) -> None:
+    ran = []
+
+    async def greet(job: Any) -> None:
+        ran.append("greet")
+
+    async def part(job: Any) -> None:
+        ran.append("part")
+
+    await kind.add("greet")
+    await kind.add("part")
+    stranger = await kind.add("os.system", attempts=3)
+    await run_all(kind, {"greet": greet, "part": part})
+    assert sorted(ran) == ["greet", "part"]
+    assert [grave.job_id for grave in await kind.graves()] == [stranger]
+
+
+async def test_a_message_that_cannot_be_read_fails_and_delays_nobody(kind: Kind) -> None:
+    seen = []
+
+    async def handle(job: Any) -> None:
+        seen.append(kind.payload(job)["n"])
+
+    await kind.add(payload={"n": 1})
+    await kind.add_poison()
+    await kind.add(payload={"n": 2})
+    await run_all(kind, handle)
+    assert seen == [1, 2]
+    assert len(await kind.graves()) == 1
+    assert await kind.unfinished() == 0
+
+
+async def test_a_stop_lets_running_jobs_finish(kind: Kind) -> None:
+    started, may_end, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def handle(job: Any) -> None:
+        started.set()
+        await may_end.wait()
+        ended.append(1)
+
+    await kind.add()
+    worker = kind.worker(handle)
+    async with silent():
+        await worker.start()
+        await started.wait()
+        stop = asyncio.create_task(worker.stop())
+        may_end.set()
+        await stop
+    assert ended == [1]
+    assert await kind.unfinished() == 0
+
+
+async def test_a_stop_that_cannot_wait_gives_jobs_back_without_counting_an_attempt(kind: Kind) -> None:
+    started = asyncio.Event()
+    runs = 0
+
+    async def handle(job: Any) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            started.set()
+            await asyncio.Event().wait()
+
+    await kind.add(attempts=1)
+    async with silent():
+        worker = kind.worker(handle)
+        await worker.start()
+        await started.wait()
+        await worker.stop(timeout=0)
+        assert await kind.unfinished() == 1
+    await run_all(kind, handle)
+    assert runs == 2
+    assert await kind.graves() == []
+
+
+async def test_stops_in_the_middle_of_work_lose_nothing_and_double_nothing(kind: Kind) -> None:
+    seen: Counter[int] = Counter()
+    some = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        seen[kind.payload(job)["n"]] += 1
+        if len(seen) % 20 == 0:
+            some.set()
+
+    await kind.add_many([{"n": n} for n in range(300)])
+    async with silent():
+        while await kind.unfinished():
+            some.clear()
+            async with kind.worker(handle, concurrency=10) as worker:
+                idle = asyncio.create_task(worker.run_until_idle())
+                stirred = asyncio.create_task(some.wait())
+                await asyncio.wait({idle, stirred}, return_when=asyncio.FIRST_COMPLETED)
+                await worker.stop()
+                stirred.cancel()
+                await idle
+    assert seen == Counter(range(300))
+
+
+async def test_an_outcome_that_is_handed_in_twice_counts_once(kind: Kind) -> None:
+    await kind.add(attempts=1)
+    async with kind.hand() as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        settled = Settled(delivery, Failed("it broke", "", "permanent"))
+        assert (await source.exchange([settled], 0)).verdicts == [None]
+        await source.exchange([settled], 0)
+    assert len(await kind.graves()) == 1
+    assert await kind.unfinished() == 0
+
+
+async def test_a_retry_that_is_handed_in_twice_makes_one_job(kind: Kind) -> None:
+    await kind.add(attempts=5)
+    async with kind.hand() as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        settled = Settled(delivery, Retry(60.0, "later"))
+        await source.exchange([settled], 0)
+        await source.exchange([settled], 0)
+        assert await kind.unfinished() == 1
+
+
+async def test_a_job_that_is_given_back_is_taken_again(kind: Kind) -> None:
+    await kind.add(payload={"n": 7})
+    async with kind.hand() as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        await source.exchange([Settled(delivery, Requeued())], 0)
+        (again,) = (await source.exchange([], 1)).deliveries
+        assert again.id == delivery.id
+        assert again.attempts_made == delivery.attempts_made
+        await source.exchange([Settled(again, Completed(b"null"))], 0)
+    assert await kind.unfinished() == 0
+
+
+async def test_a_wait_takes_nothing_and_can_be_ended(kind: Kind) -> None:
+    async with kind.hand() as source, silent():
+        waiting = asyncio.create_task(source.wait(10))
+        while not waiting.done():
+            await source.wake()
+            await asyncio.wait({waiting}, timeout=0.01)
+        await waiting
+        await kind.add()
+        await source.wait(10)
+        assert await kind.unfinished() == 1
+
+
+async def test_a_worker_that_dies_leaves_its_jobs_as_its_kind_promises(kind: Kind) -> None:
+    seen = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        seen.set()
+
+    await kind.add(attempts=2)
+    async with kind.hand() as source:
+        assert len((await source.exchange([], 1)).deliveries) == 1
+    async with silent(), kind.worker(handle, max_stalled_count=2):
+        if kind.at_least_once:
+            await seen.wait()
+        else:
+            await kind.add()
+            await seen.wait()
+    assert await kind.unfinished() == 0
+
+
+async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind) -> None:
+    if not kind.at_least_once:
+        return  # there is no other: a job that was taken is taken
+    ran = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        ran.set()
+
+    await kind.add(attempts=3)
+    async with kind.hand() as late, silent():
+        (delivery,) = (await late.exchange([], 1)).deliveries
+        async with kind.worker(handle, max_stalled_count=2) as worker:
+            await ran.wait()
+            await worker.run_until_idle()
+        verdicts = (await late.exchange([Settled(delivery, Failed("too late"))], 0)).verdicts
+        assert verdicts[0] is not None
+    assert await kind.graves() == []
+    assert await kind.unfinished() == 0
+
+
+async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
+    await kind.add(attempts=3)
+    async with kind.hand() as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == []
+        await source.exchange([Settled(delivery, Completed(b"null"))], 0)
+        assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == [delivery]
+
+
+async def test_the_hooks_count_what_happened(kind: Kind) -> None:
+    class Counting(NoMetrics):
+        __slots__ = ("seen",)
+
+        def __init__(self) -> None:
+            self.seen: Counter[str] = Counter()
+
+        def increment_jobs_processed(self, queue: str, status: Any, count: int = 1) -> None:
+            self.seen[status] += count
+
+        def increment_jobs_failed(self, queue: str, reason: Any) -> None:
+            self.seen[f"failed: {reason}"] += 1
+
+    metrics = Counting()
+
+    async def handle(job: Any) -> None:
+        if kind.payload(job)["n"] == 1:
+            raise PermanentError("no")
+        if kind.payload(job)["n"] == 2:
+            raise TransientError("again")
+
+    await kind.add_many([{"n": n} for n in range(5)], attempts=2)
+    await run_all(kind, handle, metrics=metrics)
+    assert metrics.seen == {
+        "completed": 3,
+        "failed": 2,
+        "retried": 1,
+        "failed: permanent": 1,
+        "failed: transient_exhausted": 1,
+    }
