@@ -11,7 +11,7 @@ import inspect
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -217,3 +217,13 @@ async def _tasks_of_the_loop_end() -> AsyncIterator[None]:
     yield
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"asyncio tasks outlive the test: {sorted(map(repr, left))}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that skips itself proves nothing, so it fails."""
+    report = yield
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"tests do not skip: set-up provides what they need ({report.longrepr})"
+    return report
