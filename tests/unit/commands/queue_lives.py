@@ -173,7 +173,7 @@ class QueueLife(RuleBasedStateMachine):
         jobs = [self._job(parent_id, parent, waits_for_children=True)]
         jobs += [
             self._job(
-                f"j{self.serial}c{number}",
+                f"jf{self.serial}c{number}",
                 options,
                 parent_key=self.keys.job(parent_id),
                 parent={"id": parent_id, "queueKey": self.keys.qualified, **flags},
@@ -187,7 +187,7 @@ class QueueLife(RuleBasedStateMachine):
         parent = self.any_job(pick)
         self.serial += 1
         child = self._job(
-            f"j{self.serial}",
+            f"jx{self.serial}",  # never its own ancestor: upstream would look for the eldest for ever
             options,
             parent_key=self.keys.job(parent),
             parent={"id": parent, "queueKey": self.keys.qualified},
