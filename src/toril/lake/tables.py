@@ -166,6 +166,12 @@ WORKER_REPORTS = TableSpec(
     keys=("queue", "worker", "ts"),
 )
 
+REJECTS = TableSpec(
+    name="bronze/rejects",
+    schema=pa.schema([("queue", _TEXT), ("id", _TEXT), ("ts", _TIME), ("reason", _TEXT), ("row", _TEXT)]),
+    keys=("queue", "id"),
+)
+
 ATTEMPTS = TableSpec(
     name="silver/attempts",
     schema=pa.schema(
@@ -327,6 +333,7 @@ TABLES: dict[str, TableSpec] = {
         STREAM_ENTRIES,
         DLQ_ENTRIES,
         WORKER_REPORTS,
+        REJECTS,
         ATTEMPTS,
         SILVER_JOBS,
         GAPS,

@@ -12,6 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from toril.contract.errors import InvalidOption
+from toril.spark.sinks._options import SinkOptions
+from toril.spark.sinks._writers import BatchWriter, StreamWriter
 from toril.spark.sources._options import SourceOptions
 from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
 
@@ -33,6 +35,19 @@ class TorilDataSource(DataSource):
     def reader(self, schema: StructType) -> Any:
         return TableReader(self._source_options(), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return BatchWriter(self._sink_options(schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+        return StreamWriter(self._sink_options(schema, overwrite=overwrite))
+
+    def _sink_options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise InvalidOption("mode", "overwrite is not for queues", 'use mode("append")')
+        options = SinkOptions.parse(dict(self.options))
+        _check_columns(options, set(schema.names))
+        return options
+
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 — Spark's name
         options = self._source_options()
         if options.table != "events":
@@ -42,3 +57,15 @@ class TorilDataSource(DataSource):
                 'stream "events", read the others in batches',
             )
         return EventStreamReader(options, schema)
+
+
+def _check_columns(options: SinkOptions, columns: set[str]) -> None:
+    if options.queue is None and "queue" not in columns:
+        raise InvalidOption("queue", "is missing", 'set option("queue", "emails"), or add a column "queue"')
+    if options.op == "enqueue":
+        if options.name is None and "name" not in columns:
+            raise InvalidOption("name", "is missing", 'set option("name", "send"), or add a column "name"')
+        return
+    needed = "job_id" if options.kind == "bullmq" else "id"
+    if needed not in columns:
+        raise InvalidOption(needed, "is missing", f"op={options.op} needs the column {needed!r}")

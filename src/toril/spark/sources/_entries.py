@@ -12,11 +12,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from toril.commands.enqueue import rejects_key
 from toril.commands.snapshot import list_page
 from toril.commands.streams import entries
-from toril.contract.keys import ListKeys, StreamKeys
-from toril.lake.tables import TableSpec
-from toril.spark.sources._columns import TIME, assemble, constant, id_columns
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.lake.tables import REJECTS, TableSpec
+from toril.spark.sources._columns import TIME, assemble, constant, id_columns, text_column
 from toril.store import BlockingStore
 
 _PAGE: Final = 2_000
@@ -61,6 +62,23 @@ def _list(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterat
         ids = [str(start + row) for row in range(len(page))]
         yield entries_table(spec, queue, "list", ids, [one.decode(errors="replace") for one in page])
         start += len(page)
+
+
+def read_rejects(store: BlockingStore, queue: str, keys: QueueKeys) -> Iterator[pa.Table]:
+    """Rows that could not become jobs of a queue."""
+    after = "0-0"
+    while page := store.run(entries(rejects_key(keys), after, "+", _PAGE)):
+        after = page[-1][0].decode()
+        ids = pa.array([entry[0].decode() for entry in page], pa.string())
+        fields = [dict(zip(entry[1][::2], entry[1][1::2], strict=False)) for entry in page]
+        columns = {
+            "queue": constant(queue, len(page)),
+            "id": ids,
+            "ts": id_columns(ids)[0],
+            "reason": text_column([one.get(b"reason") for one in fields]),
+            "row": text_column([one.get(b"row") for one in fields]),
+        }
+        yield assemble(REJECTS.schema, columns, len(page))
 
 
 def entries_table(

@@ -16,6 +16,7 @@ from toril.lake.tables import (
     EVENTS,
     JOBS,
     LOGS,
+    REJECTS,
     STREAM_ENTRIES,
     WORKER_REPORTS,
     TableSpec,
@@ -28,6 +29,7 @@ SOURCES: Final[dict[str, TableSpec]] = {
     "stream": STREAM_ENTRIES,
     "dlq": DLQ_ENTRIES,
     "worker_reports": WORKER_REPORTS,
+    "rejects": REJECTS,
 }
 JOB_STATES: Final = (
     "waiting",

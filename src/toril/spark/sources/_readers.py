@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sources._discovery import AnyKeys, Directory, check_named
-from toril.spark.sources._entries import read_entries
+from toril.spark.sources._entries import read_entries, read_rejects
 from toril.spark.sources._events import SOURCE_SCHEMA, read_with_gap
 from toril.spark.sources._jobs import JobChunk, chunks, list_jobs, read_jobs, read_logs
 from toril.spark.sources._options import SourceOptions
@@ -79,7 +79,7 @@ def _read_part(store: BlockingStore, part: Any, options: SourceOptions) -> Itera
         case (str() as queue, (ListKeys() | StreamKeys()) as keys):
             return read_entries(store, queue, keys, options.spec)
         case (str() as queue, QueueKeys() as keys):
-            return read_reports(store, queue, keys)
+            return (read_rejects if options.table == "rejects" else read_reports)(store, queue, keys)
         case _:
             raise TypeError(f"not a part of a task: {part!r}")
 

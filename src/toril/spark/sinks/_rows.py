@@ -1,0 +1,211 @@
+"""Rows of a DataFrame as jobs.
+
+Guarantee: a row becomes the same job with the same digest every time, whatever order Spark delivers rows in; a row that
+is no job becomes a reject that says why.
+
+    name, data            what to do; data is a struct, a map, or JSON text
+    queue                 where, unless the write names one queue
+    any field of JobOptions, such as job_id, delay (seconds), priority, attempts, backoff (seconds), lifo
+    other columns         together they are the data, when there is no column `data`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+
+from toril.commands.add import JobToAdd
+from toril.commands.enqueue import Reject, Row
+from toril.commands.envelopes import EnvelopeToAdd
+from toril.contract.codec import MAX_PAYLOAD_BYTES, to_json
+from toril.contract.envelope import Envelope
+from toril.contract.errors import InvalidOption, TorilError
+from toril.contract.keys import check_text
+from toril.contract.options import JobOptions
+from toril.spark.sinks._options import SinkOptions
+
+# fmt: off
+OPTION_COLUMNS: Final = frozenset({
+    "priority", "delay", "attempts", "backoff", "lifo", "job_id", "remove_on_complete", "remove_on_fail", "keep_logs",
+    "size_limit", "stack_trace_limit", "timestamp", "telemetry_metadata", "omit_context",
+})
+# fmt: on
+_ENVELOPE_COLUMNS: Final = frozenset(
+    ["job_id", "delay", "max_attempts", "correlation_id", "user_id", "source"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """A row and the queue it goes to."""
+
+    queue: str
+    row: Row
+
+
+@dataclass(slots=True)
+class RowReader:
+    """Reads the rows of one task."""
+
+    options: SinkOptions
+    run: str
+    partition: int
+    now_ms: int
+    _run_key: bytes = b""
+    _seen: Counter[bytes] = field(default_factory=Counter)
+    _known_options: dict[tuple[Any, ...], JobOptions] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._run_key = hashlib.blake2b(self.run.encode(), digest_size=32).digest()
+
+    def read(self, batch: pa.RecordBatch) -> Iterator[Addressed]:
+        """The rows of a batch, jobs and rejects, in order."""
+        for fields in batch.to_pylist():
+            yield self._addressed(fields)
+
+    def _addressed(self, fields: dict[str, Any]) -> Addressed:
+        content = _canonical(fields)
+        digest = self._digest(fields, content)
+        try:
+            queue = self._queue(fields)
+            job = self._job(fields, str(UUID(bytes=digest, version=5)))
+            return Addressed(queue, Row(digest, job))
+        except (TorilError, ValueError, TypeError) as error:
+            return self._rejected(fields, digest, content, error)
+
+    def _rejected(
+        self, fields: Mapping[str, Any], digest: bytes, content: bytes, error: Exception
+    ) -> Addressed:
+        queue = self.options.queue or str(fields.get("queue") or "")
+        if self.options.on_reject == "fail" or not queue:
+            raise InvalidOption(
+                "row", str(error), f"fix or filter it: {content[:300].decode(errors='replace')}"
+            )
+        return Addressed(queue, Row(digest, Reject(str(error)[:1000], content[:100_000])))
+
+    def _queue(self, fields: Mapping[str, Any]) -> str:
+        queue = self.options.queue or fields.get("queue")
+        if not queue:
+            raise InvalidOption("queue", "is missing", 'add a column "queue", or set option("queue", …)')
+        self.options.keys(queue, cluster=False)
+        return str(queue)
+
+    def _digest(self, fields: Mapping[str, Any], content: bytes) -> bytes:
+        """Names a row by its id, or by its content, its task, and how often the task saw the same content before."""
+        job_id = fields.get("job_id")
+        if job_id:
+            words = f"id\0{fields.get('queue') or ''}\0{job_id}".encode()
+        else:
+            self._seen[content] += 1
+            words = b"%d\0%d\0%s" % (self.partition, self._seen[content], content)
+        return hashlib.blake2b(words, digest_size=16, key=self._run_key).digest()
+
+    def _job(self, fields: dict[str, Any], default_id: str) -> JobToAdd | EnvelopeToAdd:
+        name = fields.get("name") or self.options.name
+        if not name:
+            raise InvalidOption("name", "is missing", 'add a column "name", or set option("name", …)')
+        check_text("name", name)
+        if self.options.kind == "bullmq":
+            return self._bullmq_job(fields, str(name), default_id)
+        return self._envelope(fields, str(name), default_id)
+
+    def _bullmq_job(self, fields: dict[str, Any], name: str, default_id: str) -> JobToAdd:
+        data = _data(fields, OPTION_COLUMNS)
+        options = self._job_options(fields)
+        if options.size_limit is not None and len(data) > options.size_limit:
+            raise InvalidOption("data", f"has {len(data)} bytes", f"size_limit is {options.size_limit}")
+        moment = options.timestamp
+        return JobToAdd(
+            name=name,
+            data=data,
+            options=options.to_wire(),
+            timestamp=self.now_ms if moment is None else int(moment.timestamp() * 1000),
+            id=options.job_id or default_id,
+        )
+
+    def _job_options(self, fields: Mapping[str, Any]) -> JobOptions:
+        given = {name: fields[name] for name in OPTION_COLUMNS if fields.get(name) is not None}
+        key = tuple(given.items())
+        options = self._known_options.get(key)
+        if options is None:
+            options = JobOptions.of(given)
+            if "job_id" not in given and len(self._known_options) < 1_000:
+                self._known_options[key] = options
+        return options
+
+    def _envelope(self, fields: dict[str, Any], name: str, default_id: str) -> EnvelopeToAdd:
+        payload = msgspec.json.decode(_data(fields, _ENVELOPE_COLUMNS))
+        given = {
+            key: fields[key]
+            for key in ("max_attempts", "correlation_id", "user_id", "source")
+            if fields.get(key)
+        }
+        given.setdefault("correlation_id", default_id)
+        moment = datetime.fromtimestamp(self.now_ms / 1000).astimezone()
+        envelope = Envelope.new(name, payload, job_id=fields.get("job_id") or default_id, now=moment, **given)
+        delay = fields.get("delay")
+        return EnvelopeToAdd(envelope.to_bytes(), self.now_ms + int(delay * 1000) if delay else None)
+
+
+def _data(fields: Mapping[str, Any], reserved: frozenset[str]) -> bytes:
+    """The data of a row as JSON."""
+    if "data" in fields:
+        raw = _json_of(fields["data"])
+    else:
+        taken = reserved | {"name", "queue"}
+        raw = to_json({key: _plain(value) for key, value in fields.items() if key not in taken})
+    if len(raw) > MAX_PAYLOAD_BYTES:
+        raise InvalidOption("data", f"has {len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} are allowed")
+    return raw
+
+
+def _json_of(value: Any) -> bytes:
+    if value is None:
+        return b"{}"
+    if isinstance(value, str):
+        try:
+            msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidOption(
+                "data", f"is not JSON: {error}", "give a struct, a map, or valid JSON text"
+            ) from None
+        return value.encode()
+    return to_json(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """What Arrow gives as JSON types: maps come as lists of pairs."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+            return {str(key): _plain(inner) for key, inner in value}
+        return [_plain(one) for one in value]
+    return value
+
+
+def _canonical(fields: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(fields, order="deterministic")
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
+        return json.dumps(fields, default=_as_text, sort_keys=True).encode(errors="replace")
+
+
+def _as_text(value: Any) -> str:
+    return (
+        value.isoformat()
+        if isinstance(value, (date, datetime))
+        else str(Decimal(value))
+        if isinstance(value, Decimal)
+        else repr(value)
+    )

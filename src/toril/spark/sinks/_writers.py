@@ -1,0 +1,133 @@
+"""The two Spark adapters of the sinks: one for batch writes, one for streams.
+
+Guarantee: a task that Spark repeats, a micro-batch that it replays and a batch write that is started again under its
+run name add no job twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from toril.commands.enqueue import Admission, forget_run
+from toril.contract.errors import TorilError
+from toril.spark.sinks._acts import Actor
+from toril.spark.sinks._options import SinkOptions
+from toril.spark.sinks._rows import RowReader
+from toril.spark.sinks._writing import Sender, Tally
+from toril.spark.sources._readers import open_store
+
+_log = logging.getLogger("toril.spark")
+# Spark replays the last micro-batch only; a few more are kept for whoever takes entries out of a checkpoint by hand.
+_BATCHES_REMEMBERED = 10
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task did."""
+
+    tally: Tally
+    query: str = ""  # of a stream: what its runs are named after
+
+
+class NoTask(TorilError):
+    """A writer was called outside of a Spark task."""
+
+
+def write_task(options: SinkOptions, run: str, batches: Iterator[pa.RecordBatch]) -> Message:
+    """Writes the rows of one task."""
+    task = TaskContext.get()
+    if task is None:
+        raise NoTask("the writer needs a Spark task; use df.write")
+    with open_store(options.url) as store:
+        if options.op != "enqueue":
+            return Message(Actor(store, options).act_all(batches))
+        admission = Admission(
+            run=run,
+            life_ms=int(options.ledger_hours * 3_600_000),
+            most_waiting=options.max_waiting,
+            rate=options.rate,
+        )
+        reader = RowReader(options, run, task.partitionId(), store.now_ms())
+        return Message(Sender(store, options, admission).send_all(batches, reader))
+
+
+def _summed(messages: Sequence[Any]) -> Tally:
+    return reduce(Tally.plus, (one.tally for one in messages if isinstance(one, Message)), Tally())
+
+
+def _report(options: SinkOptions, tally: Tally) -> None:
+    level = logging.WARNING if tally.rejected else logging.INFO
+    _log.log(level, "%s: %s", options.op, tally)
+
+
+def _forget(options: SinkOptions, queues: set[str], run: str) -> None:
+    with open_store(options.url) as store:
+        store.run_many(
+            [forget_run(options.keys(queue, cluster=store.is_cluster), run) for queue in sorted(queues)]
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("toril")`"""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.run = options.run or f"once-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        return write_task(self.options, self.run, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        tally = _summed(messages)
+        _report(self.options, tally)
+        if self.options.run is None and self.options.op == "enqueue":
+            _forget(self.options, tally.queues, self.run)  # nobody can start this write again
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        _log.warning("%s was interrupted after %s", self.options.op, _summed(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("toril")`"""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        query, batch = _micro_batch()
+        name = self.options.run or query
+        return Message(write_task(self.options, _run_of(name, batch), iterator).tally, name)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 — Spark's name
+        tally = _summed(messages)
+        _report(self.options, tally)
+        names = {one.query for one in messages if isinstance(one, Message)}
+        if self.options.op == "enqueue" and batchId >= _BATCHES_REMEMBERED:
+            for name in names:
+                _forget(self.options, tally.queues, _run_of(name, batchId - _BATCHES_REMEMBERED))
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
+        _log.warning("%s, batch %d was interrupted after %s", self.options.op, batchId, _summed(messages))
+
+
+def _run_of(query: str, batch: int) -> str:
+    return f"{query}.{batch}"
+
+
+def _micro_batch() -> tuple[str, int]:
+    """Which query and which of its micro-batches this task belongs to: both survive a restart with the checkpoint."""
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    batch = task.getLocalProperty("streaming.sql.batchId") if task else None
+    if query is None or batch is None:
+        raise NoTask("the task belongs to no streaming query; use df.writeStream")
+    return query, int(batch)

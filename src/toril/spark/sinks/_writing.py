@@ -1,0 +1,135 @@
+"""Sending rows: in batches, under the ledger, as fast as the queue and the rate allow.
+
+Guarantee: when `send` returns, every row given before is a job, was one already, or lies among the rejects.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from toril.commands.enqueue import Admission, Reject, Row, Wait, enqueue_once
+from toril.commands.envelopes import EnvelopeToAdd
+from toril.contract.errors import StoreOutOfMemory, TorilError
+from toril.spark.sinks._options import SinkOptions
+from toril.spark.sinks._rows import RowReader
+from toril.store import BlockingStore
+
+# One call may carry large rows: this many bytes at most hold the server for some tens of milliseconds.
+_MOST_BYTES = 4 * 1024 * 1024
+_SAMPLES = 5
+
+
+class QueueStaysFull(TorilError):
+    """The queue had no room for longer than `wait_timeout`: .queue .waiting"""
+
+    def __init__(self, queue: str, waiting: int | None, seconds: float) -> None:
+        super().__init__(
+            f"queue {queue!r} held {waiting} jobs for {seconds:g} s; add workers, or raise max_waiting or wait_timeout"
+        )
+        self.queue = queue
+        self.waiting = waiting
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the rows of a task or a whole write."""
+
+    added: int = 0
+    known: int = 0  # were added by an earlier attempt of the same run
+    rejected: int = 0
+    skipped: int = 0  # acts on jobs that are gone or no longer in the state
+    reasons: list[str] = field(default_factory=list)
+    queues: set[str] = field(default_factory=set)
+
+    def reject(self, reason: str) -> None:
+        self.rejected += 1
+        if len(self.reasons) < _SAMPLES:
+            self.reasons.append(reason)
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(
+            added=self.added + other.added,
+            known=self.known + other.known,
+            rejected=self.rejected + other.rejected,
+            skipped=self.skipped + other.skipped,
+            reasons=(self.reasons + other.reasons)[:_SAMPLES],
+            queues=self.queues | other.queues,
+        )
+
+    def __str__(self) -> str:
+        words = f"{self.added} added, {self.known} known, {self.rejected} rejected, {self.skipped} skipped"
+        return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends the rows of one task."""
+
+    store: BlockingStore
+    options: SinkOptions
+    admission: Admission
+    tally: Tally = field(default_factory=Tally)
+
+    def send_all(self, batches: Iterable[pa.RecordBatch], reader: RowReader) -> Tally:
+        for batch in batches:
+            by_queue: dict[str, list[Row]] = defaultdict(list)
+            for one in reader.read(batch):
+                by_queue[one.queue].append(one.row)
+            for queue, rows in by_queue.items():
+                for portion in _portions(rows, self.options.batch):
+                    self.send(queue, portion)
+        return self.tally
+
+    def send(self, queue: str, rows: list[Row]) -> None:
+        keys = self.options.keys(queue, cluster=self.store.is_cluster)
+        command = enqueue_once(keys, rows, self.admission)
+        deadline = time.monotonic() + self.options.wait_timeout
+        while isinstance(answer := self.store.run(command), Wait):
+            if answer.waiting is not None and time.monotonic() > deadline:
+                raise QueueStaysFull(queue, answer.waiting, self.options.wait_timeout)
+            time.sleep(answer.ms / 1000)
+        self.tally.queues.add(queue)
+        self._count(rows, answer)
+
+    def _count(self, rows: list[Row], verdicts: list[bool | TorilError]) -> None:
+        for row, verdict in zip(rows, verdicts, strict=True):
+            if isinstance(verdict, TorilError):
+                self._refused(verdict)
+            elif isinstance(row.job, Reject):
+                self.tally.reject(row.job.reason)
+            elif verdict:
+                self.tally.added += 1
+            else:
+                self.tally.known += 1
+
+    def _refused(self, verdict: TorilError) -> None:
+        # A server without memory will have some again: the task fails, Spark repeats it, the ledger knows the rest.
+        if isinstance(verdict, StoreOutOfMemory) or "OOM" in str(verdict):
+            raise StoreOutOfMemory(str(verdict))
+        self.tally.reject(str(verdict))
+
+
+def _portions(rows: list[Row], size: int) -> Iterator[list[Row]]:
+    portion: list[Row] = []
+    weight = 0
+    for row in rows:
+        portion.append(row)
+        weight += _weight(row)
+        if len(portion) >= size or weight > _MOST_BYTES:
+            yield portion
+            portion, weight = [], 0
+    if portion:
+        yield portion
+
+
+def _weight(row: Row) -> int:
+    match row.job:
+        case Reject(_, text) | EnvelopeToAdd(text, _):
+            return len(text)
+        case job:
+            return len(job.data)
