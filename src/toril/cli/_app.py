@@ -1,0 +1,83 @@
+"""The commands in one tree, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from toril import __version__
+from toril.cli import demo, scripts
+from toril.cli._output import harmless
+from toril.contract.errors import InvalidOption, TorilError, redact
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="toril",
+    help="Job queues that speak BullMQ: run workers, look at queues, look after them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"toril {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _toril(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for room in (demo, scripts):
+    room.add_to(app)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; errors become one line on standard error."""
+    try:
+        code = app(
+            args=None if arguments is None else list(arguments), prog_name="toril", standalone_mode=False
+        )
+    except BrokenPipeError:
+        # Whoever read our output has enough; Python would complain once more while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  # sorted below; what is not ours is raised again
+        return _failed(error)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    if isinstance(error, typer.Abort):
+        return _complain("nothing was done", FAILED)
+    if hasattr(error, "format_message"):
+        # Typer's own errors, whichever Click it stands on.
+        return _complain(
+            f"{error.format_message()} (see `toril --help`)", getattr(error, "exit_code", MISUSED)
+        )
+    if isinstance(error, InvalidOption):
+        return _complain(str(error), MISUSED)
+    if isinstance(error, (TorilError, TimeoutError, OSError)):
+        return _complain(str(error) or type(error).__name__, FAILED)
+    raise error
+
+
+def _complain(problem: str, code: int) -> int:
+    line = " ".join(redact(problem).split())
+    print(f"toril: {harmless(line)}", file=sys.stderr)
+    return code

@@ -1,0 +1,123 @@
+"""What the commands print: tables for people, JSON for programs.
+
+Guarantee: text that comes from a queue is shown as it is and never acted upon: no markup, no control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# A pipe has no width: wide enough for an id, a name and a reason beside each other.
+PIPE_WIDTH = 160
+# A cell is there to be glanced at; `--json` has everything.
+LONGEST_CELL = 200
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def console() -> Console:
+    """Where tables go. Made anew, so that it follows whatever standard output is at the moment."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(harmless(line), flush=True)
+
+
+def warn(line: str) -> None:
+    """One line that does not belong to the result."""
+    print(f"toril: {harmless(line)}", file=sys.stderr, flush=True)
+
+
+def harmless(text: object) -> str:
+    """Text without anything that a terminal would obey."""
+    return _CONTROL.sub(lambda sign: f"\\x{ord(sign[0]):02x}", str(text))
+
+
+def shortened(value: object, limit: int = LONGEST_CELL) -> str:
+    """One line of a value, for a cell."""
+    text = harmless(value).replace("\n", " ")
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def emit(value: Any) -> None:
+    """One JSON document."""
+    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2), flush=True)
+
+
+def emit_line(value: Any) -> None:
+    """One JSON document in a line: for streams of them."""
+    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    return str(value) if isinstance(value, (Path, bytes)) else repr(value)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Iterable[str] = ()
+) -> Table:
+    """A plain table; the columns in `right` hold numbers."""
+    made = Table(
+        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False
+    )
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(shortened(cell)) for cell in row))
+    return made
+
+
+def show(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    right: Iterable[str] = (),
+    empty: str = "nothing here",
+) -> None:
+    """A table on standard output, or a line that says that there is nothing."""
+    if rows:
+        console().print(table(columns, rows, title=title, right=right))
+    else:
+        say(empty)
+
+
+def seconds(value: float | None) -> str:
+    """A duration as people say it."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def moment(value: datetime | None) -> str:
+    """A time of day in the reader's zone."""
+    return "–" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,36 @@
+"""`toril scripts`: which scripts run on the server, and whether they are the ones that were released."""
+
+from __future__ import annotations
+
+import typer
+
+from toril.cli._options import AsJson
+from toril.cli._output import emit, say, show
+from toril.commands._library import check_all, own, own_names, upstream
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("scripts")(scripts)
+
+
+def scripts(
+    as_json: AsJson = False,
+    own_too: bool = typer.Option(False, "--own", help="List toril's own scripts as well."),
+) -> None:
+    """List BullMQ's scripts with their hashes, after checking each of them against the manifest."""
+    found = check_all()
+    ours = {name: own(name).sha1 for name in own_names()}
+    origin = upstream()
+    if as_json:
+        emit({**origin, "count": len(found), "verified": True, "scripts": found, "own": ours})
+        return
+    show(["script", "SHA-256"], [(file.removesuffix(".lua"), digest) for file, digest in found.items()])
+    if own_too:
+        show(["toril's own script", "SHA-1 (its name on the server)"], list(ours.items()))
+    package, reference = origin["package"], origin["reference"]
+    say(
+        f"{len(found)} official scripts, each as the manifest says: from {package['name']} {package['version']} "
+        f"({package['registry']}), held against {reference['package']} {reference['version']} "
+        f"({reference['registry']}, commit {reference['commit'][:12]})"
+    )
+    say(f"{len(ours)} scripts of toril's own")
