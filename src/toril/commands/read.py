@@ -45,9 +45,9 @@ def lengths(keys: QueueKeys) -> tuple[Command[int], ...]:
     return (*(plain(int, "LLEN", key) for key in lists), *(plain(int, "ZCARD", key) for key in sets))
 
 
-def count_until(keys: QueueKeys, state: Literal["failed", "completed"], until_ms: int | None) -> Command[int]:
-    """How many jobs of a final state ended by then."""
-    return plain(int, "ZCOUNT", keys.base + state, "-inf", "+inf" if until_ms is None else until_ms)
+def count_ended(keys: QueueKeys, state: Literal["failed", "completed"]) -> Command[int]:
+    """How many jobs are in a final state."""
+    return plain(int, "ZCARD", keys.base + state)
 
 
 def scan_own(keys: QueueKeys, cursor: str) -> Command[tuple[str, list[str]]]:

@@ -95,6 +95,7 @@ class EventStream:
             except Closed:
                 if not self._end.is_set():
                     raise
+                break
             self._attempt = 0
             return batch
         return ()
@@ -137,6 +138,8 @@ class EventStream:
         return events if self._deriver is None else list(self._deriver.feed(events))
 
     async def _opened_reader(self) -> Reader:
+        if self._end.is_set():
+            raise Closed("the event stream was closed")
         if self._reader is None:
             name = client_name(self._keys, "events")
             self._reader = await self._resources.enter_async_context(self._store.reader(name=name))

@@ -27,6 +27,8 @@ from toril.producer._base import JOBS_AT_ONCE, QueuePart
 BATCH: Final = 1000
 # How long word of a cancellation waits for the worker: many times the second in which it looks.
 CANCEL_LIFE_MS: Final = 60_000
+# Clients know the server's time to within half a round trip.
+CLOCK_SLACK_MS: Final = 1000
 
 Reason = str | re.Pattern[str]
 
@@ -55,7 +57,8 @@ class Management(QueuePart[T]):
         age_ms = to_ms(to_seconds("grace", grace))
         which = _cleanable(state)
         removed: list[str] = []
-        before_ms = await self._prepared() - age_ms
+        # Without a grace all jobs are meant, also those whose worker's idea of the time is a little ahead of ours.
+        before_ms = await self._prepared() - (age_ms or -CLOCK_SLACK_MS)
         while not limit or len(removed) < limit:
             batch = min(BATCH, limit - len(removed)) if limit else BATCH
             ids = await self._run(manage.clean(self.keys, which, before_ms=before_ms, limit=batch))
@@ -170,47 +173,37 @@ class Management(QueuePart[T]):
         """
         if rate is not None and rate <= 0:
             raise InvalidOption("rate", f"is {rate}", "give jobs per second")
-        until_ms = await self._prepared()
-        pace = _Pace(rate)
+        # Oldest first, and no more than there are now: a job that fails again stands behind them.
+        there = await self._run(read.count_ended(self.keys, state))
+        limit = there if count is None else min(count, there)
         if name is None and reason is None and where is None:
-            return await self._retry_all(state, count, until_ms, pace)
-        wanted = _matcher(name, reason, where)
-        return await self._retry_some(state, count, until_ms, pace, wanted)
+            return await self._retry_all(state, limit, _Pace(rate))
+        return await self._retry_some(state, there, limit, _Pace(rate), _matcher(name, reason, where))
 
-    async def _retry_all(self, state: FinalState, count: int | None, until_ms: int, pace: _Pace) -> int:
-        moved, more = 0, True
-        while more and (count is None or moved < count):
-            batch = pace.batch(BATCH if count is None else min(BATCH, count - moved))
-            there, more = await self._run_all(
-                read.count_until(self.keys, state, until_ms),
-                manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms),
-            )
-            moved += min(there, batch)
-            more = more and there > batch
-            await pace.keep(batch, more)
+    async def _retry_all(self, state: FinalState, limit: int, pace: _Pace) -> int:
+        moved, more = 0, limit > 0
+        while more and moved < limit:
+            batch = pace.batch(min(BATCH, limit - moved))
+            more = await self._run(manage.move_jobs_to_wait(self.keys, state, count=batch))
+            moved += batch
+            await pace.keep(batch, more and moved < limit)
         return moved
 
     async def _retry_some(
-        self,
-        state: FinalState,
-        count: int | None,
-        until_ms: int,
-        pace: _Pace,
-        wanted: Callable[[Job[T]], bool],
+        self, state: FinalState, there: int, limit: int, pace: _Pace, wanted: Callable[[Job[T]], bool]
     ) -> int:
         moved = skipped = 0
-        while count is None or moved < count:
-            size = pace.batch(JOBS_AT_ONCE)
+        while moved < limit and moved + skipped < there:
+            size = min(pace.batch(JOBS_AT_ONCE), there - moved - skipped)
             page = read.get_ranges(self.keys, [state], start=skipped, end=skipped + size - 1, ascending=True)
-            jobs = await self._jobs(ids := await self._run(page))
-            chosen = [job for job in jobs if _ended_by(job, until_ms) and wanted(job)]
-            chosen = chosen if count is None else chosen[: count - moved]
+            ids = await self._run(page)
+            if not ids:
+                break
+            chosen = [job for job in await self._jobs(ids) if wanted(job)][: limit - moved]
             retried = await self._reprocess(chosen, state)
             moved += retried
             skipped += len(ids) - retried
-            if len(ids) < size:
-                break
-            await pace.keep(retried, bool(retried))
+            await pace.keep(retried, retried > 0)
         return moved
 
     async def _reprocess(self, jobs: list[Job[T]], state: FinalState) -> int:
@@ -261,11 +254,6 @@ def _matcher(
         return where is None or bool(where(job))
 
     return matches
-
-
-def _ended_by(job: Job[Any], until_ms: int) -> bool:
-    ended = job.finished_on
-    return ended is None or ended.timestamp() * 1000 <= until_ms
 
 
 _CLEANABLE: Final[dict[JobState, CleanState]] = {

@@ -151,9 +151,11 @@ class Queue(Inspection[T], Management[T]):
     async def close(self) -> None:
         """Sends what was given, ends what waits for jobs and closes the connections. May be called twice."""
         self._closed = True
-        await self._intake.close()
-        await self._desk.close()
-        await self._store.close()
+        try:
+            await self._intake.close()
+            await self._desk.close()
+        finally:
+            await self._store.close()
 
     async def __aenter__(self) -> Self:
         try:

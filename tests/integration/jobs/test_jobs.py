@@ -1,0 +1,364 @@
+"""What can be done with a single job, from an event loop and from a thread: the same, by the same names."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.integration.hand import Hand
+from toril.contract.errors import (
+    DelayedError,
+    InvalidOption,
+    JobFailed,
+    JobLocked,
+    JobNotFound,
+    JobNotInState,
+    LockLost,
+    PayloadMismatch,
+    Requeue,
+    WaitingChildrenError,
+)
+from toril.contract.codec import PayloadCodec
+from toril.contract.options import ParentRef
+from toril.contract.state import JobState
+from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
+from toril.producer import Queue
+from toril.store import BlockingStore
+
+
+@pytest.fixture
+async def queue(server_url: str, prefix: str) -> AsyncIterator[Queue]:
+    async with Queue("emails", redis=server_url, prefix=prefix) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def hand(queue: Queue, server_url: str) -> AsyncIterator[Hand]:
+    async with Hand(server_url, queue.keys) as worker:
+        yield worker
+
+
+class Face:
+    """Turns a job into the face under test, and calls its methods the way that face wants."""
+
+    def __init__(self, kind: str, url: str, queue: Queue) -> None:
+        self.kind = kind
+        self.store = BlockingStore(url)
+        self._desk = BlockingDesk(self.store, queue.keys)
+
+    def of(self, job: Job[Any]) -> Any:
+        return job if self.kind == "async" else BlockingJob(job.record, self._desk, job.token)
+
+    async def call(self, method: Any, *args: Any, **named: Any) -> Any:
+        if self.kind == "async":
+            result: Awaitable[Any] = method(*args, **named)
+            return await result
+        return await asyncio.to_thread(method, *args, **named)
+
+
+@pytest.fixture(params=["async", "blocking"])
+async def face(request: pytest.FixtureRequest, server_url: str, queue: Queue) -> AsyncIterator[Face]:
+    made = Face(request.param, server_url, queue)
+    yield made
+    made.store.close()
+
+
+def test_both_faces_have_the_same_names_and_parameters() -> None:
+    public = {name for name in dir(Job) if not name.startswith("_")}
+    assert public == {name for name in dir(BlockingJob) if not name.startswith("_")}
+    for name in public:
+        ours, twin = getattr(Job, name), getattr(BlockingJob, name)
+        if inspect.isfunction(ours):
+            assert inspect.signature(ours).parameters == inspect.signature(twin).parameters, name
+
+
+async def test_progress_and_its_message_are_stored(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    assert job.progress == 0
+    await face.call(job.update_progress, 25, "a quarter")
+    assert job.progress == 25
+    await face.call(job.update_progress, {"pages": 3})
+    await face.call(job.refresh)
+    assert job.progress == {"pages": 3}
+    assert await face.call(job.get_logs) == ["a quarter"]
+
+
+@pytest.mark.parametrize("progress", [-1, 101, float("nan")])
+async def test_progress_out_of_range_is_refused(queue: Queue, face: Face, progress: float) -> None:
+    job = face.of(await queue.add("x"))
+    with pytest.raises(InvalidOption):
+        await face.call(job.update_progress, progress)
+
+
+async def test_logs_keep_the_newest_lines(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x", keep_logs=3))
+    for n in range(5):
+        await face.call(job.log, f"line {n}")
+    assert await face.call(job.get_logs) == ["line 2", "line 3", "line 4"]
+    await face.call(job.clear_logs, 1)
+    assert await face.call(job.get_logs) == ["line 4"]
+    await face.call(job.clear_logs)
+    assert await face.call(job.get_logs) == []
+
+
+async def test_a_job_keeps_a_thousand_lines_unless_told_otherwise(queue: Queue) -> None:
+    job = await queue.add("x")
+    await asyncio.gather(*(job.log(str(n)) for n in range(1010)))
+    assert len(await job.get_logs()) == 1000
+    assert "kl" not in job.opts
+
+
+async def test_data_is_replaced(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x", {"n": 1}))
+    assert job.data == {"n": 1}
+    await face.call(job.update_data, {"n": 2})
+    assert job.data == {"n": 2}
+    found = await queue.get_job(job.id)
+    assert found is not None
+    assert found.data == {"n": 2}
+
+
+async def test_new_data_must_fit_the_payload_model(server_url: str, prefix: str) -> None:
+    async with Queue("emails", redis=server_url, prefix=prefix, payload=PayloadCodec[int](int)) as queue:
+        job = await queue.add("x", 1)
+        with pytest.raises(PayloadMismatch):
+            await job.update_data("many")  # type: ignore[arg-type]
+
+
+async def test_a_delayed_job_is_moved_and_promoted(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x", delay=60))
+    await face.call(job.change_delay, 120)
+    assert job.delay == 120
+    assert await face.call(job.is_delayed)
+    await face.call(job.promote)
+    assert job.delay == 0
+    assert await face.call(job.get_state) is JobState.WAITING
+    assert await face.call(job.is_waiting)
+    with pytest.raises(JobNotInState):
+        await face.call(job.change_delay, 5)
+
+
+async def test_a_waiting_job_gets_another_priority(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    await face.call(job.change_priority, 5)
+    assert job.priority == 5
+    assert await face.call(job.get_state) is JobState.PRIORITIZED
+    await face.call(job.change_priority, 0, lifo=True)
+    assert await face.call(job.get_state) is JobState.WAITING
+    with pytest.raises(InvalidOption):
+        await face.call(job.change_priority, -1)
+
+
+async def test_a_failed_job_is_retried_and_a_waiting_one_is_not(queue: Queue, hand: Hand, face: Face) -> None:
+    await queue.add("x")
+    taken = await hand.take()
+    assert await face.call(face.of(taken).is_active)
+    await hand.fail(taken)
+    job = face.of(taken)
+    await face.call(job.refresh)
+    assert await face.call(job.is_failed)
+    assert job.failed_reason == "it broke"
+    await face.call(job.retry)
+    assert job.failed_reason is None
+    assert job.finished_on is None
+    assert await face.call(job.is_waiting)
+    with pytest.raises(JobNotInState):
+        await face.call(job.retry)
+    with pytest.raises(InvalidOption):
+        await face.call(job.retry, "waiting")
+
+
+async def test_a_completed_job_can_be_run_again(queue: Queue, hand: Hand, face: Face) -> None:
+    await queue.add("x")
+    taken = await hand.take()
+    await hand.complete(taken, 7)
+    job = face.of(taken)
+    assert await face.call(job.is_completed)
+    await face.call(job.retry, "completed")
+    assert not await face.call(job.is_completed)
+
+
+async def test_a_job_is_removed_unless_somebody_works_on_it(queue: Queue, hand: Hand, face: Face) -> None:
+    await queue.add("x")
+    taken = face.of(await hand.take())
+    with pytest.raises(JobLocked):
+        await face.call(taken.remove)
+    job = face.of(await queue.add("y"))
+    await face.call(job.remove)
+    with pytest.raises(JobNotFound):
+        await face.call(job.refresh)
+    with pytest.raises(JobNotFound):
+        await face.call(job.update_progress, 5)
+
+
+async def test_a_handler_extends_its_lock_and_nobody_else_does(queue: Queue, hand: Hand, face: Face) -> None:
+    added = await queue.add("x")
+    taken = face.of(await hand.take())
+    await face.call(taken.extend_lock, 60)
+    with pytest.raises(LockLost):
+        await face.call(face.of(added).extend_lock, 60)
+    taken.token = "somebody else's"
+    with pytest.raises(LockLost):
+        await face.call(taken.extend_lock, 60)
+    assert taken.lock_lost
+
+
+async def test_handlers_steer_their_job_by_names_that_bullmq_users_know(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    with pytest.raises(DelayedError) as delayed:
+        await face.call(job.move_to_delayed, datetime.now(UTC) + timedelta(seconds=30))
+    assert 25 < delayed.value.delay <= 31
+    with pytest.raises(DelayedError):
+        job.postpone(5)
+    with pytest.raises(Requeue):
+        job.move_to_wait()
+    with pytest.raises(WaitingChildrenError):
+        job.move_to_waiting_children()
+
+
+async def test_a_parent_sees_its_children(queue: Queue, hand: Hand, face: Face) -> None:
+    parent = await queue.add("parent", priority=9)
+    reference = ParentRef(parent.id, queue.keys.qualified)
+    await queue.add("child", 1, parent=reference)
+    await queue.add("child", 2, parent=reference)
+    child = await hand.take()
+    assert child.parent == reference
+    await hand.complete(child, {"sum": 1})
+    job = face.of(parent)
+    key = queue.keys.job(child.id)
+    assert await face.call(job.get_children_values) == {key: {"sum": 1}}
+    dependencies = await face.call(job.get_dependencies)
+    assert dependencies.processed == {key: {"sum": 1}}
+    assert len(dependencies.unprocessed) == 1
+    assert (dependencies.ignored, dependencies.failed) == ({}, [])
+    other = await queue.get_job(dependencies.unprocessed[0].rpartition(":")[2])
+    assert other is not None
+    assert await face.call(face.of(other).remove_child_dependency)
+    assert (await face.call(job.get_dependencies)).unprocessed == []
+    assert not await face.call(job.remove_child_dependency)
+    await face.call(job.remove_unprocessed_children)
+    assert not await face.call(job.is_waiting_children)
+
+
+# --- waiting for the end --------------------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_gets_the_return_value(queue: Queue, hand: Hand, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
+    await hand.complete(await hand.take(), {"ok": True})
+    assert await waiting == {"ok": True}
+    assert await face.call(job.wait_until_finished) == {"ok": True}
+
+
+async def test_whoever_waits_for_a_failing_job_gets_its_reason(queue: Queue, hand: Hand, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
+    await hand.fail(await hand.take(), "no such user")
+    with pytest.raises(JobFailed) as failed:
+        await waiting
+    assert (failed.value.job_id, failed.value.reason) == (job.id, "no such user")
+    assert failed.value.stacktrace == ["a trace"]
+    with pytest.raises(JobFailed):
+        await face.call(job.wait_until_finished)
+
+
+async def test_a_job_that_is_removed_on_completion_still_tells_its_result(queue: Queue, hand: Hand, face: Face) -> None:
+    job = face.of(await queue.add("x", remove_on_complete=True))
+    waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
+    await until_read(queue, face)
+    await hand.complete(await hand.take(), 42)
+    assert await waiting == 42
+    with pytest.raises(JobNotFound):
+        await face.call(job.wait_until_finished)
+
+
+async def test_a_job_that_is_removed_while_somebody_waits_is_not_found(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
+    await until_read(queue, face)
+    await queue.remove(job.id)
+    with pytest.raises(JobNotFound):
+        await waiting
+
+
+async def test_waiting_ends_after_the_time_out(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    with pytest.raises(TimeoutError):
+        await face.call(job.wait_until_finished, 0.05)
+
+
+async def until_read(queue: Queue, face: Face) -> None:
+    """Until somebody blocks on the queue's events."""
+    async with JobDeskOf(queue) as store:
+        while True:
+            from toril.commands.read import client_list
+
+            clients = await store.run(client_list())
+            if any(client.get("cmd") == "xread" and "b" in client.get("flags", "") for client in clients):
+                return
+            await asyncio.sleep(0.01)
+
+
+class JobDeskOf:
+    def __init__(self, queue: Queue) -> None:
+        self._store = queue._store
+
+    async def __aenter__(self) -> Any:
+        return self._store
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+async def test_many_wait_over_one_connection(queue: Queue, hand: Hand) -> None:
+    jobs = await queue.add_bulk([("x", n) for n in range(50)])
+    waiting = [asyncio.create_task(job.wait_until_finished(20)) for job in jobs]
+    for _ in jobs:
+        job = await hand.take()
+        await hand.complete(job, job.data)
+    assert await asyncio.gather(*waiting) == list(range(50))
+
+
+async def test_closing_the_queue_ends_the_waiting(server_url: str, prefix: str) -> None:
+    from toril.contract.errors import Closed
+
+    async with Queue("emails", redis=server_url, prefix=prefix) as queue:
+        job = await queue.add("x")
+        waiting = asyncio.create_task(job.wait_until_finished())
+        await until_read(queue, None)  # type: ignore[arg-type]
+    with pytest.raises(Closed):
+        await waiting
+
+
+async def test_an_end_that_no_event_tells_is_noticed_all_the_same(
+    queue: Queue, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from toril.events import _finishes
+
+    monkeypatch.setattr(_finishes, "_LINGER_SECONDS", 0.2)
+    job = await queue.add("x")
+    waiting = asyncio.create_task(job.wait_until_finished(20))
+    await until_read(queue, None)  # type: ignore[arg-type]
+    taken = await hand.take()
+    # The events of its end vanish with the stream, as they do when it is trimmed hard.
+    async with asyncio.timeout(10):
+        from toril.commands._command import plain
+
+        await hand.complete(taken, "done")
+        await hand.store.run(plain(int, "DEL", queue.keys.events))
+        assert await waiting == "done"
+
+
+async def test_making_a_job_is_cheap_and_shares_its_desk(queue: Queue) -> None:
+    job = await queue.add("x")
+    twin = Job(job.record, queue._desk)
+    assert not hasattr(twin, "__dict__")
+    assert isinstance(queue._desk, JobDesk)
+    assert repr(twin) == f"<Job 'x' {job.id} of 'emails'>"
+    assert (twin.lock_lost, twin.cancelled, twin.token) == (False, False, None)

@@ -1,0 +1,338 @@
+"""Looking at queues and changing them as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.hand import Hand
+from tests.servers import Server, ValkeyCluster
+from toril.contract.errors import (
+    InvalidOption,
+    JobBelongsToScheduler,
+    JobLocked,
+    JobNotFound,
+    JobNotInState,
+    QueueHasActiveJobs,
+)
+from toril.contract.keys import client_name
+from toril.contract.options import RateLimit
+from toril.contract.state import JobState
+from toril.producer import Queue
+from toril.store import AsyncStore
+
+
+@pytest.fixture
+async def queue(server_url: str, prefix: str) -> AsyncIterator[Queue]:
+    async with Queue("emails", redis=server_url, prefix=prefix) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def hand(queue: Queue, server_url: str) -> AsyncIterator[Hand]:
+    async with Hand(server_url, queue.keys) as worker:
+        yield worker
+
+
+async def failed(queue: Queue, hand: Hand, *names: str, reason: str = "it broke") -> list[str]:
+    ids = []
+    for name in names:
+        await queue.add(name)
+        job = await hand.take()
+        await hand.fail(job, reason)
+        ids.append(job.id)
+    return ids
+
+
+async def test_counts_name_all_eight_states(queue: Queue, hand: Hand) -> None:
+    await queue.add_bulk([("x", n) for n in range(4)])
+    await queue.add("x", delay=60)
+    await queue.add("x", priority=1)
+    await hand.complete(await hand.take())
+    await hand.fail(await hand.take())
+    await hand.take()
+    counts = await queue.get_job_counts()
+    assert counts.as_dict() == {
+        "active": 1,
+        "completed": 1,
+        "delayed": 1,
+        "failed": 1,
+        "paused": 0,
+        "prioritized": 1,
+        "waiting": 1,
+        "waiting-children": 0,
+    }
+    assert counts.ready == 2
+    assert await queue.count() == 3
+
+
+async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(queue: Queue, hand: Hand) -> None:
+    job = await queue.add("x")
+    await queue.pause()
+    assert await queue.is_paused()
+    assert (await queue.get_job_counts()).paused == 1
+    assert [one.id for one in await queue.get_waiting()] == [job.id]
+    assert await job.is_waiting()
+    await queue.resume()
+    assert not await queue.is_paused()
+    assert (await hand.take()).id == job.id
+
+
+async def test_drain_removes_what_waits_and_leaves_the_rest(queue: Queue, hand: Hand) -> None:
+    await queue.add_bulk([("x", n) for n in range(3)])
+    await queue.add("x", delay=60)
+    await hand.complete(await hand.take())
+    await queue.drain()
+    assert (await queue.get_job_counts()).as_dict().items() >= {"waiting": 0, "delayed": 1, "completed": 1}.items()
+    await queue.drain(delayed=True)
+    assert (await queue.get_job_counts()).delayed == 0
+
+
+async def test_clean_removes_old_jobs_of_one_state_up_to_a_limit(queue: Queue, hand: Hand) -> None:
+    for _ in range(3):
+        await queue.add("x")
+        await hand.complete(await hand.take())
+    assert await queue.clean(grace=3600) == []
+    assert len(await queue.clean(limit=2)) == 2
+    assert len(await queue.clean(0)) == 1
+    assert (await queue.get_job_counts()).completed == 0
+    with pytest.raises(InvalidOption):
+        await queue.clean(state="waiting-children")
+
+
+async def test_a_large_clean_is_done_in_several_calls(queue: Queue) -> None:
+    await queue.add_bulk([("x", n) for n in range(2300)])
+    assert len(await queue.clean(0, state="waiting")) == 2300
+    assert (await queue.get_job_counts()).total == 0
+
+
+async def test_obliterate_leaves_no_key_not_even_ours(queue: Queue, hand: Hand, server: Server) -> None:
+    await queue.add_bulk([("x", n) for n in range(1500)])
+    job = await hand.take()
+    await queue.cancel(job.id)
+    with pytest.raises(QueueHasActiveJobs):
+        await queue.obliterate()
+    await queue.obliterate(force=True)
+    with server.client() as client:
+        assert client.keys(f"{queue.keys.base}*") == []
+
+
+async def test_jobs_are_listed_by_state_in_the_order_asked_for(queue: Queue, hand: Hand) -> None:
+    first, second, third = await queue.add_bulk([("x", n) for n in range(3)])
+    later = await queue.add("x", delay=60)
+    assert [job.id for job in await queue.get_jobs("waiting")] == [third.id, second.id, first.id]
+    assert [job.id for job in await queue.get_waiting(0, 1)] == [first.id, second.id]
+    assert [job.id for job in await queue.get_delayed()] == [later.id]
+    assert {job.id for job in await queue.get_jobs()} == {first.id, second.id, third.id, later.id}
+    taken = await hand.take()
+    assert [job.id for job in await queue.get_active()] == [taken.id]
+    await hand.complete(taken, {"ok": True})
+    (completed,) = await queue.get_completed()
+    assert completed.returnvalue == {"ok": True}
+    assert await queue.get_job_state(taken.id) is JobState.COMPLETED
+    assert await queue.get_job_state("nobody") is JobState.UNKNOWN
+    assert await queue.get_job("nobody") is None
+
+
+async def test_the_failed_set_is_the_dead_letter_queue(queue: Queue, hand: Hand) -> None:
+    ids = await failed(queue, hand, "a", "b", reason="disk full")
+    letters = await queue.get_dead_letters()
+    assert {letter.id for letter in letters} == set(ids)
+    assert letters[0].failed_reason == "disk full"
+    assert letters[0].stacktrace == ["a trace"]
+    assert letters[0].attempts_made == 1
+    assert letters[0].processed_by == "hand"
+
+
+async def test_all_failed_jobs_go_back_to_the_queue(queue: Queue, hand: Hand) -> None:
+    ids = await failed(queue, hand, *("x" for _ in range(5)))
+    assert await queue.retry_jobs(count=2) == 2
+    assert await queue.retry_jobs() == 3
+    assert {job.id for job in await queue.get_waiting()} == set(ids)
+    assert await queue.retry_jobs() == 0
+
+
+async def test_failed_jobs_are_retried_by_name_reason_and_predicate(queue: Queue, hand: Hand) -> None:
+    a, b = await failed(queue, hand, "a", "b", reason="time-out after 5 s")
+    (c,) = await failed(queue, hand, "c", reason="no such user")
+    assert await queue.retry_jobs(name="b") == 1
+    assert [job.id for job in await queue.get_waiting()] == [b]
+    assert await queue.retry_jobs(reason=re.compile(r"after \d+ s")) == 1
+    assert await queue.retry_jobs(reason="time-out") == 0
+    assert await queue.retry_jobs(where=lambda job: job.failed_reason == "no such user") == 1
+    assert {job.id for job in await queue.get_waiting()} == {a, b, c}
+
+
+async def test_retries_by_filter_walk_through_more_than_one_page(queue: Queue, hand: Hand) -> None:
+    names = ["even" if n % 2 else "odd" for n in range(450)]
+    await failed(queue, hand, *names)
+    assert await queue.retry_jobs(name="even", count=200) == 200
+    assert await queue.retry_jobs(name="even") == 25
+    assert (await queue.get_job_counts()).failed == 225
+
+
+async def test_retries_keep_to_their_rate(queue: Queue, hand: Hand) -> None:
+    await failed(queue, hand, *("x" for _ in range(6)))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    assert await queue.retry_jobs(rate=20) == 6
+    assert loop.time() - begun >= 2 * 2 / 20  # three batches of two, two pauses between them
+    with pytest.raises(InvalidOption):
+        await queue.retry_jobs(rate=0)
+
+
+async def test_delayed_jobs_are_promoted_all_or_the_first(queue: Queue) -> None:
+    first = await queue.add("x", delay=10)
+    await queue.add_bulk([("x", n, {"delay": 60 + n}) for n in range(3)])
+    await queue.promote_jobs(count=1)
+    assert [job.id for job in await queue.get_waiting()] == [first.id]
+    await queue.promote_jobs()
+    assert (await queue.get_job_counts()).as_dict().items() >= {"waiting": 4, "delayed": 0}.items()
+
+
+async def test_removing_a_job_that_is_worked_on_is_refused(queue: Queue, hand: Hand) -> None:
+    await queue.add("x")
+    job = await hand.take()
+    with pytest.raises(JobLocked):
+        await queue.remove(job.id)
+    waiting = await queue.add("y")
+    await queue.remove(waiting.id)
+    assert await queue.get_job(waiting.id) is None
+
+
+async def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(queue: Queue, server: Server) -> None:
+    with server.client() as client:
+        client.zadd(queue.keys.repeat, {"nightly": 1})
+        client.hset(queue.keys.job("repeat:nightly:1"), mapping={"name": "x", "rjk": "nightly"})
+    with pytest.raises(JobBelongsToScheduler):
+        await queue.remove("repeat:nightly:1")
+
+
+async def test_cancelling_removes_a_waiting_job_and_asks_the_worker_of_a_running_one(
+    queue: Queue, hand: Hand, server: Server
+) -> None:
+    running = await queue.add("x")
+    await hand.take()
+    waiting, delayed = await queue.add("y"), await queue.add("z", delay=60)
+    with server.client() as client:
+        assert await queue.cancel(running.id, "no longer wanted") == "asked"
+        word = queue.keys.toril(f"cancel:{running.id}")
+        assert client.get(word) == b"no longer wanted"
+        assert 0 < client.pttl(word) <= 60_000
+        for job in (waiting, delayed):
+            assert await queue.cancel(job.id) == "removed"
+            assert await queue.get_job(job.id) is None
+            assert not client.exists(queue.keys.toril(f"cancel:{job.id}"))
+
+
+async def test_cancelling_what_has_ended_or_never_was_is_refused(queue: Queue, hand: Hand) -> None:
+    await queue.add("x")
+    job = await hand.take()
+    await hand.complete(job)
+    with pytest.raises(JobNotInState):
+        await queue.cancel(job.id)
+    with pytest.raises(JobNotFound):
+        await queue.cancel("nobody")
+
+
+async def test_limits_over_all_workers_are_set_shown_and_lifted(queue: Queue, hand: Hand) -> None:
+    assert await queue.get_global_concurrency() is None
+    await queue.set_global_concurrency(1)
+    assert await queue.get_global_concurrency() == 1
+    await queue.add("x")
+    await hand.take()
+    assert await queue.is_maxed()
+    await queue.set_global_concurrency(None)
+    assert not await queue.is_maxed()
+    await queue.set_global_rate_limit(RateLimit(5, 2.0))
+    assert await queue.get_global_rate_limit() == RateLimit(5, 2.0)
+    await queue.set_global_rate_limit(None)
+    assert await queue.get_global_rate_limit() is None
+    with pytest.raises(InvalidOption):
+        await queue.set_global_concurrency(0)
+
+
+async def test_a_held_rate_opens_by_itself_or_when_it_is_removed(queue: Queue) -> None:
+    assert await queue.get_rate_limit_ttl() == 0
+    await queue.rate_limit(30)
+    assert 29 < await queue.get_rate_limit_ttl() <= 30
+    await queue.remove_rate_limit_key()
+    assert await queue.get_rate_limit_ttl() == 0
+
+
+async def test_workers_are_listed_by_the_names_that_node_gives_and_reads(
+    queue: Queue, server_url: str
+) -> None:
+    for name in (client_name(queue.keys, "worker", "host-1"), client_name(queue.keys, "worker"), "bull:other"):
+        store = AsyncStore(server_url, name=name)
+        await store.connect()
+        if name == "bull:other":
+            found = await queue.get_workers()
+            assert {worker.worker_id for worker in found} == {"host-1", None}
+            assert all(worker.address and worker.age >= 0 for worker in found)
+        else:
+            queue_stores.append(store)
+            continue
+        await store.close()
+    for store in queue_stores:
+        await store.close()
+    queue_stores.clear()
+
+
+queue_stores: list[AsyncStore] = []
+
+
+async def test_logs_are_read_from_either_end(queue: Queue) -> None:
+    job = await queue.add("x")
+    for n in range(5):
+        assert await queue.add_job_log(job.id, f"line {n}") == n + 1
+    assert (await queue.get_job_logs(job.id)).lines == [f"line {n}" for n in range(5)]
+    newest = await queue.get_job_logs(job.id, 0, 1, ascending=False)
+    assert (newest.lines, newest.count) == (["line 4", "line 3"], 5)
+    with pytest.raises(JobNotFound):
+        await queue.add_job_log("nobody", "line")
+
+
+async def test_priorities_are_counted(queue: Queue) -> None:
+    await queue.add_bulk([("x", {}, {"priority": priority}) for priority in (0, 1, 1, 5)])
+    assert await queue.get_counts_per_priority([0, 1, 2, 5, 1]) == {0: 1, 1: 2, 2: 0, 5: 1}
+
+
+async def test_metrics_of_a_queue_without_any_are_empty(queue: Queue) -> None:
+    metrics = await queue.get_metrics("completed")
+    assert (metrics.count, metrics.minutes) == (0, [])
+
+
+async def test_events_are_trimmed_on_demand(queue: Queue) -> None:
+    await queue.add_bulk([("x", n) for n in range(300)])
+    assert await queue.trim_events(10) > 0
+
+
+async def test_progress_can_be_told_from_outside(queue: Queue) -> None:
+    job = await queue.add("x")
+    await queue.update_job_progress(job.id, {"step": 2})
+    await job.refresh()
+    assert job.progress == {"step": 2}
+
+
+async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
+    async with Queue("emails", redis=cluster.url, prefix=prefix) as queue, Hand(cluster.url, queue.keys) as hand:
+        ids = await failed(queue, hand, "a", "b")
+        assert await queue.retry_jobs(name="a") == 1
+        assert await queue.retry_jobs() == 1
+        await queue.pause()
+        await queue.resume()
+        assert {job.id for job in await queue.get_waiting()} == set(ids)
+        store = AsyncStore(cluster.url, name=client_name(queue.keys, "worker", "w1"))
+        await store.run_many([])
+        await store.now_ms()
+        await queue.cancel(ids[0])
+        assert len(await queue.clean(0, state="wait")) == 1
+        await queue.obliterate(force=True)
+        await store.close()
+    for node in cluster.nodes:
+        with node.client() as client:
+            assert [key for key in client.keys("*") if key.startswith(prefix.encode())] == []
