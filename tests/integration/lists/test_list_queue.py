@@ -1,0 +1,255 @@
+"""List queues: what lies where in Redis, the lock of each job, and reliable pickup."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from toril import Envelope, InvalidOption, ListQueue, ListWorker
+from toril.commands import list_work
+from toril.contract.errors import LockLost, PayloadTooLarge
+from toril.contract.keys import ListKeys
+from toril.contract.outcome import Completed, Failed, Retry
+from toril.queues.redis_list import ListSource, ListTerms
+from toril.queues.source import Settled
+from toril.store import AsyncStore, BlockingStore
+
+QUEUE = "jobs.generic"
+
+
+@pytest.fixture
+async def queue(server_url: str, prefix: str) -> AsyncIterator[ListQueue]:
+    async with ListQueue(QUEUE, redis=server_url, prefix=prefix, env="prod") as queue:
+        yield queue
+
+
+@pytest.fixture
+def base(prefix: str) -> str:
+    return f"{prefix}:prod:queue:{QUEUE}"
+
+
+@asynccontextmanager
+async def hand(
+    server: Server, prefix: str, consumer: str = "hand", **terms: Any
+) -> AsyncIterator[ListSource]:
+    """A worker that is played by hand; at the end it falls silent."""
+    store, keeper = AsyncStore(server.url), BlockingStore(server.url)
+    terms = {"worker_id": "hand", "consumer": consumer, **terms}
+    source = ListSource(ListKeys(QUEUE, prefix), store, keeper, ListTerms(**terms))
+    await source.open()
+    try:
+        yield source
+    finally:
+        await store.close()
+        keeper.close()
+
+
+async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(3)])
+    with server.client() as client:
+        assert [json.loads(text)["payload"]["n"] for text in client.lrange(base, 0, -1)] == [2, 1, 0]
+        # What any other client pushes by the record's convention is taken as well.
+        client.lpush(base, Envelope.new("task", {"n": 3}).to_bytes())
+    async with hand(server, prefix) as source:
+        taken = (await source.exchange([], 10)).deliveries
+    assert [one.envelope.payload["n"] for one in taken] == [0, 1, 2, 3]
+
+
+async def test_a_delayed_job_waits_in_the_sorted_set_until_it_is_due(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    at = datetime.now(UTC) + timedelta(hours=1)
+    await queue.add("task", {"n": 1}, run_at=at)
+    with server.client() as client:
+        ((_, due),) = client.zrange(f"{base}:scheduled", 0, -1, withscores=True)
+        assert abs(due / 1000 - at.timestamp()) < 0.01
+        async with hand(server, prefix) as source:
+            taken = await source.exchange([], 10)
+            assert taken.deliveries == []
+            assert taken.next_due_in is not None
+            assert 3500 < taken.next_due_in <= 3600
+            (text,) = client.zrange(f"{base}:scheduled", 0, -1)
+            client.zadd(f"{base}:scheduled", {text: 1})  # its time has come
+            assert len((await source.exchange([], 10)).deliveries) == 1
+        assert client.exists(f"{base}:scheduled") == 0
+
+
+async def test_a_job_in_hand_is_locked_by_a_random_token_and_released_when_done(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    sent = await queue.add("task")
+    async with hand(server, prefix) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        lock = f"{base}:lock:{sent.job_id}"
+        with server.client() as client:
+            assert client.get(lock).decode() == delivery.fence
+            assert 0 < client.pttl(lock) <= 30_000
+            client.pexpire(lock, 1000)
+            assert await asyncio.to_thread(source.keep_alive, [delivery]) == []
+            assert client.pttl(lock) > 1000
+            await source.exchange([Settled(delivery, Completed())], 0)
+            assert client.exists(lock) == 0
+
+
+async def test_the_twin_of_a_job_in_hand_waits_until_it_is_done(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    envelope = Envelope.new("task")
+    await queue.add(envelope)
+    await queue.add(envelope)
+    async with hand(server, prefix) as source:
+        (first,) = (await source.exchange([], 10)).deliveries
+        counts = await queue.counts()
+        assert (counts.waiting, counts.scheduled) == (0, 1)
+        await source.exchange([Settled(first, Completed())], 0)
+        async with asyncio.timeout(10):
+            while not (taken := (await source.exchange([], 10)).deliveries):
+                await asyncio.sleep(0.05)
+        assert taken[0].id == first.id
+
+
+async def test_a_lock_of_another_is_neither_released_nor_extended_and_refuses_the_outcome(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    sent = await queue.add("task")
+    async with hand(server, prefix) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        with server.client() as client:
+            client.set(f"{base}:lock:{sent.job_id}", "another", px=5000)
+            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+            (verdict,) = (await source.exchange([Settled(delivery, Failed("x"))], 0)).verdicts
+            assert isinstance(verdict, LockLost)
+            assert client.get(f"{base}:lock:{sent.job_id}") == b"another"
+
+
+async def test_a_retry_whose_lock_ran_out_is_not_lost(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    sent = await queue.add("task")
+    async with hand(server, prefix) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        with server.client() as client:
+            client.delete(f"{base}:lock:{sent.job_id}")
+        assert (await source.exchange([Settled(delivery, Retry(60, "later"))], 0)).verdicts == [None]
+    ((envelope, _),) = await queue.scheduled()
+    assert (envelope.job_id, envelope.attempts) == (sent.job_id, 1)
+
+
+async def test_waiting_for_a_job_leaves_the_list_as_it_is(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(5)])
+    with server.client() as client:
+        before = client.lrange(base, 0, -1)
+        async with hand(server, prefix) as source:
+            for _ in range(7):
+                await source.wait(1)
+        assert client.lrange(base, 0, -1) == before
+
+
+async def test_a_reliable_worker_has_its_jobs_in_a_list_of_its_own(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(3)])
+    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
+        one, *others = (await source.exchange([], 3)).deliveries
+        with server.client() as client:
+            assert client.llen(f"{base}:processing:h:1:0:a") == 3
+        await source.exchange([Settled(one, Completed())], 0)
+        counts = await queue.counts()
+        assert (counts.waiting, counts.active) == (0, 2)
+        await source.exchange([Settled(each, Completed()) for each in others], 0)
+        await source._leave()
+    with server.client() as client:
+        assert client.keys(f"{base}:processing:*") == []
+    assert await queue.pending() == 0
+
+
+async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_its_outcomes_are_refused(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    await queue.add("task", {"n": 1})
+    async with (
+        hand(server, prefix, "silent", reliable=True) as silent,
+        hand(server, prefix, "living", reliable=True) as living,
+    ):
+        (old,) = (await silent.exchange([], 1)).deliveries
+        assert await living.sweep() == []
+        now = await living.store.now_ms()
+        texts = await living.store.run(list_work.recover(queue.keys, unseen_since_ms=now + 1, limit=10))
+        assert len(texts) == 1
+        with server.client() as client:
+            client.delete(queue.keys.lock(old.id))  # it ran out, as the worker did not renew it
+        (new,) = (await living.exchange([], 1)).deliveries
+        assert (old.attempts_made, new.attempts_made) == (0, 1)
+        (verdict,) = (await silent.exchange([Settled(old, Failed("late"))], 0)).verdicts
+        assert isinstance(verdict, LockLost)
+        assert (await living.exchange([Settled(new, Completed())], 0)).verdicts == [None]
+    assert [one async for one in queue.dead_letters()] == []
+    assert (await queue.counts()).active == 0
+
+
+async def test_jobs_that_a_lost_reply_brought_to_a_reliable_worker_go_back(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    await queue.add("task")
+    async with hand(server, prefix, reliable=True) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        source._in_hand.clear()  # as if the reply had never come
+        await source.sweep()
+        assert (await queue.counts()).waiting == 0
+        await source.sweep()
+        assert (await queue.counts()).waiting == 1
+        (again,) = (await source.exchange([], 1)).deliveries
+        assert again.id == delivery.id
+
+
+async def test_a_stop_at_any_moment_keeps_every_job(queue: ListQueue, server: Server, prefix: str) -> None:
+    started: asyncio.Queue[str] = asyncio.Queue()
+
+    async def handle(envelope: Envelope) -> None:
+        started.put_nowait(envelope.job_id)
+        await asyncio.Event().wait()
+
+    sent = await queue.add_bulk([("task", {"n": n}) for n in range(20)])
+    place = {"redis": server.url, "prefix": prefix, "env": "prod"}
+    async with asyncio.timeout(20):
+        worker = ListWorker(QUEUE, handle, **place, concurrency=5)
+        await worker.start()
+        await started.get()
+        await worker.stop(timeout=0)
+    with server.client() as client:
+        texts = client.lrange(queue.keys.queue, 0, -1)
+    assert {Envelope.from_bytes(text).job_id for text in texts} == {one.job_id for one in sent}
+    assert all(Envelope.from_bytes(text).attempts == 0 for text in texts)
+
+
+async def test_what_cannot_be_a_job_is_refused_before_it_is_sent(queue: ListQueue) -> None:
+    with pytest.raises(PayloadTooLarge):
+        await queue.add("task", {"text": "x" * (10 * 1024 * 1024 + 1)})
+    with pytest.raises(InvalidOption, match="task_type"):
+        await queue.add("")
+    with pytest.raises(InvalidOption, match="delay"):
+        await queue.add("task", delay=-1)
+    with pytest.raises(InvalidOption, match="run_at"):
+        await queue.add("task", delay=1, run_at=datetime.now(UTC))
+    with pytest.raises(InvalidOption, match="max_attempts"):
+        await queue.add_bulk([("task", {}), ("task", {})], max_attempts=0)
+    assert await queue.pending() == 0
+
+
+async def test_obliterating_leaves_nothing_of_a_queue(queue: ListQueue, server: Server, prefix: str) -> None:
+    await queue.add("task")
+    await queue.add("task", delay=60)
+    await queue.obliterate()
+    counts = await queue.counts()
+    assert (counts.waiting, counts.scheduled, counts.dead) == (0, 0, 0)

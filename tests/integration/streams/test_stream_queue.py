@@ -1,0 +1,330 @@
+"""Stream queues: what lies where in Redis, and what happens to entries whose consumers fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from toril import Envelope, InvalidOption, StreamQueue, StreamWorker, TransientError
+from toril.commands import envelopes, stream_work
+from toril.commands.envelopes import EnvelopeToAdd
+from toril.contract.errors import LockLost
+from toril.contract.keys import StreamKeys
+from toril.contract.outcome import Completed, Failed
+from toril.queues.redis_stream import StreamSource, StreamTerms
+from toril.queues.source import Settled
+from toril.store import AsyncStore, BlockingStore
+
+QUEUE = "jobs.browser"
+
+
+@pytest.fixture
+async def queue(server_url: str, prefix: str) -> AsyncIterator[StreamQueue]:
+    async with StreamQueue(QUEUE, redis=server_url, prefix=prefix, env="prod") as queue:
+        yield queue
+
+
+@pytest.fixture
+def base(prefix: str) -> str:
+    return f"{prefix}:prod:stream:{QUEUE}"
+
+
+def worker(server: Server, prefix: str, handler: Any, **options: Any) -> StreamWorker:
+    quick = {
+        "claim_idle": 1.0,
+        "lock_duration": 1.0,
+        "heartbeat_interval": 0.2,
+        "stalled_check_interval": 0.2,
+    }
+    return StreamWorker(QUEUE, handler, redis=server.url, prefix=prefix, env="prod", **{**quick, **options})
+
+
+@asynccontextmanager
+async def hand(
+    server: Server, prefix: str, consumer: str = "hand:1:0", **terms: Any
+) -> AsyncIterator[StreamSource]:
+    """A consumer that is played by hand; at the end it falls silent."""
+    store, keeper = AsyncStore(server.url), BlockingStore(server.url)
+    how = {"worker_id": "hand", "consumer": consumer, "concurrency": 10, "claim_idle_ms": 0, "own_idle_ms": 0}
+    source = StreamSource(StreamKeys(QUEUE, prefix), store, keeper, StreamTerms(**{**how, **terms}))
+    await source.open()
+    try:
+        yield source
+    finally:
+        await store.close()
+        keeper.close()
+
+
+async def test_a_job_is_an_entry_with_one_field_under_the_names_of_the_record(
+    queue: StreamQueue, server: Server, base: str
+) -> None:
+    sent = await queue.add("navigate_extract", {"url": "https://example.com"}, user_id="u1", source="api")
+    with server.client() as client:
+        ((_, fields),) = client.xrange(base)
+    assert list(fields) == [b"envelope"]
+    envelope = json.loads(fields[b"envelope"])
+    assert list(envelope) == ["job_id", "task_type", "attempts", "max_attempts", "payload", "meta"]
+    assert envelope["job_id"] == sent.job_id
+    assert (envelope["attempts"], envelope["max_attempts"]) == (0, 5)
+    assert envelope["meta"]["source"] == "api"
+
+
+async def test_workers_are_consumers_of_the_records_group_and_leave_it_when_they_stop(
+    queue: StreamQueue, server: Server, base: str, prefix: str
+) -> None:
+    running = asyncio.Event()
+
+    async def handle(envelope: Envelope) -> None:
+        running.set()
+
+    await queue.add("task")
+    async with worker(server, prefix, handle) as one:
+        await running.wait()
+        with server.client() as client:
+            (consumer,) = client.xinfo_consumers(base, "browser-workers")
+        host, pid, index = consumer["name"].decode().rsplit(":", 2)
+        assert (host, pid) == (socket.gethostname(), str(os.getpid()))
+        assert index.isdigit()
+        assert one.consumer == consumer["name"].decode()
+    with server.client() as client:
+        assert client.xinfo_consumers(base, "browser-workers") == []
+
+
+async def test_a_retry_waits_in_the_sorted_set_with_one_attempt_more(
+    queue: StreamQueue, server: Server, base: str, prefix: str
+) -> None:
+    failed = asyncio.Event()
+
+    async def handle(envelope: Envelope) -> None:
+        raise TransientError("the page did not load", retry_after=60)
+
+    await queue.add("task", {"n": 1})
+    async with worker(server, prefix, handle) as one:
+        one.on("retrying", lambda *_: failed.set())
+        await failed.wait()
+    ((envelope, due),) = await queue.scheduled()
+    assert (envelope.attempts, envelope.payload) == (1, {"n": 1})
+    assert 55 < (due - envelope.meta.enqueued_at).total_seconds() < 70
+    figures = await queue.figures()
+    assert (figures.pending, figures.waiting, figures.scheduled) == (0, 0, 1)
+
+
+async def test_lag_and_pending_are_told_apart(queue: StreamQueue, server: Server, prefix: str) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(10)])
+    await queue.add("task", delay=60)
+    async with hand(server, prefix) as source:
+        taken = await source.exchange([], 4)
+        await source.exchange([Settled(taken.deliveries[0], Completed())], 0)
+        figures = await queue.figures()
+    assert (figures.waiting, figures.pending, figures.scheduled, figures.consumers) == (6, 3, 1, 1)
+    counts = await queue.counts()
+    assert (counts.waiting, counts.active, counts.scheduled, counts.dead) == (6, 3, 1, 0)
+    assert await queue.pending() == 10
+
+
+async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: Server, prefix: str) -> None:
+    runs = []
+    other_swept, enough = asyncio.Event(), 3
+
+    async def handle(envelope: Envelope) -> None:
+        runs.append(envelope.job_id)
+        await other_swept.wait()
+
+    await queue.add("task")
+    async with (
+        asyncio.timeout(20),
+        worker(server, prefix, handle),
+        hand(server, prefix, "other:1:0") as other,
+    ):
+        # Longer than an entry may be idle, which the heartbeats prevent.
+        other._terms = StreamTerms(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
+        while enough:
+            assert await other.sweep() == []
+            await asyncio.sleep(0.6)
+            enough -= 1
+        other_swept.set()
+    assert len(runs) == 1
+    assert await queue.pending() == 0
+
+
+async def test_the_outcome_of_a_consumer_whose_entry_was_claimed_changes_nothing(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add("task")
+    async with hand(server, prefix, "late:1:0") as late, hand(server, prefix, "new:1:0") as new:
+        (old,) = (await late.exchange([], 1)).deliveries
+        assert len(await new.sweep()) == 1
+        (current,) = (await new.exchange([], 1)).deliveries
+        assert (old.attempts_made, current.attempts_made) == (0, 1)
+        (verdict,) = (await late.exchange([Settled(old, Failed("late"))], 0)).verdicts
+        assert isinstance(verdict, LockLost)
+        assert await asyncio.to_thread(late.keep_alive, [old]) == [old]
+        assert (await new.exchange([Settled(current, Completed())], 0)).verdicts == [None]
+    assert await queue.pending() == 0
+    assert [one async for one in queue.dead_letters()] == []
+
+
+async def test_a_job_that_takes_every_worker_down_becomes_a_dead_letter(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    sent = await queue.add("task", max_attempts=2)
+    deliveries = 0
+    for n in range(6):
+        async with hand(server, prefix, f"victim:{n}:0") as victim:
+            await victim.sweep()
+            taken = (await victim.exchange([], 1)).deliveries
+            deliveries += len(taken)
+            await victim.exchange([], 0)
+    assert deliveries == 3  # its attempts, and one more
+    (letter,) = [one async for one in queue.dead_letters()]
+    assert (letter.job_id, letter.dlq_reason, letter.last_error) == (
+        sent.job_id,
+        "max_attempts_exceeded",
+        "stalled",
+    )
+    assert await queue.pending() == 0
+
+
+async def test_entries_that_a_lost_reply_brought_are_taken_up_again(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(3)])
+    async with hand(server, prefix, "same:1:0") as before:
+        assert len((await before.exchange([], 3)).deliveries) == 3
+    async with hand(server, prefix, "same:1:0", claim_idle_ms=3_600_000) as after:
+        assert len(await after.sweep()) == 3
+        assert len((await after.exchange([], 3)).deliveries) == 3
+
+
+async def test_finished_entries_are_trimmed_and_pending_ones_never(
+    queue: StreamQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(1000)])
+    async with hand(server, prefix, keep=100) as source:
+        slow, *rest = (await source.exchange([], 200)).deliveries
+        while rest:
+            rest = list((await source.exchange([Settled(one, Completed()) for one in rest], 200)).deliveries)
+        with server.client() as client:
+            assert client.xlen(base) == 1000  # the slow one is the oldest
+        await source.exchange([Settled(slow, Completed())], 0)
+        for n in range(20):
+            await queue.add("task", {"n": n})
+            (one,) = (await source.exchange([], 1)).deliveries
+            await source.exchange([Settled(one, Completed())], 0)
+    with server.client() as client:
+        # Redis frees whole nodes of about a hundred entries.
+        assert 100 <= client.xlen(base) <= 300
+    assert await queue.pending() == 0
+
+
+async def test_entries_that_another_group_has_not_read_are_not_trimmed(
+    queue: StreamQueue, server: Server, base: str, prefix: str
+) -> None:
+    with server.client() as client:
+        client.xgroup_create(base, "auditors", id="0", mkstream=True)
+    await queue.add_bulk([("task", {"n": n}) for n in range(500)])
+    async with hand(server, prefix, keep=0) as source:
+        taken = list((await source.exchange([], 250)).deliveries)
+        while taken:
+            taken = list(
+                (await source.exchange([Settled(one, Completed()) for one in taken], 250)).deliveries
+            )
+    with server.client() as client:
+        assert client.xlen(base) == 500
+
+
+async def test_an_entry_that_was_trimmed_while_pending_raises_an_alarm(
+    queue: StreamQueue, server: Server, base: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.add("task")
+    async with hand(server, prefix, "dead:1:0") as dead:
+        assert (await dead.exchange([], 1)).deliveries
+    with server.client() as client:
+        client.xtrim(base, maxlen=0, approximate=False)
+    async with hand(server, prefix, "living:1:0") as living:
+        with caplog.at_level(logging.ERROR, "toril.worker"):
+            assert await living.sweep() == []
+    assert "trimmed while it was pending" in caplog.text
+    assert (await queue.totals())["trimmed"] == 1
+    assert (await queue.figures()).pending == 0
+
+
+async def test_silent_consumers_are_removed_only_when_nothing_is_pending(
+    queue: StreamQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(2)])
+    async with hand(server, prefix, "holds:1:0") as holds, hand(server, prefix, "empty:1:0") as empty:
+        assert (await holds.exchange([], 1)).deliveries
+        (one,) = (await empty.exchange([], 1)).deliveries
+        await empty.exchange([Settled(one, Completed())], 0)
+    removed: list[str] = []
+    async with AsyncStore(server.url) as store, asyncio.timeout(5):
+        while not removed:  # both have been idle for some milliseconds by then
+            removed = await store.run(stream_work.tidy(queue.keys, idle_ms=1))
+    assert removed == ["empty:1:0"]
+    with server.client() as client:
+        (left,) = client.xinfo_consumers(base, "browser-workers")
+    assert left["name"] == b"holds:1:0"
+
+
+@pytest.mark.any_key
+async def test_a_worker_goes_on_after_the_stream_and_its_group_were_deleted(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    seen: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handle(envelope: Envelope) -> None:
+        seen.put_nowait(envelope.payload["n"])
+
+    async with asyncio.timeout(20), worker(server, prefix, handle):
+        await queue.add("task", {"n": 1})
+        assert await seen.get() == 1
+        with server.client() as client:
+            client.flushall()
+        await queue.add("task", {"n": 2})
+        assert await seen.get() == 2
+
+
+async def test_two_entries_of_one_job_id_both_run(queue: StreamQueue, server: Server, prefix: str) -> None:
+    seen = []
+
+    async def handle(envelope: Envelope) -> None:
+        seen.append(envelope.job_id)
+
+    envelope = Envelope.new("task")
+    await queue.add(envelope)
+    await queue.add(envelope)
+    async with asyncio.timeout(20), worker(server, prefix, handle, concurrency=10) as one:
+        await one.run_until_idle()
+    assert seen == [envelope.job_id] * 2
+    assert await queue.pending() == 0
+
+
+async def test_an_add_that_is_sent_again_after_a_lost_reply_adds_nothing(
+    queue: StreamQueue, server: Server
+) -> None:
+    batch = [EnvelopeToAdd(Envelope.new("task", {"n": n}).to_bytes()) for n in range(3)]
+    async with AsyncStore(server.url) as store:
+        call = envelopes.add_envelopes(queue.keys, batch, producer="p", sequence=1)
+        assert [await store.run(call), await store.run(call)] == [3, 0]
+    assert await queue.pending() == 3
+
+
+async def test_a_stream_whose_keys_share_a_tag_is_for_clusters(prefix: str) -> None:
+    keys = StreamKeys(QUEUE, prefix, hash_tag=True)
+    assert keys.stream == f"{prefix}:prod:stream:{{{QUEUE}}}"
+    assert keys.dlq == f"{prefix}:prod:stream:{{{QUEUE}}}:dlq"
+
+
+async def test_an_idle_time_below_two_heartbeats_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="claim_idle"):
+        StreamWorker(QUEUE, lambda envelope: None, claim_idle=5.0)
