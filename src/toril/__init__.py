@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from toril.contract.worker_options import WorkerOptions
     from toril.events import QueueEvents
     from toril.jobs import Job
-    from toril.producer import Queue
-    from toril.worker import Worker
+    from toril.producer import ListQueue, Queue, StreamQueue
+    from toril.worker import ListWorker, StreamWorker, Worker
 
 __version__ = "0.1.0"
 
