@@ -64,9 +64,11 @@ def _open_connections(client: redis.Redis, known: set[str]) -> list[str]:
 
 
 def _connections(client: redis.Redis) -> dict[str, str]:
-    """Connections of clients by id, without the server's own to its replicas and the one that asks."""
+    """Connections of clients by id, without those of the server to its replicas and of Sentinels that watch it."""
     listed: list[dict[str, str]] = client.client_list(_type="normal") + client.client_list(_type="pubsub")
-    return {entry["id"]: _describe(entry) for entry in listed}
+    return {
+        entry["id"]: _describe(entry) for entry in listed if not entry.get("name", "").startswith("sentinel-")
+    }
 
 
 def _describe(entry: dict[str, str]) -> str:
