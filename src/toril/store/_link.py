@@ -136,6 +136,8 @@ class Link(asyncio.Protocol):
         self._transport.abort()
 
     def eof_received(self) -> bool:
+        # At once, not when the transport has closed: what is sent in between would count as lost.
+        self._break(Lost("the server closed the connection"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,0 +1,273 @@
+"""What the server refuses for a while is asked again until it goes; what it refuses for good is said at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.integration.store.conftest import OpenStore
+from tests.integration.store.faces import PATIENT, QUICK, add_to, get, put, say, words
+from tests.servers import Server, ValkeyCluster
+from toril.contract.errors import (
+    CrossSlot,
+    ScriptFailed,
+    StoreError,
+    StoreOutOfMemory,
+    StoreUnavailable,
+)
+
+
+@pytest.fixture
+def own(start_valkey: Callable[..., Server]) -> Server:
+    return start_valkey(enable_debug_command="yes", busy_reply_threshold="20")
+
+
+@pytest.fixture
+def admin(own: Server) -> Iterator[redis.Redis]:
+    with own.client() as client:
+        yield client
+
+
+class TestNoScript:
+    async def test_one_call_goes_on(self, valkey: Server, prefix: str, open_store: OpenStore):
+        store = open_store(valkey.url)
+        for expected in (1, 2, 3):
+            await store.run(words("SCRIPT", "FLUSH"))
+            assert await store.run(add_to(f"{prefix}:a")) == expected
+
+    async def test_a_pipeline_goes_on_and_runs_nothing_twice(
+        self, server: Server, prefix: str, open_store: OpenStore
+    ):
+        store = open_store(server.url)
+        for _ in range(3):
+            await store.run(words("SCRIPT", "FLUSH"))
+            await store.run_many([add_to(f"{prefix}:{n}") if n % 2 else say(prefix, "x") for n in range(40)])
+        counts = await store.run_many([get(f"{prefix}:{n}") for n in range(1, 40, 2)])
+        assert counts == [b"3"] * 20
+
+    async def test_a_text_is_sent_once_for_a_whole_pipeline(
+        self, valkey: Server, prefix: str, open_store: OpenStore
+    ):
+        store = open_store(valkey.url)
+        await store.run(words("CONFIG", "RESETSTAT"))
+        await store.run(words("SCRIPT", "FLUSH"))
+        await store.run_many([add_to(f"{prefix}:a") for _ in range(50)])
+        with valkey.client() as client:
+            stats = client.info("commandstats")
+        assert stats["cmdstat_eval"]["calls"] == 1
+        assert await store.run(get(f"{prefix}:a")) == b"50"
+
+    async def test_a_cluster_goes_on(self, cluster: ValkeyCluster, prefix: str, open_store: OpenStore):
+        store = open_store(cluster.url)
+        for _ in range(3):
+            flush_all(cluster.nodes)
+            assert all(isinstance(n, int) for n in await store.run_many(
+                [add_to(f"{prefix}:{n}") for n in range(60)]
+            ))  # fmt: skip
+            flush_all(cluster.nodes)
+            await store.run(add_to(f"{prefix}:0"))
+        assert await store.run(get(f"{prefix}:0")) == b"6"
+        assert await store.run(get(f"{prefix}:59")) == b"3"
+
+    @pytest.mark.parametrize("place", ["server", "cluster"])
+    async def test_flushing_ten_times_a_second_under_load_costs_no_call(
+        self,
+        valkey: Server,
+        cluster: ValkeyCluster,
+        prefix: str,
+        place: str,
+        open_store: OpenStore,
+    ):
+        nodes, url = ([valkey], valkey.url) if place == "server" else (cluster.nodes, cluster.url)
+        store = open_store(url)
+        over = asyncio.Event()
+        done = await asyncio.gather(
+            flushing(nodes, over), *(adding(store, f"{prefix}:{{{n}}}:count", over) for n in range(8))
+        )
+        counts = [await store.run(get(f"{prefix}:{{{n}}}:count")) for n in range(8)]
+        assert [int(count) for count in counts] == done[1:]
+        assert min(done[1:]) > 0
+
+
+def flush_all(nodes: list[Server]) -> None:
+    for node in nodes:
+        with node.client() as client:
+            client.script_flush()
+
+
+async def flushing(nodes: list[Server], over: asyncio.Event) -> int:
+    for _ in range(15):
+        await asyncio.to_thread(flush_all, nodes)
+        await asyncio.sleep(0.1)  # The rate is what is tested.
+    over.set()
+    return 0
+
+
+async def adding(store, key: str, over: asyncio.Event) -> int:
+    count = 0
+    while not over.is_set():
+        await store.run(add_to(key))
+        replies = await store.run_many([add_to(key), say(key, "x"), add_to(key)])
+        assert [type(reply) for reply in replies] == [int, bytes, int]
+        count += 3
+    return count
+
+
+class TestReadonly:
+    async def test_a_server_that_is_a_replica_for_a_while_is_waited_for(
+        self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_store: OpenStore
+    ):
+        store = open_store(own.url, PATIENT)
+        await store.run(add_to("a"))
+        admin.replicaof("127.0.0.1", start_valkey().port)
+        calls = [asyncio.create_task(store.run(add_to("b"))) for _ in range(5)]
+        many = asyncio.create_task(store.run_many([add_to("b"), put("c", "1")]))
+        await until_refused(admin)
+        assert not any(call.done() for call in calls)
+        admin.replicaof("NO", "ONE")
+        assert sorted([*await asyncio.gather(*calls), (await many)[0]]) == [1, 2, 3, 4, 5, 6]
+
+    async def test_a_server_that_stays_a_replica_is_an_error(
+        self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_store: OpenStore
+    ):
+        admin.replicaof("127.0.0.1", start_valkey().port)
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await open_store(own.url, QUICK).run(put("a", "1"))
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await open_store(own.url, QUICK).run(add_to("a"))
+
+
+async def until_refused(admin: redis.Redis) -> None:
+    """Until the server has refused something: then a call is under way."""
+    while not any("READONLY" in name for name in admin.info("errorstats")):
+        await asyncio.sleep(0.005)
+
+
+async def test_a_server_that_loads_its_data_is_waited_for(
+    own: Server, admin: redis.Redis, open_store: OpenStore
+):
+    store = open_store(own.url, PATIENT)
+    with admin.pipeline() as pipeline:
+        for number in range(2000):
+            pipeline.set(f"k{number}", "x" * 100)
+        pipeline.execute()
+    await store.run(add_to("count"))
+    admin.config_set("key-load-delay", "200")
+    admin.config_set("loading-process-events-interval-bytes", "1024")
+    loading = threading.Thread(target=lambda: admin.execute_command("DEBUG", "RELOAD"))
+    loading.start()
+    with own.client() as watcher:
+        while not is_loading(watcher):
+            await asyncio.sleep(0.005)
+    assert await store.run(add_to("count")) == 2
+    await asyncio.to_thread(loading.join)
+
+
+def is_loading(client: redis.Redis) -> bool:
+    try:
+        return bool(client.info("persistence")["loading"])
+    except redis.BusyLoadingError:
+        return True
+
+
+async def test_a_server_busy_with_a_script_is_waited_for(
+    own: Server, admin: redis.Redis, open_store: OpenStore
+):
+    store = open_store(own.url, PATIENT)
+    await store.run(add_to("count"))
+
+    def hog() -> None:
+        with own.client() as client, pytest.raises(redis.ResponseError):
+            client.eval("while true do end", 0)
+
+    busy = asyncio.create_task(asyncio.to_thread(hog))
+    while not is_busy(admin):
+        await asyncio.sleep(0.005)
+    call = asyncio.create_task(store.run(add_to("count")))
+    while not any("BUSY" in name for name in await asyncio.to_thread(errors_of, admin)):
+        await asyncio.sleep(0.01)
+    assert await call == 2
+    await busy
+
+
+def is_busy(admin: redis.Redis) -> bool:
+    try:
+        admin.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+def errors_of(admin: redis.Redis) -> list[str]:
+    """Ends the long script, once somebody else was told to wait for it."""
+    try:
+        admin.script_kill()
+    except redis.ResponseError:
+        return list(admin.info("errorstats"))
+    return []
+
+
+class TestAFullServer:
+    async def test_refuses_writes_at_once_with_a_remedy(
+        self, own: Server, admin: redis.Redis, open_store: OpenStore
+    ):
+        store = open_store(own.url, PATIENT)
+        await store.run(put("a", "1"))
+        admin.config_set("maxmemory", "1")
+        for command in (put("b", "1"), add_to("b")):
+            with pytest.raises(StoreOutOfMemory, match="raise maxmemory"):
+                await store.run(command)
+        assert await store.run(get("a")) == b"1"
+
+    async def test_of_clients_is_waited_for(self, own: Server, admin: redis.Redis, open_store: OpenStore):
+        admin.config_set("maxclients", "10")
+        guests = [own.client() for _ in range(9)]
+        for guest in guests:
+            guest.client_id()
+        call = asyncio.create_task(open_store(own.url, PATIENT).run(say("a", "hello")))
+        while not admin.info("stats")["rejected_connections"]:
+            await asyncio.sleep(0.005)
+        assert not call.done()
+        for guest in guests:
+            guest.close()
+        assert await call == b"hello"
+
+    async def test_of_clients_is_an_error_when_it_lasts(
+        self, own: Server, admin: redis.Redis, open_store: OpenStore
+    ):
+        admin.config_set("maxclients", "1")
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await open_store(own.url, QUICK).run(words("PING"))
+
+
+class TestForGood:
+    async def test_a_script_that_raises_is_said_to_have_failed(
+        self, valkey: Server, prefix: str, open_store: OpenStore
+    ):
+        store = open_store(valkey.url)
+        await store.run(words("RPUSH", f"{prefix}:list", "a"))
+        with pytest.raises(ScriptFailed, match="WRONGTYPE"):
+            await store.run(add_to(f"{prefix}:list"))
+
+    async def test_an_unknown_command_is_an_error_of_the_store(self, valkey: Server, open_store: OpenStore):
+        with pytest.raises(StoreError, match="unknown command"):
+            await open_store(valkey.url).run(words("NONSENSE"))
+
+    async def test_keys_of_two_slots_are_refused(
+        self, cluster: ValkeyCluster, prefix: str, open_store: OpenStore
+    ):
+        with pytest.raises(CrossSlot, match="shared hash tag"):
+            await open_store(cluster.url).run(words("MGET", f"{prefix}:a", f"{prefix}:b"))
+
+    async def test_a_cluster_spoken_to_as_one_server_is_explained(
+        self, cluster: ValkeyCluster, prefix: str, open_store: OpenStore
+    ):
+        store = open_store(cluster.nodes[0].url)
+        replies = await store.run_many([get(f"{prefix}:{n}") for n in range(20)])
+        moved = [reply for reply in replies if isinstance(reply, StoreUnavailable)]
+        assert moved
+        assert "redis+cluster://" in str(moved[0])
