@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toril import __version__
-from toril.cli import demo, scripts
+from toril.cli import add, change, demo, follow, look, scripts, server
 from toril.cli._output import harmless
 from toril.contract.errors import InvalidOption, TorilError, redact
 
@@ -41,7 +41,7 @@ def _toril(
     pass
 
 
-for room in (demo, scripts):
+for room in (demo, server, add, look, change, follow, scripts):
     room.add_to(app)
 
 
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: Exception) -> int:
     if isinstance(error, typer.Abort):
-        return _complain("nothing was done", FAILED)
+        return _complain("nothing was done; answer yes, or give --yes", FAILED)
     if hasattr(error, "format_message"):
         # Typer's own errors, whichever Click it stands on.
         return _complain(

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from pathlib import Path
@@ -103,6 +103,16 @@ def show(
         console().print(table(columns, rows, title=title, right=right))
     else:
         say(empty)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Names and values beside each other, the values in full."""
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in facts.items():
+        made.add_row(Text(harmless(name)), Text(harmless(value)))
+    console().print(made)
 
 
 def seconds(value: float | None) -> str:

@@ -72,6 +72,13 @@ class Target:
                     queue.name, redis=self.redis, prefix=self.prefix_of("stream"), env=self.env
                 )
 
+    def envelopes(self, queue: QueueName) -> ListQueue | StreamQueue:
+        """The queue, if it is a list or a stream."""
+        opened = self.open(queue)
+        if isinstance(opened, Queue):
+            raise InvalidOption("queue", f"{queue} is a BullMQ queue", "write list:NAME or stream:NAME")
+        return opened
+
     def bullmq(self, queue: QueueName, command: str, *, look: bool = False) -> Queue:
         """The queue, if it is one of BullMQ's; others do not know what `command` asks for."""
         if queue.kind != "bullmq":

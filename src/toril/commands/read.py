@@ -311,6 +311,11 @@ def range_events(
     return plain(entries, "XRANGE", keys.events, start, end, "COUNT", count)
 
 
+def last_events(keys: QueueKeys, count: int) -> Command[list[Entry]]:
+    """The newest events, oldest of them first."""
+    return plain(lambda reply: entries(reply)[::-1], "XREVRANGE", keys.events, "+", "-", "COUNT", count)
+
+
 def last_event_id(keys: QueueKeys) -> Command[str]:
     """The id of the newest event, `0-0` for none."""
     return plain(_newest, "XREVRANGE", keys.events, "+", "-", "COUNT", 1)

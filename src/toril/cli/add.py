@@ -1,0 +1,171 @@
+"""`toril add`: jobs from the shell, one or many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
+from toril.cli._output import emit, say
+from toril.cli._target import QueueName, Target
+from toril.contract.backoff import Backoff
+from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS
+from toril.contract.errors import InvalidOption
+from toril.contract.options import JobOptions, NewJob
+
+# Jobs sent at once: a bar that moves, and calls that hold up nobody.
+BATCH = 500
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("add")(add)
+
+
+def add(
+    queue: QueueArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What kind of work it is.", show_default=False)],
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The payload.")] = "{}",
+    lines: Annotated[
+        Path | None,
+        typer.Option(
+            "--lines", metavar="FILE", help="One job for each line of JSON in a file; - is standard input."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Add the same job so many times.")] = 1,
+    delay: Annotated[float | None, typer.Option("--delay", help="Seconds before it may run.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="1 is first; left out: none.")] = None,
+    attempts: Annotated[int | None, typer.Option("--attempts", help="How often it is tried.")] = None,
+    backoff: Annotated[
+        str | None,
+        typer.Option(
+            "--backoff", metavar="KIND:SECONDS", help="The pause between attempts, e.g. exponential:2."
+        ),
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--job-id", help="An id of your own: it is added once.")
+    ] = None,
+    lifo: Annotated[bool, typer.Option("--lifo", help="To the front of the queue.")] = False,
+    wait: Annotated[
+        float | None, typer.Option("--wait", metavar="SECONDS", help="Wait for its end and print the result.")
+    ] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Add a job, the same job many times, or a job for each line of a file."""
+    where = QueueName.parse(queue)
+    target = Target.of(redis, prefix, env)
+    payloads = list(_payloads(data, lines, count))
+    if job_id is not None and len(payloads) > 1:
+        raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
+    if where.kind != "bullmq":
+        refused = {"priority": priority, "backoff": backoff, "lifo": lifo or None, "wait": wait}
+        _refuse(where, [option for option, value in refused.items() if value is not None])
+        ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
+        _print(where, ids, None, as_json=as_json)
+        return
+    given = {
+        "delay": delay,
+        "priority": priority,
+        "attempts": attempts,
+        "job_id": job_id,
+        "lifo": lifo or None,
+    }
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if backoff is not None:
+        options["backoff"] = _backoff(backoff)
+    ids, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
+    _print(where, ids, results, as_json=as_json)
+
+
+def _payloads(data: str, lines: Path | None, count: int) -> Iterator[Any]:
+    if lines is None:
+        payload = _parsed(data, "data")
+        yield from (payload for _ in range(count))
+        return
+    text = sys.stdin.read() if str(lines) == "-" else lines.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield _parsed(line, f"line {number}")
+
+
+def _parsed(text: str, field: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidOption(field, f"is not JSON: {error}", 'quote it like \'{"to": "a@b.c"}\'') from None
+
+
+def _backoff(text: str) -> Backoff:
+    kind, _, pause = text.partition(":")
+    try:
+        return Backoff(kind, float(pause or 1.0))
+    except ValueError as error:
+        if isinstance(error, InvalidOption):
+            raise
+        raise InvalidOption(
+            "backoff", f"{text!r} has no seconds", "write exponential:2 or fixed:0.5"
+        ) from None
+
+
+def _refuse(where: QueueName, options: list[str]) -> None:
+    if options:
+        raise InvalidOption(f"--{options[0]}", f"is not offered by {where.kind} queues", "leave it out")
+
+
+async def _add_jobs(
+    target: Target,
+    where: QueueName,
+    name: str,
+    payloads: list[Any],
+    options: dict[str, Any],
+    wait: float | None,
+) -> tuple[list[str], list[Any] | None]:
+    settings = JobOptions(**options)
+    async with target.bullmq(where, "add") as queue:
+        jobs = []
+        for start in range(0, len(payloads), BATCH):
+            part = payloads[start : start + BATCH]
+            jobs += await queue.add_bulk([NewJob(name, one, settings) for one in part])
+        if wait is None:
+            return [job.id for job in jobs], None
+        results = await asyncio.gather(*(job.wait_until_finished(timeout=wait) for job in jobs))
+        return [job.id for job in jobs], list(results)
+
+
+async def _add_envelopes(
+    target: Target,
+    where: QueueName,
+    name: str,
+    payloads: list[Any],
+    delay: float | None,
+    attempts: int | None,
+    job_id: str | None,
+) -> list[str]:
+    most = DEFAULT_MAX_ATTEMPTS if attempts is None else attempts
+    async with target.envelopes(where) as queue:
+        if job_id is not None:
+            return [
+                (await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=most)).job_id
+            ]
+        added = await queue.add_bulk([(name, one) for one in payloads], delay=delay, max_attempts=most)
+        return [one.job_id for one in added]
+
+
+def _print(where: QueueName, ids: list[str], results: list[Any] | None, *, as_json: bool) -> None:
+    if as_json:
+        emit({"queue": str(where), "ids": ids, **({} if results is None else {"results": results})})
+    elif results is not None:
+        for result in results:
+            say(json.dumps(result, ensure_ascii=False))
+    elif len(ids) == 1:
+        say(ids[0])
+    else:
+        say(f"{len(ids)} jobs added to {where}")

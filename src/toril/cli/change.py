@@ -1,0 +1,284 @@
+"""What changes queues and jobs: pause, resume, drain, clean, retry, promote, remove, cancel.
+
+Guarantee: what destroys jobs asks first, or needs `--yes`; without a terminal and without `--yes` it does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+import typer
+
+from toril.cli._complete import complete_job
+from toril.cli._options import AsJson, BullmqArgument, Env, JobArgument, Prefix, QueueArgument, RedisUrl, Yes
+from toril.cli._output import emit, say, warn
+from toril.cli._target import QueueName, Target
+from toril.contract.errors import InvalidOption, TorilError
+from toril.producer import Queue
+
+JobsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="Ids of jobs.", autocompletion=complete_job, show_default=False),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    for command in (pause, resume, drain, clean, retry, promote, remove, cancel):
+        app.command(command.__name__)(command)
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Goes on only if somebody said yes."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
+def _on(target: Target, queue: str, command: str, act: Callable[[Queue], Awaitable[Any]]) -> Any:
+    where = QueueName.parse(queue)
+
+    async def run() -> Any:
+        async with target.bullmq(where, command) as opened:
+            return await act(opened)
+
+    return asyncio.run(run())
+
+
+def _done(facts: dict[str, Any], line: str, *, as_json: bool) -> None:
+    if as_json:
+        emit(facts)
+    else:
+        say(line)
+
+
+def pause(
+    queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
+) -> None:
+    """Let all workers leave the queue alone; jobs that run go on."""
+    _on(Target.of(redis, prefix), queue, "pause", lambda one: one.pause())
+    _done({"queue": queue, "paused": True}, f"{queue} is paused", as_json=as_json)
+
+
+def resume(
+    queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
+) -> None:
+    """Let workers take jobs of the queue again."""
+    _on(Target.of(redis, prefix), queue, "resume", lambda one: one.resume())
+    _done({"queue": queue, "paused": False}, f"{queue} is running", as_json=as_json)
+
+
+def drain(
+    queue: BullmqArgument,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Remove delayed jobs as well.")] = False,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove all jobs that wait; those that run and those that ended stay."""
+    ask(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
+
+    async def act(one: Queue) -> int:
+        before = (await one.get_job_counts()).total
+        await one.drain(delayed=delayed)
+        return before - (await one.get_job_counts()).total
+
+    removed = max(0, _on(Target.of(redis, prefix), queue, "drain", act))
+    _done({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
+
+
+def clean(
+    queue: BullmqArgument,
+    state: Annotated[
+        str, typer.Option("--state", help="completed, failed, delayed, waiting, active, …")
+    ] = "completed",
+    older_than: Annotated[float, typer.Option("--older-than", min=0, help="Seconds since they ended.")] = 0.0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old jobs of one state."""
+    ask(f"Remove {state} jobs of {queue} that are older than {older_than:g} s?", yes=yes)
+    ids = _on(Target.of(redis, prefix), queue, "clean", lambda one: one.clean(older_than, limit, state))
+    _done({"queue": queue, "removed": ids}, f"{len(ids)} jobs removed", as_json=as_json)
+
+
+def retry(
+    queue: QueueArgument,
+    jobs: JobsArgument = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, or those chosen below.")] = False,
+    state: Annotated[
+        Literal["failed", "completed"], typer.Option("--state", help="Which ended jobs.")
+    ] = "failed",
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Only those whose reason contains this.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="At most so many, oldest first.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Send ended jobs back to the queue: some by id, or all that match. On list and stream queues: dead letters."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
+    _one_or_all(jobs, everything or bool(name or reason or count))
+    if where.kind != "bullmq":
+        moved = asyncio.run(_replay(target, where, jobs or [], name, reason, count, rate))
+    elif jobs:
+        moved = _each(target, queue, "retry", jobs, lambda one, job_id: _retry_one(one, job_id, state))
+    else:
+        moved = _on(
+            target,
+            queue,
+            "retry",
+            lambda one: one.retry_jobs(state=state, count=count, name=name, reason=reason, rate=rate),
+        )
+    _done({"queue": queue, "retried": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
+
+
+async def _retry_one(queue: Queue, job_id: str, state: Literal["failed", "completed"]) -> None:
+    job = await queue.get_job(job_id)
+    if job is None:
+        raise InvalidOption("job", f"{job_id} does not exist", "see `toril inspect QUEUE --state failed`")
+    await job.retry(state)
+
+
+async def _replay(
+    target: Target,
+    where: QueueName,
+    ids: list[str],
+    name: str | None,
+    reason: str | None,
+    count: int | None,
+    rate: float | None,
+) -> int:
+    def wanted(letter: Any) -> bool:
+        return (
+            (not ids or letter.job_id in ids or letter.entry_id in ids)
+            and (name is None or letter.task_type == name)
+            and (reason is None or reason in (letter.last_error or ""))
+        )
+
+    async with target.envelopes(where) as queue:
+        return await queue.replay(wanted, rate=rate, limit=count)
+
+
+def promote(
+    queue: BullmqArgument,
+    jobs: JobsArgument = None,
+    everything: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Those that are due first.")] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make delayed jobs ready now."""
+    target = Target.of(redis, prefix)
+    _one_or_all(jobs, everything or count is not None)
+    if jobs:
+        moved = _each(target, queue, "promote", jobs, _promote_one)
+    else:
+        moved = _on(target, queue, "promote", lambda one: _promote_all(one, count))
+    _done({"queue": queue, "promoted": moved}, f"{moved} jobs are ready", as_json=as_json)
+
+
+async def _promote_one(queue: Queue, job_id: str) -> None:
+    job = await queue.get_job(job_id)
+    if job is None:
+        raise InvalidOption("job", f"{job_id} does not exist", "see `toril inspect QUEUE --state delayed`")
+    await job.promote()
+
+
+async def _promote_all(queue: Queue, count: int | None) -> int:
+    before = (await queue.get_job_counts()).delayed
+    await queue.promote_jobs(count)
+    return before if count is None else min(before, count)
+
+
+def remove(
+    queue: QueueArgument,
+    jobs: JobsArgument = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The whole queue, with everything in it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --all: also while jobs run.")] = False,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Remove jobs and their children, or with --all the whole queue."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
+    _one_or_all(jobs, everything)
+    if jobs:
+        ask(f"Remove {len(jobs)} jobs of {queue}?", yes=yes)
+        removed = _each(target, queue, "remove", jobs, lambda one, job_id: one.remove(job_id))
+        _done({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
+        return
+    ask(f"Remove the queue {queue} with all its jobs?", yes=yes)
+    asyncio.run(_obliterate(target, where, force=force))
+    _done({"queue": queue, "removed": "all"}, f"{queue} is gone", as_json=as_json)
+
+
+async def _obliterate(target: Target, where: QueueName, *, force: bool) -> None:
+    async with target.open(where, look=True) as queue:
+        if isinstance(queue, Queue):
+            await queue.obliterate(force=force)
+        else:
+            await queue.obliterate()
+
+
+def cancel(
+    queue: BullmqArgument,
+    job: JobArgument,
+    reason: Annotated[str, typer.Option("--reason", help="What the job fails with.")] = "cancelled",
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a job before its time: one that waits is removed, one that runs is stopped by its worker."""
+    ask(f"Cancel job {job} of {queue}?", yes=yes)
+    what = _on(Target.of(redis, prefix), queue, "cancel", lambda one: one.cancel(job, reason))
+    line = "removed: it had not begun" if what == "removed" else "its worker was asked to stop it"
+    _done({"queue": queue, "job": job, "outcome": what}, line, as_json=as_json)
+
+
+def _one_or_all(jobs: list[str] | None, everything: bool) -> None:
+    if bool(jobs) == everything:
+        raise InvalidOption("jobs", "say which", "give ids of jobs, or --all")
+
+
+def _each(
+    target: Target,
+    queue: str,
+    command: str,
+    jobs: list[str],
+    act: Callable[[Queue, str], Awaitable[Any]],
+) -> int:
+    """Does it to each job; the first refusal is raised when all had their turn."""
+
+    async def run(one: Queue) -> tuple[int, list[TorilError]]:
+        done, refusals = 0, []
+        for job_id in jobs:
+            try:
+                await act(one, job_id)
+                done += 1
+            except TorilError as error:
+                refusals.append(error)
+        return done, refusals
+
+    done, refusals = _on(target, queue, command, run)
+    if refusals:
+        for refusal in refusals[1:]:
+            warn(str(refusal))
+        raise refusals[0]
+    return int(done)

@@ -1,0 +1,198 @@
+"""`toril queues` and `toril inspect`: what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import typer
+
+from toril.cli._complete import complete_job
+from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
+from toril.cli._output import emit, moment, say, seconds, shortened, show, show_facts, warn
+from toril.cli._target import QueueName, Target
+from toril.contract.errors import JobNotFound, MalformedValue
+from toril.jobs import Job
+from toril.observe.directory import FoundQueue, find_queues
+from toril.observe.figures import Glance, QueueFigures, look
+from toril.store import AsyncStore
+
+NUMBERS = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
+_RIGHT = (*NUMBERS, "oldest", "workers")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("queues")(queues)
+    app.command("inspect")(inspect)
+
+
+def queues(redis: RedisUrl = None, prefix: Prefix = None, env: Env = "prod", as_json: AsJson = False) -> None:
+    """List all queues of the server, of all kinds, with how many jobs are where."""
+    target = Target.of(redis, prefix, env)
+    glance = asyncio.run(_glance(target))
+    for queue, trouble in glance.troubles.items():
+        warn(f"{queue}: {trouble}")
+    if as_json:
+        emit([as_facts(one) for one in glance.queues])
+        return
+    show(
+        ["queue", *NUMBERS, "oldest", "workers", ""],
+        [_row(one) for one in glance.queues],
+        right=_RIGHT,
+        empty="no queues yet; `toril add emails send` makes one",
+    )
+
+
+async def _glance(target: Target, only: FoundQueue | None = None) -> Glance:
+    async with AsyncStore(target.redis) as store:
+        found = [only] if only else await find_queues(store, prefix=target.prefix, env=target.env)
+        return await look(store, found)
+
+
+def _row(figures: QueueFigures) -> tuple[object, ...]:
+    states = figures.states
+    numbers = [states.get(state, 0) or "·" for state in NUMBERS]
+    if figures.paused:
+        numbers[0] = states.get("paused", 0) or "·"
+    if figures.queue.kind != "bullmq":
+        numbers[4] = getattr(figures.overview, "totals", {}).get("completed", 0) or "·"
+    oldest = seconds(figures.oldest_waiting) if figures.ready else "·"
+    return figures.queue, *numbers, oldest, len(figures.workers) or "·", "paused" if figures.paused else ""
+
+
+def as_facts(figures: QueueFigures) -> dict[str, Any]:
+    """A queue for programs."""
+    return {
+        "queue": str(figures.queue),
+        "kind": figures.queue.kind,
+        "prefix": figures.queue.prefix,
+        "states": figures.states,
+        "paused": figures.paused,
+        "oldest_waiting_seconds": round(figures.oldest_waiting, 3),
+        "oldest_dead_seconds": round(figures.oldest_dead, 3),
+        "totals": dict(getattr(figures.overview, "totals", {})),
+        "workers": [dict(one) for one in figures.workers],
+    }
+
+
+def inspect(
+    queue: QueueArgument,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="A job's id: show all of it.", autocompletion=complete_job),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="List jobs in this state: waiting, active, failed, …")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many jobs to list.")] = 20,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Show a queue, its newest jobs, or one job with everything it holds."""
+    where = QueueName.parse(queue)
+    target = Target.of(redis, prefix, env)
+    if where.kind != "bullmq":
+        asyncio.run(_inspect_envelopes(target, where, job, limit, as_json=as_json))
+    elif job is not None:
+        asyncio.run(_inspect_job(target, where, job, as_json=as_json))
+    else:
+        asyncio.run(_inspect_queue(target, where, state, limit, as_json=as_json))
+
+
+async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json: bool) -> None:
+    async with target.bullmq(where, "inspect", look=True) as queue:
+        job = await queue.get_job(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        state = await queue.get_job_state(job_id)
+        logs = await queue.get_job_logs(job_id)
+    facts = {"state": state.value, **job.record.as_dict(), "logs": logs.lines}
+    if as_json:
+        emit(facts)
+        return
+    show_facts({name: _cell(value) for name, value in facts.items() if value not in (None, [], {})})
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+async def _inspect_queue(
+    target: Target, where: QueueName, state: str | None, limit: int, *, as_json: bool
+) -> None:
+    async with target.bullmq(where, "inspect", look=True) as queue:
+        counts = await queue.get_job_counts()
+        paused, workers = await queue.is_paused(), await queue.get_workers()
+        jobs = await queue.get_jobs(state, 0, limit - 1)
+        states = {job.id: (await queue.get_job_state(job.id)).value for job in jobs[:limit]}
+    if as_json:
+        rows = [{"state": states.get(job.id), **job.record.as_dict()} for job in jobs[:limit]]
+        names = [one.worker_id or one.address for one in workers]
+        emit(
+            {
+                "queue": str(where),
+                "counts": counts.as_dict(),
+                "paused": paused,
+                "workers": names,
+                "jobs": rows,
+            }
+        )
+        return
+    shown = ", ".join(f"{number} {name}" for name, number in counts.as_dict().items() if number) or "empty"
+    say(f"{where}: {shown}{'; paused' if paused else ''}; {len(workers)} workers connected")
+    _show_jobs(jobs[:limit], states)
+
+
+def _show_jobs(jobs: list[Job], states: dict[str, str]) -> None:
+    rows = [
+        (job.id, job.name, states[job.id], job.attempts_made, moment(job.timestamp), _gist(job))
+        for job in jobs
+    ]
+    if rows:
+        show(["job", "name", "state", "attempts", "added", "data or reason"], rows, right=["attempts"])
+
+
+def _gist(job: Job) -> str:
+    if job.failed_reason:
+        return shortened(job.failed_reason, 60)
+    try:
+        return shortened(json.dumps(job.data, ensure_ascii=False), 60)
+    except MalformedValue as error:
+        return str(error)
+
+
+async def _inspect_envelopes(
+    target: Target, where: QueueName, job_id: str | None, limit: int, *, as_json: bool
+) -> None:
+    found = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=False)
+    glance = await _glance(target, found)
+    async with target.envelopes(where) as queue:
+        scheduled = await queue.scheduled(limit)
+        letters = [one async for one in queue.dead_letters()][-limit:]
+    envelopes = [("delayed", one.as_dict()) for one, _ in scheduled]
+    envelopes += [("dead", one.as_dict()) for one in letters]
+    if job_id is not None:
+        envelopes = [(state, one) for state, one in envelopes if one["job_id"] == job_id]
+        if not envelopes:
+            raise JobNotFound(
+                job_id, hint="only delayed and dead jobs of list and stream queues can be looked up"
+            )
+    if as_json:
+        emit({**as_facts(glance.queues[0]), "jobs": [{"state": state, **one} for state, one in envelopes]})
+        return
+    say(f"{where}: " + ", ".join(f"{number} {name}" for name, number in glance.queues[0].states.items()))
+    rows = [
+        (
+            one["job_id"],
+            one["task_type"],
+            state,
+            one["attempts"],
+            one.get("last_error") or _cell(one["payload"]),
+        )
+        for state, one in envelopes
+    ]
+    if rows:
+        show(["job", "task", "state", "attempts", "payload or error"], rows, right=["attempts"])

@@ -1,0 +1,152 @@
+"""A queue at a glance, for those who watch it: exporter, `toril top`, `toril queues`.
+
+Guarantee: one call for each queue, so that all queues are one pipeline; its cost does not grow with the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from toril.commands._command import Command, Replay, Word, call
+from toril.commands._library import own
+from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
+from toril.contract.codec import from_json
+from toril.contract.errors import MalformedValue
+from toril.contract.event import entry_time_ms
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.contract.state import JobCounts
+
+# A reply of some hundred kilobytes at most; a queue with more workers is watched through their own metrics.
+MOST_WORKERS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOverview:
+    """A BullMQ queue. Times are Unix milliseconds of the server; None: there is no such job."""
+
+    counts: JobCounts
+    paused: bool
+    version: str
+    ready_since_ms: int | None  # of the job that is taken next
+    oldest_failed_ms: int | None
+    workers: list[Mapping[str, Any]]  # what workers said of themselves at their last heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeOverview:
+    """A list or stream queue."""
+
+    waiting: int
+    active: int  # on a list: known for reliable pickup only
+    scheduled: int
+    dead: int
+    ready_since_ms: int | None
+    oldest_dead_ms: int | None
+    totals: Mapping[str, int]
+    workers: list[Mapping[str, Any]]
+    entries: int  # in the stream, those that are done included
+    consumers: int
+
+
+def overview(keys: QueueKeys) -> Command[QueueOverview]:
+    script_keys = (
+        keys.wait,
+        keys.paused,
+        keys.active,
+        keys.prioritized,
+        keys.delayed,
+        keys.completed,
+        keys.failed,
+        keys.waiting_children,
+        keys.meta,
+        keys.toril("workers"),
+    )
+    return call(own("queue_overview"), script_keys, [keys.base, MOST_WORKERS], _queue, Replay.SAFE)
+
+
+def _queue(reply: list[Any]) -> QueueOverview:
+    wait, paused_jobs, active, prioritized, delayed, completed, failed, children = map(int, reply[:8])
+    return QueueOverview(
+        counts=JobCounts(
+            waiting=wait,
+            paused=paused_jobs,
+            active=active,
+            prioritized=prioritized,
+            delayed=delayed,
+            completed=completed,
+            failed=failed,
+            waiting_children=children,
+        ),
+        paused=bool(reply[8]),
+        version=reply[9].decode(errors="replace"),
+        ready_since_ms=_known(reply[10]),
+        oldest_failed_ms=_known(reply[11]),
+        workers=_reports(reply[12]),
+    )
+
+
+def _known(milliseconds: int) -> int | None:
+    return int(milliseconds) if int(milliseconds) >= 0 else None
+
+
+def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
+    script_keys = (
+        jobs_key(keys),
+        keys.scheduled,
+        keys.dlq,
+        keys.toril("totals"),
+        keys.toril("workers"),
+        keys.toril("consumers"),
+    )
+    group = keys.group if isinstance(keys, StreamKeys) else ""
+    args: list[Word] = [kind_of(keys), group, keys.base, MOST_WORKERS]
+    return call(own("envelope_overview"), script_keys, args, _envelopes, Replay.SAFE)
+
+
+def _envelopes(reply: list[Any]) -> EnvelopeOverview:
+    waiting, active, scheduled, dead, since, oldest_dead, totals, reports, entries, consumers = reply
+    numbers = {name.decode(): int(count) for name, count in zip(totals[::2], totals[1::2], strict=True)}
+    return EnvelopeOverview(
+        waiting=int(waiting),
+        active=int(active),
+        scheduled=int(scheduled),
+        dead=int(dead),
+        ready_since_ms=_moment(since.decode()),
+        oldest_dead_ms=entry_time_ms(oldest_dead.decode()) if oldest_dead else None,
+        totals=numbers,
+        workers=_reports(reports),
+        entries=int(entries),
+        consumers=int(consumers),
+    )
+
+
+def _moment(text: str) -> int | None:
+    """From the milliseconds of an entry or the time of an envelope; one that does not parse is not known."""
+    if text.isdigit():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _reports(texts: Sequence[bytes]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for text in texts:
+        try:
+            report = from_json(text, field="report")
+        except MalformedValue:
+            continue  # another program's value under our key: it says nothing about a worker
+        if isinstance(report, dict):
+            found.append(report)
+    return found
+
+
+def any_overview(
+    keys: QueueKeys | ListKeys | StreamKeys,
+) -> Command[QueueOverview] | Command[EnvelopeOverview]:
+    """The overview of a queue of any kind."""
+    return overview(keys) if isinstance(keys, QueueKeys) else envelope_overview(keys)

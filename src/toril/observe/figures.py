@@ -1,0 +1,102 @@
+"""All queues of a server at one glance.
+
+Guarantee: one pipeline for all queues, whatever their number and kind; a queue that cannot be read says why and does
+not hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toril.commands.overview import EnvelopeOverview, QueueOverview, any_overview
+from toril.commands.read import server_time
+from toril.contract.errors import StoreUnavailable, TorilError
+from toril.observe.directory import FoundQueue
+from toril.store import AsyncStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """One queue, in words that fit all kinds."""
+
+    queue: FoundQueue
+    overview: QueueOverview | EnvelopeOverview
+    now_ms: int
+
+    @property
+    def states(self) -> dict[str, int]:
+        """State → number of jobs, by the names that the kind itself uses."""
+        seen = self.overview
+        if isinstance(seen, QueueOverview):
+            return seen.counts.as_dict()
+        return {
+            "waiting": seen.waiting,
+            "active": seen.active,
+            "delayed": seen.scheduled,
+            "failed": seen.dead,
+        }
+
+    @property
+    def ready(self) -> int:
+        """Jobs that a worker could take now, or could if the queue were not paused."""
+        seen = self.overview
+        if isinstance(seen, QueueOverview):
+            return seen.counts.ready + seen.counts.paused
+        return seen.waiting
+
+    @property
+    def dead(self) -> int:
+        """Jobs that failed for good and are still there."""
+        seen = self.overview
+        return seen.counts.failed if isinstance(seen, QueueOverview) else seen.dead
+
+    @property
+    def paused(self) -> bool:
+        return isinstance(self.overview, QueueOverview) and self.overview.paused
+
+    @property
+    def oldest_waiting(self) -> float:
+        """For how many seconds the job that is taken next has been ready; 0 when there is none."""
+        return self._age(self.overview.ready_since_ms)
+
+    @property
+    def oldest_dead(self) -> float:
+        """For how many seconds the oldest dead job has lain there; 0 when there is none."""
+        seen = self.overview
+        is_queue = isinstance(seen, QueueOverview)
+        return self._age(seen.oldest_failed_ms if is_queue else seen.oldest_dead_ms)  # type: ignore[union-attr]
+
+    def _age(self, since_ms: int | None) -> float:
+        return 0.0 if since_ms is None else max(0, self.now_ms - since_ms) / 1000
+
+    @property
+    def workers(self) -> list[Mapping[str, Any]]:
+        """What workers last said of themselves."""
+        return self.overview.workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """What was seen, and what could not be."""
+
+    queues: list[QueueFigures]
+    troubles: dict[str, TorilError]  # queue → why it could not be read
+    now_ms: int
+
+
+async def look(store: AsyncStore, queues: Sequence[FoundQueue]) -> Glance:
+    """Reads all queues in one pipeline; raises when the server itself is away."""
+    clock, *replies = await store.run_many([server_time(), *(any_overview(one.keys) for one in queues)])
+    for reply in (clock, *replies):
+        if isinstance(reply, StoreUnavailable) or (reply is clock and isinstance(reply, TorilError)):
+            raise reply
+    now_ms = round(clock * 1000)
+    seen, troubles = [], {}
+    for queue, reply in zip(queues, replies, strict=True):
+        if isinstance(reply, TorilError):
+            troubles[str(queue)] = reply
+        else:
+            seen.append(QueueFigures(queue=queue, overview=reply, now_ms=now_ms))
+    return Glance(queues=seen, troubles=troubles, now_ms=now_ms)
