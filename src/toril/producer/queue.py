@@ -97,6 +97,7 @@ class Queue(Inspection[T], Management[T]):
         self._store = AsyncStore(redis, policy=policy)
         self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
         codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)
+        self.payload: PayloadCodec[T] | None = codec  # checks and encodes the data
         self._desk = JobDesk(self._store, self.keys, codec)
         self._drafter = Drafter(
             self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._store.is_cluster

@@ -1,1 +1,14 @@
-"""The blocking face of the public classes."""
+"""The blocking face of the public classes: the same names, for code without an event loop.
+
+All of it runs in one event loop in a thread of its own, which starts with the first object and ends with the last; a
+forked child gets its own. Jobs (`sync.Job`) speak to Redis directly.
+"""
+
+from __future__ import annotations
+
+from toril.jobs import BlockingJob as Job
+from toril.sync.queue import Queue
+from toril.sync.queue_events import QueueEvents
+from toril.sync.worker import Worker
+
+__all__ = ["Job", "Queue", "QueueEvents", "Worker"]

@@ -1,0 +1,73 @@
+"""What all blocking faces share: an asyncio object of this process, and calls to it through the portal."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from toril.contract.errors import Closed
+from toril.sync import _portal
+
+V = TypeVar("V")
+
+
+class Closable(Protocol):
+    """What a face stands for."""
+
+    async def close(self) -> None: ...
+
+
+A = TypeVar("A", bound=Closable)
+
+
+class Face(Generic[A]):
+    """Stands for an asyncio object; makes it again after a fork, because connections are not inherited."""
+
+    def __init__(self, make: Callable[[], A]) -> None:
+        self._make = make
+        self._object = make()  # wrong options raise here
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._portal: _portal.Portal | None = None
+        self._closed = False
+
+    @property
+    def _inner(self) -> A:
+        self._after_fork()
+        return self._object
+
+    def _call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
+        return self._leased().call(function, *args, **named)
+
+    def _leased(self) -> _portal.Portal:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"{type(self).__name__} was closed")
+            if self._portal is None:
+                self._portal = _portal.lease()
+            return self._portal
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._lock, self._portal = os.getpid(), threading.Lock(), None
+            self._object = self._make()
+
+    def close(self) -> None:
+        """Closes the connections and ends the loop's thread, if nobody else uses it. May be called twice."""
+        inner = self._inner
+        with self._lock:
+            self._closed = True
+            portal, self._portal = self._portal, None
+        if portal is not None:
+            try:
+                portal.call(inner.close)
+            finally:
+                _portal.release(portal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

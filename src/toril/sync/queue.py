@@ -1,0 +1,304 @@
+"""`Queue` for code without an event loop: the same names, blocking.
+
+Guarantee: no logic of its own: every method is the asyncio one, awaited in the portal's loop. Threads may share a
+queue; what they add at the same time travels together.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, Self, Unpack, overload
+
+from toril.commands.read import Metrics
+from toril.contract.codec import PayloadCodec
+from toril.contract.duration import Duration
+from toril.contract.keys import QueueKeys
+from toril.contract.options import JobOptions, JobOptionsDict, NewJob, RateLimit
+from toril.contract.state import JobCounts, JobState
+from toril.jobs import BlockingDesk, BlockingJob
+from toril.jobs import Job as AsyncJob
+from toril.jobs._face import FinalState, T
+from toril.producer import ConnectedWorker, JobLogs
+from toril.producer import Queue as AsyncQueue
+from toril.producer._drafts import NOTHING, Ids
+from toril.store import BlockingStore, ConnectionPolicy
+from toril.sync._face import Face
+from toril.telemetry.hooks import MetricsCollector
+
+States = str | JobState | Sequence[str | JobState] | None
+
+
+class Queue(Face[AsyncQueue[Any]], Generic[T]):
+    """A queue by name, from plain code.
+
+    with sync.Queue("emails", redis="redis://localhost:6379") as queue:
+        job = queue.add("send", {"to": "a@b.c"}, attempts=5, delay=2.0)
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = ...,
+        prefix: str = ...,
+        hash_tag: bool | None = ...,
+        ids: Ids = ...,
+        defaults: JobOptions = ...,
+        payload: type[T] | PayloadCodec[T],
+        policy: ConnectionPolicy | None = ...,
+        events_max_len: int | None = ...,
+        skip_meta: bool = ...,
+        metrics: MetricsCollector | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[Any],
+        name: str,
+        *,
+        redis: Any = ...,
+        prefix: str = ...,
+        hash_tag: bool | None = ...,
+        ids: Ids = ...,
+        defaults: JobOptions = ...,
+        payload: Mapping[str, Any] | None = ...,
+        policy: ConnectionPolicy | None = ...,
+        events_max_len: int | None = ...,
+        skip_meta: bool = ...,
+        metrics: MetricsCollector | None = ...,
+    ) -> None: ...
+    def __init__(
+        self, name: str, *, redis: Any = None, policy: ConnectionPolicy | None = None, **options: Any
+    ) -> None:
+        super().__init__(functools.partial(AsyncQueue[Any], name, redis=redis, policy=policy, **options))
+        self._desk = BlockingDesk(BlockingStore(redis, policy=policy), self.keys, self._inner.payload)
+
+    def __repr__(self) -> str:
+        return f"sync.{self._inner!r}"
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def keys(self) -> QueueKeys:
+        return self._inner.keys
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def open(self) -> None:
+        """Connects and makes itself known. Entering does it, and so does the first call."""
+        self._call(self._inner.open)
+
+    def close(self) -> None:
+        """Closes the connections. May be called twice."""
+        super().close()
+        self._desk.store.close()
+
+    def _blocking(self, job: AsyncJob[T]) -> BlockingJob[T]:
+        return BlockingJob(job.record, self._desk)
+
+    def _blocking_all(self, jobs: Iterable[AsyncJob[T]]) -> list[BlockingJob[T]]:
+        return [self._blocking(job) for job in jobs]
+
+    # --- adding ---------------------------------------------------------------------------------------------
+
+    def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> BlockingJob[T]:  # type: ignore[assignment]
+        """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults."""
+        return self._blocking(self._call(self._inner.add, name, data, **options))
+
+    def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[BlockingJob[T]]:
+        """Adds many jobs, in order: `NewJob`s or tuples of name, data and options."""
+        return self._blocking_all(self._call(self._inner.add_bulk, jobs))
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    def get_job(self, job_id: str) -> BlockingJob[T] | None:
+        """A job by its id; None when there is none."""
+        job = self._call(self._inner.get_job, job_id)
+        return None if job is None else self._blocking(job)
+
+    def get_jobs(
+        self, states: States = None, start: int = 0, end: int = -1, *, ascending: bool = False
+    ) -> list[BlockingJob[T]]:
+        """Jobs in these states (default: all), newest first; `start` and `end` count within each state."""
+        return self._blocking_all(self._call(self._inner.get_jobs, states, start, end, ascending=ascending))
+
+    def get_waiting(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_waiting, start, end))
+
+    def get_prioritized(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_prioritized, start, end))
+
+    def get_active(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_active, start, end))
+
+    def get_delayed(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_delayed, start, end))
+
+    def get_waiting_children(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_waiting_children, start, end))
+
+    def get_completed(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_completed, start, end))
+
+    def get_failed(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        return self._blocking_all(self._call(self._inner.get_failed, start, end))
+
+    def get_dead_letters(self, start: int = 0, end: int = -1) -> list[BlockingJob[T]]:
+        """Jobs that failed for good: the failed set is this queue's dead-letter queue."""
+        return self._blocking_all(self._call(self._inner.get_dead_letters, start, end))
+
+    def get_job_state(self, job_id: str) -> JobState:
+        """Where a job is; `unknown` when there is none."""
+        return self._call(self._inner.get_job_state, job_id)
+
+    def get_job_counts(self) -> JobCounts:
+        """How many jobs are in each state, all counted at one moment."""
+        return self._call(self._inner.get_job_counts)
+
+    def count(self) -> int:
+        """Jobs that wait for anything: their turn, their time, or their children."""
+        return self._call(self._inner.count)
+
+    def get_counts_per_priority(self, priorities: Sequence[int]) -> dict[int, int]:
+        """How many jobs wait with each of these priorities; 0 means those without one."""
+        return self._call(self._inner.get_counts_per_priority, priorities)
+
+    def get_job_logs(self, job_id: str, start: int = 0, end: int = -1, *, ascending: bool = True) -> JobLogs:
+        """Lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
+        return self._call(self._inner.get_job_logs, job_id, start, end, ascending=ascending)
+
+    def get_metrics(self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1) -> Metrics:
+        """Jobs that ended, in all and for each past minute, if the workers collect that."""
+        return self._call(self._inner.get_metrics, kind, start, end)
+
+    def get_workers(self) -> list[ConnectedWorker]:
+        """The workers that are connected now, ours and Node's."""
+        return self._call(self._inner.get_workers)
+
+    def is_paused(self) -> bool:
+        """Whether all workers leave the queue alone."""
+        return self._call(self._inner.is_paused)
+
+    def is_maxed(self) -> bool:
+        """Whether as many jobs are active as the global concurrency allows."""
+        return self._call(self._inner.is_maxed)
+
+    def get_global_concurrency(self) -> int | None:
+        """How many jobs may be active at once over all workers; None: no limit."""
+        return self._call(self._inner.get_global_concurrency)
+
+    def get_global_rate_limit(self) -> RateLimit | None:
+        """How many jobs may start in a time over all workers; None: no limit."""
+        return self._call(self._inner.get_global_rate_limit)
+
+    def get_rate_limit_ttl(self, max_jobs: int | None = None) -> float:
+        """Seconds until a rate limit opens again; 0 when it is open."""
+        return self._call(self._inner.get_rate_limit_ttl, max_jobs)
+
+    def get_deduplication_job_id(self, deduplication_id: str) -> str | None:
+        """The job that stands for a deduplication id now."""
+        return self._call(self._inner.get_deduplication_job_id, deduplication_id)
+
+    def get_version(self) -> str | None:
+        """Which library made the queue, such as `bullmq:5.62.0`."""
+        return self._call(self._inner.get_version)
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Workers take no more jobs of this queue; those that run go on."""
+        self._call(self._inner.pause)
+
+    def resume(self) -> None:
+        """Workers take jobs again."""
+        self._call(self._inner.resume)
+
+    def drain(self, *, delayed: bool = False) -> None:
+        """Removes all jobs that wait, and the delayed ones if asked; active and finished jobs stay."""
+        self._call(self._inner.drain, delayed=delayed)
+
+    def clean(
+        self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
+    ) -> list[str]:
+        """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
+        return self._call(self._inner.clean, grace, limit, state)
+
+    def obliterate(self, *, force: bool = False) -> None:
+        """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
+        self._call(self._inner.obliterate, force=force)
+
+    def trim_events(self, max_len: int) -> int:
+        """Shortens the event stream to about `max_len`; returns how many events were removed."""
+        return self._call(self._inner.trim_events, max_len)
+
+    def set_global_concurrency(self, limit: int | None) -> None:
+        """How many jobs may be active at once over all workers; None lifts the limit."""
+        self._call(self._inner.set_global_concurrency, limit)
+
+    def set_global_rate_limit(self, limit: RateLimit | None) -> None:
+        """How many jobs may start in a time over all workers; None lifts the limit."""
+        self._call(self._inner.set_global_rate_limit, limit)
+
+    def rate_limit(self, duration: Duration) -> None:
+        """No worker takes a job for this long."""
+        self._call(self._inner.rate_limit, duration)
+
+    def remove_rate_limit_key(self) -> None:
+        """Forgets what was counted towards the rate limit: workers go on at once."""
+        self._call(self._inner.remove_rate_limit_key)
+
+    def remove(self, job_id: str, *, children: bool = True) -> None:
+        """Removes a job and its children; raises `JobLocked` while one of them is being worked on."""
+        self._call(self._inner.remove, job_id, children=children)
+
+    def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
+        """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it."""
+        return self._call(self._inner.cancel, job_id, reason)
+
+    def update_job_progress(self, job_id: str, progress: Any) -> None:
+        """Says how far a job is, from outside of its handler."""
+        self._call(self._inner.update_job_progress, job_id, progress)
+
+    def add_job_log(self, job_id: str, line: str, *, keep: int = 1000) -> int:
+        """Appends a line to a job's log; returns how many lines it has now."""
+        return self._call(self._inner.add_job_log, job_id, line, keep=keep)
+
+    def remove_deduplication_key(self, deduplication_id: str) -> bool:
+        """Lets the next job with this id in; False when nothing kept it out."""
+        return self._call(self._inner.remove_deduplication_key, deduplication_id)
+
+    def retry_jobs(
+        self,
+        *,
+        state: FinalState = "failed",
+        count: int | None = None,
+        name: str | None = None,
+        reason: str | re.Pattern[str] | None = None,
+        where: Callable[[BlockingJob[T]], bool] | None = None,
+        rate: float | None = None,
+    ) -> int:
+        """Sends finished jobs back to the queue, oldest first; returns how many."""
+        chosen = None if where is None else (lambda job: where(self._blocking(job)))
+        return self._call(
+            self._inner.retry_jobs,
+            state=state,
+            count=count,
+            name=name,
+            reason=reason,
+            where=chosen,
+            rate=rate,
+        )
+
+    def promote_jobs(self, count: int | None = None) -> None:
+        """Makes delayed jobs ready now, all or the `count` that are due first."""
+        self._call(self._inner.promote_jobs, count)

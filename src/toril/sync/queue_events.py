@@ -1,0 +1,110 @@
+"""`QueueEvents` for code without an event loop: iteration that blocks, callbacks in threads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Self
+
+from toril.contract.event import Event
+from toril.contract.keys import QueueKeys
+from toril.events import Gap
+from toril.events import QueueEvents as AsyncQueueEvents
+from toril.events.queue_events import Callback, EventIterator
+from toril.store import ConnectionPolicy
+from toril.sync._face import Face
+from toril.sync.worker import in_thread
+
+
+class QueueEvents(Face[AsyncQueueEvents]):
+    """Events of one queue, by iteration or by callbacks.
+
+    with sync.QueueEvents("emails") as events:
+        for event in events: ...
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        last_id: str = "$",
+        policy: ConnectionPolicy | None = None,
+        derive_retries: bool = True,
+    ) -> None:
+        super().__init__(
+            functools.partial(
+                AsyncQueueEvents,
+                name,
+                redis=redis,
+                prefix=prefix,
+                hash_tag=hash_tag,
+                last_id=last_id,
+                policy=policy,
+                derive_retries=derive_retries,
+            )
+        )
+        self._heard: dict[tuple[str, Callback], Callback] = {}
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def keys(self) -> QueueKeys:
+        return self._inner.keys
+
+    @property
+    def last_id(self) -> str:
+        """The last event that callbacks have seen; without callbacks, where iterations begin."""
+        return self._inner.last_id
+
+    def open(self) -> None:
+        """Connects and fixes the place from which events count. Entering does it, too."""
+        self._call(self._inner.open)
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __iter__(self) -> Iterator[Event | Gap]:
+        return self.follow()
+
+    def follow(self, last_id: str | None = None) -> Iterator[Event | Gap]:
+        """Events after an id; without one, after the place where we were opened."""
+        events = self._inner.follow(last_id)
+        return self._iterate(events)
+
+    def _iterate(self, events: EventIterator) -> Iterator[Event | Gap]:
+        try:
+            while True:
+                try:
+                    yield self._call(events.__anext__)
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self._closed:
+                self._call(events.aclose)
+
+    def on(self, event: str, callback: Callback) -> Callback:
+        """Calls back on each event of a type, in a thread: `completed`, … `retry`, `gap`, or `*` for all."""
+        threaded = in_thread(callback)
+
+        async def listen() -> None:
+            self._inner.on(event, threaded)
+
+        self._call(listen)
+        self._heard[event, callback] = threaded
+        return callback
+
+    def off(self, event: str, callback: Callback) -> None:
+        """Calls back no more."""
+        threaded = self._heard.pop((event, callback), None)
+        if threaded is not None:
+            self._inner.off(event, threaded)

@@ -1,0 +1,191 @@
+"""`Worker` for code without an event loop: the same names, blocking.
+
+Guarantee: no logic of its own. Handlers are what they are for the asyncio worker: plain functions run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Mapping
+from typing import Any, Self, Unpack
+
+from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.sync._face import Face
+from toril.worker import Worker as AsyncWorker
+from toril.worker import WorkerState
+from toril.worker._callbacks import Callback, WorkerEvent
+from toril.worker._worker import JobHandler
+
+
+class _StoppedByClose(AsyncWorker):
+    """A worker that is closed by stopping it, as a face wants it."""
+
+    async def close(self) -> None:
+        await self.stop()
+
+
+class Worker(Face[_StoppedByClose]):
+    """Takes jobs of a queue and runs your handler on them, while this thread does something else, or waits.
+
+    with sync.Worker("emails", handle, concurrency=10) as worker:
+        worker.run_until_idle()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: JobHandler | Mapping[str, JobHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        super().__init__(
+            functools.partial(
+                _StoppedByClose,
+                name,
+                handler,
+                redis=redis,
+                prefix=prefix,
+                hash_tag=hash_tag,
+                options=options,
+                **fields,
+            )
+        )
+        self._heard: dict[tuple[str, Callback], Callback] = {}
+        self._running_in: asyncio.AbstractEventLoop | None = (
+            None  # set while `run` runs in its caller's thread
+        )
+
+    def __repr__(self) -> str:
+        return f"sync.{self._inner!r}".replace("_StoppedByClose", "Worker")
+
+    @property
+    def id(self) -> str:
+        """`{hostname}-{pid}-{random6}`, unless given."""
+        return self._inner.id
+
+    @property
+    def queue(self) -> str:
+        return self._inner.queue
+
+    @property
+    def state(self) -> WorkerState:
+        return self._inner.state
+
+    @property
+    def processed(self) -> int:
+        """Jobs completed by this worker."""
+        return self._inner.processed
+
+    @property
+    def failed(self) -> int:
+        """Jobs that failed for good in this worker."""
+        return self._inner.failed
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs may run at once; may be changed while the worker runs."""
+        return self._inner.concurrency
+
+    @concurrency.setter
+    def concurrency(self, value: int) -> None:
+        async def change() -> None:
+            self._inner.concurrency = value
+
+        self._call(change)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether this worker (not the queue) takes no jobs."""
+        return self._inner.is_paused
+
+    def start(self) -> None:
+        """Connects and begins to take jobs. May be called twice."""
+        self._call(self._inner.start)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Takes no more jobs; running ones finish within the time-out or go back to the queue."""
+        loop = self._running_in
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._inner.stop(timeout), loop).result()
+        elif self._portal is not None:
+            self._call(self._inner.stop, timeout)
+
+    def run(self) -> None:
+        """Runs until stopped or signalled.
+
+        A worker that was not started yet runs in this thread, with signal handlers if it is the main one.
+        """
+        if self._portal is None:
+            asyncio.run(self._run_here())
+        else:
+            self._call(self._inner.wait_stopped)
+
+    async def _run_here(self) -> None:
+        self._running_in = asyncio.get_running_loop()
+        try:
+            await self._inner.run()
+        finally:
+            self._running_in = None
+
+    def run_until_idle(self) -> None:
+        """Runs until nothing is waiting, active or due for a retry."""
+        self._call(self._inner.run_until_idle)
+
+    def wait_stopped(self) -> None:
+        """Returns when the worker has stopped."""
+        self._call(self._inner.wait_stopped)
+
+    def pause(self, *, wait: bool = True) -> None:
+        """Takes no more jobs until `resume`; returns when those in hand are done, unless told not to wait."""
+        self._call(self._inner.pause, wait=wait)
+
+    def resume(self) -> None:
+        """Takes jobs again after `pause`."""
+
+        async def resume() -> None:
+            self._inner.resume()
+
+        self._call(resume)
+
+    def cancel(self, job_id: str, reason: str = "cancelled") -> bool:
+        """Stops a job of this worker; it fails with `JobCancelled`. False when it is not in hand."""
+
+        async def cancel() -> bool:
+            return self._inner.cancel(job_id, reason)
+
+        return self._call(cancel)
+
+    def on(self, event: WorkerEvent, callback: Callback) -> Callback:
+        """Calls `callback` whenever `event` happens in this worker, in a thread of its own choosing."""
+        threaded = in_thread(callback)
+        self._heard[event, callback] = threaded
+        self._inner.on(event, threaded)
+        return callback
+
+    def off(self, event: WorkerEvent, callback: Callback) -> None:
+        """Calls back no more."""
+        threaded = self._heard.pop((event, callback), None)
+        if threaded is not None:
+            self._inner.off(event, threaded)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+
+def in_thread(callback: Callback) -> Callback:
+    """A callback as a coroutine function that runs it in a thread: it may block, and use other blocking objects."""
+
+    async def run(*values: Any) -> None:
+        await asyncio.to_thread(callback, *values)
+
+    return run

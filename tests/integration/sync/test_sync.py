@@ -1,0 +1,243 @@
+"""The blocking faces: the same as the asyncio classes, for code without an event loop."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from toril import events, producer, sync, worker
+from toril.contract.errors import Closed, InvalidOption, JobFailed, PermanentError, TorilError
+from toril.contract.event import Event
+
+
+@pytest.fixture
+def queue(valkey_url: str, prefix: str) -> Iterator[sync.Queue]:
+    with sync.Queue("emails", redis=valkey_url, prefix=prefix) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("face", "original"),
+    [
+        (sync.Queue, producer.Queue),
+        (sync.Worker, worker.Worker),
+        (sync.QueueEvents, events.QueueEvents),
+    ],
+)
+def test_a_face_has_the_names_and_parameters_of_its_original(face: type, original: type) -> None:
+    public = {name for name in dir(original) if not name.startswith("_")} - {"policy", "payload", "options"}
+    assert public <= set(dir(face))
+    for name in public:
+        ours, theirs = getattr(face, name), getattr(original, name)
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+            for ours_one, theirs_one in zip(
+                inspect.signature(ours).parameters.values(), inspect.signature(theirs).parameters.values(), strict=True
+            ):
+                assert (ours_one.default, ours_one.kind) == (theirs_one.default, theirs_one.kind), (name, ours_one)
+
+
+def test_jobs_are_added_processed_and_waited_for_without_an_event_loop(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
+    def handle(job: sync.Job) -> dict[str, Any]:
+        job.update_progress(50, "half way")
+        return {"double": job.data["n"] * 2}
+
+    with sync.Worker("emails", handle, redis=valkey_url, prefix=prefix, concurrency=2) as running:
+        job = queue.add("x", {"n": 21})
+        assert isinstance(job, sync.Job)
+        assert job.wait_until_finished(timeout=20) == {"double": 42}
+        running.run_until_idle()
+        assert running.processed == 1
+    job.refresh()
+    assert (job.progress, job.get_logs()) == (50, ["half way"])
+    assert running.state.value == "stopped"
+
+
+def test_a_failed_job_raises_for_whoever_waits(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+    def handle(job: sync.Job) -> None:
+        raise PermanentError("no such user")
+
+    with sync.Worker("emails", handle, redis=valkey_url, prefix=prefix):
+        job = queue.add("x")
+        with pytest.raises(JobFailed, match="no such user"):
+            job.wait_until_finished(timeout=20)
+    (letter,) = queue.get_dead_letters()
+    assert letter.failed_reason == "no such user"
+    assert queue.retry_jobs(where=lambda one: one.name == "x") == 1
+
+
+def test_a_queue_is_managed_from_plain_code(queue: sync.Queue) -> None:
+    queue.add_bulk([("x", n) for n in range(3)])
+    queue.add("y", delay=60)
+    assert queue.get_job_counts().as_dict().items() >= {"waiting": 3, "delayed": 1}.items()
+    queue.pause()
+    assert queue.is_paused()
+    queue.resume()
+    queue.promote_jobs()
+    assert len(queue.get_waiting()) == 4
+    job = queue.get_waiting()[0]
+    assert queue.cancel(job.id) == "removed"
+    assert queue.get_job(job.id) is None
+    queue.drain()
+    assert queue.count() == 0
+
+
+def test_threads_share_a_queue(queue: sync.Queue) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(lambda n: queue.add("x", n), range(200)))
+    assert len({job.id for job in jobs}) == 200
+    assert queue.count() == 200
+
+
+def test_events_are_iterated_and_called_back_in_threads(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+    with sync.QueueEvents("emails", redis=valkey_url, prefix=prefix) as heard:
+        called = threading.Event()
+        seen: list[str] = []
+
+        def on_added(event: Event) -> None:
+            seen.append(f"{event.job_id} of {queue.count()}")  # a blocking call from a callback is allowed
+            called.set()
+
+        heard.on("added", on_added)
+        job = queue.add("x")
+        reading = iter(heard)
+        assert [next(reading).type, next(reading).type] == ["added", "waiting"]
+        reading.close()  # type: ignore[attr-defined]
+        assert called.wait(20)
+        assert seen == [f"{job.id} of 1"]
+        heard.off("added", on_added)
+    with pytest.raises(Closed):
+        list(heard)
+
+
+def test_closing_events_ends_an_iteration_in_another_thread(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+    heard = sync.QueueEvents("emails", redis=valkey_url, prefix=prefix)
+    heard.open()
+    queue.add("x")
+    with ThreadPoolExecutor(1) as pool:
+        begun = threading.Event()
+
+        def read_all() -> list[str]:
+            types = []
+            for event in heard:
+                types.append(event.type)
+                begun.set()
+            return types
+
+        reading = pool.submit(read_all)
+        assert begun.wait(20)
+        heard.close()
+        assert reading.result(20)[0] == "added"
+
+
+def test_the_thread_of_the_loop_ends_with_the_last_object(valkey_url: str, prefix: str) -> None:
+    with sync.Queue("a", redis=valkey_url, prefix=prefix) as a:
+        with sync.Queue("b", redis=valkey_url, prefix=prefix):
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count("toril-sync") == 1
+        a.add("x")
+    assert "toril-sync" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(Closed):
+        a.add("x")
+    a.close()
+
+
+def test_wrong_options_raise_when_the_object_is_made(prefix: str) -> None:
+    with pytest.raises(InvalidOption):
+        sync.Queue("a:b")
+    with pytest.raises(InvalidOption):
+        sync.Worker("a", "no function")  # type: ignore[arg-type]
+
+
+def test_a_blocking_call_inside_of_the_loop_is_refused_instead_of_hanging(queue: sync.Queue) -> None:
+    async def call() -> None:
+        queue.count()
+
+    with pytest.raises(TorilError, match="asyncio classes"):
+        queue._call(call)
+
+
+def test_context_variables_travel_into_the_loop(queue: sync.Queue) -> None:
+    variable = contextvars.ContextVar("variable", default="none")
+    variable.set("mine")
+
+    async def look() -> str:
+        return variable.get()
+
+    assert queue._call(look) == "mine"
+
+
+def test_a_worker_in_this_thread_is_stopped_from_another(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+    done = threading.Event()
+    running = sync.Worker("emails", lambda job: done.set(), redis=valkey_url, prefix=prefix)
+
+    def stop_when_done() -> None:
+        done.wait(20)
+        running.stop()
+
+    stopper = threading.Thread(target=stop_when_done)
+    stopper.start()
+    queue.add("x")
+    running.run()
+    stopper.join()
+    assert running.processed == 1
+    running.close()
+
+
+FORKING = """
+import os, sys
+from toril import sync
+url, prefix = sys.argv[1:]
+queue = sync.Queue("emails", redis=url, prefix=prefix)
+parent_job = queue.add("parent")
+child = os.fork()
+if child == 0:
+    job = queue.add("child")
+    assert parent_job.get_state() == "waiting" and job.get_state() == "waiting"
+    queue.close()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+queue.add("parent")
+print(os.waitstatus_to_exitcode(status), [job.name for job in queue.get_waiting()])
+queue.close()
+"""
+
+
+def test_a_forked_child_uses_the_queue_of_its_parent_over_connections_of_its_own(valkey_url: str, prefix: str) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", FORKING, valkey_url, prefix], capture_output=True, text=True, timeout=30
+    )
+    assert out.stdout.strip() == "0 ['parent', 'child', 'parent']", out.stderr
+
+
+def test_an_interrupted_caller_leaves_nothing_behind(queue: sync.Queue, server: Server) -> None:
+    program = (
+        "import signal, sys\n"
+        "from toril import sync\n"
+        "queue = sync.Queue('emails', redis=sys.argv[1], prefix=sys.argv[2])\n"
+        "job = queue.add('x')\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.3)\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "try:\n"
+        "    queue._call(queue._inner._desk.finishes.wait, job.id)\n"
+        "except KeyboardInterrupt:\n"
+        "    queue.close(); print('interrupted')\n"
+    )
+    begun = time.monotonic()
+    out = subprocess.run(
+        [sys.executable, "-c", program, server.url, queue.keys.prefix], capture_output=True, text=True, timeout=30
+    )
+    assert out.stdout.strip() == "interrupted", out.stderr
+    assert time.monotonic() - begun < 15
