@@ -1,9 +1,16 @@
 --[[
   Settles a batch of finished jobs and takes up to N new ones, in one call.
 
-  Each step is the official body on the same keys and arguments that Node would send, in the order given. A step that
-  raises (a poisoned hash, a wrong type) fails alone: the others are done, and what was taken before is handed out. When
-  the server itself refuses to write, it does so before the first write: then the whole call is refused.
+  Each step leaves what the official script would leave when Node runs it with the same arguments, in the order given: a
+  finish fetches the next job while there is room, then pickups fill what room is left. A step that raises (a poisoned
+  hash, a wrong type) fails alone: the others are done, and what was taken before is handed out. When the server itself
+  refuses to write, it does so before the first write: then the whole call is refused.
+
+  Two ways lead there. The official bodies are included and do whatever is special. Plain work goes a shorter way: a
+  completed job without parent, children, deduplication, metrics or limits to keep, on a queue without pause, limit or
+  rate. There the same keys are written with a third of the calls: what does not depend on the order is done once for a
+  run of jobs (locks read and removed, ids popped and pushed, members added), and what does, the events above all, keeps
+  its order.
 
   A job that a finish fetched is locked by upstream under its predecessor's token; here it is under the pickup's, like
   all others of the call.
@@ -105,27 +112,283 @@ local function refusesWrites(text)
   end
 end
 
-for at = 5, #ARGV, 6 do
-  local ok, code = pcall(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
-  if not ok or type(code) == "table" then
-    code = textOf(code)
-    local refusal = refusesWrites(code)
-    if refusal then
-      return {err = refusal}
+-- --- the short way -------------------------------------------------------------------------------------------------
+
+local call = redis.call
+-- Lua hands at most some thousands of values to one call.
+local RUN = 500
+local DUE_AT_ONCE = 1000
+
+-- What the queue says of itself cannot change within a script.
+local meta = call("HMGET", KEYS[9], "paused", "concurrency", "max", "opts.maxLenEvents")
+local plainQueue = not meta[1] and not meta[2] and not meta[3] and not holder.limiter
+local maxEvents = tonumber(meta[4])
+local length = 0 -- of the event stream, as far as a run knows it
+
+local function trimEvents()
+  if not maxEvents then
+    maxEvents = 10000
+    call("HSET", KEYS[9], "opts.maxLenEvents", maxEvents)
+  end
+  -- Below the limit a trim would find nothing to do.
+  if length > maxEvents then
+    length = length - call("XTRIM", KEYS[4], "MAXLEN", "~", maxEvents)
+  end
+end
+
+local function tell(...)
+  call("XADD", KEYS[4], "*", ...)
+  length = length + 1
+end
+
+local moreDue = true
+
+-- Makes delayed jobs ready whose time has come.
+local function promote()
+  local due = call("ZRANGEBYSCORE", KEYS[7], 0, (now + 1) * 0x1000 - 1, "LIMIT", 0, DUE_AT_ONCE)
+  moreDue = #due == DUE_AT_ONCE
+  if #due == 0 then
+    return
+  end
+  call("ZREM", KEYS[7], unpack(due))
+  for _, id in ipairs(due) do
+    local priority = tonumber(call("HGET", base .. id, "priority")) or 0
+    if priority == 0 then
+      call("LPUSH", KEYS[1], id)
+    else
+      local turn = call("INCR", KEYS[10])
+      call("ZADD", KEYS[3], priority * 0x100000000 + turn % 0x100000000, id)
+    end
+    tell("event", "waiting", "jobId", id, "prev", "delayed")
+    call("HSET", base .. id, "delay", 0)
+  end
+  call("ZADD", KEYS[11], 0, "0")
+end
+
+local stock, given = {}, 0 -- ids moved to active and not yet handed out
+
+-- Moves up to `count` ids to active, in the order in which single pickups would.
+local function fetch(count)
+  stock, given = {}, 0
+  -- The first one by the command that a full server refuses, before anything else is written.
+  local first = call("RPOPLPUSH", KEYS[1], KEYS[2])
+  if first then
+    stock[1] = first
+    if count > 1 then
+      local more = call("RPOP", KEYS[1], count - 1)
+      if more and #more > 0 then
+        call("LPUSH", KEYS[2], unpack(more))
+        for _, id in ipairs(more) do
+          stock[#stock + 1] = id
+        end
+      end
     end
   end
-  codes[#codes + 1] = code
+  if #stock < count then
+    local ranked = call("ZPOPMIN", KEYS[3], count - #stock)
+    for at = 1, #ranked, 2 do
+      call("LPUSH", KEYS[2], ranked[at])
+      stock[#stock + 1] = ranked[at]
+    end
+    if #stock < count then
+      call("DEL", KEYS[10])
+    end
+  end
+end
+
+-- The next id, or nothing; `wanted` says how many more will be asked for before anything else may change the queue.
+local nextId
+function nextId(wanted)
+  if moreDue then
+    promote()
+  end
+  if given == #stock then
+    fetch(moreDue and 1 or math.min(wanted, RUN))
+  end
+  if given < #stock then
+    given = given + 1
+    local id = stock[given]
+    if string.sub(id, 1, 2) == "0:" then
+      -- A marker that versions before 5 kept among the jobs.
+      call("LREM", KEYS[2], 1, id)
+      return nextId(wanted)
+    end
+    return id
+  end
+end
+
+-- Hands a job out: locks it, says so, and gives its hash as it is afterwards.
+local function handOut(id)
+  local job = base .. id
+  call("SET", job .. ":lock", holder.token, "PX", holder.lockDuration)
+  tell("event", "active", "jobId", id, "prev", "waiting")
+  local hash = call("HGETALL", job)
+  local starts = 1
+  for at = 1, #hash, 2 do
+    if hash[at] == "ats" then
+      starts = tonumber(hash[at + 1]) + 1
+      break
+    end
+  end
+  local size = #hash
+  hash[size + 1], hash[size + 2] = "processedOn", now
+  if holder.name then
+    call("HSET", job, "processedOn", now, "pb", holder.name, "ats", starts)
+    hash[size + 3], hash[size + 4] = "pb", holder.name
+    size = size + 2
+  else
+    call("HSET", job, "processedOn", now, "ats", starts)
+  end
+  hash[size + 3], hash[size + 4] = "ats", tostring(starts)
+  jobs[#jobs + 1] = {id, hash}
+  open = #jobs < room
+end
+
+local function nextDelayed()
+  local first = call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")
+  return first[2] and tonumber(first[2]) / 0x1000
+end
+
+-- Takes one job for a finish; when there is none, the queue may be drained. `pending` finishes follow in this run.
+local function takeAfterFinish(wanted, pending)
+  if open then
+    local id = nextId(wanted)
+    if id then
+      return handOut(id)
+    end
+    open = false
+    local due = nextDelayed()
+    if due then
+      nextAt = due
+      return
+    end
+  end
+  if call("LLEN", KEYS[1]) == 0 and call("LLEN", KEYS[2]) + pending == 0 and call("ZCARD", KEYS[3]) == 0 then
+    tell("event", "drained")
+  end
+end
+
+local unpacked = {}
+
+-- Whether the options of a finish ask for nothing special.
+local function plainOptions(packed)
+  local known = unpacked[packed]
+  if known == nil then
+    local options = cmsgpack.unpack(packed)
+    local keepJobs = options.keepJobs
+    known = options.maxMetricsSize == "" and keepJobs.count == -1 and keepJobs.age == nil and not options.limiter
+    unpacked[packed] = known
+  end
+  return known
+end
+
+-- The settlements from `at` on that may go the short way together: { at, id, job, atm }.
+local function plainRun(at)
+  local ids, locks, family = {}, {}, {}
+  while at <= #ARGV and #ids < RUN and ARGV[at + 1] == "completed" and ARGV[at + 5] == "" and plainOptions(ARGV[at + 4]) do
+    local job = base .. ARGV[at]
+    ids[#ids + 1] = {at, ARGV[at], job}
+    locks[#locks + 1] = job .. ":lock"
+    family[#family + 1] = job .. ":dependencies"
+    family[#family + 1] = job .. ":unsuccessful"
+    at = at + 6
+  end
+  if #ids == 0 or call("EXISTS", unpack(family)) > 0 then
+    return {}
+  end
+  local run = {}
+  local tokens = call("MGET", unpack(locks))
+  for place, entry in ipairs(ids) do
+    local fields = call("HMGET", entry[3], "name", "parentKey", "parent", "deid", "atm")
+    local made = tonumber(fields[5] or 0)
+    if not fields[1] or fields[2] or fields[3] or fields[4] or not made or tokens[place] ~= ARGV[entry[1] + 2] then
+      break
+    end
+    entry[4] = made
+    run[place] = entry
+  end
+  return run
+end
+
+-- Settles a run; every job in it exists, is locked by us and has no family.
+local function settleRun(run, last)
+  local locks, members, ids, left = {}, {}, {}, 0
+  for place, entry in ipairs(run) do
+    locks[place] = entry[3] .. ":lock"
+    ids[place] = entry[2]
+    entry[5] = call("LREM", KEYS[2], -1, entry[2]) > 0
+    if entry[5] then
+      left = left + 1
+    end
+  end
+  call("DEL", unpack(locks))
+  call("SREM", KEYS[5], unpack(ids))
+  length = call("XLEN", KEYS[4])
+  for _, entry in ipairs(run) do
+    local id, job, value = entry[2], entry[3], ARGV[entry[1] + 3]
+    if not entry[5] then
+      codes[#codes + 1] = -3
+    else
+      left = left - 1
+      trimEvents()
+      call("HSET", job, "atm", entry[4] + 1, "returnvalue", value, "finishedOn", now)
+      members[#members + 1] = now
+      members[#members + 1] = id
+      tell("event", "completed", "jobId", id, "returnvalue", value, "prev", "active")
+      codes[#codes + 1] = 0
+      takeAfterFinish(last and room - #jobs or math.min(room - #jobs, left + 1), left)
+    end
+  end
+  if #members > 0 then
+    call("ZADD", KEYS[12], unpack(members))
+  end
+end
+
+-- --- the batch -------------------------------------------------------------------------------------------------------
+
+local at = 5
+while at <= #ARGV do
+  local run = plainQueue and plainRun(at) or {}
+  if #run > 0 then
+    local next = at + 6 * #run
+    settleRun(run, next > #ARGV)
+    at = next
+  else
+    local ok, code = pcall(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+    if not ok or type(code) == "table" then
+      code = textOf(code)
+      local refusal = refusesWrites(code)
+      if refusal then
+        return {err = refusal}
+      end
+    end
+    codes[#codes + 1] = code
+    moreDue = true
+    at = at + 6
+  end
 end
 
 local trouble = ""
+local function fill()
+  if not plainQueue then
+    return keep(take(takeKeys, takeArgs))
+  end
+  local id = nextId(room - #jobs)
+  if id then
+    return handOut(id)
+  end
+  open = false
+  nextAt = nextDelayed() or 0
+end
 while open do
-  local ok, reply = pcall(take, takeKeys, takeArgs)
-  if ok then
-    keep(reply)
-  else
+  local ok, reply = pcall(fill)
+  if not ok then
     trouble = textOf(reply)
     open = false
   end
+end
+if plainQueue and #jobs > 0 then
+  call("ZADD", KEYS[11], 0, "0")
 end
 if trouble ~= "" and #codes == 0 and #jobs == 0 then
   return {err = refusesWrites(trouble) or trouble}
