@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from toril.contract.errors import TorilError
+from toril.contract.errors import Closed, TorilError
 
 V = TypeVar("V")
 
@@ -34,6 +34,7 @@ class Portal:
         try:
             self._loop.run_forever()
         finally:
+            self._loop.run_until_complete(_cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -42,6 +43,8 @@ class Portal:
         """Awaits `function(…)` in the loop; its value or its error."""
         if threading.current_thread() is self._thread:
             raise TorilError("blocking calls would stop the loop they wait for: use the asyncio classes here")
+        if self._loop.is_closed():
+            raise Closed("the loop of blocking objects was closed by another thread")
         future = asyncio.run_coroutine_threadsafe(_awaited(function, args, named), self._loop)
         try:
             return future.result()
@@ -56,6 +59,14 @@ class Portal:
 
 async def _awaited(function: Callable[..., Awaitable[V]], args: tuple[Any, ...], named: dict[str, Any]) -> V:
     return await function(*args, **named)
+
+
+async def _cancel_all() -> None:
+    """What another thread asked for while the loop was about to end."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 class _Office:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Self
 
+from toril.contract.errors import Closed
 from toril.contract.event import Event
 from toril.contract.keys import QueueKeys
 from toril.events import Gap
@@ -85,9 +86,10 @@ class QueueEvents(Face[AsyncQueueEvents]):
         try:
             while True:
                 try:
-                    yield self._call(events.__anext__)
-                except StopAsyncIteration:
+                    event = self._call(events.__anext__)
+                except (StopAsyncIteration, Closed):
                     return
+                yield event
         finally:
             if not self._closed:
                 self._call(events.aclose)
