@@ -1,1 +1,31 @@
-"""The browser worker's tasks."""
+"""The browser worker's tasks (extra `browser`): a real Chromium visits pages, in isolation and within limits."""
+
+from __future__ import annotations
+
+from toril.browser._pool import BrowserPool
+from toril.browser.errors import (
+    AddressRefused,
+    BrowserCrashed,
+    BrowserTimeout,
+    PageBusy,
+    PageRefused,
+    PageTooLarge,
+    PageUnreachable,
+    ResultTooLarge,
+)
+from toril.browser.options import BrowserOptions
+from toril.browser.tasks import BrowserTasks
+
+__all__ = [
+    "AddressRefused",
+    "BrowserCrashed",
+    "BrowserOptions",
+    "BrowserPool",
+    "BrowserTasks",
+    "BrowserTimeout",
+    "PageBusy",
+    "PageRefused",
+    "PageTooLarge",
+    "PageUnreachable",
+    "ResultTooLarge",
+]

@@ -1,0 +1,46 @@
+"""Which addresses a page may be loaded from.
+
+Guarantee: an address that is not of the public internet is refused unless it was allowed, in whatever form it is
+written: mapped into IPv6, translated, tunnelled.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from toril.browser.options import BrowserOptions
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Addresses of IPv4 hosts as IPv6 networks write them (RFC 6052).
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+
+
+def is_public(address: Address) -> bool:
+    """Whether the address, and every address hidden in it, belongs to the public internet."""
+    return all(one.is_global and not one.is_multicast and not one.is_reserved for one in _unwrapped(address))
+
+
+def _unwrapped(address: Address) -> Iterator[Address]:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            yield address.ipv4_mapped
+            return
+        if address in _TRANSLATED:
+            yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+            return
+        if address.sixtofour is not None:
+            yield address.sixtofour
+        if address.teredo is not None:
+            yield from address.teredo
+    yield address
+
+
+def may_visit(host: str, address: str, options: BrowserOptions) -> bool:
+    """Whether a connection to this address, found under this name, is allowed."""
+    if options.allows_host(host):
+        return True
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    plain = getattr(parsed, "ipv4_mapped", None) or parsed
+    return options.allows_address(plain) or is_public(parsed)

@@ -1,0 +1,198 @@
+"""The only way out of the browser: a proxy on loopback that looks where each connection leads.
+
+Guarantee: a connection is made to the very address that was checked. So neither redirects, nor frames, scripts and
+images, nor a name that resolves to another address the second time, reach what is not allowed. Each connection carries
+one request to one host, so a server cannot lure the next request onto its own connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from toril.browser._addresses import may_visit
+from toril.browser.errors import AddressRefused
+from toril.browser.options import BrowserOptions
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+REFUSED_HEADER = "x-toril-refused"  # tells a refusal of ours from a server's own 403
+_HEAD_LIMIT = 64 * 1024
+_CHUNK = 64 * 1024
+_CONNECT_SECONDS = 10.0
+_HOP_BY_HOP = ("connection", "proxy-connection", "keep-alive", "proxy-authorization", "upgrade")
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """All addresses of a host, as the machine's resolver knows them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    method: str
+    host: str
+    port: int
+    path: str
+    lines: list[bytes]  # header lines without those that concern one connection only
+
+
+class Gate:
+    """A forward proxy for one browser."""
+
+    def __init__(self, options: BrowserOptions, resolve: Resolve = system_resolve) -> None:
+        self._options = options
+        self._resolve = resolve
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._refused: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        """Where the browser finds the gate."""
+        if self._server is None:
+            raise RuntimeError("the gate is not open")
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def has_refused(self, host: str) -> bool:
+        """Whether a connection to this host was refused."""
+        return host in self._refused
+
+    async def open(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+
+    async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+        if server is not None:
+            await server.wait_closed()
+
+    async def check(self, host: str, port: int) -> str:
+        """An allowed address of the host; raises `AddressRefused` if it has none."""
+        addresses = await self._addresses(host, port)
+        for address in addresses:
+            if may_visit(host, address, self._options):
+                return address
+        self._refused.add(host)
+        raise AddressRefused(host, addresses[0] if addresses else None)
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            return [str(ipaddress.ip_address(host))]
+        except ValueError:
+            return await self._resolve(host, port)
+
+    # --- one connection -------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            try:
+                await self._answer(reader, writer)
+            finally:
+                writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = _parse(await reader.readuntil(b"\r\n\r\n"))
+        if head is None:
+            await _say(writer, "400 Bad Request", "this proxy takes CONNECT and absolute http:// URLs")
+            return
+        try:
+            address = await self.check(head.host, head.port)
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                there, back = await asyncio.open_connection(address, head.port, limit=_HEAD_LIMIT)
+        except AddressRefused as error:
+            await _say(writer, "403 Forbidden", str(error), refused=True)
+            return
+        except (OSError, TimeoutError) as error:
+            await _say(writer, "502 Bad Gateway", type(error).__name__)
+            return
+        try:
+            if head.method == "CONNECT":
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                await _both_ways(_pump(reader, back), _pump(there, writer))
+            else:
+                back.write(_request(head))
+                await _both_ways(_pump(reader, back), _respond(there, writer))
+        finally:
+            back.close()
+
+
+def _parse(raw: bytes) -> _Head | None:
+    first, *lines = raw[:-4].split(b"\r\n")
+    words = first.decode("latin-1").split(" ")
+    if len(words) != 3:
+        return None
+    method, target, _ = words
+    parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or (method != "CONNECT" and parts.scheme != "http"):
+        return None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return _Head(method, host, port or (443 if method == "CONNECT" else 80), path, _kept(lines))
+
+
+def _kept(lines: Sequence[bytes]) -> list[bytes]:
+    return [
+        line for line in lines if line.partition(b":")[0].strip().lower().decode("latin-1") not in _HOP_BY_HOP
+    ]
+
+
+def _request(head: _Head) -> bytes:
+    first = f"{head.method} {head.path} HTTP/1.1".encode("latin-1")
+    return b"\r\n".join([first, *head.lines, b"Connection: close", b"", b""])
+
+
+async def _respond(there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The server's answer, with the promise that this connection carries no other."""
+    first, *lines = (await there.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
+    writer.write(b"\r\n".join([first, *_kept(lines), b"Connection: close", b"", b""]))
+    await _pump(there, writer)
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while chunk := await source.read(_CHUNK):
+        target.write(chunk)
+        await target.drain()
+    with contextlib.suppress(OSError):
+        if target.can_write_eof():
+            target.write_eof()
+
+
+async def _both_ways(upwards: Awaitable[None], downwards: Awaitable[None]) -> None:
+    """Until the answer is complete; what still goes up then is of no use."""
+    up = asyncio.ensure_future(upwards)
+    try:
+        await downwards
+    finally:
+        up.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await up
+
+
+async def _say(writer: asyncio.StreamWriter, status: str, text: str, *, refused: bool = False) -> None:
+    body = text.encode()
+    mark = f"{REFUSED_HEADER}: 1\r\n" if refused else ""
+    size = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    head = f"HTTP/1.1 {status}\r\n{mark}{size}Connection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()

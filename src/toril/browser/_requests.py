@@ -1,0 +1,72 @@
+"""What a browser job asks for, checked before a browser is bothered.
+
+Guarantee: a payload that passes has an http(s) URL and values of the right kind; anything else is a validation error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from toril.browser.options import WaitUntil
+from toril.contract.errors import PayloadMismatch
+
+
+class Visit(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):
+    """What every task needs."""
+
+    url: str
+    wait_until: WaitUntil = "load"
+    timeout: float | None = None  # seconds; never more than the worker allows
+
+
+class Extract(Visit, kw_only=True, frozen=True):
+    """What `navigate_extract` needs."""
+
+    selector: str
+    all: bool = False  # every match, not only the first
+
+
+class Screenshot(Visit, kw_only=True, frozen=True):
+    """What `screenshot` needs."""
+
+    selector: str | None = None
+    full_page: bool = False
+    format: Literal["png", "jpeg"] = "png"
+
+
+class Pdf(Visit, kw_only=True, frozen=True):
+    """What `pdf` needs."""
+
+    format: Literal["A3", "A4", "A5", "Letter", "Legal"] = "A4"
+    landscape: bool = False
+
+
+T = TypeVar("T", bound=Visit)
+
+
+def read_request(model: type[T], payload: Mapping[str, Any]) -> T:
+    """The payload as a request of this kind."""
+    try:
+        request = msgspec.convert(payload, model)
+    except msgspec.ValidationError as error:
+        raise PayloadMismatch("payload", str(error), "see the fields of the task") from None
+    _check_url(request.url)
+    if request.timeout is not None and not request.timeout > 0:
+        raise PayloadMismatch("payload.timeout", "is not above zero", "give seconds")
+    return request
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        port_is_readable = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_is_readable = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_readable:
+        raise PayloadMismatch("payload.url", "is not an http or https address", "give a whole URL")
+    if parts.username or parts.password:
+        raise PayloadMismatch("payload.url", "holds a password", "credentials in URLs end up in logs")

@@ -1,0 +1,88 @@
+"""What can be said about a browser worker when it is made.
+
+Guarantee: options that exist are valid; durations are kept in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toril.contract.duration import to_seconds
+from toril.contract.errors import InvalidOption
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+WaitUntil = Literal["commit", "domcontentloaded", "load", "networkidle"]
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MEGABYTE = 1024 * 1024
+
+
+def find_chromium() -> str | None:
+    """The machine's Chromium; None leaves the choice to Playwright's own download, if there is one."""
+    return os.environ.get("TORIL_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowserOptions:
+    """The options of the browser tasks."""
+
+    executable: str | None = None  # None: TORIL_CHROMIUM, or the machine's Chromium
+    contexts: int = 4  # pages at the same time; more jobs wait for a free one
+    timeout: float = 30.0  # seconds for a whole job; a job may ask for less, never for more
+    allow: tuple[str, ...] = ()  # hosts and networks that may be visited though they are not public
+    allow_private: bool = False  # every address may be visited: for closed networks only
+    max_page_bytes: int = 50 * MEGABYTE  # what one page may load, all its resources together
+    max_result_bytes: int = 5 * MEGABYTE  # what one job may return
+    pages_per_browser: int = 200  # then a fresh browser takes over: Chromium never gives all memory back
+    max_browser_memory: int = 1024 * MEGABYTE  # … or above so many bytes, over all its processes
+    viewport: tuple[int, int] = (1280, 800)
+    user_agent: str | None = None  # None: Chromium's own
+    java_script: bool = True
+
+    _hosts: frozenset[str] = field(init=False, repr=False)
+    _networks: tuple[Network, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timeout", to_seconds("timeout", self.timeout, positive=True))
+        for name in (
+            "contexts",
+            "max_page_bytes",
+            "max_result_bytes",
+            "pages_per_browser",
+            "max_browser_memory",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidOption(name, f"is {value!r}", "give an integer of at least 1")
+        allow: object = self.allow
+        if isinstance(allow, str):
+            raise InvalidOption("allow", "is one string", 'give a tuple, such as ("10.0.0.0/8",)')
+        networks, hosts = _sorted_out(self.allow)
+        object.__setattr__(self, "_hosts", hosts)
+        object.__setattr__(self, "_networks", networks)
+
+    def allows_host(self, host: str) -> bool:
+        """Whether the host is allowed by its name, whatever its address."""
+        return self.allow_private or host.lower().rstrip(".") in self._hosts
+
+    def allows_address(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+        """Whether the address is allowed by one of the networks."""
+        return any(address in network for network in self._networks if network.version == address.version)
+
+
+def _sorted_out(allowed: tuple[str, ...]) -> tuple[tuple[Network, ...], frozenset[str]]:
+    networks: list[Network] = []
+    hosts: list[str] = []
+    for each in allowed:
+        try:
+            networks.append(ipaddress.ip_network(each, strict=False))
+        except ValueError:
+            if "/" in each or ":" in each or not each:
+                problem = f"{each!r} is neither a host name nor a network"
+                raise InvalidOption("allow", problem, 'write "intranet.example" or "10.0.0.0/8"') from None
+            hosts.append(each.lower().rstrip("."))
+    return tuple(networks), frozenset(hosts)
