@@ -186,7 +186,7 @@ async def test_a_result_that_is_too_large_is_refused(site: Site) -> None:
         with pytest.raises(ResultTooLarge):
             await extract(tasks, site.url("/endless-text"))
         with pytest.raises(ResultTooLarge):
-            await tasks["pdf"](job("pdf", url=site.url("/endless-text")))
+            await tasks["pdf"](job("pdf", url=site.url()))
 
 
 async def test_one_job_sees_nothing_of_another(tasks: BrowserTasks, site: Site) -> None:
