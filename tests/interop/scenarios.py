@@ -69,6 +69,22 @@ class Ground:
         return Worker(name, follow_instructions, redis=self.server.url, prefix=self.prefix, **given)
 
 
+async def start_toril_worker(ground: Ground, concurrency: int) -> asyncio.subprocess.Process:
+    """A worker in a process of its own (see worker_process.py), ready for jobs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.interop.worker_process",
+        *(ground.server.url, ground.prefix, QUEUE, str(concurrency)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    return process
+
+
 async def until_ended(ground: Ground, jobs: int, queue: str = QUEUE) -> None:
     """Returns when that many jobs have completed or failed for good."""
     left = jobs
@@ -122,7 +138,9 @@ async def events_alike(ground: Ground, jobs: int) -> Result:
             handle = f"{ground.prefix}-{kind}"
             stream = await bench.start_events(handle)
             async with _working(ground, bench, kind):
-                heard[kind] = _by_job(await stream.until(lambda told: _ended(told) == jobs, WITHIN))
+                await stream.until(lambda told: _ended(told) == jobs, WITHIN)
+                await bench.ask("pause")  # its event comes after all that the last job still caused
+                heard[kind] = _by_job(await stream.until(lambda told: told[-1].what == "paused", WITHIN))
             await bench.stop(handle)
     wrong = [
         f"{job_id}: Node made {heard['node'].get(job_id)}, toril {heard['toril'].get(job_id)}"
@@ -225,12 +243,10 @@ async def node_recovers_what_toril_left(ground: Ground, jobs: int) -> Result:
     works = _blocking(jobs)
     async with ground.bench() as bench, ground.queue() as queue:
         await queue.add_bulk([work.for_toril() for work in works])
-        doomed = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.interop.doomed", ground.server.url, ground.prefix, QUEUE, str(jobs)
-        )
+        doomed = await start_toril_worker(ground, jobs)
         await _until_active(ground, jobs)
         doomed.send_signal(signal.SIGKILL)
-        await doomed.wait()
+        await doomed.communicate()
         await _unblock(ground, works)
         handle = f"{ground.prefix}-heir"
         await bench.start_worker(handle, concurrency=jobs, lockDuration=LOCK_MS, stalledInterval=LOCK_MS)

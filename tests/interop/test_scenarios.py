@@ -7,6 +7,7 @@ import pytest
 from tests.interop import scenarios
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground
+from tests.interop.shadow import shadow
 from tests.servers import Server
 
 
@@ -43,4 +44,9 @@ async def test_toril_finishes_the_jobs_of_a_killed_node_worker(ground: Ground) -
 
 async def test_node_finishes_the_jobs_of_a_killed_toril_worker(ground: Ground) -> None:
     result = await scenarios.node_recovers_what_toril_left(ground, 5)
+    assert result.differences == []
+
+
+async def test_workers_of_both_kinds_share_a_queue_without_losing_or_doubling_a_job(ground: Ground) -> None:
+    result = await shadow(ground, 500)
     assert result.differences == []

@@ -46,7 +46,8 @@ export const live = {
 
   async start_events(bench, { handle, from = '$' }, tell) {
     const events = new library.QueueEvents(bench.name, { ...bench.base, lastEventId: from });
-    for (const what of EVENTS) events.on(what, (fields, at) => tell({ what, fields, at }));
+    // Events without fields come with their id alone.
+    for (const what of EVENTS) events.on(what, (fields) => tell({ what, fields: Object(fields) === fields ? fields : {} }));
     events.on('error', (error) => tell({ what: 'error', fields: { reason: error.message } }));
     bench.live.set(handle, events);
     await events.waitUntilReady();
