@@ -29,9 +29,10 @@ from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
 from toril.store import ConnectionPolicy
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Work
 from toril.worker._callbacks import Callback, Callbacks, WorkerEvent
 from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, choose
+from toril.worker._health import WorkerHealth
 from toril.worker._lock_keeper import LockKeeper
 from toril.worker._log import WorkerLog
 from toril.worker._pump import Pump
@@ -58,8 +59,11 @@ class WorkerState(enum.Enum):
 class BaseWorker:
     """A worker without a queue kind: subclasses give it a source and dress its jobs."""
 
+    kind = "bullmq"
+
     def __init__(self, queue: str, handler: Handler | Mapping[str, Handler], options: WorkerOptions) -> None:
         self.queue = queue
+        self.label = f"{self.kind}:{queue}" if self.kind != "bullmq" else queue  # how metrics name the queue
         self.options = options
         self.id = options.worker_id or new_worker_id()
         self.state = WorkerState.STOPPED
@@ -74,6 +78,20 @@ class BaseWorker:
         self._failure: TorilError | None = None
         self.processed = 0
         self.failed = 0
+
+    def health(self) -> WorkerHealth:
+        """How the worker is, for those who decide whether it gets work or is started again."""
+        if self.state is WorkerState.STOPPED:
+            return WorkerHealth(state=self.state.value)
+        return WorkerHealth(
+            state=self.state.value,
+            connected=self.state is not WorkerState.DISCONNECTED,
+            sweeping=self._sweeper.on_time,
+            keeping_locks=self._keeper.on_time,
+            taking=not self._paused and self.state is WorkerState.RUNNING,
+            jobs=len(self._runner.attempts),
+            longest_job=max((one.seconds for one in self._runner.attempts.values()), default=0.0),
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue!r}, id={self.id!r}, state={self.state.value})"
@@ -98,6 +116,14 @@ class BaseWorker:
 
     def _forbidden(self, delivery: Any) -> str | None:  # noqa: ARG002
         """Why a job must fail without being run."""
+        return None
+
+    def _carrier_of(self, delivery: Any) -> str | None:  # noqa: ARG002
+        """The trace context that came with a job."""
+        return None
+
+    def _waited(self, delivery: Any) -> float | None:  # noqa: ARG002
+        """Seconds for which a job was ready before we took it; None when that cannot be told."""
         return None
 
     async def _busy_elsewhere(self) -> bool:
@@ -141,7 +167,7 @@ class BaseWorker:
         self._sweeper.start()
         if not self._paused:
             self._pump.start()
-        self._metrics.set_active_workers(self.queue, self.id, True)
+        self._metrics.set_active_workers(self.label, self.id, True)
         self._callbacks.tell("ready")
 
     async def _open(self) -> None:
@@ -177,6 +203,7 @@ class BaseWorker:
             forbidden=self._forbidden,
             on_start=self._on_attempt_start,
             on_end=self._on_attempt_end,
+            work_of=self._work_of,
         )
         self._pump = Pump(
             self._source,
@@ -236,7 +263,7 @@ class BaseWorker:
             await asyncio.wait_for(self._pump.stop_waiting(), 1.0)
         await self._finish_jobs(limit)
         await self._close_all()
-        self._metrics.set_active_workers(self.queue, self.id, False)
+        self._metrics.set_active_workers(self.label, self.id, False)
         self._set_state(WorkerState.STOPPED)
         self._callbacks.tell("closed")
         await self._callbacks.settle()
@@ -360,7 +387,19 @@ class BaseWorker:
 
     # --- what happens to jobs -------------------------------------------------------------------------------
 
+    def _work_of(self, delivery: Any) -> Work:
+        return Work(
+            queue=self.queue,
+            worker_id=self.id,
+            job_id=delivery.id,
+            name=delivery.name,
+            attempts_made=delivery.attempts_made,
+            carrier=self._carrier_of(delivery),
+        )
+
     def _on_attempt_start(self, attempt: Attempt) -> None:
+        if self._measured and (waited := self._waited(attempt.delivery)) is not None:
+            self._metrics.observe_wait(self.label, max(0.0, waited))
         if self._log.chatty:
             delivery = attempt.delivery
             payload = getattr(attempt.subject, "data", None) if self.options.log_payloads else None
@@ -371,7 +410,7 @@ class BaseWorker:
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
         seconds = attempt.seconds
         if self._measured:
-            self._metrics.observe_job_duration(self.queue, seconds)
+            self._metrics.observe_job_duration(self.label, seconds)
         self._pump.settle(Settled(attempt.delivery, outcome, (attempt, seconds)))
 
     def _on_settled(self, batch: Sequence[Settled]) -> None:
@@ -388,19 +427,19 @@ class BaseWorker:
             case Completed():
                 self.processed += 1
                 if self._measured:
-                    self._metrics.increment_jobs_processed(self.queue, "completed")
+                    self._metrics.increment_jobs_processed(self.label, "completed")
                 if self._log.chatty:
                     self._log.completed(delivery.id, seconds, attempt.result)
                 if self._callbacks.wanted("completed"):
                     self._callbacks.tell("completed", attempt.subject, attempt.result)
             case Failed():
                 self.failed += 1
-                self._metrics.increment_jobs_processed(self.queue, "failed")
-                self._metrics.increment_jobs_failed(self.queue, outcome.kind)
+                self._metrics.increment_jobs_processed(self.label, "failed")
+                self._metrics.increment_jobs_failed(self.label, outcome.kind)
                 self._log.failed(delivery.id, outcome.reason, outcome.kind, delivery.attempts_made + 1)
                 self._callbacks.tell("failed", attempt.subject, attempt.error)
             case Retry():
-                self._metrics.increment_jobs_processed(self.queue, "retried")
+                self._metrics.increment_jobs_processed(self.label, "retried")
                 self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
                 self._callbacks.tell("retrying", attempt.subject, attempt.error, outcome.delay)
             case _:
@@ -422,10 +461,10 @@ class BaseWorker:
         return carry
 
     def _on_beat(self, renewed: int, lost: int, seconds: float) -> None:
-        self._metrics.observe_lock_extend(self.queue, seconds)
-        self._metrics.increment_heartbeat_success(self.queue, renewed)
+        self._metrics.observe_lock_extend(self.label, seconds)
+        self._metrics.increment_heartbeat_success(self.label, renewed)
         if lost:
-            self._metrics.increment_heartbeat_failure(self.queue, lost)
+            self._metrics.increment_heartbeat_failure(self.label, lost)
 
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
@@ -440,7 +479,7 @@ class BaseWorker:
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:
         if jobs:
-            self._metrics.increment_heartbeat_failure(self.queue, jobs)
+            self._metrics.increment_heartbeat_failure(self.label, jobs)
             self._log.heartbeat_failed([delivery.id for delivery in self._pump.in_hand()], error)
 
     def _glance(self, deliveries: Sequence[Any]) -> None:
@@ -450,12 +489,12 @@ class BaseWorker:
             self._from_keeper(self.cancel)(delivery.id, why)
 
     def _on_stalled(self, job_ids: Sequence[str]) -> None:
-        self._metrics.increment_stalled_jobs(self.queue, len(job_ids))
+        self._metrics.increment_stalled_jobs(self.label, len(job_ids))
         self._log.stalled(job_ids)
         self._callbacks.tell("stalled", job_ids)
 
     def _on_sweep_skipped(self) -> None:
-        self._metrics.increment_stalled_checker_skipped(self.queue)
+        self._metrics.increment_stalled_checker_skipped(self.label)
         self._log.sweep_skipped()
 
     def _on_sweep_error(self, error: BaseException) -> None:

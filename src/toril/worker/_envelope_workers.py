@@ -55,6 +55,11 @@ class _EnvelopeWorker(BaseWorker):
 
     keys: EnvelopeKeys
 
+    def _waited(self, delivery: EnvelopeDelivery) -> float | None:
+        if delivery.attempts_made:
+            return None
+        return self._store.clock.now_ms() / 1000 - delivery.envelope.meta.enqueued_at.timestamp()
+
     def __init__(
         self,
         name: str,
@@ -111,6 +116,8 @@ class ListWorker(_EnvelopeWorker):
     such functions.
     """
 
+    kind = "list"
+
     def __init__(
         self,
         name: str,
@@ -159,6 +166,8 @@ class StreamWorker(_EnvelopeWorker):
     `claim_idle` is how long an entry must have been left alone before it is taken over from a consumer that may be
     dead; `keep` is how many finished entries stay readable in the stream (`None`: all).
     """
+
+    kind = "stream"
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from toril.queues.source import Source
 
 # Between heartbeats the keeper looks whether somebody cancelled a job in hand.
 GLANCE_SECONDS = 1.0
+# A turn takes about a second; one that takes this long has outlived every time-out of its connection.
+STUCK_AFTER = 30.0
 
 
 class LockKeeper:
@@ -42,12 +44,20 @@ class LockKeeper:
         self._figures = figures
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._turned = time.monotonic()
         self.ok = 0
         self.failed = 0
+
+    @property
+    def on_time(self) -> bool:
+        """Whether the thread lives and is not stuck in a call."""
+        thread = self._thread
+        return thread is not None and thread.is_alive() and time.monotonic() - self._turned < STUCK_AFTER
 
     def start(self) -> None:
         if self._thread is None:
             self._wake.clear()
+            self._turned = time.monotonic()
             self._thread = threading.Thread(target=self._loop, name="toril-lock-keeper", daemon=True)
             self._thread.start()
 
@@ -61,7 +71,7 @@ class LockKeeper:
     def _loop(self) -> None:
         next_beat = time.monotonic()
         while not self._wake.is_set():
-            now = time.monotonic()
+            self._turned = now = time.monotonic()
             if now >= next_beat:
                 self._beat()
                 next_beat = max(next_beat + self._interval, now)

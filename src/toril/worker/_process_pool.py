@@ -166,6 +166,7 @@ class ProcessExecutor:
         except asyncio.CancelledError:
             child.kill()
             await asyncio.wait({call})
+            call.exception()  # the death of the child is what we wanted
             raise
         finally:
             await loop.run_in_executor(self._threads, self._put_back, child)

@@ -16,6 +16,7 @@ from toril.contract.backoff import Backoff
 from toril.contract.errors import JobTimedOut, PermanentError, TorilError, TransientError
 from toril.contract.outcome import Completed, Outcome, Requeued, judge
 from toril.contract.worker_options import WorkerOptions
+from toril.telemetry.hooks import Work
 from toril.worker._executors import Executor
 
 
@@ -57,6 +58,7 @@ class Runner:
         forbidden: Callable[[Any], str | None],
         on_start: Callable[[Attempt], Any],
         on_end: Callable[[Attempt, Outcome], Any],
+        work_of: Callable[[Any], Work],
     ) -> None:
         self._executors = executors
         self._options = options
@@ -66,6 +68,8 @@ class Runner:
         self._forbidden = forbidden
         self._on_start = on_start
         self._on_end = on_end
+        self._tracer = options.tracer
+        self._work_of = work_of
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
@@ -96,7 +100,11 @@ class Runner:
     async def _run(self, attempt: Attempt) -> None:
         delivery = attempt.delivery
         try:
-            outcome = await self._attempt(attempt)
+            if self._tracer is None:
+                outcome = await self._attempt(attempt)
+            else:
+                with self._tracer.processing(self._work_of(delivery)):
+                    outcome = await self._attempt(attempt)
         except asyncio.CancelledError:
             outcome = self._stopped(attempt)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
+
+# A round may take this long beyond its time before the service counts as stuck: longer than a slow reply.
+GRACE = 15.0
 
 Report = Callable[[BaseException], Any]
 
@@ -22,6 +26,13 @@ class Service:
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
+        self._turned = time.monotonic()
+
+    @property
+    def on_time(self) -> bool:
+        """Whether the loop lives and had its last round when it was due, or not long after."""
+        late = time.monotonic() - self._turned
+        return self._task is not None and not self._task.done() and late < self._interval * 2 + GRACE
 
     async def round(self) -> None:
         """One round of the service's work."""
@@ -30,6 +41,7 @@ class Service:
     def start(self) -> None:
         if self._task is None:
             self._stop.clear()
+            self._turned = time.monotonic()
             self._task = asyncio.create_task(self._loop(), name=f"toril-{type(self).__name__}")
 
     async def stop(self) -> None:
@@ -45,5 +57,6 @@ class Service:
                 await self.round()
             except Exception as error:  # noqa: BLE001  # a round may fail in any way; the service must not
                 self._on_error(error)
+            self._turned = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), self._interval)

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from toril.commands import read
 from toril.contract.backoff import Backoff
 from toril.contract.codec import PayloadCodec, to_json
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import QueueKeys
 from toril.contract.record import JobRecord
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
@@ -118,6 +118,22 @@ class Worker(BaseWorker):
         if b"name" not in delivery.record.fields:
             return "the job's data is gone: it was removed while it waited"
         return delivery.record.deferred_failure
+
+    def _carrier_of(self, delivery: BullmqDelivery) -> str | None:
+        try:
+            carrier = delivery.record.opts.get("tm")
+        except MalformedValue:
+            return None  # the attempt itself will tell
+        return carrier if isinstance(carrier, str) else None
+
+    def _waited(self, delivery: BullmqDelivery) -> float | None:
+        record = delivery.record
+        try:
+            if delivery.attempts_made or record.processed_on_ms is None:
+                return None  # when a retry became ready is not written anywhere
+            return (record.processed_on_ms - record.timestamp_ms - record.delay_ms) / 1000
+        except MalformedValue:
+            return None
 
     # --- for run_until_idle ---------------------------------------------------------------------------------
 

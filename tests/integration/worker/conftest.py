@@ -1,0 +1,43 @@
+"""A queue and the means to wait for what a worker does, without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from toril import Queue
+from toril.contract.state import JobState
+from toril.store import AsyncStore
+
+QUEUE = "work"
+PATIENCE = 20.0  # seconds: the machines are noisy, and a test that fails may take its time
+
+
+@pytest.fixture
+async def queue(valkey_url: str, prefix: str) -> AsyncIterator[Queue]:
+    async with Queue(QUEUE, redis=valkey_url, prefix=prefix) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def store(valkey_url: str) -> AsyncIterator[AsyncStore]:
+    """For tests that meddle with the server behind the worker's back."""
+    async with AsyncStore(valkey_url) as store:
+        yield store
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Waits until a condition of the server holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():
+            await asyncio.sleep(0.01)
+    assert what
+
+
+async def until_state(queue: Queue, job_id: str, state: JobState | str) -> None:
+    async def reached() -> bool:
+        return await queue.get_job_state(job_id) == JobState(state)
+
+    await until(reached, f"{job_id} is {state}")

@@ -1,0 +1,55 @@
+"""Handlers that run in processes: they must be importable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from toril.sync import Job
+
+
+def double(job: Job[Any]) -> int:
+    job.update_progress(50)
+    job.log(f"in process {os.getpid()}")
+    return int(job.data["n"]) * 2
+
+
+def crash(job: Job[Any]) -> str:
+    if job.data.get("crash"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return "fine"
+
+
+def hog(job: Job[Any]) -> str:
+    if job.data.get("hog"):
+        import resource
+
+        limit = 512 * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return str(len(bytearray(2 * limit)))
+    return "fine"
+
+
+def pid(job: Job[Any]) -> int:
+    return os.getpid()
+
+
+def hang(job: Job[Any]) -> None:
+    time.sleep(600)
+
+
+def leave(job: Job[Any]) -> None:
+    raise SystemExit(3)
+
+
+class Odd(Exception):
+    """An error that cannot be pickled: its class takes more than it keeps."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+
+
+def odd(job: Job[Any]) -> None:
+    raise Odd("strange", "thing")

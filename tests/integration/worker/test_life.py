@@ -1,0 +1,181 @@
+"""Start, stop, pause, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.integration.worker.conftest import PATIENCE, QUEUE, until, until_state
+from toril import Job, Queue, Worker
+from toril.store import AsyncStore
+from toril.sync import Job as BlockingJob
+from toril.worker import WorkerState
+
+SCRIPT = Path(__file__).parent / "worker_process.py"
+
+
+async def nothing(_: Job[Any]) -> None: ...
+
+
+async def test_a_worker_goes_through_its_states(valkey_url: str, prefix: str) -> None:
+    worker = Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix)
+    assert worker.state is WorkerState.STOPPED
+    await worker.start()
+    await worker.start()
+    assert worker.state is WorkerState.RUNNING
+    await asyncio.gather(worker.stop(), worker.stop())
+    assert worker.state is WorkerState.STOPPED
+
+
+async def test_a_stopped_worker_can_be_started_again(queue: Queue, valkey_url: str, prefix: str) -> None:
+    worker = Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix)
+    for _ in range(2):
+        job = await queue.add("n", {})
+        async with worker:
+            await job.wait_until_finished(timeout=10)
+
+
+async def test_a_stop_lets_running_jobs_finish(queue: Queue, valkey_url: str, prefix: str) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job[Any]) -> str:
+        started.set()
+        await release.wait()
+        return "finished"
+
+    job, later = await queue.add("n", {}), await queue.add("n", {})
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix)
+    await worker.start()
+    await asyncio.wait_for(started.wait(), 10)
+    stopping = asyncio.create_task(worker.stop(timeout=10))
+    await asyncio.sleep(0)
+    release.set()
+    await stopping
+    assert await job.get_state() == "completed"
+    assert await later.get_state() == "waiting"
+
+
+async def test_after_the_time_out_jobs_go_back_with_their_attempt_not_counted(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    started = asyncio.Event()
+
+    async def handle(_: Job[Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    job = await queue.add("n", {})
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix)
+    await worker.start()
+    await asyncio.wait_for(started.wait(), 10)
+    await worker.stop(timeout=0.01)
+    found = await queue.get_job(job.id)
+    assert found is not None
+    assert (await found.get_state(), found.attempts_made, found.stalled_count) == ("waiting", 0, 0)
+
+
+async def test_a_thread_that_goes_on_after_the_time_out_cannot_finish_its_job(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def handle(_: BlockingJob[Any]) -> str:
+        started.set()
+        release.wait(PATIENCE)
+        return "too late"
+
+    job = await queue.add("n", {})
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix)
+    await worker.start()
+    await asyncio.to_thread(started.wait, 10)
+    await worker.stop(timeout=0.01)
+    release.set()
+    assert await job.get_state() == "waiting"
+
+
+async def test_a_paused_worker_takes_nothing_until_it_resumes(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    async with Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix) as worker:
+        await worker.pause()
+        job = await queue.add("n", {})
+        assert worker.is_paused and await job.get_state() == "waiting"
+        worker.resume()
+        await job.wait_until_finished(timeout=10)
+
+
+async def test_concurrency_can_be_changed_while_it_runs(queue: Queue, valkey_url: str, prefix: str) -> None:
+    running, most, release = 0, 0, asyncio.Event()
+
+    async def handle(_: Job[Any]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+
+    await queue.add_bulk([("n", {"i": i}) for i in range(6)])
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, concurrency=2) as worker:
+
+        async def two() -> bool:
+            return running == 2
+
+        async def five() -> bool:
+            return running == 5
+
+        await until(two, "two run")
+        worker.concurrency = 5
+        await until(five, "five run")
+        release.set()
+        await worker.run_until_idle()
+    assert most == 5
+
+
+async def test_a_paused_queue_gives_nothing(queue: Queue, valkey_url: str, prefix: str) -> None:
+    await queue.pause()
+    job = await queue.add("n", {})
+    async with Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix, drain_delay=0.05):
+        assert (await queue.get_job_counts()).paused == 1
+        await queue.resume()
+        await job.wait_until_finished(timeout=10)
+
+
+async def test_delayed_jobs_start_when_they_are_due(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    late: list[float] = []
+
+    async def handle(job: Job[Any]) -> None:
+        late.append(await store.now_ms() - job.record.timestamp_ms - job.data["delay_ms"])
+
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, concurrency=10):
+        jobs = [await queue.add("n", {"delay_ms": ms}, delay=ms / 1000) for ms in (400, 100, 250)]
+        for job in jobs:
+            await job.wait_until_finished(timeout=10)
+    assert min(late) >= 0
+
+
+async def test_sigterm_ends_a_worker_process_and_its_running_job_is_done(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    job = await queue.add("slow", {"seconds": 0.5})
+    process = subprocess.Popen([sys.executable, str(SCRIPT), valkey_url, prefix, QUEUE])
+    await until_state(queue, job.id, "active")
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    assert await job.get_state() == "completed"
+
+
+async def test_a_second_signal_sends_the_job_back_at_once(queue: Queue, valkey_url: str, prefix: str) -> None:
+    job = await queue.add("slow", {"seconds": 600})
+    process = subprocess.Popen([sys.executable, str(SCRIPT), valkey_url, prefix, QUEUE])
+    await until_state(queue, job.id, "active")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    assert await job.get_state() == "waiting"

@@ -1,0 +1,242 @@
+"""What a handler does decides what becomes of its job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import pytest
+
+from tests.integration.worker.conftest import QUEUE, until_state
+from toril import Backoff, InvalidOption, Job, PermanentError, Queue, TransientError, Worker
+from toril.contract.errors import Postpone, RateLimitError, Requeue
+from toril.store import AsyncStore
+from toril.sync import Job as BlockingJob
+
+
+async def test_the_return_value_is_the_result(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def handle(job: Job[Any]) -> dict[str, Any]:
+        return {"got": job.data["n"], "text": "é😀\x00"}
+
+    job = await queue.add("n", {"n": 1})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        assert await job.wait_until_finished(timeout=10) == {"got": 1, "text": "é😀\x00"}
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None
+    assert (found.attempts_made, found.attempts_started) == (1, 1)
+    assert found.processed_by == worker.id
+
+
+async def test_a_transient_error_is_retried_until_it_passes(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    seen: list[int] = []
+
+    async def handle(job: Job[Any]) -> str:
+        seen.append(job.attempts_made)
+        if len(seen) < 3:
+            raise TransientError("not yet")
+        return "done"
+
+    job = await queue.add("n", {}, attempts=5, backoff=Backoff.fixed(0.01))
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    assert seen == [0, 1, 2]
+    found = await queue.get_job(job.id)
+    assert found is not None and found.returnvalue == "done"
+    assert len(found.stacktrace) == 2
+
+
+async def test_a_job_that_keeps_failing_ends_in_failed_with_all_its_traces(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    async def handle(_: Job[Any]) -> None:
+        raise TransientError("never")
+
+    job = await queue.add("n", {}, attempts=3, backoff=Backoff.fixed(0.01))
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None
+    assert (found.attempts_made, found.failed_reason, len(found.stacktrace)) == (3, "never", 3)
+    assert "TransientError: never" in found.stacktrace[0]
+
+
+@pytest.mark.parametrize("error", [PermanentError("no"), ValueError("no"), FileNotFoundError("no")])
+async def test_a_permanent_error_fails_at_once(
+    queue: Queue, valkey_url: str, prefix: str, error: Exception
+) -> None:
+    async def handle(_: Job[Any]) -> None:
+        raise error
+
+    job = await queue.add("n", {}, attempts=5)
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None and found.attempts_made == 1 and found.failed_reason == "no"
+
+
+async def test_unknown_errors_are_retried_where_the_worker_says_so(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    class Strange(Exception):
+        pass
+
+    async def handle(_: Job[Any]) -> None:
+        raise Strange("odd")
+
+    job = await queue.add("n", {}, attempts=2, backoff=Backoff.fixed(0.01))
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, unknown_errors="transient") as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None and found.attempts_made == 2
+
+
+async def test_max_attempts_of_the_worker_override_the_jobs(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    async def handle(_: Job[Any]) -> None:
+        raise TransientError("no")
+
+    job = await queue.add("n", {}, attempts=9, backoff=Backoff.fixed(0.01))
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, max_attempts=2) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None and found.attempts_made == 2
+
+
+async def test_signals_steer_a_job_without_costing_an_attempt(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    steps = [Postpone(0.01), Requeue(), RateLimitError(0.01)]
+
+    async def handle(job: Job[Any]) -> int:
+        if steps:
+            raise steps.pop(0)
+        return job.attempts_made
+
+    job = await queue.add("n", {})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix):
+        assert await job.wait_until_finished(timeout=10) == 0
+
+
+async def test_a_result_without_a_json_form_fails_the_job(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def handle(_: Job[Any]) -> object:
+        return float("nan")
+
+    job = await queue.add("n", {})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None and found.failed_reason is not None and "result" in found.failed_reason
+
+
+async def test_handlers_are_chosen_by_the_jobs_name(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def mail(_: Job[Any]) -> str:
+        return "mail"
+
+    def other(job: BlockingJob[Any]) -> str:
+        return job.name
+
+    first = await queue.add("mail", {})
+    second = await queue.add("anything", {})
+    async with Worker(QUEUE, {"mail": mail, "*": other}, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    results = [await queue.get_job(job.id) for job in (first, second)]
+    assert [job.returnvalue for job in results if job] == ["mail", "anything"]
+
+
+async def test_a_name_without_a_handler_fails_and_says_which_there_are(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    async def mail(_: Job[Any]) -> None: ...
+
+    job = await queue.add("fax", {})
+    async with Worker(QUEUE, {"mail": mail}, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert found is not None and found.failed_reason is not None
+    assert "fax" in found.failed_reason and "mail" in found.failed_reason
+
+
+async def test_context_variables_reach_handlers_and_do_not_leak_between_them(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    who.set("the starter")
+    seen: list[str] = []
+
+    async def handle(job: Job[Any]) -> None:
+        seen.append(who.get())
+        who.set(job.id)
+
+    await queue.add_bulk([("n", {}), ("n", {})])
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    assert seen == ["the starter", "the starter"]
+
+
+async def test_an_overdue_attempt_is_ended_and_counts(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def handle(_: Job[Any]) -> None:
+        await asyncio.Event().wait()
+
+    job = await queue.add("n", {}, attempts=1)
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, job_timeout=0.05) as worker:
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert (
+        found is not None and found.failed_reason is not None and "longer than 0.05 s" in found.failed_reason
+    )
+
+
+async def test_a_job_can_be_cancelled_from_elsewhere(queue: Queue, valkey_url: str, prefix: str) -> None:
+    started = asyncio.Event()
+
+    async def handle(_: Job[Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    job = await queue.add("n", {}, attempts=3)
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix):
+        await asyncio.wait_for(started.wait(), 10)
+        await queue.cancel(job.id)
+        await until_state(queue, job.id, "failed")
+    found = await queue.get_job(job.id)
+    assert found is not None and found.attempts_made == 1
+    assert found.failed_reason is not None and "cancelled" in found.failed_reason
+
+
+async def test_a_malformed_job_fails_and_does_not_delay_the_others(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    bad = await queue.add("n", {})
+    good = await queue.add("n", {})
+    await _corrupt(store, queue, bad.id, "data", "{not json")
+    await _corrupt(store, queue, bad.id, "opts", "{not json")
+
+    async def handle(job: Job[Any]) -> Any:
+        return job.data
+
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    assert await good.get_state() == "completed"
+    assert await bad.get_state() == "failed"
+
+
+async def _corrupt(store: AsyncStore, queue: Queue, job_id: str, field: str, value: str) -> None:
+    from toril.commands._command import plain
+
+    await store.run(plain(lambda reply: reply, "HSET", queue.keys.job(job_id), field, value))
+
+
+def test_bad_handlers_and_options_are_refused_when_the_worker_is_made() -> None:
+    with pytest.raises(InvalidOption, match="handler"):
+        Worker(QUEUE, "handle")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="handler"):
+        Worker(QUEUE, lambda: None)  # type: ignore[arg-type, misc]
+    with pytest.raises(InvalidOption, match="concurrency"):
+        Worker(QUEUE, print, concurrency=0)
+    with pytest.raises(InvalidOption, match="queue"):
+        Worker("a:b", print)

@@ -1,0 +1,209 @@
+"""Nothing lost, nothing done twice: locks, stalls, kills, races, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.integration.worker.conftest import QUEUE, until, until_state
+from tests.servers import Server
+from toril import Job, Queue, Worker
+from toril.commands import locks, work
+from toril.contract.errors import LockLost
+from toril.store import AsyncStore
+from toril.worker import WorkerState
+
+SCRIPT = Path(__file__).parent / "worker_process.py"
+
+
+async def test_ten_workers_share_a_hundred_jobs_without_doing_one_twice(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    done: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        done[job.id] += 1
+        await asyncio.sleep(0)
+
+    jobs = await queue.add_bulk([("n", {"i": i}) for i in range(100)])
+    workers = [Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, concurrency=3) for _ in range(10)]
+    await asyncio.gather(*(worker.start() for worker in workers))
+    await asyncio.gather(*(worker.run_until_idle() for worker in workers))
+    await asyncio.gather(*(worker.stop() for worker in workers))
+    assert done == collections.Counter(job.id for job in jobs)
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lock(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    def blocked(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    async def handle(_: Job[Any]) -> str:
+        blocked(3.0)
+        return "kept"
+
+    job = await queue.add("n", {})
+    async with (
+        Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, lock_duration=1.0, stalled_check_interval=1.0),
+    ):
+        assert await job.wait_until_finished(timeout=20) == "kept"
+    found = await queue.get_job(job.id)
+    assert found is not None and found.stalled_count == 0 and found.attempts_started == 1
+
+
+async def test_a_job_whose_worker_died_runs_again(queue: Queue, valkey_url: str, prefix: str) -> None:
+    job = await queue.add("slow", {"seconds": 600})
+    victim = subprocess.Popen([sys.executable, str(SCRIPT), valkey_url, prefix, QUEUE, "1"])
+    await until_state(queue, job.id, "active")
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+
+    async def handle(_: Job[Any]) -> str:
+        return "rescued"
+
+    async with Worker(
+        QUEUE, handle, redis=valkey_url, prefix=prefix, lock_duration=1.0, stalled_check_interval=1.0
+    ):
+        assert await job.wait_until_finished(timeout=20) == "rescued"
+    found = await queue.get_job(job.id)
+    assert found is not None and found.stalled_count == 1
+
+
+async def test_a_job_that_kills_its_workers_ends_in_failed(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    job = await queue.add("slow", {"seconds": 600})
+    for _ in range(2):
+        victim = subprocess.Popen([sys.executable, str(SCRIPT), valkey_url, prefix, QUEUE, "1"])
+        await until_state(queue, job.id, "active")
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        await _sweep_until_waiting(store, queue, job.id)
+    async with Worker(QUEUE, lambda job: "?", redis=valkey_url, prefix=prefix):
+        await until_state(queue, job.id, "failed")
+    found = await queue.get_job(job.id)
+    assert found is not None and found.failed_reason == "job stalled more than allowable limit"
+
+
+async def _sweep_until_waiting(store: AsyncStore, queue: Queue, job_id: str) -> None:
+    async def swept() -> bool:
+        now = await store.now_ms()
+        await store.run(locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
+        return (await queue.get_job_counts()).active == 0
+
+    await until(swept, "the lock ran out and the job went back")
+
+
+async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    lost: list[str] = []
+
+    async def handle(job: Job[Any]) -> str:
+        # The lock vanishes and a sweep takes the job away while the handler runs.
+        from toril.commands._command import plain
+
+        if job.attempts_started == 1:
+            await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+            for _ in range(2):
+                await store.run(plain(int, "DEL", queue.keys.stalled_check))
+                now = await store.now_ms()
+                await store.run(locks.sweep_at_once(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000))
+            lost.append(job.id)
+            return "first"
+        return "second"
+
+    job = await queue.add("n", {})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        assert await job.wait_until_finished(timeout=10) == "second"
+        await worker.run_until_idle()
+    found = await queue.get_job(job.id)
+    assert lost == [job.id]
+    assert found is not None and (found.attempts_made, found.attempts_started) == (1, 2)
+
+
+async def test_a_lost_lock_is_told_to_the_handler_and_its_late_finish_is_refused(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    told = asyncio.Event()
+
+    async def handle(job: Job[Any]) -> str:
+        from toril.commands._command import plain
+
+        await store.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
+        while not job.lock_lost:
+            await asyncio.sleep(0.01)
+        told.set()
+        return "late"
+
+    job = await queue.add("n", {})
+    async with Worker(
+        QUEUE, handle, redis=valkey_url, prefix=prefix, lock_duration=0.5, stalled_check_interval=60
+    ) as worker:
+        await asyncio.wait_for(told.wait(), 10)
+        await worker.pause()
+    assert await job.get_state() == "active"
+
+
+async def test_a_restart_of_the_server_is_survived_and_the_finish_delivered(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job[Any]) -> str:
+        started.set()
+        await release.wait()
+        return job.name
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        first = await queue.add("first", {})
+        async with Worker(QUEUE, handle, redis=server.url, prefix=prefix, max_reconnect_delay=0.2) as worker:
+            states: list[WorkerState] = []
+            worker.on("disconnected", lambda _: states.append(worker.state))
+            await asyncio.wait_for(started.wait(), 10)
+            await asyncio.to_thread(server.kill)
+            server.start()
+            release.set()
+            await until_state(queue, first.id, "completed")
+            second = await queue.add("second", {})
+            assert await second.wait_until_finished(timeout=20) == "second"
+            assert worker.state is WorkerState.RUNNING
+        assert states == [WorkerState.DISCONNECTED]
+
+
+async def test_a_worker_without_a_server_ends_at_once_when_told_to(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey()
+    async with Worker(QUEUE, lambda job: None, redis=server.url, prefix=prefix) as worker:
+        lost = asyncio.Event()
+        worker.on("disconnected", lambda _: lost.set())
+        await asyncio.to_thread(server.stop)
+        await asyncio.wait_for(lost.wait(), 20)
+        started = time.monotonic()
+        await worker.stop()
+        assert time.monotonic() - started < 5
+
+
+async def test_a_token_of_another_cannot_finish_a_job(queue: Queue, store: AsyncStore) -> None:
+    job = await queue.add("n", {})
+    now = await store.now_ms()
+    mine = work.Pickup(token="mine", lock_ms=30_000)
+    theirs = work.Pickup(token="theirs", lock_ms=30_000)
+    await store.run(work.settle(queue.keys, [], take=1, pickup=mine, now_ms=now))
+    options = work.finish_options(pickup=theirs, token="theirs", keep={"count": -1}, attempts=1)
+    forged = work.Settlement(job_id=job.id, kind="completed", token="theirs", value=b"1", options=options)
+    harvest = await store.run(work.settle(queue.keys, [forged], take=0, pickup=theirs, now_ms=now))
+    assert isinstance(harvest.verdicts[0], LockLost)
+    assert await job.get_state() == "active"
