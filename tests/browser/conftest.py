@@ -19,5 +19,5 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 async def tasks() -> AsyncIterator[BrowserTasks]:
     """Tasks that may visit 127.0.0.1 and no other private address."""
-    async with BrowserTasks(BrowserOptions(allow=("127.0.0.1",), timeout=15)) as tasks:
+    async with BrowserTasks(BrowserOptions(allow=("127.0.0.1",), timeout=40)) as tasks:
         yield tasks

@@ -110,6 +110,23 @@ def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes
     return call(own("letters_replay"), script_keys, args, int, Replay.SAFE)
 
 
+# --- results ---------------------------------------------------------------------------------------------------
+
+
+def result_base(keys: EnvelopeKeys) -> str:
+    """What every result key starts with."""
+    return keys.toril("result:")
+
+
+def result(keys: EnvelopeKeys, job_id: str) -> Command[bytes | None]:
+    """The kept result of a job as JSON; None when there is none, or none any more."""
+    return plain(_text, "GET", result_base(keys) + job_id)
+
+
+def _text(reply: bytes | None) -> bytes | None:
+    return reply
+
+
 # --- figures ------------------------------------------------------------------------------------------------
 
 

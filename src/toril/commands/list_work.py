@@ -14,7 +14,7 @@ from typing import Any
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import own
 from toril.commands._verdicts import verdict
-from toril.commands.envelopes import SettlementKind
+from toril.commands.envelopes import SettlementKind, result_base
 from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
 
@@ -61,6 +61,7 @@ def exchange(
 ) -> Command[ListHarvest]:
     """Settles all and takes up to `take` jobs, in one call."""
     args: list[Word] = [lock_base(keys), now_ms, take, pickup.token, pickup.lock_ms, pickup.consumer]
+    args.append(result_base(keys))
     for one in settlements:
         args += (one.kind, one.job_id, one.token, one.taken, one.due_ms, one.text)
     script_keys = (

@@ -14,7 +14,7 @@ from typing import Any
 from toril.commands._command import Command, Replay, Word, call
 from toril.commands._library import own
 from toril.commands._verdicts import verdict
-from toril.commands.envelopes import SettlementKind
+from toril.commands.envelopes import SettlementKind, result_base
 from toril.contract.errors import TorilError
 from toril.contract.keys import StreamKeys
 
@@ -82,9 +82,9 @@ def exchange(
     now_ms: int,
 ) -> Command[StreamHarvest]:
     """Settles all and takes up to `take` entries, in one call; makes the group if there is none."""
-    args: list[Word] = [keys.group, consumer, now_ms, take, "" if keep is None else keep]
+    args: list[Word] = [keys.group, consumer, now_ms, take, "" if keep is None else keep, result_base(keys)]
     for one in settlements:
-        args += (one.entry_id, one.deliveries, one.kind, one.due_ms, one.text)
+        args += (one.entry_id, one.deliveries, one.kind, one.job_id, one.due_ms, one.text)
     script_keys = (keys.stream, keys.scheduled, keys.dlq, keys.toril("totals"))
     return call(own("stream_exchange"), script_keys, args, functools.partial(_harvest, settlements))
 

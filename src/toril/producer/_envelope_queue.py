@@ -15,10 +15,10 @@ from typing import Any, Self, TypeAlias
 
 from toril.commands import envelopes
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
-from toril.contract.codec import PayloadCodec, check_size, to_json
+from toril.contract.codec import PayloadCodec, check_size, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, JobNotFound
 from toril.queues.dead_letters import DeadLetters, LetterFilter
 from toril.store import AsyncStore
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector
@@ -138,7 +138,7 @@ class EnvelopeQueue:
     async def _send(self, batch: Sequence[EnvelopeToAdd]) -> None:
         call = envelopes.add_envelopes(self.keys, batch, producer=self._producer, sequence=next(self._calls))
         await self._store.run(call)
-        self._metrics.increment_jobs_added(self.name, len(batch))
+        self._metrics.increment_jobs_added(f"{envelopes.kind_of(self.keys)}:{self.name}", len(batch))
 
     # --- looking --------------------------------------------------------------------------------------------
 
@@ -158,6 +158,14 @@ class EnvelopeQueue:
         """The jobs that wait for their time, soonest first, and when they are due."""
         rows = await self._store.run(envelopes.scheduled(self.keys, 0, limit - 1))
         return [(Envelope.from_bytes(text), ms_to_datetime(due)) for text, due in rows]
+
+    async def result(self, job_id: str) -> Any:
+        """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
+        raw = await self._store.run(envelopes.result(self.keys, job_id))
+        if raw is None:
+            hint = "it has not finished, its worker was not told to keep_results, or the time is over"
+            raise JobNotFound(job_id, command="result", hint=hint)
+        return from_json(raw, field="result")
 
     # --- dead letters ---------------------------------------------------------------------------------------
 

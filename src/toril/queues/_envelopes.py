@@ -76,11 +76,11 @@ class Words:
     text: bytes = b""
 
 
-def words_of(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int) -> Words:
-    """What becomes of a message."""
+def words_of(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int = 0) -> Words:
+    """What becomes of a message; its result (JSON) is kept for `result_ms`."""
     match outcome:
         case Completed():
-            return _DONE
+            return Words("done", result_ms, outcome.value) if result_ms else _DONE
         case Failed():
             return _dead(delivery, outcome, now_ms)
         case Retry():

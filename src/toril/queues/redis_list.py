@@ -52,6 +52,7 @@ class ListTerms:
     lock_ms: int = 30_000
     heartbeat: float = 15.0  # seconds
     max_attempts: int | None = None
+    result_ms: int = 0  # how long results are kept; 0: not at all
 
 
 class ListSource:
@@ -144,7 +145,7 @@ class ListSource:
 
     def _settlement(self, one: Settled, now_ms: int) -> ListSettlement:
         delivery: EnvelopeDelivery = one.delivery
-        words = words_of(delivery, one.outcome, now_ms)
+        words = words_of(delivery, one.outcome, now_ms, self._terms.result_ms)
         return ListSettlement(
             kind=words.kind,
             job_id=delivery.id,

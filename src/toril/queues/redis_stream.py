@@ -54,6 +54,7 @@ class StreamTerms:
     keep: int | None = 10_000  # finished entries that stay readable; None: all
     heartbeat: float = 15.0  # seconds
     max_attempts: int | None = None
+    result_ms: int = 0  # how long results are kept; 0: not at all
 
 
 class StreamSource:
@@ -159,12 +160,12 @@ class StreamSource:
 
     def _settlement(self, one: Settled, now_ms: int) -> StreamSettlement:
         delivery: EnvelopeDelivery = one.delivery
-        words = words_of(delivery, one.outcome, now_ms)
+        words = words_of(delivery, one.outcome, now_ms, self._terms.result_ms)
         return StreamSettlement(
             kind=words.kind,
             entry_id=delivery.reference,
             deliveries=int(delivery.fence),
-            job_id=delivery.id,
+            job_id=delivery.envelope.job_id,
             due_ms=words.due_ms,
             text=words.text,
         )

@@ -65,6 +65,7 @@ class _EnvelopeWorker(BaseWorker):
         name: str,
         handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
         redis: Any,
+        keep_results: Duration | None,
         options: WorkerOptions | None,
         fields: WorkerOptionsDict,
     ) -> None:
@@ -76,6 +77,8 @@ class _EnvelopeWorker(BaseWorker):
             raise InvalidOption(
                 "rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead"
             )
+        kept = 0.0 if keep_results is None else to_seconds("keep_results", keep_results, positive=True)
+        self._result_ms = to_ms(kept)
         model = self.options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
 
@@ -93,6 +96,9 @@ class _EnvelopeWorker(BaseWorker):
                 to_json(delivery.envelope.payload)
             )  # one that does not fit fails before the handler
         return delivery.envelope
+
+    def _encode_result(self, result: Any) -> bytes | None:
+        return to_json(result, field="result") if self._result_ms else None
 
     def _backoff_of(self, delivery: EnvelopeDelivery) -> Backoff:  # noqa: ARG002
         return _BACKOFF
@@ -113,7 +119,7 @@ class ListWorker(_EnvelopeWorker):
     """Takes jobs of a list queue: at most once, or at least once with `reliable=True`.
 
     `handler` is a function of one argument, the `Envelope`, or a mapping (such as a `TaskRegistry`) from task types to
-    such functions.
+    such functions. What it returns is kept for `keep_results` seconds; left out: not at all.
     """
 
     kind = "list"
@@ -128,10 +134,11 @@ class ListWorker(_EnvelopeWorker):
         env: str = "prod",
         hash_tag: bool | None = None,
         reliable: bool = False,
+        keep_results: Duration | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
-        super().__init__(name, handler, redis, options, fields)
+        super().__init__(name, handler, redis, keep_results, options, fields)
         tagged = self._address.is_cluster if hash_tag is None else hash_tag
         self.keys: ListKeys = ListKeys(name, prefix, env, tagged)
         self.reliable = reliable
@@ -149,6 +156,7 @@ class ListWorker(_EnvelopeWorker):
             lock_ms=to_ms(float(options.lock_duration)),
             heartbeat=float(options.heartbeat_interval),
             max_attempts=options.max_attempts,
+            result_ms=self._result_ms,
         )
         return ListSource(self.keys, *self._stores(), terms)
 
@@ -182,10 +190,11 @@ class StreamWorker(_EnvelopeWorker):
         claim_idle: Duration = 300.0,
         consumer_idle: Duration = 3600.0,
         keep: int | None = 10_000,
+        keep_results: Duration | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
-        super().__init__(name, handler, redis, options, fields)
+        super().__init__(name, handler, redis, keep_results, options, fields)
         tagged = self._address.is_cluster if hash_tag is None else hash_tag
         self.keys: StreamKeys = StreamKeys(name, prefix, env, tagged, group)
         self._claim_idle = to_seconds("claim_idle", claim_idle, positive=True)
@@ -213,6 +222,7 @@ class StreamWorker(_EnvelopeWorker):
             keep=self._keep,
             heartbeat=float(options.heartbeat_interval),
             max_attempts=options.max_attempts,
+            result_ms=self._result_ms,
         )
         return StreamSource(self.keys, *self._stores(), terms)
 

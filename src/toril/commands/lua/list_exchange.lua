@@ -11,9 +11,9 @@
 
   KEYS   1 list, 2 scheduled, 3 dlq, 4 totals, 5 this worker's list, 6 consumers, 7 stalls by job id
   ARGV   1 start of lock keys, 2 now (ms), 3 how many to take, 4 token, 5 lock duration (ms), 6 consumer for reliable
-         pickup, or "", then six words for each settlement:
+         pickup, or "", 7 start of result keys, then six words for each settlement:
            kind, job id, token, envelope as it was taken, due (ms), text
-           kind "done": let go
+           kind "done": let go; text = result to keep for due (ms), or ""
            kind "retry": text = envelope, due = when it runs again; "later": the same, but no attempt failed
            kind "again": text = envelope, back to where it is taken next
            kind "dead": text = dead letter
@@ -24,7 +24,8 @@
 local locks, now, room, token, duration = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local consumer = ARGV[6]
 local reliable = consumer ~= ""
-local FIRST = 7
+local results = ARGV[7]
+local FIRST = 8
 -- Moves at most this many due jobs in one call: about a millisecond of the server's time.
 local DUE_AT_ONCE = 500
 -- As long as a worker may need to reconnect and hand in an outcome again.
@@ -81,6 +82,10 @@ local function settled(kind, id, its_token, taken, due, text)
     redis.call("XADD", KEYS[3], "*", "envelope", text)
     count("dead")
   else
+    if text ~= "" then
+      -- A server without memory keeps no result; the job is done all the same.
+      redis.pcall("SET", results .. id, text, "PX", due)
+    end
     count("completed")
   end
   let_go(kind, id, its_token, taken)

@@ -7,9 +7,9 @@
 
   KEYS   1 stream, 2 scheduled, 3 dlq, 4 totals
   ARGV   1 group, 2 consumer, 3 now (ms), 4 how many to take, 5 how many entries the stream keeps ("" for all),
-         then five words for each settlement:
-           entry id, deliveries, kind, due (ms), text
-           kind "done": acknowledged
+         6 start of result keys, then six words for each settlement:
+           entry id, deliveries, kind, job id, due (ms), text
+           kind "done": acknowledged; text = result to keep for due (ms), or ""
            kind "retry": text = envelope, due = when it runs again; "later": the same, but no attempt failed
            kind "again": text = envelope, back to the end of the stream at once
            kind "dead": text = dead letter
@@ -18,7 +18,8 @@
            jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
 local group, consumer, now, room, keep = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST = 6
+local results = ARGV[6]
+local FIRST = 7
 -- Moves at most this many due jobs in one call: about a millisecond of the server's time.
 local DUE_AT_ONCE = 500
 -- A page read for trimming holds about this many bytes, whatever a job weighs.
@@ -41,7 +42,7 @@ local function hold(id, deliveries)
   return 0
 end
 
-local function settled(id, deliveries, kind, due, text)
+local function settled(id, deliveries, kind, job, due, text)
   local code = hold(id, deliveries)
   if code ~= 0 then
     return code
@@ -57,6 +58,10 @@ local function settled(id, deliveries, kind, due, text)
     redis.call("XADD", KEYS[3], "*", "envelope", text)
     count("dead")
   else
+    if text ~= "" then
+      -- A server without memory keeps no result; the job is done all the same.
+      redis.pcall("SET", results .. job, text, "PX", due)
+    end
     count("completed")
   end
   redis.call("XACK", KEYS[1], group, id)
@@ -172,8 +177,9 @@ local function last_delivered()
 end
 
 local codes, jobs, trouble = {}, {}, ""
-for at = FIRST, #ARGV, 5 do
-  codes[#codes + 1] = attempt(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+for at = FIRST, #ARGV, 6 do
+  codes[#codes + 1] =
+    attempt(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
 end
 for what, number in pairs(counted) do
   attempt(redis.call, "HINCRBY", KEYS[4], what, number)
