@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.worker.conftest import QUEUE, until, until_state
 from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.commands import locks, work
-from toril.contract.errors import LockLost
+from toril.contract.errors import LockLost, StoreUnavailable
 from toril.store import AsyncStore
 from toril.worker import WorkerState
 
@@ -169,8 +171,6 @@ async def test_a_restart_of_the_server_is_survived_and_the_finish_delivered(
     async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
         first = await queue.add("first", {})
         async with Worker(QUEUE, handle, redis=server.url, prefix=prefix, max_reconnect_delay=0.2) as worker:
-            states: list[WorkerState] = []
-            worker.on("disconnected", lambda _: states.append(worker.state))
             await asyncio.wait_for(started.wait(), 10)
             await asyncio.to_thread(server.kill)
             server.start()
@@ -179,7 +179,53 @@ async def test_a_restart_of_the_server_is_survived_and_the_finish_delivered(
             second = await queue.add("second", {})
             assert await second.wait_until_finished(timeout=20) == "second"
             assert worker.state is WorkerState.RUNNING
-        assert states == [WorkerState.DISCONNECTED]
+
+
+async def test_an_idle_worker_says_that_it_is_disconnected_and_comes_back(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey()
+    states: list[str] = []
+    back = asyncio.Event()
+    async with Worker(
+        QUEUE, lambda job: None, redis=server.url, prefix=prefix, drain_delay=0.1, max_reconnect_delay=0.2
+    ) as worker:
+        worker.on("disconnected", lambda _: states.append(worker.state.value))
+        worker.on("reconnected", lambda _: back.set())
+        await asyncio.to_thread(server.kill)
+
+        async def disconnected() -> bool:
+            return bool(states)
+
+        await until(disconnected, "the worker noticed")
+        server.start()
+        await asyncio.wait_for(back.wait(), 20)
+        assert worker.state is WorkerState.RUNNING
+    assert states == ["disconnected"]
+
+
+async def test_a_worker_gives_up_after_its_limit_and_says_why(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey()
+    worker = Worker(
+        QUEUE,
+        lambda job: None,
+        redis=server.url,
+        prefix=prefix,
+        drain_delay=0.1,
+        max_reconnect_attempts=2,
+    )
+    running = asyncio.create_task(worker.run())
+
+    async def up() -> bool:
+        return worker.state is WorkerState.RUNNING
+
+    await until(up, "it runs")
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(running, 20)
+    assert worker.state is WorkerState.STOPPED
 
 
 async def test_a_worker_without_a_server_ends_at_once_when_told_to(
