@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from toril.contract.worker_options import WorkerOptions
     from toril.events import QueueEvents
     from toril.jobs import Job
-    from toril.producer import ListQueue, Queue, StreamQueue
+    from toril.producer import FlowNode, FlowProducer, ListQueue, Queue, StreamQueue
     from toril.worker import ListWorker, StreamWorker, Worker
 
 __version__ = "0.1.0"

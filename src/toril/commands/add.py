@@ -144,25 +144,40 @@ def add_jobs(
         args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
     return call(
         own("add_jobs"),
-        (
-            keys.wait,
-            keys.paused,
-            keys.meta,
-            keys.id,
-            keys.completed,
-            keys.delayed,
-            keys.active,
-            keys.events,
-            keys.marker,
-            keys.prioritized,
-            keys.pc,
-            keys.waiting_children,
-            ledger.key if ledger else keys.toril("ledger"),
-        ),
+        (*_all_keys(keys), ledger.key if ledger else keys.toril("ledger")),
         args,
         functools.partial(_added_each, jobs),
         Replay.SAFE if ledger else Replay.NEVER,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _all_keys(keys: QueueKeys) -> tuple[str, ...]:
+    return (
+        keys.wait,
+        keys.paused,
+        keys.meta,
+        keys.id,
+        keys.completed,
+        keys.delayed,
+        keys.active,
+        keys.events,
+        keys.marker,
+        keys.prioritized,
+        keys.pc,
+        keys.waiting_children,
+    )
+
+
+def add_flow(jobs: Sequence[tuple[QueueKeys, JobToAdd]], ledger: Ledger) -> Command[list[str | TorilError]]:
+    """A family of jobs of several queues in one step, parents first; an id or an error for each."""
+    queues = {keys: number for number, keys in enumerate(dict.fromkeys(keys for keys, _ in jobs), 1)}
+    args: list[Word] = [ledger.sequence, LEDGER_LIFE_MS]
+    for keys, job in jobs:
+        args += (queues[keys], job.kind, _arguments(keys, job), job.data, job.packed_options)
+    script_keys = (ledger.key, *(key for keys in queues for key in _all_keys(keys)))
+    decode = functools.partial(_added_each, [job for _, job in jobs])
+    return call(own("add_flow"), script_keys, args, decode, Replay.SAFE)
 
 
 def _added_each(jobs: Sequence[JobToAdd], reply: list[Any]) -> list[str | TorilError]:

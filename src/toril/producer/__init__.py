@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from toril.producer._inspection import ConnectedWorker, JobLogs
+from toril.producer.flow import FlowNode, FlowProducer, JobNode
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
 from toril.producer.stream_queue import StreamQueue
 
-__all__ = ["ConnectedWorker", "JobLogs", "ListQueue", "Queue", "StreamQueue"]
+__all__ = [
+    "ConnectedWorker",
+    "FlowNode",
+    "FlowProducer",
+    "JobLogs",
+    "JobNode",
+    "ListQueue",
+    "Queue",
+    "StreamQueue",
+]

@@ -29,7 +29,7 @@ NOTHING: Final = Nothing()
 class Draft:
     """A job that was checked and waits to be sent."""
 
-    __slots__ = ("_wire", "data", "id", "name", "options", "parent_key", "stamped_ms")
+    __slots__ = ("_wire", "data", "id", "name", "options", "parent_key", "stamped_ms", "waits_for_children")
 
     def __init__(
         self, name: str, data: bytes, options: JobOptions, wire: Mapping[str, Any], job_id: str
@@ -39,6 +39,7 @@ class Draft:
         self.options = options
         self.id = job_id  # empty: the queue's counter gives one
         self.parent_key: str | None = None
+        self.waits_for_children = False
         self.stamped_ms = 0
         self._wire = wire
 
@@ -54,6 +55,7 @@ class Draft:
             parent=self.options.parent_wire(),
             parent_key=self.parent_key,
             packed=self.options.packed,
+            waits_for_children=self.waits_for_children,
         )
 
     def record(self, job_id: str) -> JobRecord:

@@ -49,6 +49,20 @@ class _Parcel:
             self.future.set_result(self.answers)
 
 
+class Lane:
+    """The ledger of one call at a time."""
+
+    __slots__ = ("_key", "_sequence")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._sequence = 0
+
+    def next_entry(self) -> Ledger:
+        self._sequence += 1
+        return Ledger(self._key, str(self._sequence))
+
+
 class Intake:
     """Adds jobs to one queue."""
 
@@ -58,7 +72,7 @@ class Intake:
         self._keys = keys
         self._producer = uuid.uuid4().hex
         self._parcels: deque[_Parcel] = deque()
-        self._lanes = [_Lane(keys.toril(f"ledger:{self._producer}:{number}")) for number in range(LANES)]
+        self._lanes = [Lane(keys.toril(f"ledger:{self._producer}:{number}")) for number in range(LANES)]
         self._calls: set[asyncio.Task[None]] = set()
         self._starting = False  # a call is about to take what has been given
         self._closed = False
@@ -112,7 +126,7 @@ class Intake:
                 self._parcels.popleft()
         return batch
 
-    async def _call(self, lane: _Lane, batch: list[tuple[_Parcel, int]]) -> None:
+    async def _call(self, lane: Lane, batch: list[tuple[_Parcel, int]]) -> None:
         answers: list[Added] | TorilError
         try:
             now_ms = await self._prepare()
@@ -128,17 +142,3 @@ class Intake:
         self._closed = True
         while self._calls:
             await asyncio.gather(*self._calls, return_exceptions=True)
-
-
-class _Lane:
-    """The ledger of one call at a time."""
-
-    __slots__ = ("_key", "_sequence")
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-        self._sequence = 0
-
-    def next_entry(self) -> Ledger:
-        self._sequence += 1
-        return Ledger(self._key, str(self._sequence))

@@ -20,12 +20,13 @@ from toril.contract.keys import QueueKeys
 from toril.contract.options import JobOptions, JobOptionsDict, NewJob
 from toril.jobs import Job, JobDesk
 from toril.jobs._face import T
+from toril.producer._context import carrying, each_carrying, name_of
 from toril.producer._drafts import NOTHING, Draft, Drafter, Ids
 from toril.producer._inspection import Inspection
 from toril.producer._intake import Added, Intake
 from toril.producer._management import Management
 from toril.store import AsyncStore, ConnectionPolicy
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
 logger = logging.getLogger("toril.queue")
 
@@ -56,6 +57,7 @@ class Queue(Inspection[T], Management[T]):
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
+        tracer: Tracer | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -72,6 +74,7 @@ class Queue(Inspection[T], Management[T]):
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
+        tracer: Tracer | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Queue(Inspection[T], Management[T]):
         events_max_len: int | None = None,
         skip_meta: bool = False,
         metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`redis` is a URL or a client that lends its settings; None means TORIL_REDIS_URL or localhost.
 
@@ -104,6 +108,7 @@ class Queue(Inspection[T], Management[T]):
         )
         self._intake = Intake(self._store, self.keys, self._prepared)
         self._metrics = metrics or NO_METRICS
+        self._tracer = tracer
         self._events_max_len = events_max_len
         self._skip_meta = skip_meta
         self._preparing = asyncio.Lock()
@@ -120,6 +125,14 @@ class Queue(Inspection[T], Management[T]):
 
         Jobs that are added at the same time travel together, in order.
         """
+        if self._tracer is None:
+            return await self._add(name, data, options)
+        with self._tracer.adding(self.name, [name]) as span:
+            job = await self._add(name, data, carrying(options, span.carrier))
+            span.added([job.id])
+            return job
+
+    async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
         draft = self._drafter.draft(name, data, options)
         (added,) = await self._intake.add([draft])
         return self._added(draft, added)
@@ -130,7 +143,16 @@ class Queue(Inspection[T], Management[T]):
         All are checked before the first is sent. If the server refuses some, the others are added all the same and the
         first refusal is raised.
         """
-        drafts = [self._drafter.draft_each(job) for job in jobs]
+        if self._tracer is None:
+            return await self._add_all([self._drafter.draft_each(job) for job in jobs])
+        given = list(jobs)
+        with self._tracer.adding(self.name, [name_of(job) for job in given], bulk=True) as span:
+            sent = [self._drafter.draft_each(each_carrying(job, span.carrier)) for job in given]
+            added = await self._add_all(sent)
+            span.added([job.id for job in added])
+            return added
+
+    async def _add_all(self, drafts: list[Draft]) -> list[Job[T]]:
         answers = await self._intake.add(drafts)
         refused = [answer for answer in answers if isinstance(answer, TorilError)]
         if refused:

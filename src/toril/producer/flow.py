@@ -1,0 +1,257 @@
+"""FlowProducer: families of jobs, where a parent runs when its children are done.
+
+Guarantee: a flow is added in one step, all of it; nobody sees a parent without its children. Everything that can be
+refused is refused before any I/O; on a cluster that includes queues that do not share a hash tag.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Self, TypeVar
+
+from toril.commands import read
+from toril.commands.add import add_flow
+from toril.contract.errors import Closed, InvalidOption, TorilError
+from toril.contract.keys import QueueKeys, check_text, hash_tag_of
+from toril.contract.options import JobOptions, ParentRef
+from toril.contract.record import JobRecord
+from toril.jobs import Job, JobDesk
+from toril.producer._drafts import Draft, Drafter
+from toril.producer._intake import Added, Lane
+from toril.store import AsyncStore, ConnectionPolicy
+
+J = TypeVar("J")
+
+_DEFAULTS: Final = JobOptions()
+# A family is walked no deeper: deeper ones are loops or mistakes.
+_DEEPEST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """A job that has not been added yet, with the jobs it waits for."""
+
+    name: str
+    queue: str = field(kw_only=True)
+    data: Any = field(default_factory=dict, kw_only=True)
+    options: JobOptions | None = field(default=None, kw_only=True)  # None: the defaults of the producer
+    children: Sequence[FlowNode] = field(default=(), kw_only=True)
+    prefix: str | None = field(default=None, kw_only=True)  # None: the producer's
+
+    def __post_init__(self) -> None:
+        check_text("name", self.name)
+        for child in self.children:
+            if not isinstance(child, FlowNode):
+                raise InvalidOption("children", f"hold a {type(child).__name__}", "give FlowNode(…) objects")
+
+
+@dataclass(frozen=True, slots=True)
+class JobNode(Generic[J]):
+    """A job with its children, as added or as found."""
+
+    job: J
+    children: list[JobNode[J]]
+
+    def walk(self) -> Iterable[J]:
+        """All jobs of the family, parents first."""
+        yield self.job
+        for child in self.children:
+            yield from child.walk()
+
+
+class _Planned:
+    """A node on its way into the queue."""
+
+    __slots__ = ("children", "desk", "draft")
+
+    def __init__(self, draft: Draft, desk: JobDesk) -> None:
+        self.draft = draft
+        self.desk = desk
+        self.children: list[_Planned] = []
+
+
+class FlowProducer:
+    """Adds flows to the queues of one server.
+
+    flow = await FlowProducer(redis=...).add(FlowNode("parent", queue="a", children=[FlowNode("child", queue="b")]))
+    """
+
+    def __init__(
+        self,
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        defaults: JobOptions = _DEFAULTS,
+        policy: ConnectionPolicy | None = None,
+    ) -> None:
+        self._store = AsyncStore(redis, policy=policy)
+        self._prefix = prefix
+        self._hash_tag = hash_tag
+        self._defaults = defaults
+        self._desks: dict[tuple[str, str], JobDesk] = {}
+        self._producer = uuid.uuid4().hex
+        self._lanes: list[str] = []  # names of ledgers that no call uses now
+        self._lanes_made = 0
+        self._sequences: dict[str, Lane] = {}
+        self._closed = False
+
+    # --- adding ---------------------------------------------------------------------------------------------
+
+    async def add(self, flow: FlowNode) -> JobNode[Job[Any]]:
+        """Adds a job and all its children, and theirs, in one step."""
+        (added,) = await self.add_bulk([flow])
+        return added
+
+    async def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[Job[Any]]]:
+        """Adds several flows, all checked before the first is sent; on a cluster one step for each hash tag."""
+        if self._closed:
+            raise Closed("the flow producer was closed")
+        roots = [self._plan(flow) for flow in flows]
+        for group in self._in_one_slot(roots):
+            answers = await self._send(_by_level(group))
+            for answer in answers:
+                if isinstance(answer, TorilError):
+                    raise answer
+        return [_added(root) for root in roots]
+
+    def _in_one_slot(self, roots: Sequence[_Planned]) -> list[list[_Planned]]:
+        groups: dict[str, list[_Planned]] = {}
+        for root in roots:
+            tag = hash_tag_of(root.desk.keys.base) if self._store.is_cluster else ""
+            groups.setdefault(tag, []).append(root)
+        return list(groups.values())
+
+    def _plan(self, root: FlowNode) -> _Planned:
+        """Checks a whole family without I/O; not by recursion, for families may be deep."""
+        planned = self._draft(root, None)
+        todo = [(root, planned, 1)]
+        while todo:
+            node, parent, depth = todo.pop()
+            if depth > _DEEPEST:
+                raise InvalidOption("children", f"are nested deeper than {_DEEPEST}", "flatten the flow")
+            for child in node.children:
+                one = self._draft(child, parent)
+                parent.children.append(one)
+                todo.append((child, one, depth + 1))
+        return planned
+
+    def _draft(self, node: FlowNode, parent: _Planned | None) -> _Planned:
+        desk = self._desk(node.queue, node.prefix or self._prefix)
+        drafter = Drafter(
+            desk.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._store.is_cluster
+        )
+        given = node.options.given_fields() if node.options is not None else {}
+        if parent is not None:
+            given["parent"] = ParentRef(parent.draft.id, parent.desk.keys.qualified)
+        draft = drafter.draft(node.name, node.data, given)
+        draft.waits_for_children = bool(node.children)
+        return _Planned(draft, desk)
+
+    def _desk(self, queue: str, prefix: str) -> JobDesk:
+        desk = self._desks.get((prefix, queue))
+        if desk is None:
+            keys = QueueKeys(queue, prefix, self._hash_tag).resolve(cluster=self._store.is_cluster)
+            self._desks[prefix, queue] = desk = JobDesk(self._store, keys)
+        return desk
+
+    async def _send(self, planned: Sequence[_Planned]) -> list[Added]:
+        now_ms = await self._store.now_ms()
+        jobs = [(one.desk.keys, one.draft.stamped(now_ms)) for one in planned]
+        name = self._lanes.pop() if self._lanes else self._new_lane()
+        try:
+            return await self._store.run(add_flow(jobs, self._lane(jobs[0][0], name).next_entry()))
+        finally:
+            self._lanes.append(name)
+
+    def _new_lane(self) -> str:
+        self._lanes_made += 1
+        return f"ledger:{self._producer}:{self._lanes_made}"
+
+    def _lane(self, keys: QueueKeys, name: str) -> Lane:
+        """The ledger of a lane lies beside the first queue of the flow: a cluster wants it in the same slot."""
+        key = keys.toril(name)
+        return self._sequences.setdefault(key, Lane(key))
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    async def get_flow(
+        self,
+        job_id: str,
+        queue: str,
+        *,
+        prefix: str | None = None,
+        depth: int = 10,
+        max_children: int = 20,
+    ) -> JobNode[Job[Any]] | None:
+        """A job with its children, down to `depth` and at most `max_children` of each kind for each job."""
+        desk = self._desk(queue, prefix or self._prefix)
+        flat = await self._store.run(read.get_job(desk.keys, job_id))
+        if not flat:
+            return None
+        job: Job[Any] = Job(JobRecord.from_flat(job_id, flat), desk)
+        node: JobNode[Job[Any]] = JobNode(job, [])
+        if depth <= 1:
+            return node
+        found = await job.get_dependencies()
+        kinds = (list(found.processed), found.unprocessed, found.failed, list(found.ignored))
+        for key in (key for kind in kinds for key in kind[:max_children]):
+            child = await self._child(key, depth - 1, max_children)
+            if child is not None:
+                node.children.append(child)
+        return node
+
+    async def _child(self, key: str, depth: int, max_children: int) -> JobNode[Job[Any]] | None:
+        qualified, _, job_id = key.rpartition(":")
+        prefix, _, queue = qualified.rpartition(":")
+        if not prefix:
+            return None
+        name = queue[1:-1] if self._desk_is_tagged(queue) else queue
+        return await self.get_flow(job_id, name, prefix=prefix, depth=depth, max_children=max_children)
+
+    def _desk_is_tagged(self, queue: str) -> bool:
+        return (
+            self._store.is_cluster
+            and self._hash_tag is None
+            and queue.startswith("{")
+            and queue.endswith("}")
+        )
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends what waits for jobs and closes the connections. May be called twice."""
+        self._closed = True
+        try:
+            for desk in self._desks.values():
+                await desk.close()
+        finally:
+            await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._store.connect()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _by_level(roots: Sequence[_Planned]) -> list[_Planned]:
+    """Parents before children, one generation after the other, as Node sends them."""
+    ordered: list[_Planned] = []
+    generation = list(roots)
+    while generation:
+        ordered += generation
+        generation = [child for one in generation for child in one.children]
+    return ordered
+
+
+def _added(planned: _Planned) -> JobNode[Job[Any]]:
+    job: Job[Any] = Job(planned.draft.record(planned.draft.id), planned.desk)
+    return JobNode(job, [_added(child) for child in planned.children])
