@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from redis.crc import key_slot
+
 from tests.servers import ValkeyCluster
+from tests.servers.slots import Mover
 from toril import Backoff, Job, Queue, TransientError, Worker
 
 
@@ -42,9 +45,17 @@ async def test_a_slot_that_moves_while_workers_run_loses_nothing(cluster: Valkey
         async with Worker(
             "work", handle, redis=cluster.url, prefix=prefix, concurrency=5, max_reconnect_delay=0.2
         ) as worker:
-            await asyncio.to_thread(cluster.move_slot_of, queue.keys.wait)
+            await _move_slot_of(cluster, queue.keys.wait)
             more = await queue.add_bulk([("n", {"i": i}) for i in range(100)])
             await asyncio.wait_for(worker.run_until_idle(), 40)
         counts = await queue.get_job_counts()
     assert done == {job.id for job in [*jobs, *more]}
     assert counts.completed == 500
+
+
+async def _move_slot_of(cluster: ValkeyCluster, key: str) -> None:
+    mover = Mover(cluster)
+    try:
+        await mover.move_at_once(key_slot(key.encode()))
+    finally:
+        mover.close()
