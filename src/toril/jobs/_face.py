@@ -194,7 +194,8 @@ class JobFace(Generic[T]):
         return self.record.parent
 
     @property
-    def _keys(self) -> QueueKeys:
+    def keys(self) -> QueueKeys:
+        """The keys of its queue."""
         return self._desk.keys
 
     def _change(self, **fields: bytes | None) -> None:
@@ -229,7 +230,7 @@ class JobFace(Generic[T]):
         raise Postpone(max(0, due_ms - now_ms) / 1000)
 
     def _refresh(self) -> Steps[None]:
-        flat = yield read.get_job(self._keys, self.id)
+        flat = yield read.get_job(self.keys, self.id)
         if not flat:
             raise JobNotFound(self.id)
         self.record = JobRecord.from_flat(self.id, flat)
@@ -238,7 +239,7 @@ class JobFace(Generic[T]):
 
     def _update_data(self, data: T) -> Steps[None]:
         raw = self._desk.payload.encode(data) if self._desk.payload is not None else to_json(data)
-        yield manage.update_data(self._keys, self.id, raw)
+        yield manage.update_data(self.keys, self.id, raw)
         self._change(data=raw)
         if hasattr(self, "_data"):
             del self._data
@@ -247,7 +248,7 @@ class JobFace(Generic[T]):
         if _is_number(progress) and not 0 <= progress <= 100:
             raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
         raw = to_json(progress, field="progress")
-        update = manage.update_progress(self._keys, self.id, raw)
+        update = manage.update_progress(self.keys, self.id, raw)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)
 
@@ -258,42 +259,42 @@ class JobFace(Generic[T]):
     def _log_command(self, line: str) -> Command[int]:
         keep = self.opts.get("kl")
         return manage.add_log(
-            self._keys, self.id, str(line), keep=self._desk.keep_logs if keep is None else keep
+            self.keys, self.id, str(line), keep=self._desk.keep_logs if keep is None else keep
         )
 
     def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
-        lines: list[str] = yield read.get_logs(self._keys, self.id, start=start, end=end)[0]
+        lines: list[str] = yield read.get_logs(self.keys, self.id, start=start, end=end)[0]
         return lines
 
     def _clear_logs(self, keep: int) -> Steps[None]:
-        yield manage.clear_logs(self._keys, self.id, keep=keep)
+        yield manage.clear_logs(self.keys, self.id, keep=keep)
 
     def _change_delay(self, delay: Duration) -> Steps[None]:
         delay_ms = to_ms(to_seconds("delay", delay))
         now_ms = yield NOW_MS
-        yield manage.change_delay(self._keys, self.id, delay_ms=delay_ms, now_ms=now_ms)
+        yield manage.change_delay(self.keys, self.id, delay_ms=delay_ms, now_ms=now_ms)
         self._change(delay=b"%d" % delay_ms)
 
     def _change_priority(self, priority: int, lifo: bool) -> Steps[None]:
         JobOptions(priority=priority)  # refuses what is out of range
-        yield manage.change_priority(self._keys, self.id, priority=priority, lifo=lifo)
+        yield manage.change_priority(self.keys, self.id, priority=priority, lifo=lifo)
         self._change(priority=b"%d" % priority)
 
     def _promote(self) -> Steps[None]:
-        yield manage.promote(self._keys, self.id)
+        yield manage.promote(self.keys, self.id)
         self._change(delay=b"0")
 
     def _retry(self, state: FinalState) -> Steps[None]:
         if state not in ("failed", "completed"):
             raise InvalidOption("state", f"is {state!r}", 'a finished job is "failed" or "completed"')
-        yield manage.reprocess(self._keys, self.id, state=state, lifo=bool(self.opts.get("lifo")))
+        yield manage.reprocess(self.keys, self.id, state=state, lifo=bool(self.opts.get("lifo")))
         self._change(failedReason=None, finishedOn=None, processedOn=None, returnvalue=None)
 
     def _remove(self, children: bool) -> Steps[None]:
-        yield manage.remove(self._keys, self.id, children=children)
+        yield manage.remove(self.keys, self.id, children=children)
 
     def _get_state(self) -> Steps[JobState]:
-        name = yield read.get_state(self._keys, self.id)
+        name = yield read.get_state(self.keys, self.id)
         return JobState.parse(name)
 
     def _is_in(self, *states: JobState) -> Steps[bool]:
@@ -304,19 +305,19 @@ class JobFace(Generic[T]):
         if self.token is None:
             raise LockLost(self.id, hint="only the handler of a job holds its lock")
         lock_ms = to_ms(to_seconds("duration", duration, positive=True))
-        if not (yield extend_lock(self._keys, self.id, self.token, lock_ms=lock_ms)):
+        if not (yield extend_lock(self.keys, self.id, self.token, lock_ms=lock_ms)):
             self.lock_lost = True
             raise LockLost(self.id, command="extendLock")
 
     # --- children and parent --------------------------------------------------------------------------------
 
     def _get_children_values(self) -> Steps[dict[str, Any]]:
-        processed = yield read.get_children(self._keys, self.id)[0]
+        processed = yield read.get_children(self.keys, self.id)[0]
         return _values(processed)
 
     def _get_dependencies(self) -> Steps[Dependencies]:
-        processed, pending = read.get_children(self._keys, self.id)
-        ignored, failed = read.get_failed_children(self._keys, self.id)
+        processed, pending = read.get_children(self.keys, self.id)
+        ignored, failed = read.get_failed_children(self.keys, self.id)
         found = yield (processed, pending, ignored, failed)
         return Dependencies(
             processed=_values(found[0]), unprocessed=found[1], ignored=found[2], failed=found[3]
@@ -326,19 +327,19 @@ class JobFace(Generic[T]):
         parent_key = self.record.parent_key
         if parent_key is None:
             return False
-        removed: bool = yield manage.remove_child_dependency(self._keys, self.id, parent_key)
+        removed: bool = yield manage.remove_child_dependency(self.keys, self.id, parent_key)
         if removed:
             self._change(parent=None, parentKey=None)
         return removed
 
     def _remove_unprocessed_children(self) -> Steps[None]:
-        yield manage.remove_unprocessed_children(self._keys, self.id)
+        yield manage.remove_unprocessed_children(self.keys, self.id)
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def _failure(self, reason: str) -> Steps[JobFailed]:
         """The error for whoever waits for this job, with the stack traces if they are still there."""
-        (raw,) = yield read.get_fields(self._keys, self.id, ["stacktrace"])
+        (raw,) = yield read.get_fields(self.keys, self.id, ["stacktrace"])
         traces = JobRecord(self.id, {b"stacktrace": raw}).stacktrace if raw else []
         return JobFailed(self.id, reason, traces)
 

@@ -24,7 +24,7 @@ from toril.store import AsyncStore, ConnectionPolicy
 
 J = TypeVar("J")
 
-_DEFAULTS: Final = JobOptions()
+NO_OPTIONS: Final = JobOptions()
 # A family is walked no deeper: deeper ones are loops or mistakes.
 _DEEPEST: Final = 200
 
@@ -84,7 +84,7 @@ class FlowProducer:
         redis: Any = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
-        defaults: JobOptions = _DEFAULTS,
+        defaults: JobOptions = NO_OPTIONS,
         policy: ConnectionPolicy | None = None,
     ) -> None:
         self._store = AsyncStore(redis, policy=policy)

@@ -7,8 +7,20 @@ forked child gets its own. Jobs (`sync.Job`) speak to Redis directly.
 from __future__ import annotations
 
 from toril.jobs import BlockingJob as Job
+from toril.sync.envelopes import ListQueue, ListWorker, StreamQueue, StreamWorker
+from toril.sync.flow import FlowProducer
 from toril.sync.queue import Queue
 from toril.sync.queue_events import QueueEvents
 from toril.sync.worker import Worker
 
-__all__ = ["Job", "Queue", "QueueEvents", "Worker"]
+__all__ = [
+    "FlowProducer",
+    "Job",
+    "ListQueue",
+    "ListWorker",
+    "Queue",
+    "QueueEvents",
+    "StreamQueue",
+    "StreamWorker",
+    "Worker",
+]

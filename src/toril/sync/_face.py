@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from toril.contract.errors import Closed
 from toril.sync import _portal
@@ -13,13 +13,7 @@ from toril.sync import _portal
 V = TypeVar("V")
 
 
-class Closable(Protocol):
-    """What a face stands for."""
-
-    async def close(self) -> None: ...
-
-
-A = TypeVar("A", bound=Closable)
+A = TypeVar("A")
 
 
 class Face(Generic[A]):
@@ -56,17 +50,29 @@ class Face(Generic[A]):
 
     def close(self) -> None:
         """Closes the connections and ends the loop's thread, if nobody else uses it. May be called twice."""
-        inner = self._inner
+        self._after_fork()
         with self._lock:
             self._closed = True
             portal, self._portal = self._portal, None
         if portal is not None:
             try:
-                portal.call(inner.close)
+                portal.call(self._end)
             finally:
                 _portal.release(portal)
 
+    async def _begin(self) -> None:
+        """What entering does, in the loop."""
+
+    async def _end(self) -> None:
+        """What closing does, in the loop."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
+        try:
+            self._call(self._begin)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, Unpack, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 from toril.commands.read import Metrics
 from toril.contract.codec import PayloadCodec
@@ -86,13 +86,11 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
     def keys(self) -> QueueKeys:
         return self._inner.keys
 
-    def __enter__(self) -> Self:
-        try:
-            self.open()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    async def _begin(self) -> None:
+        await self._inner.open()
+
+    async def _end(self) -> None:
+        await self._inner.close()
 
     def open(self) -> None:
         """Connects and makes itself known. Entering does it, and so does the first call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 from toril.contract.errors import Closed
 from toril.contract.event import Event
@@ -66,13 +66,11 @@ class QueueEvents(Face[AsyncQueueEvents]):
         """Connects and fixes the place from which events count. Entering does it, too."""
         self._call(self._inner.open)
 
-    def __enter__(self) -> Self:
-        try:
-            self.open()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    async def _begin(self) -> None:
+        await self._inner.open()
+
+    async def _end(self) -> None:
+        await self._inner.close()
 
     def __iter__(self) -> Iterator[Event | Gap]:
         return self.follow()

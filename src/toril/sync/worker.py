@@ -7,61 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack
 
+from toril.contract.keys import QueueKeys
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.sync._face import Face
 from toril.worker import Worker as AsyncWorker
 from toril.worker import WorkerState
+from toril.worker._base import BaseWorker
 from toril.worker._callbacks import Callback, WorkerEvent
+from toril.worker._health import WorkerHealth
 from toril.worker._worker import JobHandler
 
-
-class _StoppedByClose(AsyncWorker):
-    """A worker that is closed by stopping it, as a face wants it."""
-
-    async def close(self) -> None:
-        await self.stop()
+W = TypeVar("W", bound=BaseWorker)
 
 
-class Worker(Face[_StoppedByClose]):
-    """Takes jobs of a queue and runs your handler on them, while this thread does something else, or waits.
+class WorkerFace(Face[W]):
+    """What the workers of all kinds share."""
 
-    with sync.Worker("emails", handle, concurrency=10) as worker:
-        worker.run_until_idle()
-    """
-
-    def __init__(
-        self,
-        name: str,
-        handler: JobHandler | Mapping[str, JobHandler],
-        *,
-        redis: Any = None,
-        prefix: str = "bull",
-        hash_tag: bool | None = None,
-        options: WorkerOptions | None = None,
-        **fields: Unpack[WorkerOptionsDict],
-    ) -> None:
-        super().__init__(
-            functools.partial(
-                _StoppedByClose,
-                name,
-                handler,
-                redis=redis,
-                prefix=prefix,
-                hash_tag=hash_tag,
-                options=options,
-                **fields,
-            )
-        )
+    def __init__(self, make: Callable[[], W]) -> None:
+        super().__init__(make)
         self._heard: dict[tuple[str, Callback], Callback] = {}
         self._running_in: asyncio.AbstractEventLoop | None = (
             None  # set while `run` runs in its caller's thread
         )
 
     def __repr__(self) -> str:
-        return f"sync.{self._inner!r}".replace("_StoppedByClose", "Worker")
+        return f"sync.{self._inner!r}"
 
     @property
     def id(self) -> str:
@@ -102,6 +75,14 @@ class Worker(Face[_StoppedByClose]):
     def is_paused(self) -> bool:
         """Whether this worker (not the queue) takes no jobs."""
         return self._inner.is_paused
+
+    def health(self) -> WorkerHealth:
+        """How the worker is, for those who decide whether it gets work or is started again."""
+
+        async def look() -> WorkerHealth:
+            return self._inner.health()
+
+        return self._call(look)
 
     def start(self) -> None:
         """Connects and begins to take jobs. May be called twice."""
@@ -173,13 +154,46 @@ class Worker(Face[_StoppedByClose]):
         if threaded is not None:
             self._inner.off(event, threaded)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    async def _begin(self) -> None:
+        await self._inner.start()
+
+    async def _end(self) -> None:
+        await self._inner.stop()
+
+
+class Worker(WorkerFace[AsyncWorker]):
+    """Takes jobs of a queue and runs your handler on them, while this thread does something else, or waits.
+
+    with sync.Worker("emails", handle, concurrency=10) as worker:
+        worker.run_until_idle()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: JobHandler | Mapping[str, JobHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        make = functools.partial(
+            AsyncWorker,
+            name,
+            handler,
+            redis=redis,
+            prefix=prefix,
+            hash_tag=hash_tag,
+            options=options,
+            **fields,
+        )
+        super().__init__(make)
+
+    @property
+    def keys(self) -> QueueKeys:
+        return self._inner.keys
 
 
 def in_thread(callback: Callback) -> Callback:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
-from toril import events, producer, sync, worker
+from toril import Envelope, FlowNode, events, producer, sync, worker
 from toril.contract.errors import Closed, InvalidOption, JobFailed, PermanentError, TorilError
 from toril.contract.event import Event
 
@@ -32,12 +32,17 @@ def queue(valkey_url: str, prefix: str) -> Iterator[sync.Queue]:
         (sync.Queue, producer.Queue),
         (sync.Worker, worker.Worker),
         (sync.QueueEvents, events.QueueEvents),
+        (sync.FlowProducer, producer.FlowProducer),
+        (sync.ListQueue, producer.ListQueue),
+        (sync.ListWorker, worker.ListWorker),
+        (sync.StreamQueue, producer.StreamQueue),
+        (sync.StreamWorker, worker.StreamWorker),
     ],
 )
 def test_a_face_has_the_names_and_parameters_of_its_original(face: type, original: type) -> None:
-    public = {name for name in dir(original) if not name.startswith("_")} - {"policy", "payload", "options"}
+    public = {name for name in dir(original) if not name.startswith("_")} - {"policy", "kind", "add_span"}
     assert public <= set(dir(face))
-    for name in public:
+    for name in {*public, *(() if original is producer.Queue else ("__init__",))}:
         ours, theirs = getattr(face, name), getattr(original, name)
         if inspect.isfunction(theirs):
             assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
@@ -240,3 +245,40 @@ def test_an_interrupted_caller_leaves_nothing_behind(queue: sync.Queue, server: 
     )
     assert out.stdout.strip() == "interrupted", out.stderr
     assert time.monotonic() - begun < 15
+
+
+def test_a_flow_is_added_and_found_from_plain_code(valkey_url: str, prefix: str) -> None:
+    with sync.FlowProducer(redis=valkey_url, prefix=prefix) as flows:
+        flow = flows.add(FlowNode("parent", queue="a", children=[FlowNode("child", queue="b", data={"n": 1})]))
+        assert flow.job.get_state() == "waiting-children"
+        assert flow.children[0].job.data == {"n": 1}
+        found = flows.get_flow(flow.job.id, "a")
+        assert found is not None
+        assert [job.id for job in found.walk()] == [job.id for job in flow.walk()]
+        assert flows.get_flow("nobody", "a") is None
+        assert len(flows.add_bulk([FlowNode("alone", queue="a")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("queue_kind", "worker_kind"), [(sync.ListQueue, sync.ListWorker), (sync.StreamQueue, sync.StreamWorker)]
+)
+def test_list_and_stream_queues_work_from_plain_code(
+    queue_kind: Any, worker_kind: Any, valkey_url: str, prefix: str
+) -> None:
+    def handle(envelope: Envelope) -> str:
+        if envelope.task_type == "bad":
+            raise PermanentError("broken")
+        return "done"
+
+    with queue_kind("jobs.generic", redis=valkey_url, prefix=prefix) as jobs:
+        good = jobs.add("good", {"n": 1})
+        jobs.add_bulk([("bad", {}), ("bad", {})])
+        assert jobs.pending() == 3
+        with worker_kind("jobs.generic", handle, redis=valkey_url, prefix=prefix, keep_results=60) as running:
+            running.run_until_idle()
+        assert jobs.counts().dead == 2
+        assert jobs.result(good.job_id) == "done"
+        assert [letter.envelope.task_type for letter in jobs.dead_letters()] == ["bad", "bad"]
+        assert jobs.replay(limit=1) == 1
+        assert jobs.purge() == 1
+        jobs.obliterate()

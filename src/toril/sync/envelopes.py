@@ -1,0 +1,274 @@
+"""List and stream queues and their workers for code without an event loop: the same names, blocking."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+from toril.commands.stream_work import StreamCounts
+from toril.contract.duration import Duration
+from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
+from toril.contract.keys import ListKeys, StreamKeys
+from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.producer import ListQueue as AsyncListQueue
+from toril.producer import StreamQueue as AsyncStreamQueue
+from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
+from toril.queues.dead_letters import LetterFilter
+from toril.sync._face import Face
+from toril.sync.worker import WorkerFace
+from toril.telemetry.hooks import MetricsCollector
+from toril.worker import ListWorker as AsyncListWorker
+from toril.worker import StreamWorker as AsyncStreamWorker
+from toril.worker._envelope_workers import EnvelopeHandler
+
+Q = TypeVar("Q", bound=EnvelopeQueue)
+
+
+class _EnvelopeFace(Face[Q]):
+    """What the queues of both kinds share."""
+
+    def __repr__(self) -> str:
+        return f"sync.{self._inner!r}"
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def add(
+        self,
+        task_type: str | Envelope,
+        payload: Any = None,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        job_id: str | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        correlation_id: str | None = None,
+        user_id: str | None = None,
+        source: str | None = None,
+    ) -> Envelope:
+        """Adds one job, to run now, after `delay`, or at `run_at`; the envelope as it was sent."""
+        return self._call(
+            self._inner.add,
+            task_type,
+            payload,
+            delay=delay,
+            run_at=run_at,
+            job_id=job_id,
+            max_attempts=max_attempts,
+            correlation_id=correlation_id,
+            user_id=user_id,
+            source=source,
+        )
+
+    def add_bulk(
+        self,
+        jobs: Iterable[NewEnvelope],
+        *,
+        delay: Duration | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    ) -> list[Envelope]:
+        """Adds many jobs in order: `(task_type, payload)` pairs or envelopes. All are checked before one is sent."""
+        return self._call(self._inner.add_bulk, jobs, delay=delay, max_attempts=max_attempts)
+
+    def counts(self) -> EnvelopeCounts:
+        """Where the jobs are."""
+        return self._call(self._inner.counts)
+
+    def pending(self) -> int:
+        """How many jobs are still to be done: waiting, in a worker's hand, or scheduled."""
+        return self._call(self._inner.pending)
+
+    def totals(self) -> Mapping[str, int]:
+        """How many jobs ever completed, were retried, died, stalled, were replayed or purged."""
+        return self._call(self._inner.totals)
+
+    def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
+        """The jobs that wait for their time, soonest first, and when they are due."""
+        return self._call(self._inner.scheduled, limit)
+
+    def result(self, job_id: str) -> Any:
+        """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
+        return self._call(self._inner.result, job_id)
+
+    def dead_letters(self, where: LetterFilter | None = None) -> Iterator[DeadLetter]:
+        """The dead letters, oldest first."""
+        letters = self._inner.dead_letters(where)
+        while True:
+            try:
+                letter = self._call(letters.__anext__)
+            except StopAsyncIteration:
+                return
+            yield letter
+
+    def dead_letter(self, entry_id: str) -> DeadLetter | None:
+        """One dead letter by its entry id."""
+        return self._call(self._inner.dead_letter, entry_id)
+
+    def replay(
+        self, where: LetterFilter | str | None = None, *, rate: float | None = None, limit: int | None = None
+    ) -> int:
+        """Gives dead jobs another life, with all their attempts; how many."""
+        return self._call(self._inner.replay, where, rate=rate, limit=limit)
+
+    def purge(self, where: LetterFilter | str | None = None, *, limit: int | None = None) -> int:
+        """Removes dead letters for good; how many."""
+        return self._call(self._inner.purge, where, limit=limit)
+
+    def export(self, path: str | Path, where: LetterFilter | None = None) -> int:
+        """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
+        return self._call(self._inner.export, path, where)
+
+    def obliterate(self) -> None:
+        """Removes everything: jobs, scheduled jobs, dead letters and totals."""
+        self._call(self._inner.obliterate)
+
+    async def _end(self) -> None:
+        await self._inner.close()
+
+
+class ListQueue(_EnvelopeFace[AsyncListQueue]):
+    """A queue in a list, from plain code."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        source: str = "toril",
+        payload: Any = None,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        make = functools.partial(
+            AsyncListQueue,
+            name,
+            redis=redis,
+            prefix=prefix,
+            env=env,
+            hash_tag=hash_tag,
+            source=source,
+            payload=payload,
+            metrics=metrics,
+        )
+        super().__init__(make)
+
+    @property
+    def keys(self) -> ListKeys:
+        return self._inner.keys
+
+
+class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
+    """A queue in a stream, from plain code."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        group: str = "",
+        source: str = "toril",
+        payload: Any = None,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        make = functools.partial(
+            AsyncStreamQueue,
+            name,
+            redis=redis,
+            prefix=prefix,
+            env=env,
+            hash_tag=hash_tag,
+            group=group,
+            source=source,
+            payload=payload,
+            metrics=metrics,
+        )
+        super().__init__(make)
+
+    @property
+    def keys(self) -> StreamKeys:
+        return self._inner.keys
+
+    def figures(self) -> StreamCounts:
+        """Lag, pending entries and consumers of the group, as the server counts them."""
+        return self._call(self._inner.figures)
+
+
+class ListWorker(WorkerFace[AsyncListWorker]):
+    """Takes jobs of a list queue: at most once, or at least once with `reliable=True`."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        reliable: bool = False,
+        keep_results: Duration | None = None,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        make = functools.partial(
+            AsyncListWorker,
+            name,
+            handler,
+            redis=redis,
+            prefix=prefix,
+            env=env,
+            hash_tag=hash_tag,
+            reliable=reliable,
+            keep_results=keep_results,
+            options=options,
+            **fields,
+        )
+        super().__init__(make)
+
+
+class StreamWorker(WorkerFace[AsyncStreamWorker]):
+    """Takes jobs of a stream queue as a consumer of its group: at least once."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
+        *,
+        redis: Any = None,
+        prefix: str = "msaas",
+        env: str = "prod",
+        hash_tag: bool | None = None,
+        group: str = "",
+        claim_idle: Duration = 300.0,
+        consumer_idle: Duration = 3600.0,
+        keep: int | None = 10_000,
+        keep_results: Duration | None = None,
+        options: WorkerOptions | None = None,
+        **fields: Unpack[WorkerOptionsDict],
+    ) -> None:
+        make = functools.partial(
+            AsyncStreamWorker,
+            name,
+            handler,
+            redis=redis,
+            prefix=prefix,
+            env=env,
+            hash_tag=hash_tag,
+            group=group,
+            claim_idle=claim_idle,
+            consumer_idle=consumer_idle,
+            keep=keep,
+            keep_results=keep_results,
+            options=options,
+            **fields,
+        )
+        super().__init__(make)

@@ -1,0 +1,76 @@
+"""`FlowProducer` for code without an event loop: the same names, blocking."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from toril.contract.options import JobOptions
+from toril.jobs import BlockingDesk, BlockingJob
+from toril.jobs import Job as AsyncJob
+from toril.producer import FlowNode, JobNode
+from toril.producer import FlowProducer as AsyncFlowProducer
+from toril.producer.flow import NO_OPTIONS
+from toril.store import BlockingStore, ConnectionPolicy
+from toril.sync._face import Face
+
+
+class FlowProducer(Face[AsyncFlowProducer]):
+    """Adds families of jobs, where a parent runs when its children are done."""
+
+    def __init__(
+        self,
+        *,
+        redis: Any = None,
+        prefix: str = "bull",
+        hash_tag: bool | None = None,
+        defaults: JobOptions = NO_OPTIONS,
+        policy: ConnectionPolicy | None = None,
+    ) -> None:
+        super().__init__(
+            functools.partial(
+                AsyncFlowProducer,
+                redis=redis,
+                prefix=prefix,
+                hash_tag=hash_tag,
+                defaults=defaults,
+                policy=policy,
+            )
+        )
+        self._store = BlockingStore(redis, policy=policy)
+
+    def add(self, flow: FlowNode) -> JobNode[BlockingJob[Any]]:
+        """Adds a job and all its children, and theirs, in one step."""
+        return self._blocking(self._call(self._inner.add, flow))
+
+    def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[BlockingJob[Any]]]:
+        """Adds several flows, all checked before the first is sent; on a cluster one step for each hash tag."""
+        return [self._blocking(node) for node in self._call(self._inner.add_bulk, flows)]
+
+    def get_flow(
+        self,
+        job_id: str,
+        queue: str,
+        *,
+        prefix: str | None = None,
+        depth: int = 10,
+        max_children: int = 20,
+    ) -> JobNode[BlockingJob[Any]] | None:
+        """A job with its children, down to `depth` and at most `max_children` of each kind for each job."""
+        found = self._call(
+            self._inner.get_flow, job_id, queue, prefix=prefix, depth=depth, max_children=max_children
+        )
+        return None if found is None else self._blocking(found)
+
+    def close(self) -> None:
+        """Closes the connections. May be called twice."""
+        super().close()
+        self._store.close()
+
+    async def _end(self) -> None:
+        await self._inner.close()
+
+    def _blocking(self, node: JobNode[AsyncJob[Any]]) -> JobNode[BlockingJob[Any]]:
+        job: BlockingJob[Any] = BlockingJob(node.job.record, BlockingDesk(self._store, node.job.keys))
+        return JobNode(job, [self._blocking(child) for child in node.children])
