@@ -21,7 +21,7 @@ from toril.contract.backoff import Backoff, BackoffFunction
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, OptionWarning
 from toril.contract.keys import check_text
-from toril.telemetry.hooks import MetricsCollector
+from toril.telemetry.hooks import MetricsCollector, Tracer
 
 if TYPE_CHECKING:
     from toril.contract._defaults import OptionalSeconds, Seconds
@@ -90,6 +90,7 @@ class WorkerOptions:
     max_process_memory: int | None = default(None)  # … or above so many bytes
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
     metrics: MetricsCollector | None = default(None)
+    tracer: Tracer | None = default(None)  # spans around handlers, in the trace of whoever added the job
     logger: Logger | None = default(None)
     log_payloads: bool = default(False)  # payloads and results in log lines: never unless asked
     payload: Any = default(None)  # model or JSON schema of the data
@@ -210,6 +211,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     max_process_memory: int | None
     drain_delay: Duration
     metrics: MetricsCollector | None
+    tracer: Tracer | None
     logger: Logger | None
     log_payloads: bool
     payload: Any

@@ -1,14 +1,17 @@
-"""What the core reports while it works: one small protocol, and a collector that does nothing.
+"""What the core reports while it works: a protocol for figures, one for traces, and a collector of nothing.
 
-Guarantee: a leaf. It imports nothing of toril, costs one empty call where no collector is set, and none of its
-methods may block or raise; the core does not guard against a collector that does.
+Guarantee: a leaf. It imports nothing of toril, costs one empty call where no collector is set and one comparison where
+no tracer is, and none of its methods may block or raise; the core does not guard against one that does.
 
-Durations are seconds. `queue` is the queue's name without prefix. Only `set_active_workers` names a worker, so
-that the number of time series does not grow with every restart.
+Durations are seconds. `queue` is the queue's name without prefix, `list:NAME` or `stream:NAME` for the other kinds.
+Only `set_active_workers` names a worker, so that the number of time series does not grow with every restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 JobStatus: TypeAlias = Literal["completed", "failed", "retried"]
@@ -84,3 +87,42 @@ class NoMetrics:
 
 
 NO_METRICS: MetricsCollector = NoMetrics()
+
+
+# --- traces -------------------------------------------------------------------------------------------------
+
+
+class AddingSpan(Protocol):
+    """What a tracer knows of jobs that are being added."""
+
+    @property
+    def carrier(self) -> str | None:
+        """The trace context as a JSON string, to travel with the jobs; None: there is nothing to hand on."""
+
+    def added(self, job_ids: Sequence[str]) -> None:
+        """The jobs are in the queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An attempt at a job, as a tracer sees it."""
+
+    queue: str
+    worker_id: str
+    job_id: str
+    name: str
+    attempts_made: int
+    carrier: str | None  # the context that came with the job
+
+
+@runtime_checkable
+class Tracer(Protocol):
+    """Opens spans around what the core does. A block that raises has failed, and its span says so."""
+
+    def adding(
+        self, queue: str, names: Sequence[str], *, bulk: bool = False
+    ) -> AbstractContextManager[AddingSpan]:
+        """While jobs are being added."""
+
+    def processing(self, work: Work) -> AbstractContextManager[None]:
+        """While a handler runs; inside, the job's span is the current one."""
