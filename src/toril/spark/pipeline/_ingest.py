@@ -14,7 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from toril.spark.pipeline._staging import frame_of, write_file
 from toril.spark.sources._events import gap_table, read_stretch
 from toril.spark.sources._options import SourceOptions
 from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
-from toril.spark.sources._readers import EventStreamReader, Task, open_store, pack
+from toril.spark.sources._readers import EventStreamReader, open_store, pack, parts_of
 
 TABLE: Final = "bronze/events"
 _SEQ_BITS: Final = 20  # a million events in one millisecond is more than a server can add
@@ -180,7 +180,7 @@ class IngestReader(EventStreamReader):
         stretches: list[tuple[Stretch, Stretch, int]] = []
         tables: list[pa.Table] = []
         with open_store(self.options.url) as store:
-            for whole, part, _ in cast("Task", partition).parts:
+            for whole, part, _ in parts_of(partition):
                 pages = list(read_stretch(store, part))
                 stretches.append((whole, part, sum(page.num_rows for page in pages)))
                 tables += pages

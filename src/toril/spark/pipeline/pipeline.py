@@ -7,8 +7,9 @@ on where the tables end, without doubling or missing a row.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from toril.spark.pipeline._reports import ReportCollector
     from toril.spark.transforms.alerts import Rule
+    from toril.store import BlockingStore
 
 _FILLS: Final = ("all", "failed", "none")
 
@@ -77,6 +80,9 @@ class Pipeline:
         self.lake = Lake(self.options.lake, self.options.storage_options)
         self._given = spark
         self._session: SparkSession | None = None
+        self._collector: ReportCollector | None = None
+        self._stopping = threading.Event()
+        self._is_ingesting = False
 
     @property
     def spark(self) -> SparkSession:
@@ -91,16 +97,20 @@ class Pipeline:
 
     def run_once(self) -> Summary:
         """Everything that is in Redis now, through to gold."""
+        return self._timed(self._steps())
+
+    def _timed(self, named: Sequence[tuple[str, Callable[[], int]]]) -> Summary:
         began = time.monotonic()
         steps: dict[str, float] = {}
         events = 0
-        for name, step in self._steps():
+        for name, step in named:
             started = time.monotonic()
-            events += step()
+            done = step()
+            events += done if name == "silver" else 0
             steps[name] = round(time.monotonic() - started, 3)
         return Summary(events=events, seconds=time.monotonic() - began, steps=steps)
 
-    def _steps(self) -> list[tuple[str, Any]]:
+    def _steps(self) -> list[tuple[str, Callable[[], int]]]:
         return [
             ("ingest", self.ingest),
             ("silver", self.refine),
@@ -146,7 +156,7 @@ class Pipeline:
         return {**options, "url": self.options.redis} if self.options.redis else options
 
     def refine(self) -> int:
-        """Bronze to silver."""
+        """Bronze to silver; the result is the number of events."""
         from toril.spark.pipeline._silver import SilverRefiner
 
         return SilverRefiner(self.spark, self.lake, self._filler()).run()
@@ -167,15 +177,112 @@ class Pipeline:
         return 0
 
     def reconcile(self) -> int:
-        """Fills gaps from job hashes."""
-        return 0
+        """Fills gaps from job hashes; the result is the number of jobs whose end was hidden."""
+        from toril.spark.pipeline._reconcile import Reconciler
+
+        return Reconciler(self.spark, self.lake, self._read_jobs, self._catch_up).run()
+
+    def _read_jobs(self, queues: list[str]) -> Any:
+        reader = self.spark.read.format("toril").option("table", "jobs").option("queues", ",".join(queues))
+        reader = reader.option("prefix", self.options.prefix).option("missing", "ignore")
+        return (reader.option("url", self.options.redis) if self.options.redis else reader).load()
+
+    def _catch_up(self) -> None:
+        if not self._is_ingesting:
+            self.ingest()
+        else:
+            self._await_ingest()
+        self.refine()
+
+    def _await_ingest(self) -> None:
+        """Waits until the running ingest has committed everything that is in Redis now."""
+        from toril.spark.sources._positions import look
+        from toril.spark.sources._readers import stream_keys
+
+        with self._connect() as store:
+            states = look(store, stream_keys(self._directory().queues(store)))
+        goals = {queue: state.added for queue, state in states.items()}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            if all(self._has_read(queue, goal) for queue, goal in goals.items()):
+                return
+            self._stopping.wait(self.options.interval)
+
+    def _has_read(self, queue: str, goal: int | None) -> bool:
+        from toril.spark.pipeline._ingest import TABLE, committed_position
+
+        read = committed_position(self.lake.ensure(TABLE), queue).n
+        return goal is None or (read is not None and read >= goal)
 
     def collect_reports(self) -> int:
         """Worker reports, to bronze."""
+        if self._collector is None:
+            from toril.spark.pipeline._reports import ReportCollector
+
+            self._collector = ReportCollector(self.lake, self._directory(), self._connect)
+        self._collector.run()
         return 0
+
+    def maintain(self) -> Any:
+        """Compacts and vacuums the tables."""
+        from toril.spark.pipeline._maintain import Maintainer
+
+        return Maintainer(self.lake, self.options.keep_files_hours).run()
+
+    def up(
+        self, stop: threading.Event | None = None, on_progress: Callable[[Any], object] | None = None
+    ) -> None:
+        """Runs until `stop` is set: ingest without pause, the other steps at their intervals, restarts on errors."""
+        from toril.spark.pipeline._supervisor import Step, Supervisor
+
+        self._stopping = stop or threading.Event()
+        steps = [
+            Step("refine", self.options.refine_every, self._refine_and_count),
+            Step("reports", self.options.report_every, self.collect_reports),
+            Step("figures", self.options.figures_every, self.gold),
+            Step("reconcile", self.options.reconcile_every, self.reconcile),
+            Step("maintain", self.options.maintain_every, self.maintain),
+        ]
+        self._is_ingesting = True
+        try:
+            Supervisor(self, steps, self._stopping, on_progress or (lambda _: None)).run()
+        finally:
+            self._is_ingesting = False
+
+    def _refine_and_count(self) -> None:
+        if self.refine():
+            self.gold(("queue_minute",))
+
+    def replay(self) -> Summary:
+        """Builds silver and gold anew from bronze, as after a change of the rules; bronze is never touched."""
+        from toril.lake._storage import file_system
+
+        for layer in ("silver", "gold"):
+            system, root = file_system(f"{self.lake.url}/{layer}", self.lake.storage_options)
+            system.create_dir(root, recursive=True)
+            system.delete_dir_contents(root)
+        self.lake = Lake(self.options.lake, self.options.storage_options)
+        return self._timed([("silver", self.refine), ("reconcile", self.reconcile), ("gold", self.gold)])
 
     # --- reading ---------------------------------------------------------------------------------------------
 
     def query(self, sql: str) -> pa.Table:
         """SQL over the tables, without Spark."""
         return self.lake.query(sql)
+
+    def status(self) -> Any:
+        """How the tables stand, and how far behind the queues they are; needs no Spark."""
+        from toril.spark.pipeline._status import status
+
+        return status(self.lake, self._directory(), self._connect)
+
+    def _directory(self) -> Any:
+        from toril.spark.sources._discovery import Directory
+        from toril.spark.sources._options import SourceOptions
+
+        return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
+
+    def _connect(self) -> BlockingStore:
+        from toril.store import BlockingStore
+
+        return BlockingStore(self.options.redis)

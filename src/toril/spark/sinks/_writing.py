@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from toril.commands.enqueue import Admission, Reject, Row, Wait, enqueue_once
 from toril.commands.envelopes import EnvelopeToAdd
+from toril.commands.manage import set_meta
 from toril.contract.errors import StoreOutOfMemory, TorilError
+from toril.contract.keys import QueueKeys
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sinks._rows import RowReader
 from toril.store import BlockingStore
@@ -22,6 +24,7 @@ from toril.store import BlockingStore
 # One call may carry large rows: this many bytes at most hold the server for some tens of milliseconds.
 _MOST_BYTES = 4 * 1024 * 1024
 _SAMPLES = 5
+QUEUE_VERSION = "bullmq:5.62.0"  # whose wire the scripts speak
 
 
 class QueueStaysFull(TorilError):
@@ -87,6 +90,10 @@ class Sender:
 
     def send(self, queue: str, rows: list[Row]) -> None:
         keys = self.options.keys(queue, cluster=self.store.is_cluster)
+        if queue not in self.tally.queues and isinstance(keys, QueueKeys):
+            self.store.run_many(
+                set_meta(keys, version=QUEUE_VERSION)
+            )  # as every producer does: Node looks for it
         command = enqueue_once(keys, rows, self.admission)
         deadline = time.monotonic() + self.options.wait_timeout
         while isinstance(answer := self.store.run(command), Wait):

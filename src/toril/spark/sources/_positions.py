@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toril.commands.streams import WALK_PAGE, StreamState, stream_state, walk
+from toril.commands.streams import WALK_PAGE, StreamState, entries, stream_state, walk
 from toril.contract.errors import InvalidOption, StoreError, TorilError
 from toril.store import BlockingStore
 
@@ -65,13 +65,18 @@ class Stretch:
 
 def stretch(queue: str, key: str, start: Position, end: Position) -> Stretch | None:
     """The events between two positions; None when there are none."""
-    if start == end:
+    if start == end or _not_there_yet(start, end):
         return None
     backwards = id_parts(end.id) < id_parts(start.id)
     fewer = start.n is not None and end.n is not None and end.n < start.n
     if backwards or fewer:
         return Stretch(queue=queue, key=key, start=ORIGIN, end=end, recreated=True)
     return Stretch(queue=queue, key=key, start=start, end=end)
+
+
+def _not_there_yet(start: Position, end: Position) -> bool:
+    """Reading begins at a moment that the stream has not reached: such a start has a time and no count."""
+    return start.n is None and end.n is not None and id_parts(end.id) <= id_parts(start.id)
 
 
 def look(store: BlockingStore, streams: Mapping[str, str]) -> dict[str, StreamState]:
@@ -139,7 +144,10 @@ def plan_end(
     ends = {queue: targets.get(queue) or end_of(state) for queue, state in states.items()}
     if limit is not None:
         ends.update(_limited(store, streams, start, states, ends, limit))
-    return {**start, **ends}
+    return {
+        **start,
+        **{queue: end for queue, end in ends.items() if not _not_there_yet(start.get(queue, ORIGIN), end)},
+    }
 
 
 def _limited(
@@ -168,8 +176,16 @@ def _wanted(start: Position, state: StreamState, end: Position) -> int:
 def _reach(store: BlockingStore, key: str, start: Position, end: Position, share: int) -> Position:
     begun_anew = stretch("", key, start, end)
     origin = ORIGIN if begun_anew is not None and begun_anew.recreated else start
-    reached = advance(store, key, origin, share)
+    reached = _whole_step(store, key, advance(store, key, origin, share))
     return end if id_parts(reached.id) >= id_parts(end.id) else reached
+
+
+def _whole_step(store: BlockingStore, key: str, position: Position) -> Position:
+    """A sweep says `waiting` and `stalled` of a job in one step: a batch that ended between them would tell a retry."""
+    following = store.run(entries(key, position.id, "+", 1))
+    if not following or following[0][1][:2] != [b"event", b"stalled"]:
+        return position
+    return Position(following[0][0].decode(), None if position.n is None else position.n + 1)
 
 
 def split_exactly(store: BlockingStore, one: Stretch, rows: int) -> list[Stretch]:

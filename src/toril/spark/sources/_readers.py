@@ -7,7 +7,7 @@ each task opens its own connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -61,11 +61,16 @@ class Task(InputPartition):
         self.parts = list(parts)
 
 
+def parts_of(task: InputPartition) -> list[Any]:
+    """What a task reads; Spark makes an empty task of its own when there is nothing."""
+    return task.parts if isinstance(task, Task) else []
+
+
 def read_task(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a task, as Arrow batches in exactly the schema that Spark expects."""
     expected = to_arrow_schema(schema, timezone="UTC")
     with open_store(options.url) as store:
-        for part in cast("Task", task).parts:
+        for part in parts_of(task):
             for table in _read_part(store, part, options):
                 yield from table.select(expected.names).cast(expected).to_batches()
 

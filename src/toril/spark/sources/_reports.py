@@ -19,34 +19,43 @@ from toril.lake.tables import WORKER_REPORTS
 from toril.spark.sources._columns import whole_number
 from toril.store import BlockingStore
 
-_COUNTS: Final = (
-    "in_hand",
-    "heartbeats_ok",
-    "heartbeats_failed",
-    "sweeps_done",
-    "sweeps_skipped",
-    "memory_bytes",
-)
+# Column → the name in a worker's report.
+_COUNTS: Final = {
+    "in_hand": "jobs",
+    "heartbeats_ok": "heartbeats_ok",
+    "heartbeats_failed": "heartbeats_failed",
+    "sweeps_done": "sweeps_done",
+    "sweeps_skipped": "sweeps_skipped",
+    "memory_bytes": "memory",
+}
 
 
 def read_reports(store: BlockingStore, queue: str, keys: QueueKeys) -> Iterator[pa.Table]:
     """One row per worker that reported lately."""
-    flat = store.run(plain(list, "HGETALL", keys.toril("workers")))
-    rows = [_row(queue, name, text) for name, text in zip(flat[::2], flat[1::2], strict=True)]
+    names = store.run(plain(list, "ZRANGE", keys.toril("workers"), 0, -1))
+    words = [name.decode(errors="replace") for name in names]
+    texts = store.run_many([plain(bytes_or_none, "GET", keys.toril(f"worker:{name}")) for name in words])
+    rows = [
+        _row(queue, name, text) for name, text in zip(words, texts, strict=True) if isinstance(text, bytes)
+    ]
     if rows:
         yield pa.Table.from_pylist(rows, schema=WORKER_REPORTS.schema)
 
 
-def _row(queue: str, name: bytes, text: bytes) -> dict[str, Any]:
+def bytes_or_none(reply: bytes | None) -> bytes | None:
+    return reply
+
+
+def _row(queue: str, name: str, text: bytes) -> dict[str, Any]:
     report = _object(text)
-    at = whole_number(report.get("ts"))
-    known = {"ts", *_COUNTS}
+    at = whole_number(report.get("at"))
+    known = {"at", "worker", *_COUNTS.values()}
     extra = {key: value for key, value in report.items() if key not in known}
     return {
         "queue": queue,
-        "worker": name.decode(errors="replace"),
+        "worker": name,
         "ts": datetime.fromtimestamp(at / 1000, UTC) if at is not None else None,
-        **{field: whole_number(report.get(field)) for field in _COUNTS},
+        **{column: whole_number(report.get(field)) for column, field in _COUNTS.items()},
         "extra": json.dumps(extra) if extra else None,
         "snapshot_at": datetime.now(UTC),
     }

@@ -1,0 +1,48 @@
+"""What the ingest query says of itself, through Spark's own listener.
+
+Guarantee: listening never disturbs the query: what is heard is kept in one small value and nothing else happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+
+@dataclass(slots=True)
+class Heard:
+    """The last word of the query."""
+
+    batches: int = 0
+    last_batch: int = -1
+    last_seconds: float = 0.0
+    terminated: int = 0
+    error: str | None = None
+
+
+class IngestListener(StreamingQueryListener):
+    """Listens to the queries of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heard = Heard()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 — Spark's names
+        """Nothing to note."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        if progress.name == self.name:
+            self.heard.batches += 1
+            self.heard.last_batch = progress.batchId
+            self.heard.last_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing to note."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.heard.terminated += 1
+        if event.exception:
+            self.heard.error = str(event.exception).partition("\n")[0]

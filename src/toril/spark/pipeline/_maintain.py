@@ -1,0 +1,48 @@
+"""Maintain: few large files instead of many small ones, and none that nobody needs.
+
+Guarantee: readers notice nothing; a file goes only when it has been out of use for the time that was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from toril.lake import TABLES, Lake
+
+_MANY_FILES: Final = 20  # below that, compacting costs more than it brings
+_LARGE_BYTES: Final = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintained:
+    """What was done to one table."""
+
+    table: str
+    compacted: int  # files that were put together
+    removed: int  # files that were deleted
+
+
+@dataclass(slots=True)
+class Maintainer:
+    """Looks after all tables of a lake."""
+
+    lake: Lake
+    keep_hours: float
+
+    def run(self) -> list[Maintained]:
+        existing = set(self.lake.tables())
+        return [self._maintain(name) for name in TABLES if name in existing]
+
+    def _maintain(self, name: str) -> Maintained:
+        log = self.lake.table(name)
+        compacted = 0
+        if len(log.files()) >= _MANY_FILES:
+            metrics = log.delta.optimize.compact(target_size=_LARGE_BYTES)
+            compacted = int(metrics.get("numFilesRemoved", 0))
+        removed = log.delta.vacuum(
+            retention_hours=int(self.keep_hours), enforce_retention_duration=False, dry_run=False
+        )
+        log.delta.create_checkpoint()
+        log.refresh()
+        return Maintained(table=name, compacted=compacted, removed=len(removed))

@@ -1,0 +1,125 @@
+"""How a pipeline stands, told by its tables: any process may ask, also while another one writes.
+
+Guarantee: every figure is read, none is remembered; a server that does not answer leaves its part empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from toril.contract.errors import StoreError
+from toril.contract.keys import QueueKeys
+from toril.lake import Lake, TableMissing
+from toril.lake._log import TableLog
+from toril.spark.sources._discovery import Directory
+from toril.spark.sources._positions import look
+from toril.store import BlockingStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """One table: its size and its last change."""
+
+    table: str
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    changed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """One queue: how many events the table has yet to read."""
+
+    queue: str
+    added: int | None
+    read: int | None
+
+    @property
+    def behind(self) -> int | None:
+        return None if self.added is None or self.read is None else self.added - self.read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The pipeline as a whole."""
+
+    lake: str
+    tables: list[TableStatus]
+    queues: list[QueueStatus] = field(default_factory=list)
+    silver_behind: int = 0  # commits of bronze that silver has yet to refine
+    lost: int = 0  # events that were trimmed before they could be read
+    alerts: int = 0
+    problem: str | None = None  # why the queues are not listed
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "queues": [{**asdict(one), "behind": one.behind} for one in self.queues]}
+
+
+def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingStore]) -> Status:
+    """The state of the tables, and of the queues if the server answers."""
+    tables = [_table_status(lake.table(name)) for name in lake.tables()]
+    try:
+        queues, problem = _queue_status(lake, directory, connect), None
+    except StoreError as error:
+        queues, problem = [], str(error)
+    return Status(
+        lake=lake.url,
+        tables=tables,
+        queues=queues,
+        silver_behind=_behind(lake),
+        lost=int(_one(lake, "select coalesce(sum(lost), 0) from silver.gaps")),
+        alerts=int(_one(lake, "select count(*) from gold.alerts")),
+        problem=problem,
+    )
+
+
+def _table_status(log: TableLog) -> TableStatus:
+    files = log.files()
+    history = log.delta.history(1)
+    at = history[0].get("timestamp") if history else None
+    return TableStatus(
+        table=log.spec.name,
+        version=log.version,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        changed_at=datetime.fromtimestamp(at / 1000, UTC) if at else None,
+    )
+
+
+def _queue_status(
+    lake: Lake, directory: Directory, connect: Callable[[], BlockingStore]
+) -> list[QueueStatus]:
+    from toril.spark.pipeline._ingest import TABLE, committed_position
+
+    with connect() as store:
+        found = directory.queues(store)
+        states = look(
+            store, {queue: keys.events for queue, keys in found.items() if isinstance(keys, QueueKeys)}
+        )
+    try:
+        log = lake.table(TABLE)
+    except TableMissing:
+        return [QueueStatus(queue=queue, added=state.added, read=0) for queue, state in states.items()]
+    return [
+        QueueStatus(queue=queue, added=state.added, read=committed_position(log, queue).n)
+        for queue, state in states.items()
+    ]
+
+
+def _behind(lake: Lake) -> int:
+    try:
+        bronze, jobs = lake.table("bronze/events"), lake.table("silver/jobs")
+    except TableMissing:
+        return 0
+    return max(0, bronze.version - max(jobs.committed("toril.refine"), 0))
+
+
+def _one(lake: Lake, sql: str) -> Any:
+    return lake.query(sql).column(0)[0].as_py()

@@ -1,0 +1,353 @@
+"""The whole way: queues, bronze, silver, gold; once, again, and after losing what can be lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
+from toril.spark.pipeline import Pipeline, PipelineOptions
+
+
+def counts(pipeline, sql):
+    return {row["k"]: row["n"] for row in pipeline.query(sql).to_pylist()}
+
+
+def outcomes(pipeline):
+    return counts(pipeline, "select outcome as k, count(*) as n from silver.attempts group by 1")
+
+
+def events(pipeline):
+    return pipeline.query("select count(*) as n from bronze.events where event <> 'toril.gap'").to_pylist()[
+        0
+    ]["n"]
+
+
+def test_tables_agree_with_the_count_kept_by_the_workers(make_pipeline, factory):
+    emails, reports = factory("emails"), factory("reports", seed=11)
+    for queue in (emails, reports):
+        queue.add(400)
+        queue.let_stall(queue.take(15))
+        queue.work(fail=0.1, retry=0.2)
+        queue.add(30, delay=3_600_000)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+
+    assert events(pipeline) == emails.entries_added + reports.entries_added
+    truth = emails.outcomes + reports.outcomes
+    assert outcomes(pipeline) == truth
+    attempts = pipeline.query(
+        "select queue, job_id, count(*) as n from silver.attempts group by all"
+    ).to_pylist()
+    for queue in (emails, reports):
+        found = Counter({row["job_id"]: row["n"] for row in attempts if row["queue"] == queue.queue})
+        assert found == queue.attempts + Counter(job for job in queue.attempts if False) | found
+    states = counts(pipeline, "select state as k, count(*) as n from silver.jobs group by 1")
+    assert states == {
+        "completed": truth["completed"],
+        "failed": truth["failed"],
+        "delayed": 60,
+    }
+    for table in ("queue_minute", "queue_hour"):
+        figures = pipeline.query(
+            f"select sum(completed) c, sum(failed) f, sum(retried) r, sum(stalled) s, sum(attempts) a from gold.{table}"
+        ).to_pylist()[0]
+        assert [int(figures[key]) for key in "cfrsa"] == [
+            truth["completed"],
+            truth["failed"],
+            truth["retried"],
+            truth["stalled"],
+            truth.total(),
+        ]
+    check_percentiles(pipeline)
+
+
+def check_percentiles(pipeline):
+    rows = pipeline.query(
+        "select queue, date_trunc('minute', ended_at) as minute, wait_ms, run_ms from silver.attempts"
+    ).to_pylist()
+    for figure in pipeline.query("select * from gold.queue_minute").to_pylist():
+        inside = [row for row in rows if (row["queue"], row["minute"]) == (figure["queue"], figure["minute"])]
+        for what in ("wait", "run"):
+            values = [row[f"{what}_ms"] for row in inside if row[f"{what}_ms"] is not None]
+            wanted = np.percentile(values, [50, 95, 99])
+            assert [figure[f"{what}_p{p}_ms"] for p in (50, 95, 99)] == pytest.approx(list(wanted))
+
+
+def test_hashes_tell_who_ran_an_attempt_and_why_it_was_tried_again(make_pipeline, factory):
+    queue = factory("filled")
+    queue.add(60)
+    queue.work(fail=0.2, retry=0.4)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    rows = pipeline.query("select outcome, error, worker, attempt from silver.attempts").to_pylist()
+    assert {row["error"] for row in rows if row["outcome"] == "completed"} == {None}
+    assert all(row["error"].startswith("order ") for row in rows if row["outcome"] == "failed")
+    assert all(row["worker"] == "factory-1" for row in rows if row["outcome"] in ("completed", "failed"))
+    patterns = counts(pipeline, "select pattern as k, sum(count)::int as n from gold.errors group by 1")
+    assert patterns["order <n> not found"] == queue.outcomes["failed"]
+
+
+def test_a_second_run_adds_only_what_is_new(make_pipeline, factory):
+    queue = factory("again")
+    queue.add(50)
+    queue.work(limit=20)
+    make_pipeline().run_once()
+    assert make_pipeline().run_once().events == 0
+    queue.work(retry=0.5)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    assert events(pipeline) == queue.entries_added
+    assert outcomes(pipeline) == queue.outcomes
+    minutes = pipeline.query("select sum(attempts)::int as n from gold.queue_minute").to_pylist()[0]["n"]
+    assert minutes == queue.outcomes.total()
+
+
+def test_a_finished_job_that_is_retried_goes_on_counting(make_pipeline, factory):
+    from toril.commands.manage import reprocess
+
+    queue = factory("second")
+    queue.add(5)
+    queue.work(fail=1.0)
+    make_pipeline().run_once()
+    for job_id in list(queue.attempts):
+        queue.store.run(reprocess(queue.keys, job_id))
+    queue.work()
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    rows = pipeline.query(
+        "select job_id, attempt, outcome, name from silver.attempts order by all"
+    ).to_pylist()
+    assert [(row["attempt"], row["outcome"]) for row in rows] == [(1, "failed"), (2, "completed")] * 5
+    assert all(row["name"] for row in rows)
+    assert counts(pipeline, "select state as k, count(*) as n from silver.jobs group by 1") == {
+        "completed": 5
+    }
+
+
+def test_a_lost_checkpoint_neither_doubles_nor_loses_rows(make_pipeline, factory, tmp_path):
+    queue = factory("lost")
+    queue.add(40)
+    queue.work()
+    make_pipeline().run_once()
+    shutil.rmtree(tmp_path / "lake" / "_checkpoints")
+    queue.add(10)
+    queue.work()
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    assert events(pipeline) == queue.entries_added
+    assert outcomes(pipeline) == queue.outcomes
+
+
+@pytest.mark.parametrize("entries", ["commits", "commits and offsets"])
+def test_a_batch_that_is_replayed_is_not_added_twice(make_pipeline, factory, tmp_path, entries):
+    queue = factory("replayed")
+    queue.add(40)
+    make_pipeline().run_once()
+    queue.work(limit=10)
+    make_pipeline().run_once()
+    checkpoint = tmp_path / "lake" / "_checkpoints" / "ingest"
+    for folder in entries.split(" and "):
+        for name in ("1", ".1.crc"):
+            (checkpoint / folder / name).unlink(missing_ok=True)
+    queue.work()
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    assert events(pipeline) == queue.entries_added
+    assert outcomes(pipeline) == queue.outcomes
+    ids = pipeline.query("select count(distinct id) as n from bronze.events").to_pylist()[0]["n"]
+    assert ids == queue.entries_added
+
+
+def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(make_pipeline, factory, valkey):
+    queue = factory("gaps")
+    queue.add(100)
+    queue.work(limit=30)
+    make_pipeline().run_once()
+    queue.work(fail=0.3)
+    with valkey.client() as client:
+        client.xtrim(queue.keys.events, maxlen=20, approximate=False)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    lost = pipeline.query("select sum(lost)::int as n, count(*) as c from silver.gaps").to_pylist()[0]
+    assert events(pipeline) + lost["n"] == queue.entries_added
+    assert (lost["n"] > 0, lost["c"]) == (True, 1)
+    assert outcomes(pipeline) == queue.outcomes, "every end was in the events or in the hashes"
+    sources = counts(pipeline, "select source as k, count(*) as n from silver.attempts group by 1")
+    assert sources["hash"] > 0
+    states = counts(pipeline, "select state as k, count(*) as n from silver.jobs group by 1")
+    assert states == {key: queue.outcomes[key] for key in ("completed", "failed")}
+    before = outcomes(pipeline)
+    make_pipeline().run_once()
+    assert outcomes(pipeline) == before
+
+
+def test_a_refinement_that_was_cut_off_is_finished_not_repeated(make_pipeline, factory, monkeypatch):
+    from toril.spark.pipeline import _silver
+
+    queue = factory("cut")
+    queue.add(50)
+    queue.work(retry=0.3)
+    pipeline = make_pipeline()
+    pipeline.ingest()
+    real = _silver.SilverRefiner._commit
+    done = []
+
+    def fail_at_jobs(self, name, *rest, **more):
+        if name == "silver/jobs" and not done:
+            done.append(name)
+            raise KeyboardInterrupt
+        return real(self, name, *rest, **more)
+
+    monkeypatch.setattr(_silver.SilverRefiner, "_commit", fail_at_jobs)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.refine()
+    queue.add(20)
+    queue.work()
+    again = make_pipeline()
+    again.run_once()
+    assert done
+    assert outcomes(again) == queue.outcomes
+    assert events(again) == queue.entries_added
+
+
+def test_worker_reports_become_workers_and_alerts(make_pipeline, factory, valkey):
+    from toril.commands.locks import report_worker
+
+    queue = factory("reported")
+    queue.add(10)
+    queue.work()
+    now = queue.store.now_ms()
+    report = {
+        "at": now,
+        "jobs": 2,
+        "heartbeats_ok": 80,
+        "heartbeats_failed": 20,
+        "sweeps_done": 10,
+        "sweeps_skipped": 0,
+        "memory": 1000,
+    }
+    queue.store.run_many(
+        report_worker(queue.keys, "w-1", json.dumps(report).encode(), now_ms=now, life_ms=60_000)
+    )
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    worker = pipeline.query("select * from gold.workers").to_pylist()[0]
+    assert (worker["worker"], worker["in_hand"], worker["heartbeat_failure_rate"]) == ("w-1", 2, 0.2)
+    rules = {row["rule"] for row in pipeline.query("select * from gold.alerts").to_pylist()}
+    assert rules == {"heartbeat_failures"}
+
+
+def test_silver_and_gold_are_built_anew_from_bronze(make_pipeline, factory):
+    queue = factory("replay")
+    queue.add(30)
+    queue.work(retry=0.5)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    before = pipeline.query("select * exclude (day) from gold.queue_minute order by all").to_pylist()
+    assert pipeline.replay().events == queue.entries_added
+    assert pipeline.query("select * exclude (day) from gold.queue_minute order by all").to_pylist() == before
+
+
+def test_compacting_changes_no_row(make_pipeline, factory):
+    queue = factory("compact")
+    pipeline = make_pipeline(keep_files_hours=0)
+    for _ in range(3):
+        queue.add(10)
+        queue.work()
+        pipeline.run_once()
+    from toril.spark.pipeline import _maintain
+
+    _maintain._MANY_FILES, kept = 2, _maintain._MANY_FILES
+    try:
+        done = {one.table: one for one in pipeline.maintain()}
+    finally:
+        _maintain._MANY_FILES = kept
+    assert done["bronze/events"].compacted >= 2
+    assert sum(one.removed for one in done.values()) > 0
+    assert events(pipeline) == queue.entries_added
+    queue.add(5)
+    queue.work()
+    fresh = make_pipeline()
+    fresh.run_once()
+    assert outcomes(fresh) == queue.outcomes
+
+
+def test_a_pipeline_that_is_up_follows_the_queue_until_it_is_stopped(make_pipeline, factory):
+    queue = factory("up")
+    queue.add(30)
+    pipeline = make_pipeline(interval=0.1, refine_every=0.2, figures_every=0.5)
+    stop, refined = threading.Event(), threading.Event()
+
+    def watch(_):
+        if outcomes(pipeline) == queue.outcomes:
+            refined.set()
+
+    queue.work()
+    thread = threading.Thread(target=pipeline.up, args=(stop, watch))
+    thread.start()
+    try:
+        assert refined.wait(120)
+        refined.clear()
+        queue.add(10)
+        queue.work(retry=0.5)
+        assert refined.wait(120)
+    finally:
+        stop.set()
+        thread.join()
+    assert events(pipeline) == queue.entries_added
+
+
+def test_status_tells_how_far_the_tables_are(make_pipeline, factory):
+    queue = factory("status")
+    queue.add(10)
+    pipeline = make_pipeline()
+    assert [(one.queue, one.behind) for one in pipeline.status().queues] == [("status", 20)]
+    pipeline.run_once()
+    queue.add(3)
+    status = pipeline.status()
+    assert [(one.queue, one.behind) for one in status.queues] == [("status", 6)]
+    rows = {one.table: one.rows for one in status.tables}
+    assert (rows["bronze/events"], rows["silver/jobs"]) == (20, 10)
+    assert json.loads(json.dumps(status.as_dict(), default=str))["silver_behind"] == 0
+
+
+def test_status_without_a_server_says_why(tmp_path):
+    options = PipelineOptions(redis="redis://127.0.0.1:1", lake=tmp_path)
+    assert "cannot be reached" in (Pipeline(options).status().problem or "")
+
+
+def test_a_table_of_a_newer_version_is_refused(make_pipeline, factory, tmp_path):
+    queue = factory("newer")
+    queue.add(1)
+    make_pipeline().run_once()
+    Lake(tmp_path / "lake").table("silver/attempts").delta.alter.set_table_properties(
+        {"toril.schemaVersion": "99"}, raise_if_not_exists=False
+    )
+    with pytest.raises(LakeTooNew, match="upgrade toril"):
+        Lake(tmp_path / "lake").read("silver/attempts")
+
+
+def test_a_lake_says_what_is_wrong(tmp_path):
+    lake = Lake(tmp_path)
+    with pytest.raises(TableMissing, match="run --once"):
+        lake.read("gold/alerts")
+    assert lake.query("select * from gold.alerts").num_rows == 0
+    with pytest.raises(LakeError, match="the query failed"):
+        lake.query("select nothing from gold.alerts")
+    with pytest.raises(ValueError, match="there is no table"):
+        lake.read("gold/rush")
+
+
+def test_spark_without_java_is_refused_with_a_remedy(monkeypatch):
+    from toril.spark.pipeline.session import SparkUnavailable, check_java
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SparkUnavailable, match="openjdk-17"):
+        check_java()

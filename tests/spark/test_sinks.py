@@ -1,0 +1,258 @@
+"""Writing DataFrames as jobs, and acting on jobs that a query selected."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+
+
+def write(frame, server, prefix, **options):
+    frame.write.format("toril").options(**{"url": server, "prefix": prefix, **options}).mode("append").save()
+
+
+def numbers(spark, count, partitions=2):
+    rows = spark.range(0, count, 1, partitions)
+    return rows.select(F.lit("send").alias("name"), F.struct(F.col("id").alias("n")).alias("data"))
+
+
+@pytest.fixture
+def client(valkey):
+    with valkey.client() as client:
+        yield client
+
+
+def jobs_in(client, keys):
+    ids = client.lrange(keys.wait, 0, -1)
+    return {one.decode(): client.hgetall(keys.job(one.decode())) for one in ids}
+
+
+def test_rows_become_jobs_that_node_understands(spark, valkey_url, prefix, client):
+    write(numbers(spark, 50), valkey_url, prefix, queue="emails")
+    keys = QueueKeys("emails", prefix)
+    jobs = jobs_in(client, keys)
+    assert sorted(json.loads(job[b"data"])["n"] for job in jobs.values()) == list(range(50))
+    assert {job[b"name"] for job in jobs.values()} == {b"send"}
+    assert json.loads(next(iter(jobs.values()))[b"opts"])["attempts"] == 3
+    assert client.hget(keys.meta, "version") == b"bullmq:5.62.0"
+    assert client.zcard(keys.marker) == 1
+    assert not list(client.scan_iter(keys.toril("ledger*"))), "the ledger of a write that ended is dropped"
+
+
+def test_columns_are_options_and_the_other_columns_are_the_data(spark, valkey_url, prefix, client):
+    rows = spark.createDataFrame(
+        [("a", 1, 60.0, None, 7), ("b", 2, None, 5, None)],
+        "job_id string, n int, delay double, priority int, attempts int",
+    )
+    write(rows, valkey_url, prefix, queue="options", name="import")
+    keys = QueueKeys("options", prefix)
+    assert client.zrange(keys.delayed, 0, -1) == [b"a"]
+    assert client.zrange(keys.prioritized, 0, -1) == [b"b"]
+    assert json.loads(client.hget(keys.job("a"), "data")) == {"n": 1}
+    options = json.loads(client.hget(keys.job("a"), "opts"))
+    assert (options["attempts"], options["delay"], options["jobId"]) == (7, 60_000, "a")
+
+
+def test_data_can_be_json_text_a_map_or_a_struct(spark, valkey_url, prefix, client):
+    rows = spark.sql(
+        """select 'x' as name, '{"deep":[1,{"a":null}]}' as data, 'text' as queue
+           union all select 'x', to_json(map('k', 2)), 'map'"""
+    )
+    write(rows, valkey_url, prefix)
+    write(
+        spark.sql("select 'x' as name, map('k', named_struct('z', 1.5D)) as data"),
+        valkey_url,
+        prefix,
+        queue="struct",
+    )
+    values = {
+        q: next(iter(jobs_in(client, QueueKeys(q, prefix)).values()))[b"data"]
+        for q in ("text", "map", "struct")
+    }
+    assert values == {"text": b'{"deep":[1,{"a":null}]}', "map": b'{"k":2}', "struct": b'{"k":{"z":1.5}}'}
+
+
+def test_a_write_that_is_started_again_under_its_run_name_adds_nothing(spark, valkey_url, prefix, client):
+    keys = QueueKeys("once", prefix)
+    write(numbers(spark, 500), valkey_url, prefix, queue="once", run="import-1")
+    first = {job.decode() for job in client.lrange(keys.wait, 0, -1)}
+    for one in list(first)[:100]:  # finished and removed meanwhile
+        client.lrem(keys.wait, 1, one)
+        client.delete(keys.job(one))
+    write(numbers(spark, 500), valkey_url, prefix, queue="once", run="import-1")
+    assert client.llen(keys.wait) == 400
+    write(numbers(spark, 500), valkey_url, prefix, queue="once", run="import-2")
+    assert client.llen(keys.wait) == 900
+
+
+def test_rows_in_another_order_are_the_same_rows(spark, valkey_url, prefix, client):
+    keys = QueueKeys("order", prefix)
+    for descending in (False, True):
+        rows = numbers(spark, 300, partitions=1).orderBy(
+            F.col("data.n").desc() if descending else F.col("data.n")
+        )
+        write(rows.coalesce(1), valkey_url, prefix, queue="order", run="r")
+    assert client.llen(keys.wait) == 300
+
+
+def test_equal_rows_are_different_jobs(spark, valkey_url, prefix, client):
+    rows = spark.range(0, 40, 1, 2).select(F.lit("same").alias("name"), F.lit("{}").alias("data"))
+    for _ in range(2):
+        write(rows, valkey_url, prefix, queue="equal", run="r")
+    assert client.llen(QueueKeys("equal", prefix).wait) == 40
+
+
+def test_rows_that_are_no_jobs_are_set_aside_with_a_reason(spark, valkey_url, prefix, client, caplog):
+    rows = spark.createDataFrame(
+        [("good", "{}", None), (None, "{}", None), ("bad", "{not json", None), ("bad", "{}", -1)],
+        "name string, data string, attempts int",
+    )
+    write(rows, valkey_url, prefix, queue="rejects")
+    assert client.llen(QueueKeys("rejects", prefix).wait) == 1
+    options = {"url": valkey_url, "prefix": prefix, "table": "rejects", "queues": "rejects"}
+    reasons = [row.reason for row in spark.read.format("toril").options(**options).load().collect()]
+    assert len(reasons) == 3
+    assert sorted(reason.partition(":")[0] for reason in reasons) == ["attempts", "data", "name"]
+
+
+def test_a_strict_write_fails_at_the_first_bad_row(spark, valkey_url, prefix, client):
+    rows = spark.createDataFrame([("bad", "{not json")], "name string, data string")
+    with pytest.raises(Exception, match="data: is not JSON"):
+        write(rows, valkey_url, prefix, queue="strict", on_reject="fail")
+    assert client.llen(QueueKeys("strict", prefix).wait) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, 'add a column "queue"'),
+        ({"queue": "a", "op": "sing"}, "op: cannot be 'sing'"),
+        ({"queue": "a:b"}, "queue: contains"),
+        ({"queue": "a", "rate": "fast"}, "rate: cannot be 'fast'"),
+        ({"queue": "a", "op": "retry"}, "needs the column 'job_id'"),
+    ],
+)
+def test_a_write_that_cannot_succeed_is_refused_before_the_first_row(
+    spark, valkey_url, prefix, options, message
+):
+    with pytest.raises(Exception, match=message):
+        write(numbers(spark, 1), valkey_url, prefix, **options)
+
+
+def test_the_rate_holds_over_all_tasks(spark, valkey_url, prefix, client):
+    began = time.monotonic()
+    write(numbers(spark, 600), valkey_url, prefix, queue="slow", rate="200", batch="20")
+    # A second of work may be ahead of the clock, so 600 rows at 200 a second take at least two.
+    assert time.monotonic() - began >= 1.9
+    assert client.llen(QueueKeys("slow", prefix).wait) == 600
+
+
+def test_a_full_queue_makes_the_writer_wait_until_it_gives_up(spark, valkey_url, prefix, client):
+    with pytest.raises(Exception, match="add workers, or raise max_waiting"):
+        write(
+            numbers(spark, 300),
+            valkey_url,
+            prefix,
+            queue="full",
+            max_waiting="100",
+            wait_timeout="0.5",
+            batch="50",
+        )
+    assert 100 <= client.llen(QueueKeys("full", prefix).wait) <= 200
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_rows_become_envelopes_of_list_and_stream_queues(spark, valkey_url, prefix, client, kind):
+    rows = numbers(spark, 30).withColumn("max_attempts", F.lit(7))
+    for _ in range(2):
+        write(rows, valkey_url, prefix, queue="jobs.generic", kind=kind, run="r")
+    if kind == "list":
+        texts = client.lrange(ListKeys("jobs.generic", prefix).queue, 0, -1)
+    else:
+        entries = client.xrange(StreamKeys("jobs.generic", prefix).stream)
+        texts = [fields[b"envelope"] for _, fields in entries]
+    envelopes = [json.loads(text) for text in texts]
+    assert sorted(one["payload"]["n"] for one in envelopes) == list(range(30))
+    assert {(one["task_type"], one["max_attempts"], one["attempts"]) for one in envelopes} == {("send", 7, 0)}
+
+
+def test_a_replayed_micro_batch_adds_no_job_twice(spark, valkey_url, prefix, client, tmp_path):
+    source, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
+    numbers(spark, 200).write.parquet(str(source))
+
+    def run():
+        stream = spark.readStream.schema("name string, data struct<n: long>").parquet(str(source))
+        writer = stream.writeStream.format("toril").options(url=valkey_url, prefix=prefix, queue="stream")
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    for commit in (checkpoint / "commits").glob("*[0-9]*"):
+        commit.unlink()
+    run()
+    assert client.llen(QueueKeys("stream", prefix).wait) == 200
+
+
+def test_failed_jobs_that_a_query_selects_are_retried_once(spark, valkey_url, prefix, client, factory):
+    queue = factory("retry")
+    queue.add(40)
+    queue.work(fail=0.5)
+    options = {"url": valkey_url, "prefix": prefix, "table": "jobs", "queues": "retry"}
+    jobs = spark.read.format("toril").options(**options).load()
+    failed = jobs.where("state = 'failed' and failed_reason like 'order %'").select("queue", "job_id").cache()
+    count = failed.count()
+    assert count == queue.outcomes["failed"] > 0
+    for _ in range(2):  # the second write finds nothing to do
+        write(failed, valkey_url, prefix, op="retry")
+    assert client.llen(queue.keys.wait) == count
+    assert client.zcard(queue.keys.failed) == 0
+
+
+def test_jobs_are_removed_once(spark, valkey_url, prefix, client, factory):
+    queue = factory("remove")
+    ids = queue.add(20)
+    rows = spark.createDataFrame([(one,) for one in ids[:15]] + [("ghost",)], "job_id string")
+    write(rows, valkey_url, prefix, queue="remove", op="remove")
+    assert client.llen(queue.keys.wait) == 5
+
+
+def test_dead_letters_are_replayed_once_with_all_their_attempts(spark, valkey_url, prefix, client):
+    from toril.contract.envelope import DeadLetter, Envelope
+
+    keys = StreamKeys("jobs.browser", prefix)
+    for number in range(6):
+        envelope = Envelope.new("extract", {"n": number}).after_attempt()
+        letter = DeadLetter.bury(envelope, "permanent_error", "boom" if number % 2 else "bust")
+        client.xadd(keys.dlq, {"envelope": letter.to_bytes()})
+    options = {"url": valkey_url, "prefix": prefix, "table": "dlq", "queues": "jobs.browser"}
+    chosen = (
+        spark.read.format("toril")
+        .options(**options)
+        .load()
+        .where("last_error = 'boom'")
+        .select("queue", "id")
+        .cache()
+    )
+    assert chosen.count() == 3
+    for _ in range(2):
+        write(chosen, valkey_url, prefix, kind="stream", op="replay")
+    again = [json.loads(fields[b"envelope"]) for _, fields in client.xrange(keys.stream)]
+    assert Counter(one["payload"]["n"] for one in again) == {1: 1, 3: 1, 5: 1}
+    assert {one["attempts"] for one in again} == {0}
+    assert client.xlen(keys.dlq) == 3
+
+
+def test_a_write_says_what_it_did(caplog):
+    from toril.spark.sinks._options import SinkOptions
+    from toril.spark.sinks._writers import _report
+    from toril.spark.sinks._writing import Tally
+
+    with caplog.at_level(logging.WARNING, logger="toril.spark"):
+        _report(SinkOptions(queue="a"), Tally(added=3, rejected=1, reasons=["name: is missing"]))
+    assert "3 added, 0 known, 1 rejected, 0 skipped: name: is missing" in caplog.text
