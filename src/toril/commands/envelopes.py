@@ -155,5 +155,6 @@ def unschedule(keys: EnvelopeKeys, text: bytes) -> Command[bool]:
 
 def delete_queue(keys: EnvelopeKeys) -> Command[int]:
     """Removes the jobs, scheduled ones and dead letters of a queue, and its totals."""
-    names = (jobs_key(keys), keys.scheduled, keys.dlq, keys.toril("totals"))
+    own_keys = (keys.toril(what) for what in ("totals", "arrivals", "stalls"))
+    names = (jobs_key(keys), keys.scheduled, keys.dlq, *own_keys)
     return Command(("UNLINK", *names), int, replay=Replay.SAFE)

@@ -1,0 +1,34 @@
+"""What moving jobs between queues needs: arrivals that count once.
+
+Guarantee: a job that is sent again arrives once, for as long as its arrival is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import own
+from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd, jobs_key, kind_of
+from toril.contract.keys import QueueKeys
+
+
+def take_in(
+    keys: EnvelopeKeys, jobs: Sequence[tuple[str, EnvelopeToAdd]], *, now_ms: int, forget_ms: int
+) -> Command[int]:
+    """Adds jobs that come from another queue, each (by the name given with it) once; how many were new."""
+    args: list[Word] = [kind_of(keys), now_ms, now_ms - forget_ms]
+    for name, one in jobs:
+        args += (name, "" if one.due_ms is None else one.due_ms, one.text)
+    script_keys = (jobs_key(keys), keys.scheduled, keys.toril("arrivals"))
+    return call(own("envelopes_arrive"), script_keys, args, int, Replay.SAFE)
+
+
+def is_known(arrival: str) -> Command[bool]:
+    """Whether an arrival has been written down under this key."""
+    return plain(bool, "EXISTS", arrival)
+
+
+def count_schedulers(keys: QueueKeys) -> Command[int]:
+    """How many schedulers and repeatable jobs a BullMQ queue has."""
+    return plain(int, "ZCARD", keys.repeat)
