@@ -1,0 +1,53 @@
+"""From `app.module:handler` to the function it names.
+
+Guarantee: only what the user wrote on the command line is imported, and what is wrong with it is said in one line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toril.contract.errors import InvalidOption
+
+
+def load_handler(text: str) -> Any:
+    """A function, or a mapping from job names to functions (a `TaskRegistry`, for instance)."""
+    module_name, colon, attribute = text.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InvalidOption("handler", f"{text!r} names no function", "write package.module:function")
+    found: Any = _module(module_name)
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidOption("handler", f"{module_name} has no {attribute}", "check the name") from None
+    if not callable(found) and not isinstance(found, Mapping):
+        raise InvalidOption(
+            "handler",
+            f"{text} is a {type(found).__name__}",
+            "name a function of one argument, or a mapping of them",
+        )
+    return found
+
+
+def _module(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does: the user's modules are where the user is
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        what = "there is no such module here" if name.startswith(missing) else f"it needs {missing}"
+        raise InvalidOption(
+            "handler", f"{name} cannot be imported: {what}", "check name and folder"
+        ) from error
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidOption(
+            "handler", f"{name} cannot be imported: {problem}", "import it in Python to see more"
+        ) from error

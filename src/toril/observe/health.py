@@ -1,0 +1,98 @@
+"""A worker's own web server: is it alive, is it ready, and its metrics.
+
+    /healthz   200 while the worker's services run (503: start it again); Redis being away is no reason
+    /readyz    200 while it is connected, looks for stalled jobs on time, keeps its locks and takes jobs
+    /metrics   the worker's metrics and its queue's lengths, if it has a Prometheus collector
+
+Guarantee: it answers in the worker's own event loop, so a handler that blocks the loop makes probes time out, as it should.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Protocol
+
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.observe.directory import FoundQueue
+from toril.observe.figures import look
+from toril.observe.http import Answer, Exposition, Route
+from toril.store import Address, AsyncStore
+from toril.telemetry.hooks import MetricsCollector
+from toril.worker import WorkerHealth
+
+JSON = "application/json"
+# The states of `bullmq_queue_length` as the document names them, and where they come from.
+LENGTHS = {"wait": ("waiting", "prioritized", "paused"), "active": ("active",), "delayed": ("delayed",)}
+LENGTHS |= {"completed": ("completed",), "failed": ("failed",)}
+
+
+class Healthy(Protocol):
+    """Whatever can say how it is: a worker of any kind."""
+
+    id: str
+    queue: str
+
+    def health(self) -> WorkerHealth: ...
+
+
+def worker_exposition(
+    worker: Healthy,
+    *,
+    metrics: Route | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> Exposition:
+    """The web server of one worker, not yet started."""
+    routes: dict[str, Route] = {"/healthz": _health(worker, "alive"), "/readyz": _health(worker, "ready")}
+    if metrics is not None:
+        routes["/metrics"] = metrics
+    return Exposition(routes, host=host, port=port)
+
+
+def _health(worker: Healthy, question: str) -> Route:
+    async def route() -> Answer:
+        health = worker.health()
+        facts = {"worker_id": worker.id, "queue": worker.queue, "alive": health.alive, "ready": health.ready}
+        body = json.dumps({**facts, **asdict(health)}).encode() + b"\n"
+        status = HTTPStatus.OK if facts[question] else HTTPStatus.SERVICE_UNAVAILABLE
+        return Answer(body, status, JSON)
+
+    return route
+
+
+class QueueLengths:
+    """Tells a collector how long a queue is, in one call, just before somebody reads the metrics."""
+
+    def __init__(
+        self, keys: QueueKeys | ListKeys | StreamKeys, address: Address, collector: MetricsCollector
+    ) -> None:
+        self._store = AsyncStore(address)
+        self._queue = _found(keys)
+        self._collector = collector
+
+    async def refresh(self) -> None:
+        glance = await look(self._store, [self._queue])
+        for figures in glance.queues:
+            for state, length in lengths_of(figures.states).items():
+                self._collector.set_queue_length(str(self._queue), state, length)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def lengths_of(states: dict[str, int]) -> dict[str, int]:
+    """Jobs by the document's states: what waits is one number, whatever it waits for its turn in."""
+    return {
+        name: sum(states.get(part, 0) for part in parts)
+        for name, parts in LENGTHS.items()
+        if any(part in states for part in parts)
+    }
+
+
+def _found(keys: QueueKeys | ListKeys | StreamKeys) -> FoundQueue:
+    if isinstance(keys, QueueKeys):
+        return FoundQueue("bullmq", keys.name, keys.prefix, hash_tag=bool(keys.hash_tag))
+    kind = "list" if isinstance(keys, ListKeys) else "stream"
+    return FoundQueue(kind, keys.purpose, keys.prefix, keys.env, keys.hash_tag)  # type: ignore[arg-type]

@@ -1,0 +1,217 @@
+"""The hooks as OpenTelemetry spans and metrics, in the way of BullMQ's own adapter for Node.
+
+    from toril.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracer
+
+    tracer = OpenTelemetryTracer()                # the global providers, or tracer_provider=…
+    Queue("emails", tracer=tracer)                # span "add emails.send"
+    Worker("emails", handle, tracer=tracer)       # span "process emails", child of the one that added the job
+
+Guarantee: a trace that begins in Node goes on here and the other way round: the context travels in the job's options
+(`tm`, a JSON string of the propagator's carrier), and spans have Node's names and `bullmq.*` attributes, beside the
+`messaging.*` ones of the semantic conventions. Payloads and results are never recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from toril.contract.errors import HandlerSignal, redact
+from toril.telemetry.hooks import AddingSpan, FailureReason, JobStatus, Work
+
+__all__ = ["OpenTelemetryMetrics", "OpenTelemetryTracer"]
+
+SYSTEM: Final = "bullmq"
+INSTRUMENTATION: Final = "toril"
+# Longer values are cut: attributes are there to be searched, not to hold data.
+MOST_NAMES: Final = 128
+
+
+class _Adding:
+    """The span of jobs that are being added."""
+
+    def __init__(self, span: Span, *, bulk: bool) -> None:
+        self._span = span
+        self._bulk = bulk
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        self.carrier: str | None = json.dumps(carrier, separators=(",", ":")) if carrier else None
+
+    def added(self, job_ids: Sequence[str]) -> None:
+        if self._bulk:
+            self._span.set_attribute("bullmq.job.ids", list(job_ids[:MOST_NAMES]))
+        elif job_ids:
+            self._span.set_attribute("bullmq.job.id", job_ids[0])
+            self._span.set_attribute("messaging.message.id", job_ids[0])
+
+
+class OpenTelemetryTracer:
+    """A `Tracer` for queues and workers."""
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer(INSTRUMENTATION, tracer_provider=tracer_provider)
+
+    def adding(
+        self, queue: str, names: Sequence[str], *, bulk: bool = False
+    ) -> AbstractContextManager[AddingSpan]:
+        return self._adding(queue, names, bulk=bulk)
+
+    @contextmanager
+    def _adding(self, queue: str, names: Sequence[str], *, bulk: bool) -> Iterator[AddingSpan]:
+        operation = "addBulk" if bulk else "add"
+        title = f"{operation} {queue}" if bulk else f"{operation} {queue}.{names[0]}"
+        attributes = _common(queue, operation, "send")
+        if bulk:
+            attributes["bullmq.job.bulk.count"] = attributes["messaging.batch.message_count"] = len(names)
+            attributes["bullmq.job.bulk.names"] = list(names[:MOST_NAMES])
+        else:
+            attributes["bullmq.job.name"] = names[0]
+        span = self._tracer.start_span(title, kind=SpanKind.PRODUCER, attributes=attributes)
+        with _current(span):
+            yield _Adding(span, bulk=bulk)
+
+    def processing(self, work: Work) -> AbstractContextManager[None]:
+        return self._processing(work)
+
+    @contextmanager
+    def _processing(self, work: Work) -> Iterator[None]:
+        attributes = {
+            **_common(work.queue, "process", "process"),
+            "bullmq.job.id": work.job_id,
+            "bullmq.job.name": work.name,
+            "bullmq.job.attempts.made": work.attempts_made,
+            "bullmq.worker.id": work.worker_id,
+            "bullmq.worker.name": work.worker_id,
+            "messaging.message.id": work.job_id,
+            "messaging.client.id": work.worker_id,
+        }
+        parent = _context_of(work.carrier)
+        span = self._tracer.start_span(
+            f"process {work.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
+        )
+        with _current(span):
+            yield
+
+
+def _common(queue: str, operation: str, kind: str) -> dict[str, Any]:
+    return {
+        "bullmq.queue.name": queue,
+        "bullmq.queue.operation": operation,
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+    }
+
+
+def _context_of(carrier: str | None) -> Context | None:
+    """The context of whoever added the job; one that does not parse is as good as none."""
+    if carrier is None:
+        return None
+    try:
+        fields = json.loads(carrier)
+    except ValueError:
+        return None
+    return propagate.extract(fields) if isinstance(fields, dict) else None
+
+
+@contextmanager
+def _current(span: Span) -> Iterator[None]:
+    """The span is the current one inside; an error that leaves is recorded, and the span ends."""
+    token = otel_context.attach(trace.set_span_in_context(span))
+    try:
+        yield
+    except HandlerSignal as signal:
+        span.set_attribute(
+            "bullmq.job.outcome", type(signal).__name__
+        )  # asked for by the handler, no failure
+        raise
+    except BaseException as error:
+        reason = redact(str(error)) or type(error).__name__
+        # Written by hand: `record_exception` would repeat a password that stands in a URL of the message.
+        trail = redact("".join(traceback.format_exception(error)))
+        kind = type(error).__qualname__
+        facts = {"exception.type": kind, "exception.message": reason, "exception.stacktrace": trail}
+        span.add_event("exception", facts)
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, reason))
+        raise
+    finally:
+        otel_context.detach(token)
+        span.end()
+
+
+class OpenTelemetryMetrics:
+    """A `MetricsCollector` with OpenTelemetry's instruments, named like the Prometheus metrics with dots."""
+
+    def __init__(self, meter_provider: metrics.MeterProvider | None = None) -> None:
+        meter = metrics.get_meter(INSTRUMENTATION, meter_provider=meter_provider)
+        self._processed = meter.create_counter("bullmq.jobs.processed", "{attempt}", "Attempts that ended.")
+        self._failed = meter.create_counter("bullmq.jobs.failed", "{job}", "Jobs that failed for good.")
+        self._added = meter.create_counter("bullmq.jobs.added", "{job}", "Jobs added.")
+        self._duration = meter.create_histogram("bullmq.job.duration", "s", "How long handlers ran.")
+        self._wait = meter.create_histogram(
+            "bullmq.job.wait", "s", "How long jobs were ready before they ran."
+        )
+        self._extend = meter.create_histogram(
+            "bullmq.lock.extend.duration", "s", "How long a renewal of locks took."
+        )
+        self._length = meter.create_gauge("bullmq.queue.length", "{job}", "Jobs in one state.")
+        self._stalled = meter.create_counter("bullmq.stalled.jobs", "{job}", "Jobs of dead workers put back.")
+        self._skipped = meter.create_counter("bullmq.stalled.checker.skipped", "{sweep}", "Sweeps skipped.")
+        self._beats = meter.create_counter("bullmq.heartbeat.success", "{lock}", "Locks renewed.")
+        self._missed = meter.create_counter("bullmq.heartbeat.failure", "{lock}", "Locks not renewed.")
+        self._workers = meter.create_up_down_counter("bullmq.active.workers", "{worker}", "Workers that run.")
+        self._connected = meter.create_gauge("bullmq.redis.connection.status", "1", "1: connected.")
+        self._reconnects = meter.create_counter("bullmq.redis.reconnect.attempts", "{attempt}", "Reconnects.")
+
+    def increment_jobs_processed(self, queue: str, status: JobStatus, count: int = 1) -> None:
+        self._processed.add(count, {"queue": queue, "status": status})
+
+    def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
+        self._failed.add(1, {"queue": queue, "reason": reason})
+
+    def increment_jobs_added(self, queue: str, count: int = 1) -> None:
+        self._added.add(count, {"queue": queue})
+
+    def observe_job_duration(self, queue: str, seconds: float) -> None:
+        self._duration.record(seconds, {"queue": queue})
+
+    def observe_wait(self, queue: str, seconds: float) -> None:
+        self._wait.record(seconds, {"queue": queue})
+
+    def observe_lock_extend(self, queue: str, seconds: float) -> None:
+        self._extend.record(seconds, {"queue": queue})
+
+    def set_queue_length(self, queue: str, state: str, length: int) -> None:
+        self._length.set(length, {"queue": queue, "state": state})
+
+    def increment_stalled_jobs(self, queue: str, count: int = 1) -> None:
+        self._stalled.add(count, {"queue": queue})
+
+    def increment_heartbeat_success(self, queue: str, count: int = 1) -> None:
+        self._beats.add(count, {"queue": queue})
+
+    def increment_heartbeat_failure(self, queue: str, count: int = 1) -> None:
+        self._missed.add(count, {"queue": queue})
+
+    def set_active_workers(self, queue: str, worker_id: str, active: bool) -> None:
+        self._workers.add(1 if active else -1, {"queue": queue, "worker_id": worker_id})
+
+    def set_redis_connection_status(self, connected: bool) -> None:
+        self._connected.set(1 if connected else 0, {"status": "connected"})
+        self._connected.set(0 if connected else 1, {"status": "disconnected"})
+
+    def increment_redis_reconnect_attempts(self) -> None:
+        self._reconnects.add(1)
+
+    def increment_stalled_checker_skipped(self, queue: str) -> None:
+        self._skipped.add(1, {"queue": queue})
