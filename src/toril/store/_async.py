@@ -40,7 +40,7 @@ class AsyncStore:
         self._lease: asyncio.Task[_embedded.Lease] | None = None
         self.slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
         self._links: dict[Node | None, Link] = {}
-        self._opening: dict[Node | None, asyncio.Lock] = {}
+        self._dialing: dict[Node | None, asyncio.Task[Link]] = {}
         self._readers: set[Reader] = set()
         self._closed = False
 
@@ -117,14 +117,29 @@ class AsyncStore:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def _open(self, node: Node | None) -> Link:
-        async with self._opening.setdefault(node, asyncio.Lock()):
-            link = self._links.get(node)
-            if link is not None and not link.closed:
-                return link
-            if link is not None:
-                await link.close()
-            self._links[node] = link = await self.dial(node, self._name)
-            return link
+        """One attempt for all who wait for it: a server that hangs costs them one time-out, not one after the other."""
+        self._refuse_when_closed()
+        dialing = self._dialing.get(node)
+        if dialing is None:
+            dialing = self._dialing[node] = asyncio.create_task(self._replace(node))
+            dialing.add_done_callback(lambda done: self._dialled(node, done))
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            if dialing.cancelled():  # by `close`
+                self._refuse_when_closed()
+            raise
+
+    async def _replace(self, node: Node | None) -> Link:
+        link = self._links.pop(node, None)
+        if link is not None:
+            await link.close()
+        self._links[node] = link = await self.dial(node, self._name)
+        return link
+
+    def _dialled(self, node: Node | None, done: asyncio.Task[Link]) -> None:
+        self._dialing.pop(node, None)
+        _succeeded(done)  # Looks at the error, for the case that nobody waits for it any more.
 
     async def dial(self, node: Node | None, name: str | None) -> Link:
         """A new connection to a node; raises `NotSent` when there is none to be had."""
@@ -185,6 +200,9 @@ class AsyncStore:
     async def close(self) -> None:
         """Closes all connections and lets the embedded server go. May be called twice."""
         self._closed = True
+        for dialing in list(self._dialing.values()):
+            dialing.cancel()
+            await asyncio.wait([dialing])
         for reader in list(self._readers):
             await reader.close()
         links, self._links = self._links, {}

@@ -59,13 +59,14 @@ def blocking_connection(
     return cls(**place, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
 
 
-def _sentinel_settings(address: Address, policy: ConnectionPolicy) -> dict[str, Any]:
+def _sentinel_settings(address: Address, policy: ConnectionPolicy, retry: Any) -> dict[str, Any]:
     login = {name: value for name, value in address.sentinel_login.items() if name != "db"}
     if not address.tls:
         login = {name: value for name, value in login.items() if not name.startswith("ssl_")}
     return {
         **login,
         "ssl": address.tls,
+        "retry": retry,
         "socket_connect_timeout": policy.connect_timeout,
         "socket_timeout": policy.command_timeout,
     }
@@ -74,7 +75,8 @@ def _sentinel_settings(address: Address, policy: ConnectionPolicy) -> dict[str, 
 async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
     seeds: Any = redis_asyncio.sentinel.Sentinel
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(address, policy))
+    settings = _sentinel_settings(address, policy, redis_asyncio.retry.Retry(NoBackoff(), 0))
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=settings)
     try:
         host, port = await sentinel.discover_master(address.service)
     finally:
@@ -86,7 +88,8 @@ async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
 def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
     seeds: Any = Sentinel
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=_sentinel_settings(address, policy))
+    settings = _sentinel_settings(address, policy, Retry(NoBackoff(), 0))
+    sentinel = seeds(list(address.nodes), sentinel_kwargs=settings)
     try:
         host, port = sentinel.discover_master(address.service)
     finally:

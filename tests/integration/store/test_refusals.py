@@ -100,7 +100,7 @@ def flush_all(nodes: list[Server]) -> None:
 
 
 async def flushing(nodes: list[Server], over: asyncio.Event) -> int:
-    for _ in range(15):
+    for _ in range(10):
         await asyncio.to_thread(flush_all, nodes)
         await asyncio.sleep(0.1)  # The rate is what is tested.
     over.set()
