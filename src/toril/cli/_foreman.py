@@ -1,7 +1,7 @@
 """Many worker processes under one parent.
 
 Guarantee: a child that dies is replaced, ever more slowly if it keeps dying; signals to the parent reach every child,
-the first as a request to finish, the second as an order to stop; children never outlive the parent, even if it is killed.
+the first as a request to finish, the second as an order to stop; children never outlive the parent, even a killed one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`toril worker`: runs your function on the jobs of a queue, in one process or many.
 
-Guarantee: SIGTERM and Ctrl-C let jobs in hand finish within the time-out and hand back the others; a second one does not
-wait.
+Guarantee: SIGTERM and Ctrl-C let jobs in hand finish within the time-out and hand back the others; a second one does
+not wait.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     /readyz    200 while it is connected, looks for stalled jobs on time, keeps its locks and takes jobs
     /metrics   the worker's metrics and its queue's lengths, if it has a Prometheus collector
 
-Guarantee: it answers in the worker's own event loop, so a handler that blocks the loop makes probes time out, as it should.
+Guarantee: it answers in the worker's own event loop, so a handler that blocks the loop makes probes time out.
 """
 
 from __future__ import annotations

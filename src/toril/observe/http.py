@@ -1,7 +1,7 @@
 """A web server for machines that ask questions: metrics and health.
 
-Guarantee: GET and HEAD only; a request that is too long, too slow or too strange is answered or dropped and never reaches
-a route; an error in a route is a 500 without details. It needs nothing but the standard library.
+Guarantee: GET and HEAD only; a request that is too long, too slow or too strange is answered or dropped and never
+reaches a route; an error in a route is a 500 without details. It needs nothing but the standard library.
 """
 
 from __future__ import annotations
