@@ -80,7 +80,7 @@ class CommandSide:
 
     def do(self, step: Step) -> Outcome:
         try:
-            return Outcome(getattr(self, step.op)(**_renamed(step.args)))
+            return Outcome(getattr(self, step.op)(**renamed(step.args)))
         except ScriptRefused as refusal:
             return Outcome(refused=str(refusal.code) if step.op != "obliterate" and refusal.code else "no")
 
@@ -144,7 +144,7 @@ class CommandSide:
     def exchange(self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str) -> Any:
         """Several ends and several pickups in one call, as the pump of a worker makes it."""
         build: dict[str, Callable[..., Settlement]] = {"complete": self._completed, "fail": self._failed}
-        ends = [build[end["op"]](worker, token=token, **_renamed(end["args"])) for end in settle]
+        ends = [build[end["op"]](worker, token=token, **renamed(end["args"])) for end in settle]
         pickup = Pickup(token=token, lock_ms=LOCK_MS, worker=worker)
         harvest: Harvest = self._run(
             work.settle(self._keys, ends, take=take, pickup=pickup, now_ms=self._now)
@@ -304,7 +304,7 @@ class CommandSide:
         return removed
 
 
-def _renamed(args: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(args: Mapping[str, Any]) -> dict[str, Any]:
     """`id` is the driver's word for a job's id; in Python it is a builtin."""
     return {"job_id" if name == "id" else name: value for name, value in args.items()}
 
