@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
+import msgspec
+
 from toril.contract.codec import from_json, to_json
 from toril.contract.errors import (
     InvalidOption,
@@ -195,7 +197,13 @@ class Envelope:
 
     def to_bytes(self) -> bytes:
         """The canonical text."""
-        return to_json(self.as_dict(), field="payload")
+        if self.extra or self.meta.extra:
+            return to_json(self.as_dict(), field="payload")
+        # Only the payload can hold what has no JSON form: the rest, checked when it was made, is simply written.
+        return _encode({**self.as_dict(), "payload": msgspec.Raw(to_json(self.payload, field="payload"))})
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
