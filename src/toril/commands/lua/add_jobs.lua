@@ -1,5 +1,10 @@
 --[[
-  Adds a batch of jobs in order, each by the official body of its kind, and remembers the reply for a repeated call.
+  Adds a batch of jobs in order, as the official script of each one's kind would, and remembers the reply for a repeated
+  call.
+
+  The official bodies are included. Plain jobs (no parent, no deduplication, no repetition, neither delayed nor
+  prioritized) go a shorter way to the same keys and the same events: what the queue says of itself is read once, ids
+  are counted and pushed together, and options that are the same are encoded once.
 
   A producer whose reply was lost sends the same call again under the same sequence number: it gets the first reply, and
   no job is added twice, not even one that was finished and removed meanwhile.
@@ -35,22 +40,138 @@ local bodies = {
 }
 
 local replies = {}
-for at = 3, #ARGV, 4 do
+local call = redis.call
+
+-- --- the short way ---------------------------------------------------------------------------------------------------
+
+local RUN = 1000 -- Lua hands at most some thousands of values to one call
+local encoded = {} -- packed options → { JSON, delay, push command }; false for those that are not plain
+
+local function optionsOf(packed)
+  local known = encoded[packed]
+  if known == nil then
+    local options = cmsgpack.unpack(packed)
+    known = not options["de"] and {cjson.encode(options), options["delay"] or 0, options["lifo"] and "RPUSH" or "LPUSH"}
+    encoded[packed] = known
+  end
+  return known
+end
+
+-- The jobs from `at` on that may go together: { id, arguments, data, options }.
+local function plainRun(at)
+  local run = {}
+  while at <= #ARGV and #run < RUN and ARGV[at] == "standard" do
+    local options = optionsOf(ARGV[at + 3])
+    local words = cmsgpack.unpack(ARGV[at + 1])
+    if not options or words[5] or words[8] or words[9] then
+      break
+    end
+    run[#run + 1] = {words[2], words, ARGV[at + 2], options}
+    at = at + 4
+  end
+  return run
+end
+
+-- Which of the ids that clients chose are taken already.
+local function taken(run)
+  local keys, found = {}, {}
+  for _, job in ipairs(run) do
+    if job[1] ~= "" then
+      keys[#keys + 1] = job[2][1] .. job[1]
+    end
+  end
+  if #keys > 0 and call("EXISTS", unpack(keys)) > 0 then
+    for _, key in ipairs(keys) do
+      found[key] = call("EXISTS", key) == 1
+    end
+  end
+  return found
+end
+
+local function addRun(run)
+  local known = taken(run)
+  local counter = call("INCRBY", KEYS[4], #run) - #run
+  local maxEvents = call("HGET", KEYS[3], "opts.maxLenEvents")
+  if not maxEvents then
+    maxEvents = 10000
+    call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
+  end
+  local meta = call("HMGET", KEYS[3], "paused", "concurrency")
+  local held = meta[1] or (meta[2] and call("LLEN", KEYS[7]) >= tonumber(meta[2]))
+  local pushed = {LPUSH = {}, RPUSH = {}}
+  for place, job in ipairs(run) do
+    local id, words, options = job[1], job[2], job[4]
+    if id == "" then
+      id = tostring(counter + place)
+    end
+    local key = words[1] .. id
+    if known[key] then
+      call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "duplicated", "jobId", id)
+    else
+      known[key] = job[1] ~= ""
+      call("HMSET", key, "name", words[3], "data", job[3], "opts", options[1], "timestamp", words[4],
+        "delay", options[2], "priority", 0)
+      call("XADD", KEYS[8], "*", "event", "added", "jobId", id, "name", words[3])
+      call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "waiting", "jobId", id)
+      local ids = pushed[options[3]]
+      ids[#ids + 1] = id
+    end
+    replies[#replies + 1] = id
+  end
+  for command, ids in pairs(pushed) do
+    if #ids > 0 then
+      call(command, meta[1] and KEYS[2] or KEYS[1], unpack(ids))
+    end
+  end
+  if not held and #pushed.LPUSH + #pushed.RPUSH > 0 then
+    call("ZADD", KEYS[9], 0, "0")
+  end
+end
+
+-- --- the batch -------------------------------------------------------------------------------------------------------
+
+local function addOne(at)
   local body = bodies[ARGV[at]]
-  local ok, reply = pcall(body[1], body[2], {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]})
+  return body[1](body[2], {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]})
+end
+
+-- What the server says when it takes no writes at all; it never says so in the middle of a script.
+local function refusal(text)
+  for _, words in ipairs({"READONLY You", "OOM command", "MISCONF ", "NOREPLICAS "}) do
+    local from = string.find(text, words, 1, true)
+    if from then
+      return string.sub(text, from)
+    end
+  end
+end
+
+local at = 3
+while at <= #ARGV do
+  local fine, run = pcall(plainRun, at)
+  local ok, reply
+  if fine and #run > 0 then
+    ok, reply = pcall(addRun, run)
+    at = at + 4 * #run
+  else
+    ok, reply = pcall(addOne, at)
+    if ok then
+      replies[#replies + 1] = reply
+    end
+    at = at + 4
+  end
   if not ok then
     local text = type(reply) == "table" and reply.err or tostring(reply)
-    for _, words in ipairs({"READONLY You", "OOM command", "MISCONF ", "NOREPLICAS "}) do
-      local from = string.find(text, words, 1, true)
-      if from then
-        return {err = string.sub(text, from)}
-      end
+    local refused = refusal(text)
+    if refused then
+      return {err = refused}
     end
-    reply = {text}
+    -- All that the failed step did not answer for.
+    while #replies < (at - 3) / 4 do
+      replies[#replies + 1] = {text}
+    end
   end
-  replies[#replies + 1] = reply
 end
 if sequence ~= "" then
-  redis.call("SET", KEYS[13], cmsgpack.pack({sequence, replies}), "PX", life)
+  call("SET", KEYS[13], cmsgpack.pack({sequence, replies}), "PX", life)
 end
 return replies

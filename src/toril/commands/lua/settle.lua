@@ -122,6 +122,12 @@ local DUE_AT_ONCE = 1000
 -- What the queue says of itself cannot change within a script.
 local meta = call("HMGET", KEYS[9], "paused", "concurrency", "max", "opts.maxLenEvents")
 local plainQueue = not meta[1] and not meta[2] and not meta[3] and not holder.limiter
+-- Versions before 5 kept markers among the jobs; upstream knows what to do with those.
+for _, id in ipairs(plainQueue and room > 0 and call("LRANGE", KEYS[1], -room, -1) or {}) do
+  if string.sub(id, 1, 2) == "0:" then
+    plainQueue = false
+  end
+end
 local maxEvents = tonumber(meta[4])
 local length = 0 -- of the event stream, as far as a run knows it
 
@@ -142,6 +148,7 @@ local function tell(...)
 end
 
 local moreDue = true
+local trouble = "" -- why no more jobs can be taken
 
 -- Makes delayed jobs ready whose time has come.
 local function promote()
@@ -197,8 +204,7 @@ local function fetch(count)
 end
 
 -- The next id, or nothing; `wanted` says how many more will be asked for before anything else may change the queue.
-local nextId
-function nextId(wanted)
+local function nextId(wanted)
   if moreDue then
     promote()
   end
@@ -207,13 +213,7 @@ function nextId(wanted)
   end
   if given < #stock then
     given = given + 1
-    local id = stock[given]
-    if string.sub(id, 1, 2) == "0:" then
-      -- A marker that versions before 5 kept among the jobs.
-      call("LREM", KEYS[2], 1, id)
-      return nextId(wanted)
-    end
-    return id
+    return stock[given]
   end
 end
 
@@ -252,11 +252,19 @@ end
 -- Takes one job for a finish; when there is none, the queue may be drained. `pending` finishes follow in this run.
 local function takeAfterFinish(wanted, pending)
   if open then
-    local id = nextId(wanted)
-    if id then
-      return handOut(id)
+    -- The finish is done: a next job that cannot be handed out must not undo it.
+    local ok, id = pcall(nextId, wanted)
+    if ok and id then
+      ok, id = pcall(handOut, id)
+      if ok then
+        return
+      end
     end
     open = false
+    if not ok then
+      trouble = textOf(id)
+      return
+    end
     local due = nextDelayed()
     if due then
       nextAt = due
@@ -348,11 +356,13 @@ end
 
 local at = 5
 while at <= #ARGV do
-  local run = plainQueue and plainRun(at) or {}
-  if #run > 0 then
-    local next = at + 6 * #run
-    settleRun(run, next > #ARGV)
-    at = next
+  local readable, run = pcall(plainRun, at)
+  if plainQueue and readable and #run > 0 then
+    at = at + 6 * #run
+    local ok, failure = pcall(settleRun, run, at > #ARGV)
+    while not ok and #codes < (at - 5) / 6 do
+      codes[#codes + 1] = textOf(failure)
+    end
   else
     local ok, code = pcall(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
     if not ok or type(code) == "table" then
@@ -368,7 +378,6 @@ while at <= #ARGV do
   end
 end
 
-local trouble = ""
 local function fill()
   if not plainQueue then
     return keep(take(takeKeys, takeArgs))
