@@ -19,7 +19,8 @@ class ValkeySentinel:
     """One watched pair; `fail_over` promotes the replica and returns once the Sentinel says so."""
 
     def __init__(self) -> None:
-        self.primary = Server.valkey()
+        # Without the delay in which a primary waits for more replicas: tests want the copy now.
+        self.primary = Server.valkey(repl_diskless_sync_delay="0")
         self.replica = Server.valkey()
         self.sentinel = _SentinelServer(valkey_binary())
 

@@ -21,13 +21,18 @@ def clients(valkey: Server) -> Iterator[tuple[redis.Redis, redis.Redis]]:
         yield one, other
 
 
-@pytest.mark.timeout(300)
-def test_batches_leave_what_single_scripts_leave(clients: tuple[redis.Redis, redis.Redis], prefix: str):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("with_limits", [True, False], ids=["with limits", "without limits"])
+def test_batches_leave_what_single_scripts_leave(
+    clients: tuple[redis.Redis, redis.Redis], prefix: str, with_limits: bool
+):
+    """Without pauses and limits most of the work is plain, and goes the short way through our scripts."""
     queue = QueueKeys("q", prefix, hash_tag=False)
 
     class Life(QueueLife):
         keys = queue
         reference = OneByOne(clients[0], queue)
         tested = Batched(clients[1], queue)
+        limits = with_limits
 
     run_state_machine_as_test(Life, settings=LIVES)
