@@ -1,0 +1,107 @@
+// The words between the runner and an adapter in Node: see protocol.py, of which this is the twin.
+
+const IDLE_MS = 1000;
+const PAUSE_BETWEEN_SAMPLES_MS = 5;
+
+const cpuSeconds = () => {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6;
+};
+
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+export function payload(task, i) {
+  return task.payload_bytes ? { i, pad: 'x'.repeat(task.payload_bytes) } : { i };
+}
+
+export class Stretch {
+  constructor() {
+    this.began = Date.now() / 1000;
+    this.clock = performance.now();
+    this.cpu = cpuSeconds();
+  }
+
+  figures(jobs) {
+    return {
+      jobs,
+      seconds: (performance.now() - this.clock) / 1000,
+      cpu: cpuSeconds() - this.cpu,
+      began: this.began,
+      ended: Date.now() / 1000,
+    };
+  }
+}
+
+export class Meter {
+  constructor(task) {
+    this.task = task;
+    this.count = 0;
+    this.stretch = null;
+    this.done = new Promise((resolve) => { this.resolve = resolve; });
+  }
+
+  tick() {
+    this.stretch ??= new Stretch();
+    this.count += 1;
+    if (this.count >= this.task.jobs || this.task.shared) {
+      this.last = this.stretch.figures(this.count);
+      if (this.count >= this.task.jobs) this.resolve();
+    }
+  }
+
+  async finished() {
+    if (!this.task.shared) return this.done;
+    for (let seen = -1; seen !== this.count || !this.count; await sleep(IDLE_MS)) seen = this.count;
+  }
+
+  figures() {
+    return { ...this.last, rss_mb: process.memoryUsage.rss() / 1e6 };
+  }
+}
+
+export async function addInChunks(task, addMany, size = 1000) {
+  const stretch = new Stretch();
+  for (let start = 0; start < task.jobs; start += size) {
+    const length = Math.min(size, task.jobs - start);
+    await addMany(Array.from({ length }, (_, k) => start + k));
+  }
+  return stretch.figures(task.jobs);
+}
+
+export async function addOneByOne(task, add) {
+  let next = 0;
+  const lane = async () => { while (next < task.jobs) await add(next++); };
+  const stretch = new Stretch();
+  await Promise.all(Array.from({ length: task.concurrency ?? 1 }, lane));
+  return stretch.figures(task.jobs);
+}
+
+export class Latency {
+  constructor(task) {
+    this.task = task;
+    this.started = [];
+    this.known = [];
+  }
+
+  tick() {
+    this.startedAt = performance.now();
+  }
+
+  async measure(add, know) {
+    for (let i = 0; i < this.task.jobs; i += 1) {
+      await sleep(PAUSE_BETWEEN_SAMPLES_MS);
+      const began = performance.now();
+      await know(await add(i));
+      this.known.push(performance.now() - began);
+      this.started.push(this.startedAt - began);
+    }
+    return { jobs: this.task.jobs, started_ms: this.started, known_ms: this.known };
+  }
+}
+
+export async function answer(tasks) {
+  const task = JSON.parse(process.argv[2]);
+  const does = tasks[task.task];
+  const figures = does ? await does(task) : { unsupported: true };
+  process.stdout.write(`\n${JSON.stringify(figures)}\n`, () => process.exit(0));
+}

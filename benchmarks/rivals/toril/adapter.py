@@ -1,0 +1,95 @@
+"""toril itself, as an application uses it: `Queue`, `Worker`, and their list and stream kin."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+
+from toril import (
+    Backoff,
+    JobOptions,
+    ListQueue,
+    ListWorker,
+    NewJob,
+    Queue,
+    StreamQueue,
+    StreamWorker,
+    TransientError,
+    Worker,
+)
+
+QUEUES = {"": Queue, "list": ListQueue, "stream": StreamQueue}
+WORKERS = {"": Worker, "list": ListWorker, "stream": StreamWorker}
+
+
+async def bulk(task: Task) -> dict[str, Any]:
+    async with QUEUES[task.kind](task.queue, redis=task.url) as queue:
+        if task.kind:
+            return await add_in_chunks(
+                task, lambda part: queue.add_bulk([("job", task.payload(i)) for i in part])
+            )
+        return await add_in_chunks(task, lambda part: queue.add_bulk([_job(task, i) for i in part]))
+
+
+def _job(task: Task, number: int) -> Any:
+    options = _mixed(task, number)
+    data = task.payload(number)
+    return NewJob("job", data, JobOptions(**options)) if options else ("job", data)
+
+
+def _mixed(task: Task, number: int) -> dict[str, Any]:
+    match task.mix:
+        case "delayed":
+            return {"delay": 0.001 + number % 10 / 1000} if number % 2 else {}
+        case "prioritized":
+            return {"priority": 1 + number % 5} if number % 2 else {}
+        case "retries":
+            return {"attempts": 2, "backoff": Backoff.fixed(0)}
+        case _:
+            return {}
+
+
+async def single(task: Task) -> dict[str, Any]:
+    async with QUEUES[task.kind](task.queue, redis=task.url) as queue:
+        return await add_one_by_one(task, lambda i: queue.add("job", task.payload(i)))
+
+
+async def process(task: Task) -> dict[str, Any]:
+    meter = Meter(task)
+
+    async def handle(_: Any) -> None:
+        meter.tick()
+
+    async def fail_some(job: Any) -> None:
+        if job.data["i"] % 10 == 0 and job.attempts_made == 0:
+            raise TransientError("one in ten fails at first")
+        meter.tick()
+
+    handler = fail_some if task.mix == "retries" else handle
+    worker = WORKERS[task.kind](task.queue, handler, redis=task.url, concurrency=task.concurrency)
+    async with worker:
+        await meter.finished()
+    return meter.figures()
+
+
+async def latency(task: Task) -> dict[str, Any]:
+    probe = Latency(task)
+
+    async def handle(_: Any) -> None:
+        probe.tick()
+
+    async with (
+        QUEUES[task.kind](task.queue, redis=task.url) as queue,
+        WORKERS[task.kind](task.queue, handle, redis=task.url),
+    ):
+        know = None if task.kind else lambda job: job.wait_until_finished(timeout=30)
+        return await probe.measure(lambda i: queue.add("job", task.payload(i)), know)
+
+
+if __name__ == "__main__":
+    answer(bulk=bulk, single=single, process=process, latency=latency)
