@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toril import __version__
-from toril.cli import add, change, demo, follow, look, scripts, server, work
+from toril.cli import add, change, demo, follow, health, look, scripts, server, work
 from toril.cli._output import harmless
 from toril.contract.errors import InvalidOption, TorilError, redact
 
@@ -41,7 +41,7 @@ def _toril(
     pass
 
 
-for room in (demo, server, add, work, look, change, follow, scripts):
+for room in (demo, server, add, work, look, change, follow, health, scripts):
     room.add_to(app)
 
 

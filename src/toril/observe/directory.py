@@ -74,7 +74,7 @@ async def find_queues(store: AsyncStore, *, prefix: str | None = None, env: str 
 async def _bullmq_queues(store: AsyncStore, prefix: str) -> set[FoundQueue]:
     shape = re.compile(re.escape(prefix) + r":([^:]+):meta")
     names = {
-        match[1] async for key in scan(store, f"{_literal(prefix)}:*:meta") if (match := shape.fullmatch(key))
+        match[1] async for key in scan(store, f"{literal(prefix)}:*:meta") if (match := shape.fullmatch(key))
     }
     return {FoundQueue("bullmq", *_untagged(name, prefix)) for name in names}
 
@@ -89,7 +89,7 @@ async def _envelope_queues(store: AsyncStore, prefix: str, env: str) -> set[Foun
     shape = re.compile(re.escape(f"{prefix}:{env}") + r":(queue|stream):([^:]+)(:.*)?", re.DOTALL)
     found: set[FoundQueue] = set()
     for room in ("queue", "stream"):
-        async for key in scan(store, f"{_literal(prefix)}:{_literal(env)}:{room}:*"):
+        async for key in scan(store, f"{literal(prefix)}:{literal(env)}:{room}:*"):
             if match := shape.fullmatch(key):
                 name, _, _, tagged = _untagged(match[2], prefix)
                 kind: QueueKind = "list" if match[1] == "queue" else "stream"
@@ -116,7 +116,7 @@ def _scanned(reply: list[Any]) -> tuple[str, list[str]]:
     return reply[0].decode(), [one.decode(errors="replace") for one in reply[1]]
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Text in which nothing is a wildcard to SCAN."""
     return re.sub(r"([\\\[\]*?^])", r"\\\1", text)
 

@@ -1,0 +1,126 @@
+"""`toril doctor` and `toril exporter`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from toril.cli._options import AsJson, Env, Prefix, RedisUrl
+from toril.cli._output import console, emit, say, table
+from toril.cli._target import Target
+from toril.contract.errors import TorilError
+from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
+
+QueuesOption = Annotated[
+    str | None,
+    typer.Option("--queues", metavar="A,B", help="Only these: NAME, list:NAME, stream:NAME. Left out: all."),
+]
+_SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+    app.command("exporter")(exporter)
+
+
+def names_in(text: str | None) -> list[str]:
+    """The queues of a list with commas."""
+    return [one.strip() for one in (text or "").split(",") if one.strip()]
+
+
+def doctor(
+    queues: QueuesOption = None,
+    most_keys: Annotated[
+        int, typer.Option("--most-keys", min=1, help="Keys to look at in each queue.")
+    ] = 20_000,
+    acl: Annotated[
+        str | None,
+        typer.Option(
+            "--acl", metavar="USER", help="Print the rules of a user who may do just what toril needs."
+        ),
+    ] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Examine server and queues; the exit code is 1 when something needs to be done."""
+    if acl is not None:
+        rules = acl_rules(acl, prefixes=[prefix] if prefix else ["bull", "msaas"])
+        if as_json:
+            emit({"user": acl, "rules": rules})
+        else:
+            say(rules)
+        return
+    target = Target.of(redis, prefix, env)
+    examination = Doctor(target.redis, queues=names_in(queues), prefix=prefix, env=env, most_keys=most_keys)
+    diagnosis = asyncio.run(examination.examine())
+    if as_json:
+        emit({"server": diagnosis.server, "healthy": diagnosis.healthy, "findings": diagnosis.findings})
+    else:
+        _print(diagnosis)
+    if not diagnosis.healthy:
+        raise typer.Exit(1)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    rows = [(_sign(one), one.check, one.queue or "", _text(one)) for one in diagnosis.findings]
+    console().print(table(["", "check", "queue", "finding"], rows))
+    todo = len(diagnosis.problems())
+    say(f"{diagnosis.server}: " + (f"{todo} things to do" if todo else "healthy"))
+
+
+def _sign(finding: Finding) -> Text:
+    return Text(_SIGNS[finding.level], style=_COLOURS[finding.level])
+
+
+def _text(finding: Finding) -> Text:
+    text = Text(finding.message)
+    if finding.remedy and finding.level != "ok":
+        text.append(f"\n→ {finding.remedy}", style="bold")
+    return text
+
+
+def exporter(
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 9538,
+    queues: QueuesOption = None,
+    search_every: Annotated[
+        float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
+    ] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Serve Prometheus metrics of all queues under /metrics until Ctrl-C."""
+    try:
+        from toril.observe.exporter import Exporter, serve
+    except ModuleNotFoundError as error:
+        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[prometheus]'`") from None
+    target = Target.of(redis, prefix, env)
+
+    async def run() -> None:
+        made = Exporter(
+            target.redis, queues=names_in(queues), prefix=prefix, env=env, search_every=search_every
+        )
+        if once:
+            async with made:
+                print((await made.scrape()).decode(), end="")
+            return
+        await serve(made, host=host, port=port, on_start=_started)
+
+    def _started(url: str) -> None:
+        if as_json:
+            emit({"url": f"{url}/metrics"})
+        else:
+            say(f"serving {url}/metrics; Ctrl-C ends it")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run())

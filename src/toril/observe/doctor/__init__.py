@@ -1,0 +1,13 @@
+"""The doctor: what is wrong with a server and its queues, and what to do about it.
+
+Guarantee: an examination changes nothing. It reads, tries commands on keys that do not exist, and measures; every
+finding comes with a remedy.
+"""
+
+from __future__ import annotations
+
+from toril.observe.doctor._examine import Diagnosis, Doctor
+from toril.observe.doctor._finding import Finding, Level
+from toril.observe.doctor.rights import acl_rules
+
+__all__ = ["Diagnosis", "Doctor", "Finding", "Level", "acl_rules"]

@@ -1,0 +1,137 @@
+"""The whole examination, from the connection to single jobs.
+
+Guarantee: a part that cannot be examined is a finding, and the other parts are examined all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from toril.commands._library import check_all, upstream
+from toril.contract.errors import (
+    AccessDenied,
+    EmbeddedServerFailed,
+    ScriptsCorrupt,
+    StoreUnavailable,
+    TorilError,
+)
+from toril.observe.directory import BULLMQ_PREFIX, Directory
+from toril.observe.doctor._finding import Finding, note, ok, problem
+from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
+from toril.observe.doctor._server import examine_server
+from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
+from toril.observe.doctor.rights import examine_rights
+from toril.observe.figures import Glance, look
+from toril.store import AsyncStore, ConnectionPolicy, parse_address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was found, worst first."""
+
+    server: str
+    findings: list[Finding]
+    queues: int
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing needs to be done."""
+        return not any(one.level in ("problem", "warning") for one in self.findings)
+
+    def problems(self) -> list[Finding]:
+        return [one for one in self.findings if one.level in ("problem", "warning")]
+
+
+class Doctor:
+    """Examines a server and the queues on it."""
+
+    def __init__(
+        self,
+        redis: Any = None,
+        *,
+        queues: Iterable[str] = (),
+        prefix: str | None = None,
+        env: str = "prod",
+        most_keys: int = MOST_KEYS,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._address = parse_address(redis)
+        self._names = list(queues)
+        self._prefix = prefix
+        self._env = env
+        self._most_keys = most_keys
+        self._wall_clock = wall_clock
+
+    async def examine(self) -> Diagnosis:
+        findings = list(self._scripts())
+        queues = 0
+        # Twice is enough to tell a hiccup from an absence.
+        async with AsyncStore(self._address, policy=ConnectionPolicy(call_attempts=2)) as store:
+            reached = await self._connection(store)
+            findings.append(reached)
+            if reached.level == "ok":
+                findings += await self._part("server", examine_server(store, self._wall_clock))
+                findings += await self._part("rights", examine_rights(store, self._prefix or BULLMQ_PREFIX))
+                more, queues = await self._queues(store)
+                findings += more
+        findings.sort(key=lambda one: one.rank)
+        return Diagnosis(server=self._address.label, findings=findings, queues=queues)
+
+    def _scripts(self) -> Iterable[Finding]:
+        try:
+            count = len(check_all())
+        except ScriptsCorrupt as error:
+            yield problem("scripts", str(error), "install toril again: the packaged scripts were changed")
+            return
+        yield ok("scripts", f"{count} official scripts of {upstream()['package']['name']}, each as released")
+
+    async def _connection(self, store: AsyncStore) -> Finding:
+        label = self._address.label
+        try:
+            await store.connect()
+        except AccessDenied as error:
+            return problem("connection", f"{label} does not let us in: {error}", "check user and password")
+        except (StoreUnavailable, EmbeddedServerFailed, OSError) as error:
+            return problem(
+                "connection", f"{label} cannot be reached: {error}", "start the server, or check the address"
+            )
+        return ok("connection", f"{label} answers")
+
+    async def _part(self, name: str, examination: Awaitable[list[Finding]]) -> list[Finding]:
+        try:
+            return await examination
+        except TorilError as error:
+            return [note(name, f"could not be examined: {error}", "allow this user what `--acl` prints")]
+
+    async def _queues(self, store: AsyncStore) -> tuple[list[Finding], int]:
+        try:
+            found = await Directory(store, self._names, prefix=self._prefix, env=self._env).queues()
+            glance = await look(store, twins_of(found) if not store.is_cluster else found)
+        except TorilError as error:
+            return [note("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")], 0
+        findings = list(mixed_layouts(glance.queues))
+        findings += _unreadable(glance)
+        for figures in glance.queues:
+            if figures.queue in found:
+                findings += mixed_generations(figures)
+                findings += await self._part(
+                    str(figures.queue), examine_queue(store, figures, self._most_keys)
+                )
+        if not any(one.level in ("problem", "warning") for one in findings):
+            findings.append(ok("queues", f"{len(found)} queues, nothing stuck"))
+        return findings, len(found)
+
+
+def _unreadable(glance: Glance) -> list[Finding]:
+    return [
+        problem(
+            "queues",
+            f"cannot be read: {error}",
+            "a key of the queue has another type: remove it, or rename",
+            queue,
+        )
+        for queue, error in glance.troubles.items()
+    ]

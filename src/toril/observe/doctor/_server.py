@@ -1,0 +1,213 @@
+"""The server: version, persistence, eviction, memory, clients, clock, latency.
+
+Guarantee: a figure that the server does not tell, or that our user may not ask for, is a note and no guess.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from toril.commands._command import Command, plain
+from toril.commands.read import server_info, server_time
+from toril.contract.errors import AccessDenied, StoreError, TorilError
+from toril.observe.doctor._finding import Finding, note, ok, problem, warning
+from toril.store import AsyncStore
+
+OLDEST_REDIS: Final = (6, 2)
+OLDEST_VALKEY: Final = (7, 2)
+COUNTS_ENTRIES: Final = (7, 0)  # since when Redis tells how many entries a stream ever had
+FULL: Final = 0.8  # of maxmemory: time to act, before writes are refused
+CROWDED: Final = 0.8  # of maxclients
+SKEW: Final = 1.0  # seconds; toril uses the server's clock, others may not
+SLOW: Final = 0.010  # seconds for a round trip: a worker makes two for each batch of jobs
+PINGS: Final = 21
+
+
+async def examine_server(store: AsyncStore, wall_clock: Callable[[], float] = time.time) -> list[Finding]:
+    """Everything about the server itself."""
+    info = await _info(store)
+    findings = [*_version(info), *_role(info), *_memory(info), *_clients(info)]
+    findings += await _persistence(store, info)
+    findings += await _eviction(store, info)
+    findings += await _clock(store, wall_clock)
+    findings += await _latency(store)
+    return findings
+
+
+async def _info(store: AsyncStore) -> Mapping[str, str]:
+    sections = ("server", "memory", "persistence", "clients", "replication", "stats")
+    replies = await store.run_many([server_info(section) for section in sections])
+    merged: dict[str, str] = {}
+    for reply in replies:
+        if not isinstance(reply, TorilError):
+            merged |= {key: value.strip() for key, value in reply.items()}
+    return merged
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _version(info: Mapping[str, str]) -> Iterator[Finding]:
+    name = info.get("server_name", "redis")
+    text = info.get(f"{name}_version") or info.get("redis_version", "")
+    if not text:
+        yield note("version", "the server does not tell its version", "allow INFO to this user")
+        return
+    oldest = OLDEST_VALKEY if name == "valkey" else OLDEST_REDIS
+    if _numbers(text) < oldest:
+        wanted = ".".join(map(str, oldest))
+        yield problem("version", f"{name} {text} is too old", f"upgrade to {wanted} or newer")
+    elif name == "redis" and _numbers(text) < COUNTS_ENTRIES:
+        yield note("version", f"redis {text} does not count stream entries: gaps are seen, not counted")
+    else:
+        yield ok("version", f"{name} {text}")
+
+
+def _role(info: Mapping[str, str]) -> Iterator[Finding]:
+    if info.get("role") == "slave":
+        yield problem(
+            "role",
+            "this is a replica: it refuses every change",
+            "give the address of the primary, or use redis+sentinel://",
+        )
+    if info.get("master_link_status") == "down":
+        yield warning("role", "the replica has lost its primary", "look after the connection between them")
+
+
+def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
+    most, used = int(info.get("maxmemory", 0) or 0), int(info.get("used_memory", 0) or 0)
+    if not most:
+        yield ok("memory", f"{used / 2**20:.0f} MB used, no maxmemory")
+    elif used >= most * FULL:
+        yield problem(
+            "memory",
+            f"{used / most:.0%} of maxmemory ({most / 2**20:.0f} MB) is used: when it is full, jobs can neither be "
+            "added nor taken",
+            "raise maxmemory, or remove ended jobs (remove_on_complete, `toril clean`)",
+        )
+    else:
+        yield ok("memory", f"{used / most:.0%} of {most / 2**20:.0f} MB used")
+
+
+def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
+    now, most = int(info.get("connected_clients", 0) or 0), int(info.get("maxclients", 0) or 0)
+    if most and now >= most * CROWDED:
+        yield warning(
+            "clients", f"{now} of {most} connections are in use", "raise maxclients, or share connections"
+        )
+
+
+async def _persistence(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]:
+    if not info:
+        return []
+    found: list[Finding] = []
+    if info.get("aof_enabled") == "1":
+        fsync = await _setting(store, "appendfsync")
+        if fsync == "no":
+            found.append(
+                warning(
+                    "persistence",
+                    "appendfsync is no: a power cut loses up to half a minute",
+                    "set it to everysec",
+                )
+            )
+        else:
+            window = "nothing" if fsync == "always" else "about a second"
+            found.append(ok("persistence", f"append-only file; a power cut loses {window}"))
+        if info.get("aof_last_write_status", "ok") != "ok":
+            found.append(
+                problem(
+                    "persistence",
+                    "the append-only file cannot be written",
+                    "look at the disk: full or broken",
+                )
+            )
+        return found
+    points = await _setting(store, "save")
+    if points:
+        message = f"snapshots only (save {points}): a crash loses every job since the last one"
+        found.append(warning("persistence", message, "switch the append-only file on: appendonly yes"))
+    elif points == "":
+        found.append(
+            warning(
+                "persistence", "nothing is written to disk: a restart loses all jobs", "set appendonly yes"
+            )
+        )
+    else:
+        found.append(
+            note("persistence", "no append-only file, and CONFIG may not be read", "set appendonly yes")
+        )
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        found.append(
+            problem("persistence", "the last snapshot failed; writes may be refused", "look at the disk")
+        )
+    return found
+
+
+async def _setting(store: AsyncStore, name: str) -> str | None:
+    """A setting; None when we may not ask."""
+    try:
+        found = await store.run(_config(name))
+    except StoreError:
+        return None
+    return found.get(name)
+
+
+def _config(name: str) -> Command[dict[str, str]]:
+    def decode(reply: list[bytes] | Mapping[bytes, bytes]) -> dict[str, str]:
+        flat = [word for pair in reply.items() for word in pair] if isinstance(reply, Mapping) else reply
+        return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+    return plain(decode, "CONFIG", "GET", name)
+
+
+async def _eviction(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]:
+    policy = info.get("maxmemory_policy") or await _setting(store, "maxmemory-policy")
+    if policy is None:
+        return [note("eviction", "the eviction policy may not be read", "make sure that it is noeviction")]
+    if policy != "noeviction":
+        remedy = "CONFIG SET maxmemory-policy noeviction, and in the configuration file"
+        return [problem("eviction", f"maxmemory-policy is {policy}: the server may delete jobs", remedy)]
+    return [ok("eviction", "noeviction")]
+
+
+async def _clock(store: AsyncStore, wall_clock: Callable[[], float]) -> list[Finding]:
+    before = wall_clock()
+    server = await store.run(server_time())
+    after = wall_clock()
+    skew = server - (before + after) / 2
+    if abs(skew) - (after - before) / 2 > SKEW:
+        message = (
+            f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the server's"
+        )
+        return [
+            warning(
+                "clock", message, "synchronise both with NTP; Node's clients stamp jobs with their own clock"
+            )
+        ]
+    return [ok("clock", f"within {max(abs(skew), 0.001) * 1000:.0f} ms of the server's")]
+
+
+async def _latency(store: AsyncStore) -> list[Finding]:
+    times: list[float] = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        await store.run(plain(bool, "PING"))
+        times.append(time.perf_counter() - began)
+    median, worst = statistics.median(times), max(times)
+    figures = f"a round trip takes {median * 1000:.1f} ms (longest of {PINGS}: {worst * 1000:.1f} ms)"
+    if median > SLOW:
+        return [
+            warning("latency", figures, "run workers near the server; look at SLOWLOG and at the network")
+        ]
+    return [ok("latency", figures)]
+
+
+def denied(error: TorilError) -> bool:
+    """Whether a command was refused by the server's access rules."""
+    return isinstance(error, AccessDenied)

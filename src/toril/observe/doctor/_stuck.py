@@ -1,0 +1,265 @@
+"""Jobs that nobody will ever run: in no list, without data, locked by the dead, overdue, without a worker.
+
+Guarantee: what moves while we look is not reported: every suspect is looked at a second time before it is named. At
+most `most_keys` keys of a queue are looked at, and a finding says when that was not all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toril.commands import read
+from toril.commands._command import plain
+from toril.commands.overview import EnvelopeOverview, QueueOverview
+from toril.contract.errors import TorilError
+from toril.contract.keys import RESERVED_IDS, QueueKeys, client_name
+from toril.observe.directory import literal, nodes_of, scan
+from toril.observe.doctor._finding import Finding, note, problem, warning
+from toril.observe.figures import QueueFigures
+from toril.store import AsyncStore
+
+MOST_KEYS: Final = 20_000
+PIPELINE: Final = 500
+SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
+OVERDUE: Final = 30.0  # seconds past its time: many times what an idle worker needs
+NEGLECTED: Final = 60.0  # seconds in front of the queue without being taken
+SHOWN: Final = 3  # ids in a message
+
+
+@dataclass(slots=True)
+class _Keys:
+    """What a search through a queue's keys found."""
+
+    jobs: list[str]
+    locks: list[str]
+    complete: bool
+
+
+async def examine_queue(
+    store: AsyncStore, figures: QueueFigures, most_keys: int = MOST_KEYS
+) -> list[Finding]:
+    """Stuck states of a BullMQ queue."""
+    keys, name = figures.queue.keys, str(figures.queue)
+    if not isinstance(keys, QueueKeys) or not isinstance(figures.overview, QueueOverview):
+        return list(neglected_envelopes(figures))
+    found = await _keys_of(store, keys, most_keys)
+    active = await store.run(read.get_ranges(keys, ["active"]))
+    workers = await _workers(store, keys)
+    findings = [
+        *await _orphans(store, keys, found.jobs, name),
+        *await _missing_data(store, keys, name),
+        *await _odd_locks(store, keys, found.locks, name),
+        *await _abandoned(store, keys, active, workers, name),
+        *await _overdue(store, keys, workers, figures.now_ms, name),
+        *await _asleep(store, keys, figures, name),
+        *_neglected(figures, workers, name),
+    ]
+    if not found.complete:
+        message = f"only {most_keys} keys of {name} were looked at"
+        findings.append(note("stuck", message, "look at all of them with --most-keys"))
+    return findings
+
+
+async def _keys_of(store: AsyncStore, keys: QueueKeys, most: int) -> _Keys:
+    found = _Keys([], [], True)
+    shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
+    looked_at = 0
+    async for node in nodes_of(store):
+        async for key in scan(node, f"{literal(keys.base)}*"):
+            looked_at += 1
+            if looked_at > most:
+                found.complete = False
+                return found
+            match = shape.fullmatch(key)
+            if match and match[1] not in RESERVED_IDS:
+                (found.locks if match[2] else found.jobs).append(match[1])
+    return found
+
+
+async def _in_parts(store: AsyncStore, commands: Sequence[Any]) -> list[Any]:
+    replies: list[Any] = []
+    for start in range(0, len(commands), PIPELINE):
+        replies += await store.run_many(commands[start : start + PIPELINE])
+    return replies
+
+
+async def _orphans(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str], name: str) -> list[Finding]:
+    suspects = await _in_no_list(store, keys, jobs)
+    if suspects:
+        await asyncio.sleep(SECOND_LOOK)
+        suspects = await _in_no_list(store, keys, suspects)
+    if not suspects:
+        return []
+    return [
+        problem(
+            "stuck",
+            f"{len(suspects)} jobs are in no list, so no worker will find them: {_some(suspects)}",
+            "look at them with `toril inspect`, add what is needed again, and `toril remove` them",
+            name,
+        )
+    ]
+
+
+async def _in_no_list(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
+    states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in jobs])
+    lost = [job_id for job_id, state in zip(jobs, states, strict=True) if state == "unknown"]
+    # Only a hash with a name is a job; it must still be there after its state was asked for.
+    fields = await _in_parts(store, [read.get_fields(keys, job_id, ["name", "timestamp"]) for job_id in lost])
+    return [
+        job_id
+        for job_id, found in zip(lost, fields, strict=True)
+        if not isinstance(found, TorilError) and None not in found
+    ]
+
+
+async def _missing_data(store: AsyncStore, keys: QueueKeys, name: str) -> list[Finding]:
+    waiting = await store.run(read.get_ranges(keys, ["wait", "prioritized", "delayed"], end=PIPELINE - 1))
+    there = await _in_parts(store, [plain(bool, "EXISTS", keys.job(job_id)) for job_id in waiting])
+    empty = [job_id for job_id, found in zip(waiting, there, strict=True) if found is False]
+    states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in empty])
+    empty = [job_id for job_id, state in zip(empty, states, strict=True) if state != "unknown"]
+    if not empty:
+        return []
+    return [
+        problem(
+            "stuck",
+            f"{len(empty)} waiting jobs have no data: {_some(empty)}; keys were deleted by hand, or evicted",
+            "check the eviction policy; `toril remove` them, or let workers fail them",
+            name,
+        )
+    ]
+
+
+async def _odd_locks(store: AsyncStore, keys: QueueKeys, locks: Sequence[str], name: str) -> list[Finding]:
+    suspects = list(locks)
+    for pause in (0.0, SECOND_LOOK):
+        await asyncio.sleep(pause if suspects else 0)
+        states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
+        there = await _in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
+        suspects = [
+            job_id
+            for job_id, state, lock in zip(suspects, states, there, strict=True)
+            if state != "active" and isinstance(lock, str)
+        ]
+    if not suspects:
+        return []
+    return [
+        warning(
+            "stuck",
+            f"{len(suspects)} locks belong to jobs that are not active: {_some(suspects)}",
+            "they run out by themselves; if they stay, a client renews locks of jobs that it has lost: restart it",
+            name,
+        )
+    ]
+
+
+async def _abandoned(
+    store: AsyncStore, keys: QueueKeys, active: Sequence[str], workers: int, name: str
+) -> list[Finding]:
+    suspects = list(active)
+    for pause in (0.0, SECOND_LOOK):
+        await asyncio.sleep(pause if suspects else 0)
+        locks = await _in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
+        states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
+        suspects = [
+            job_id
+            for job_id, lock, state in zip(suspects, locks, states, strict=True)
+            if lock is None and state == "active"
+        ]
+    if not suspects:
+        return []
+    message = f"{len(suspects)} active jobs have no lock, their workers are dead: {_some(suspects)}"
+    if workers:
+        return [warning("stuck", message, "the workers put them back with their next two sweeps", name)]
+    return [problem("stuck", message, "start a worker: it puts them back with its second sweep", name)]
+
+
+async def _overdue(store: AsyncStore, keys: QueueKeys, workers: int, now_ms: int, name: str) -> list[Finding]:
+    limit = (now_ms - int(OVERDUE * 1000)) * 4096
+    late = await store.run(plain(int, "ZCOUNT", keys.delayed, "-inf", limit))
+    if not late:
+        return []
+    remedy = (
+        "start a worker"
+        if not workers
+        else "restart the workers; see whether the queue is paused or rate limited"
+    )
+    message = f"{late} delayed jobs are more than {OVERDUE:g} s past their time"
+    return [problem("stuck", message, remedy, name)]
+
+
+async def _asleep(store: AsyncStore, keys: QueueKeys, figures: QueueFigures, name: str) -> list[Finding]:
+    """Work without a marker wakes nobody, unless some worker is busy and comes by itself."""
+    seen = figures.overview
+    assert isinstance(seen, QueueOverview)  # noqa: S101  # the caller looked
+    if not seen.counts.ready or seen.paused or seen.counts.active or figures.oldest_waiting < 1:
+        return []
+    marker, limiter, ready = await store.run_many(
+        [
+            plain(int, "ZCARD", keys.marker),
+            plain(int, "PTTL", keys.limiter),
+            plain(int, "EXISTS", keys.wait, keys.prioritized),
+        ]
+    )
+    if marker or limiter > 0 or not ready:
+        return []
+    return [
+        problem(
+            "stuck",
+            f"{seen.counts.ready} jobs are ready, but the marker that wakes idle workers is missing",
+            "add a job or run `toril resume`: both write the marker",
+            name,
+        )
+    ]
+
+
+async def _workers(store: AsyncStore, keys: QueueKeys) -> int:
+    """Workers of any library that are connected now."""
+    try:
+        clients = await store.run(read.client_list(keys.meta))
+    except TorilError:
+        return 0
+    name = client_name(keys, "worker")
+    return sum(one.get("name") == name or one.get("name", "").startswith(f"{name}:w:") for one in clients)
+
+
+def _neglected(figures: QueueFigures, workers: int, name: str) -> Iterator[Finding]:
+    if not figures.ready or figures.oldest_waiting < NEGLECTED:
+        return
+    waits = f"{figures.ready} jobs wait, the next one for {figures.oldest_waiting:.0f} s"
+    if figures.paused:
+        yield warning(
+            "neglected", f"{waits}: the queue is paused", "run `toril resume` when it may go on", name
+        )
+    elif not workers and not figures.workers:
+        yield problem("neglected", f"{waits}: no worker is connected", "start one: `toril worker`", name)
+
+
+def neglected_envelopes(figures: QueueFigures) -> Iterator[Finding]:
+    """The same for list and stream queues."""
+    seen, name = figures.overview, str(figures.queue)
+    if not isinstance(seen, EnvelopeOverview):
+        return
+    if seen.totals.get("trimmed"):
+        yield problem(
+            "stuck",
+            f"{seen.totals['trimmed']} entries were trimmed before anybody had finished them",
+            "do not trim the stream by hand; keep more entries (keep=)",
+            name,
+        )
+    if figures.ready and figures.oldest_waiting > NEGLECTED and not figures.workers:
+        message = (
+            f"{figures.ready} jobs wait, the next one for {figures.oldest_waiting:.0f} s: no worker reports"
+        )
+        yield problem("neglected", message, "start one: `toril worker`", name)
+    if seen.active and not figures.workers and figures.queue.kind == "stream":
+        message = f"{seen.active} entries were delivered and never acknowledged, and no worker reports"
+        yield problem("stuck", message, "start a worker: it claims them after their idle time", name)
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:SHOWN]) + ("" if len(ids) <= SHOWN else f" and {len(ids) - SHOWN} more")

@@ -1,0 +1,108 @@
+"""What a user of the server must be allowed to do, and whether ours is.
+
+Guarantee: the commands listed are those that scripts and drivers use; each is tried on keys that do not exist, in a
+form that changes nothing. The rules printed are enough to run queues and workers of all kinds, and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from toril.commands._command import Command, Word, plain
+from toril.commands._library import check_all, official, own, own_names
+from toril.contract.errors import AccessDenied, InvalidOption
+from toril.observe.doctor._finding import Finding, ok, problem
+from toril.store import AsyncStore
+
+# What the drivers themselves say, besides what the scripts call.
+OF_DRIVERS: Final = frozenset(
+    """
+    auth blmove bzpopmin client|getname client|id client|list client|setinfo client|setname client|unblock cluster|slots
+    del eval evalsha exists expire get hdel hello hexists hget hgetall hkeys hlen hmget hset hsetnx info lindex llen
+    lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers time ttl type unlink xack
+    xadd xdel xinfo|stream xlen xrange xread xrevrange xtrim zadd zcard zcount zrange zrangebyscore zrem
+    zremrangebyscore zrevrange zscore
+    """.split()
+)
+_SAID = re.compile(r"""(?:redis\.p?call|rcall)\s*[(,]\s*["']([A-Za-z]+)["'](?:\s*,\s*["']([A-Za-z]+)["'])?""")
+_WITH_SUBCOMMAND: Final = frozenset({"xinfo", "xgroup", "object", "script", "client", "config", "cluster"})
+
+
+def needed_commands() -> list[str]:
+    """Every command that toril may send, by itself or from a script; sub-commands as the ACL writes them."""
+    texts = [official(file.rpartition("-")[0]).text for file in check_all()]
+    texts += [own(name).text for name in own_names()]
+    said = {_acl_name(match) for text in texts for match in _SAID.finditer(text)}
+    return sorted(said | OF_DRIVERS)
+
+
+def _acl_name(match: re.Match[str]) -> str:
+    command, following = match[1].lower(), (match[2] or "").lower()
+    return f"{command}|{following}" if command in _WITH_SUBCOMMAND and following else command
+
+
+def acl_rules(user: str, *, prefixes: Iterable[str] = ("bull", "msaas"), password: str | None = None) -> str:
+    """A line for the server's ACL file (or for ACL SETUSER): everything that toril needs, nothing else.
+
+    Without a password a placeholder stands where its SHA-256 belongs.
+    """
+    if not user or re.search(r"\s", user):
+        raise InvalidOption("user", "must be a word", "give a name such as toril")
+    secret = f">{password}" if password else "#<sha256-of-the-password>"
+    keys = " ".join(f"~{prefix}:*" for prefix in prefixes)
+    commands = " ".join(f"+{name}" for name in needed_commands())
+    return f"user {user} on {secret} resetkeys {keys} resetchannels -@all {commands}"
+
+
+async def examine_rights(store: AsyncStore, prefix: str = "bull") -> list[Finding]:
+    """Whether our user may do what queues and workers do."""
+    probes = _probes(f"{prefix}:toril-doctor:nothing")
+    replies = await store.run_many([command for _, command in probes])
+    refused = [
+        name for (name, _), reply in zip(probes, replies, strict=True) if isinstance(reply, AccessDenied)
+    ]
+    if refused:
+        message = f"this user may not {', '.join(refused)} on keys {prefix}:*"
+        return [problem("rights", message, "give it the rules that `toril doctor --acl USER` prints")]
+    return [ok("rights", "this user may do what queues and workers do")]
+
+
+def _probes(key: str) -> list[tuple[str, Command[object]]]:
+    """Commands in a form that does nothing to a key that is not there."""
+    group = ("XREADGROUP", "GROUP", "nobody", "nobody", "COUNT", 1, "STREAMS", key, ">")
+    words: list[tuple[Word, ...]] = [
+        ("EVAL", "return redis.call('EXISTS', KEYS[1])", 1, key),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("HDEL", key, ""),
+        ("DEL", key),
+        ("HGETALL", key),
+        ("LPUSHX", key, ""),
+        ("LRANGE", key, 0, 0),
+        ("RPOPLPUSH", key, key),
+        ("ZREM", key, ""),
+        ("ZADD", key, "XX", 0, ""),
+        ("ZRANGE", key, 0, 0),
+        ("SREM", key, ""),
+        ("BZPOPMIN", key, 0.001),
+        ("XADD", key, "NOMKSTREAM", "*", "a", "b"),
+        ("XREAD", "COUNT", 1, "STREAMS", key, "0"),
+        group,
+        ("SET", key, "", "XX", "PX", 1),
+        ("PEXPIRE", key, 1),
+        ("CLIENT", "LIST"),
+        ("CLIENT", "ID"),
+        ("INFO", "server"),
+        ("TIME",),
+    ]
+    return [(_title(one), plain(_anything, *one)) for one in words]
+
+
+def _title(words: tuple[Word, ...]) -> str:
+    name = str(words[0])
+    return f"{name} {words[1]!s}" if name in ("SCRIPT", "CLIENT") else name
+
+
+def _anything(reply: object) -> object:
+    return reply
