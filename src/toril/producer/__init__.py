@@ -6,6 +6,7 @@ from toril.producer._inspection import ConnectedWorker, JobLogs
 from toril.producer.flow import FlowNode, FlowProducer, JobNode
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
+from toril.producer.schedulers import Scheduler, Schedulers
 from toril.producer.stream_queue import StreamQueue
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "JobNode",
     "ListQueue",
     "Queue",
+    "Scheduler",
+    "Schedulers",
     "StreamQueue",
 ]

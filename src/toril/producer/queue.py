@@ -25,6 +25,7 @@ from toril.producer._drafts import NOTHING, Draft, Drafter, Ids
 from toril.producer._inspection import Inspection
 from toril.producer._intake import Added, Intake
 from toril.producer._management import Management
+from toril.producer.schedulers import Schedulers
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
@@ -107,6 +108,9 @@ class Queue(Inspection[T], Management[T]):
             self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._store.is_cluster
         )
         self._intake = Intake(self._store, self.keys, self._prepared)
+        self.schedulers = Schedulers(  # jobs that come again
+            self.keys, self._desk, self._drafter, self._prepared, self._run_all
+        )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
         self._events_max_len = events_max_len

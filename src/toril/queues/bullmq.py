@@ -6,12 +6,15 @@ was lost is handed in again, and one that had been accepted is recognised by the
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from toril.commands import locks, manage, read, work
+from toril.commands._command import Command
 from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
 from toril.contract.errors import (
@@ -36,9 +39,12 @@ from toril.contract.outcome import (
     WaitingForChildren,
 )
 from toril.contract.record import JobRecord
+from toril.queues.repeats import next_step
 from toril.queues.source import Promise, Settled, Taken
 from toril.store import AsyncStore, BlockingStore
 from toril.store import Reader as StoreReader
+
+logger = logging.getLogger("toril.worker")
 
 # Bounds of one call: well under the time that other clients of the server notice.
 LOCKS_PER_CALL = 1000
@@ -101,6 +107,7 @@ class BullmqSource:
         self._reader: StoreReader | None = None
         self._in_doubt: set[str] = set()  # finishes whose reply was lost
         self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
+        self._series: dict[str, Command[str | None]] = {}  # jobs of schedulers whose next job is not made yet
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -125,6 +132,8 @@ class BullmqSource:
     # --- settle and take ------------------------------------------------------------------------------------
 
     async def exchange(self, settled: Sequence[Settled], room: int) -> Taken:
+        if self._series:
+            await self._go_on()  # before anything is settled: a series must not end with the job in hand
         adopted = await self._adopt(room) if self._lost_tokens else []
         held = [one for one in settled if isinstance(one.outcome, RateLimited)]
         if held:
@@ -150,7 +159,9 @@ class BullmqSource:
             self._lost_tokens.append(pickup.token)
             raise
         verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
-        return self._taken(harvest, pickup.token, adopted, verdicts)
+        taken = self._taken(harvest, pickup.token, adopted, verdicts)
+        await self._begin_series(taken.deliveries)
+        return taken
 
     def _taken(
         self,
@@ -168,6 +179,36 @@ class BullmqSource:
             next_due_in=(due - self.store.clock.now_ms()) / 1000 if due else None,
             refused=_refused(harvest.refused) if harvest.refused else None,
         )
+
+    # --- series of jobs -------------------------------------------------------------------------------------
+
+    async def _begin_series(self, deliveries: Sequence[BullmqDelivery]) -> None:
+        """The next job of a scheduler is made when the last one begins."""
+        for delivery in deliveries:
+            if b"rjk" in delivery.record.fields:
+                self._plan_next(delivery.record)
+        if self._series:
+            with contextlib.suppress(StoreUnavailable):  # done again before the job is settled
+                await self._go_on()
+
+    def _plan_next(self, record: JobRecord) -> None:
+        try:
+            step = next_step(self.keys, record, self.store.clock.now_ms())
+        except TorilError as error:
+            logger.error("the series of job %s in %s cannot go on: %s", record.id, self.keys.name, error)  # noqa: TRY400
+            return
+        if step is not None:
+            self._series[record.id] = step
+
+    async def _go_on(self) -> None:
+        steps = dict(self._series)
+        answers = await self.store.run_many(list(steps.values()))
+        for job_id, answer in zip(steps, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                raise answer
+            self._series.pop(job_id, None)
+            if isinstance(answer, TorilError):
+                logger.error("the series of job %s in %s cannot go on: %s", job_id, self.keys.name, answer)
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
         """The words of an outcome; None for those that have a script of their own."""

@@ -25,7 +25,8 @@ from toril.producer import Queue as AsyncQueue
 from toril.producer._drafts import NOTHING, Ids
 from toril.store import BlockingStore, ConnectionPolicy
 from toril.sync._face import Face
-from toril.telemetry.hooks import MetricsCollector
+from toril.sync.schedulers import Schedulers
+from toril.telemetry.hooks import MetricsCollector, Tracer
 
 States = str | JobState | Sequence[str | JobState] | None
 
@@ -52,6 +53,7 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
+        tracer: Tracer | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -68,12 +70,14 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
+        tracer: Tracer | None = ...,
     ) -> None: ...
     def __init__(
         self, name: str, *, redis: Any = None, policy: ConnectionPolicy | None = None, **options: Any
     ) -> None:
         super().__init__(functools.partial(AsyncQueue[Any], name, redis=redis, policy=policy, **options))
         self._desk = BlockingDesk(BlockingStore(redis, policy=policy), self.keys, self._inner.payload)
+        self.schedulers = Schedulers(lambda: self._inner.schedulers, self._call, self._blocking)
 
     def __repr__(self) -> str:
         return f"sync.{self._inner!r}"

@@ -1,0 +1,185 @@
+"""Job schedulers: factories that make the next job of a series when the last one begins.
+
+Guarantee: there is at most one next job for each scheduler; a step that is repeated after a lost reply makes no
+second one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._library import official
+from toril.contract.codec import pack
+from toril.contract.errors import refusal
+from toril.contract.keys import QueueKeys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerToAdd:
+    """A scheduler in the form the script takes it: options under BullMQ's names, times in milliseconds."""
+
+    id: str
+    name: str
+    data: bytes
+    options: Mapping[str, Any]  # of the jobs it makes
+    repeat: Mapping[str, Any]  # pattern or every, tz, limit, startDate, endDate
+    next_ms: int | None  # None: the script computes it from `every`
+    now_ms: int
+
+    def scheduler_options(self) -> dict[str, Any]:
+        names = ("startDate", "endDate", "tz", "pattern", "every", "limit")
+        return {"name": self.name, **{name: self.repeat[name] for name in names if name in self.repeat}}
+
+
+def next_job_options(
+    scheduler_id: str,
+    options: Mapping[str, Any],
+    repeat: Mapping[str, Any],
+    *,
+    next_ms: int | None,
+    now_ms: int,
+) -> dict[str, Any]:
+    """The options of the next job of a series, as Node writes them; the script adds the rest."""
+    following = {
+        **options,
+        "repeat": {**repeat, "count": int(repeat.get("count") or 0) + 1},
+        "timestamp": now_ms,
+        "repeatJobKey": scheduler_id,
+    }
+    if next_ms is not None:
+        following |= {"prevMillis": next_ms, "delay": max(0, next_ms - now_ms)}
+    return following
+
+
+def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[str, int]]:
+    """Makes or changes a scheduler and its next job; the value is the id of that job and its delay (ms)."""
+    following = next_job_options(
+        scheduler.id,
+        scheduler.options,
+        scheduler.repeat,
+        next_ms=scheduler.next_ms,
+        now_ms=scheduler.now_ms,
+    )
+    args: list[Word] = [
+        "" if scheduler.next_ms is None else scheduler.next_ms,
+        pack(scheduler.scheduler_options()),
+        scheduler.id,
+        scheduler.data,
+        pack(scheduler.options),
+        pack(following),
+        scheduler.now_ms,
+        keys.base,
+        "",
+    ]
+    decode = functools.partial(_scheduled, scheduler.id)
+    return call(official("addJobScheduler"), (*_shared_keys(keys), keys.active), args, decode, Replay.SAFE)
+
+
+def _shared_keys(keys: QueueKeys) -> tuple[str, ...]:
+    return (
+        keys.repeat,
+        keys.delayed,
+        keys.wait,
+        keys.paused,
+        keys.meta,
+        keys.prioritized,
+        keys.marker,
+        keys.id,
+        keys.events,
+        keys.pc,
+    )
+
+
+def _scheduled(scheduler_id: str, reply: Any) -> tuple[str, int]:
+    if isinstance(reply, int):
+        raise refusal(reply, job_id=scheduler_id, command="addJobScheduler")
+    return reply[0].decode(), int(float(reply[1]))
+
+
+def advance_scheduler(
+    keys: QueueKeys,
+    scheduler_id: str,
+    *,
+    job_id: str,
+    data: bytes,
+    options: Mapping[str, Any],
+    next_ms: int | None,
+    now_ms: int,
+) -> Command[str | None]:
+    """Makes the job after `job_id`; None when it exists already, or when the scheduler is gone or has gone on."""
+    args: list[Word] = [
+        "" if next_ms is None else next_ms,
+        scheduler_id,
+        data,
+        pack(options),
+        now_ms,
+        keys.base,
+        job_id,
+    ]
+    return call(
+        official("updateJobScheduler"),
+        (*_shared_keys(keys), keys.job(job_id), keys.active),
+        args,
+        _id_or_none,
+        Replay.SAFE,
+    )
+
+
+def _id_or_none(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode()
+
+
+def remove_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[bool]:
+    """Removes a scheduler and its next job; False when there is none."""
+    return call(
+        official("removeJobScheduler"),
+        (keys.repeat, keys.delayed, keys.events),
+        [scheduler_id, keys.base],
+        _was_there,
+        Replay.SAFE,
+    )
+
+
+def _was_there(reply: int) -> bool:
+    return reply == 0
+
+
+Row = tuple[str, int]
+
+
+def list_schedulers(
+    keys: QueueKeys, *, start: int = 0, end: int = -1, ascending: bool = True
+) -> Command[list[Row]]:
+    """Ids of schedulers and when their next job is due (ms), soonest first."""
+    return plain(_rows, "ZRANGE" if ascending else "ZREVRANGE", keys.repeat, start, end, "WITHSCORES")
+
+
+def _rows(reply: list[bytes]) -> list[Row]:
+    return [(reply[i].decode(), int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
+
+
+def get_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[dict[str, str]]:
+    """The fields of a scheduler; empty when there is none."""
+    return plain(_fields, "HGETALL", f"{keys.repeat}:{scheduler_id}")
+
+
+def _fields(flat: list[bytes]) -> dict[str, str]:
+    words = [word.decode(errors="replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def next_of(keys: QueueKeys, scheduler_id: str) -> Command[int | None]:
+    """When the next job of a scheduler is due (ms)."""
+    return plain(_score, "ZSCORE", keys.repeat, scheduler_id)
+
+
+def _score(reply: bytes | None) -> int | None:
+    return None if reply is None else int(float(reply))
+
+
+def count_schedulers(keys: QueueKeys) -> Command[int]:
+    return plain(int, "ZCARD", keys.repeat)

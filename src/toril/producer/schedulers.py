@@ -1,0 +1,213 @@
+"""Schedulers: jobs that come again, by a cron pattern or at an interval.
+
+Guarantee: a scheduler has one next job, made when the last one begins; changing it replaces that job. Workers of any
+client library keep the series going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+from toril.commands import read, schedulers
+from toril.commands._command import Command
+from toril.commands.schedulers import SchedulerToAdd
+from toril.contract.codec import from_json
+from toril.contract.cron import Cron, zone_of
+from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
+from toril.contract.errors import InvalidOption, JobNotFound
+from toril.contract.keys import QueueKeys, check_text
+from toril.contract.options import JobOptions
+from toril.contract.record import JobRecord
+from toril.jobs import Job, JobDesk
+from toril.producer._drafts import NOTHING, Drafter
+from toril.queues.repeats import next_time
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """A scheduler as it is stored."""
+
+    id: str
+    name: str
+    next_run: datetime | None
+    cron: str | None
+    every: float | None  # seconds
+    tz: str | None
+    start: datetime | None
+    end: datetime | None
+    limit: int | None
+    runs: int  # jobs made so far
+    data: Any
+    options: JobOptions
+
+
+class Schedulers:
+    """The schedulers of one queue: `queue.schedulers`."""
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        desk: JobDesk,
+        drafter: Drafter,
+        prepared: Callable[[], Awaitable[int]],
+        run_all: Callable[..., Awaitable[list[Any]]],
+    ) -> None:
+        self._keys = keys
+        self._desk = desk
+        self._drafter = drafter
+        self._prepared = prepared  # makes sure that the queue is open, and tells the server's time
+        self._run_all = run_all
+
+    async def _run(self, command: Command[V]) -> V:
+        (value,) = await self._run_all(command)
+        return cast("V", value)
+
+    async def upsert(
+        self,
+        scheduler_id: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        name: str | None = None,
+        data: Any = NOTHING,
+        options: JobOptions | Mapping[str, Any] | None = None,
+    ) -> Job[Any]:
+        """Makes a scheduler, or changes the one of that id; returns its next job.
+
+        `cron` is a pattern, read in the time zone `tz` (default: that of this machine, as in Node); `every` is an
+        interval. With an interval the first job is due at once, or at `start`; with a pattern when it comes true, or
+        now if `immediately`.
+        """
+        check_scheduler_id(scheduler_id)
+        draft = self._drafter.draft(name or scheduler_id, data, options)
+        repeat = _repeat(cron, every, tz, start, end, limit)
+        now_ms = await self._prepared()
+        next_ms = _first(repeat, immediately, now_ms)
+        scheduler = SchedulerToAdd(
+            id=scheduler_id,
+            name=draft.name,
+            data=draft.data,
+            options=draft.options.to_wire(),
+            repeat=repeat,
+            next_ms=next_ms,
+            now_ms=now_ms,
+        )
+        job_id, _ = await self._run(schedulers.add_scheduler(self._keys, scheduler))
+        flat = await self._run(read.get_job(self._keys, job_id))
+        if not flat:
+            raise JobNotFound(job_id, command="addJobScheduler")
+        return Job(JobRecord.from_flat(job_id, flat), self._desk)
+
+    async def get(self, scheduler_id: str) -> Scheduler | None:
+        """A scheduler by its id."""
+        fields, next_ms = await self._run_all(
+            schedulers.get_scheduler(self._keys, scheduler_id),
+            schedulers.next_of(self._keys, scheduler_id),
+        )
+        return None if next_ms is None else _scheduler(scheduler_id, fields, next_ms)
+
+    async def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
+        """All schedulers, the one that is due first first."""
+        command = schedulers.list_schedulers(self._keys, start=start, end=end, ascending=ascending)
+        rows = await self._run(command)
+        wanted = (schedulers.get_scheduler(self._keys, row[0]) for row in rows)
+        fields = await self._run_all(*wanted)
+        return [_scheduler(row[0], found, row[1]) for row, found in zip(rows, fields, strict=True)]
+
+    async def remove(self, scheduler_id: str) -> bool:
+        """Removes a scheduler and its next job; False when there was none. A job that runs goes on."""
+        return await self._run(schedulers.remove_scheduler(self._keys, scheduler_id))
+
+    async def count(self) -> int:
+        """How many schedulers the queue has."""
+        return await self._run(schedulers.count_schedulers(self._keys))
+
+
+def check_scheduler_id(scheduler_id: object) -> str:
+    """An id that can be a part of the ids of its jobs."""
+    text = check_text("scheduler_id", scheduler_id)
+    if ":" in text:
+        raise InvalidOption("scheduler_id", 'contains ":"', 'use "-" or "_" instead')
+    return text
+
+
+def _repeat(
+    cron: str | None,
+    every: Duration | None,
+    tz: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """The schedule in BullMQ's spelling, checked."""
+    if (cron is None) == (every is None):
+        raise InvalidOption("cron", "and every exclude each other", "give exactly one of them")
+    repeat: dict[str, Any] = {}
+    if cron is not None:
+        Cron.parse(cron)
+        zone_of(tz)
+        repeat["pattern"] = cron
+    elif every is not None:
+        repeat["every"] = to_ms(to_seconds("every", every, positive=True))
+    if tz is not None:
+        repeat["tz"] = tz
+    if start is not None:
+        repeat["startDate"] = datetime_to_ms("start", start)
+    if end is not None:
+        repeat["endDate"] = datetime_to_ms("end", end)
+    if limit is not None:
+        if limit < 1:
+            raise InvalidOption("limit", f"is {limit!r}", "give an integer of at least 1")
+        repeat["limit"] = limit
+    return repeat
+
+
+def _first(repeat: Mapping[str, Any], immediately: bool, now_ms: int) -> int | None:
+    if repeat.get("endDate") and now_ms > repeat["endDate"]:
+        raise InvalidOption("end", "has passed", "give a time that is still to come")
+    if immediately and repeat.get("startDate"):
+        raise InvalidOption("immediately", "cannot be combined with start", "choose one of them")
+    if "pattern" not in repeat:
+        return None
+    due = now_ms if immediately else next_time(repeat, now_ms)
+    if due is None:
+        raise InvalidOption("cron", "never comes true before its end", "check the pattern and the end")
+    return due
+
+
+def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Scheduler:
+    options = from_json(fields["opts"], field="opts") if fields.get("opts") else {}
+    every = _number(fields, "every")
+    return Scheduler(
+        id=scheduler_id,
+        name=fields.get("name", scheduler_id),
+        next_run=ms_to_datetime(next_ms),
+        cron=fields.get("pattern"),
+        every=None if every is None else every / 1000,
+        tz=fields.get("tz"),
+        start=_moment(fields, "startDate"),
+        end=_moment(fields, "endDate"),
+        limit=_number(fields, "limit"),
+        runs=_number(fields, "ic") or 0,
+        data=from_json(fields.get("data") or "{}", field="data"),
+        options=JobOptions.from_wire(options),
+    )
+
+
+def _number(fields: Mapping[str, str], name: str) -> int | None:
+    return int(float(fields[name])) if fields.get(name) else None
+
+
+def _moment(fields: Mapping[str, str], name: str) -> datetime | None:
+    value = _number(fields, name)
+    return None if value is None else ms_to_datetime(value)

@@ -1,0 +1,83 @@
+"""`queue.schedulers` for code without an event loop: the same names, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from toril.contract.duration import Duration
+from toril.contract.options import JobOptions
+from toril.jobs import BlockingJob
+from toril.jobs import Job as AsyncJob
+from toril.producer import Scheduler
+from toril.producer import Schedulers as AsyncSchedulers
+from toril.producer._drafts import NOTHING
+
+V = TypeVar("V")
+
+
+class _Call(Protocol):
+    def __call__(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V: ...
+
+
+class Schedulers:
+    """The schedulers of one queue: jobs that come again, by a cron pattern or at an interval."""
+
+    def __init__(
+        self,
+        inner: Callable[[], AsyncSchedulers],
+        call: _Call,
+        blocking: Callable[[AsyncJob[Any]], BlockingJob[Any]],
+    ) -> None:
+        self._inner = inner
+        self._call = call
+        self._blocking = blocking
+
+    def upsert(
+        self,
+        scheduler_id: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
+        immediately: bool = False,
+        name: str | None = None,
+        data: Any = NOTHING,
+        options: JobOptions | Mapping[str, Any] | None = None,
+    ) -> BlockingJob[Any]:
+        """Makes a scheduler, or changes the one of that id; returns its next job."""
+        job = self._call(
+            self._inner().upsert,
+            scheduler_id,
+            cron=cron,
+            every=every,
+            tz=tz,
+            start=start,
+            end=end,
+            limit=limit,
+            immediately=immediately,
+            name=name,
+            data=data,
+            options=options,
+        )
+        return self._blocking(job)
+
+    def get(self, scheduler_id: str) -> Scheduler | None:
+        """A scheduler by its id."""
+        return self._call(self._inner().get, scheduler_id)
+
+    def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
+        """All schedulers, the one that is due first first."""
+        return self._call(self._inner().list, start, end, ascending=ascending)
+
+    def remove(self, scheduler_id: str) -> bool:
+        """Removes a scheduler and its next job; False when there was none. A job that runs goes on."""
+        return self._call(self._inner().remove, scheduler_id)
+
+    def count(self) -> int:
+        """How many schedulers the queue has."""
+        return self._call(self._inner().count)

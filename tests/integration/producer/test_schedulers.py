@@ -1,0 +1,195 @@
+"""Jobs that come again: by a pattern or at an interval, kept going by whoever works."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from toril import Job, JobOptions, Queue, Worker, sync
+from toril.contract.errors import InvalidOption, JobBelongsToScheduler
+from toril.contract.state import JobState
+from toril.producer import Schedulers
+from toril.sync.schedulers import Schedulers as BlockingSchedulers
+
+
+@pytest.fixture
+async def queue(server_url: str, prefix: str) -> AsyncIterator[Queue]:
+    async with Queue("reports", redis=server_url, prefix=prefix) as opened:
+        yield opened
+
+
+async def test_a_pattern_makes_its_first_job_for_the_time_it_comes_true(queue: Queue) -> None:
+    job = await queue.schedulers.upsert("nightly", cron="0 3 * * *", tz="Europe/Zurich", name="report", data={"n": 1})
+    assert (job.name, job.data) == ("report", {"n": 1})
+    assert await job.get_state() is JobState.DELAYED
+    due = job.timestamp + timedelta(seconds=job.delay)
+    assert (due.minute, due.second) == (0, 0)
+    assert due.hour in (1, 2)  # three o'clock in Zurich
+    found = await queue.schedulers.get("nightly")
+    assert found is not None
+    assert (found.cron, found.tz, found.every, found.name, found.data) == (
+        "0 3 * * *",
+        "Europe/Zurich",
+        None,
+        "report",
+        {"n": 1},
+    )
+    assert found.next_run == due.replace(microsecond=0)
+    assert job.id == f"repeat:nightly:{round(due.timestamp()) * 1000}"
+
+
+async def test_an_interval_begins_at_once_and_goes_on(queue: Queue, server_url: str, prefix: str) -> None:
+    runs: list[str] = []
+    enough = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        runs.append(job.id)
+        if len(runs) == 4:
+            enough.set()
+
+    first = await queue.schedulers.upsert("tick", every=0.2, data={"n": 1}, options=JobOptions(remove_on_complete=True))
+    async with Worker("reports", handle, redis=server_url, prefix=prefix), asyncio.timeout(20):
+        await enough.wait()
+    times = [int(run.rpartition(":")[2]) for run in runs]
+    assert runs[0] == first.id
+    assert [later - earlier for earlier, later in zip(times, times[1:], strict=False)] == [200, 200, 200]
+    found = await queue.schedulers.get("tick")
+    assert found is not None
+    assert found.runs >= 5
+    assert (await queue.get_job_counts()).delayed + (await queue.get_job_counts()).waiting == 1
+
+
+async def test_a_pattern_of_seconds_goes_on_without_doubles(queue: Queue, server_url: str, prefix: str) -> None:
+    runs: list[str] = []
+    enough = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        runs.append(job.id)
+        if len(runs) == 3:
+            enough.set()
+
+    await queue.schedulers.upsert("seconds", cron="* * * * * *")
+    async with (
+        Worker("reports", handle, redis=server_url, prefix=prefix, concurrency=3),
+        Worker("reports", handle, redis=server_url, prefix=prefix, concurrency=3),
+        asyncio.timeout(20),
+    ):
+        await enough.wait()
+    assert len(set(runs)) == len(runs)
+    times = [int(run.rpartition(":")[2]) for run in runs]
+    assert all(time % 1000 == 0 for time in times)
+    assert times == sorted(times)
+
+
+async def test_a_series_ends_at_its_limit(queue: Queue, server_url: str, prefix: str) -> None:
+    async def handle(job: Job) -> None:
+        return None
+
+    await queue.schedulers.upsert("thrice", every=0.05, limit=3)
+    async with Worker("reports", handle, redis=server_url, prefix=prefix) as worker, asyncio.timeout(20):
+        while (await queue.get_job_counts()).completed < 3:
+            await asyncio.sleep(0.02)
+        await worker.run_until_idle()
+    counts = await queue.get_job_counts()
+    assert (counts.completed, counts.unfinished) == (3, 0)
+
+
+async def test_changing_a_scheduler_replaces_its_next_job(queue: Queue) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    await queue.schedulers.upsert("nightly", every=3600, start=tomorrow, data={"n": 1})
+    job = await queue.schedulers.upsert("nightly", every=3600, start=tomorrow, data={"n": 2})
+    assert [one.id for one in await queue.get_delayed()] == [job.id]
+    assert job.data == {"n": 2}
+    await queue.schedulers.upsert("nightly", cron="0 0 1 1 *", tz="UTC")
+    (only,) = await queue.get_delayed()
+    found = await queue.schedulers.get("nightly")
+    assert found is not None
+    assert (found.cron, found.every) == ("0 0 1 1 *", None)
+    assert only.id.startswith("repeat:nightly:")
+
+
+async def test_schedulers_are_listed_counted_and_removed(queue: Queue) -> None:
+    later, sooner = timedelta(days=2) + datetime.now(UTC), timedelta(days=1) + datetime.now(UTC)
+    await queue.schedulers.upsert("b", every=60, start=later)
+    job = await queue.schedulers.upsert("a", every=30, start=sooner, limit=5, end=later)
+    assert [one.id for one in await queue.schedulers.list()] == ["a", "b"]
+    assert [one.id for one in await queue.schedulers.list(ascending=False)] == ["b", "a"]
+    first = (await queue.schedulers.list())[0]
+    assert (first.every, first.limit) == (30.0, 5)
+    assert first.start is not None
+    assert abs((first.start - sooner).total_seconds()) < 0.01
+    assert await queue.schedulers.count() == 2
+    with pytest.raises(JobBelongsToScheduler):
+        await queue.remove(job.id)
+    assert await queue.schedulers.remove("a")
+    assert not await queue.schedulers.remove("a")
+    assert await queue.schedulers.get("a") is None
+    assert await queue.get_job(job.id) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({}, "cron"),
+        ({"cron": "* * * * *", "every": 5}, "cron"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "tz"),
+        ({"every": 0}, "every"),
+        ({"every": 5, "limit": 0}, "limit"),
+        ({"every": 5, "end": datetime(2020, 1, 1, tzinfo=UTC)}, "end"),
+        ({"cron": "* * * * *", "immediately": True, "start": datetime(2100, 1, 1, tzinfo=UTC)}, "immediately"),
+        ({"cron": "0 0 1 1 *", "end": datetime.now(UTC) + timedelta(seconds=5)}, "cron"),
+    ],
+)
+async def test_a_schedule_that_makes_no_sense_is_refused(queue: Queue, arguments: Any, field: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        await queue.schedulers.upsert("x", **arguments)
+    assert refused.value.field == field
+    assert await queue.schedulers.count() == 0
+
+
+async def test_an_id_with_a_colon_is_refused(queue: Queue) -> None:
+    with pytest.raises(InvalidOption):
+        await queue.schedulers.upsert("a:b", every=5)
+
+
+async def test_immediately_runs_a_pattern_now(queue: Queue) -> None:
+    job = await queue.schedulers.upsert("x", cron="0 0 1 1 *", immediately=True)
+    assert await job.get_state() in (JobState.WAITING, JobState.DELAYED)
+    assert job.delay < 1
+
+
+async def test_the_next_job_exists_before_the_last_one_is_settled_even_if_making_it_failed_at_first(
+    queue: Queue, server: Server, prefix: str
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await queue.schedulers.upsert("tick", every=0.3)
+    async with Worker("reports", handle, redis=server.url, prefix=prefix) as worker, asyncio.timeout(20):
+        await begun.wait()
+        assert (await queue.get_job_counts()).delayed + (await queue.get_job_counts()).waiting >= 1
+        go_on.set()
+        await queue.schedulers.remove("tick")
+        await worker.run_until_idle()
+
+
+def test_schedulers_have_a_blocking_face_of_the_same_shape(valkey_url: str, prefix: str) -> None:
+    for name in ("upsert", "get", "list", "remove", "count"):
+        ours = inspect.signature(getattr(BlockingSchedulers, name)).parameters
+        assert ours == inspect.signature(getattr(Schedulers, name)).parameters
+    with sync.Queue("reports", redis=valkey_url, prefix=prefix) as queue:
+        job = queue.schedulers.upsert("nightly", cron="0 3 * * *")
+        assert job.get_state() is JobState.DELAYED
+        assert queue.schedulers.get("nightly") == queue.schedulers.list()[0]
+        assert queue.schedulers.count() == 1
+        assert queue.schedulers.remove("nightly")
