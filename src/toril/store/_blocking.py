@@ -42,6 +42,7 @@ class BlockingStore:
         self._lease: _embedded.Lease | None = None
         self._slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
         self._free: dict[Node | None, list[Any]] = {}
+        self._busy: set[Any] = set()  # so that closing ends a call to a silent server
         self._lock = threading.Lock()
         self._leasing = threading.Lock()
         self._pid = os.getpid()
@@ -110,6 +111,13 @@ class BlockingStore:
             connection = self._take(node)
         except NotSent as error:
             return [error] * len(words)
+        self._busy.add(connection)
+        try:
+            return self._exchange(node, connection, words, timeout)
+        finally:
+            self._busy.discard(connection)
+
+    def _exchange(self, node: Node | None, connection: Any, words: list[Any], timeout: float) -> list[Any]:
         try:
             connection.send_packed_command([b"".join([packed(one) for one in words])], check_health=False)
         except TROUBLE as error:
@@ -192,7 +200,7 @@ class BlockingStore:
     def _after_fork(self) -> None:
         """Sockets and leases of the parent are not ours to use or to end."""
         if self._pid != os.getpid():
-            self._pid, self._free, self._lease = os.getpid(), {}, None
+            self._pid, self._free, self._busy, self._lease = os.getpid(), {}, set(), None
             self._lock, self._leasing = threading.Lock(), threading.Lock()
 
     # --- the end --------------------------------------------------------------------------------------------
@@ -203,6 +211,7 @@ class BlockingStore:
         self._closed = True
         with self._lock:
             stale = [connection for free in self._free.values() for connection in free]
+            stale += self._busy
             self._free.clear()
         for connection in stale:
             connection.disconnect()

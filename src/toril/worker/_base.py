@@ -14,32 +14,32 @@ import asyncio
 import contextlib
 import enum
 import functools
-import inspect
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from toril.contract.backoff import Backoff
 from toril.contract.errors import Closed, InvalidOption, JobCancelled, StoreUnavailable, TorilError
-from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry
+from toril.contract.outcome import Outcome
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
 from toril.store import ConnectionPolicy
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Work
 from toril.worker._callbacks import Callback, Callbacks, WorkerEvent
 from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, choose
+from toril.worker._handlers import by_name
 from toril.worker._health import WorkerHealth
 from toril.worker._lock_keeper import LockKeeper
 from toril.worker._log import WorkerLog
+from toril.worker._memory import resident_bytes
 from toril.worker._pump import Pump
 from toril.worker._reconnect import Reconnector
 from toril.worker._runner import Attempt, Runner, StoppedByWorker
 from toril.worker._shutdown import signals_caught
 from toril.worker._stalled_sweeper import StalledSweeper
+from toril.worker._witness import Witness
 
 # After the time-out of a stop, this long is left for handing jobs back to a server that may be slow or away.
 HAND_BACK_SECONDS = 5.0
@@ -67,17 +67,25 @@ class BaseWorker:
         self.options = options
         self.id = options.worker_id or new_worker_id()
         self.state = WorkerState.STOPPED
-        self._handlers = _by_name(handler)
+        self._handlers = by_name(handler)
         self._metrics: MetricsCollector = options.metrics or NO_METRICS
-        self._measured = options.metrics is not None
         self._log = WorkerLog(options.logger, worker_id=self.id, queue=queue, payloads=options.log_payloads)
-        self._callbacks = Callbacks(self._trouble)
+        self._callbacks = Callbacks(self._log.trouble)
+        self._witness = Witness(self.label, self._metrics, self._log, self._callbacks)
         self._paused = False
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._failure: TorilError | None = None
-        self.processed = 0
-        self.failed = 0
+
+    @property
+    def processed(self) -> int:
+        """Jobs that this worker has completed."""
+        return self._witness.processed
+
+    @property
+    def failed(self) -> int:
+        """Jobs that failed for good in this worker's hands."""
+        return self._witness.failed
 
     def health(self) -> WorkerHealth:
         """How the worker is, for those who decide whether it gets work or is started again."""
@@ -210,10 +218,10 @@ class BaseWorker:
             concurrency=options.concurrency,
             drain_delay=float(options.drain_delay),
             run=self._runner.start,
-            on_verdict=self._on_refused,
-            on_settled=self._on_settled,
+            on_verdict=self._witness.refused,
+            on_settled=self._witness.settled,
             on_disconnect=self._on_disconnect,
-            on_error=self._trouble,
+            on_error=self._witness.trouble,
             on_drained=functools.partial(self._callbacks.tell, "drained"),
             on_answer=self._on_answer,
         )
@@ -221,7 +229,7 @@ class BaseWorker:
             self._source,
             interval=float(options.heartbeat_interval),
             in_hand=self._pump.in_hand,
-            on_beat=self._on_beat,
+            on_beat=self._witness.beat,
             on_lost=self._from_keeper(self._on_lost),
             on_error=self._on_heartbeat_error,
             glance=self._glance if hasattr(self._source, "cancelled") else None,
@@ -230,8 +238,8 @@ class BaseWorker:
         self._sweeper = StalledSweeper(
             self._source,
             interval=float(options.stalled_check_interval),
-            on_stalled=self._on_stalled,
-            on_skipped=self._on_sweep_skipped,
+            on_stalled=self._witness.stalled,
+            on_skipped=self._witness.sweep_skipped,
             on_error=self._on_sweep_error,
         )
         self._reconnector = Reconnector(
@@ -289,12 +297,13 @@ class BaseWorker:
         self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
 
     async def _close_all(self) -> None:
+        # Connections first: a call to a server that is silent must not hold up the end.
+        await self._source.close()
+        await self._release()
         await self._sweeper.stop()
         await asyncio.to_thread(self._keeper.stop)
         for executor in self._executors.values():
             await executor.close()
-        await self._source.close()
-        await self._release()
 
     def _set_state(self, state: WorkerState) -> None:
         if state is not self.state:
@@ -398,56 +407,11 @@ class BaseWorker:
         )
 
     def _on_attempt_start(self, attempt: Attempt) -> None:
-        if self._measured and (waited := self._waited(attempt.delivery)) is not None:
-            self._metrics.observe_wait(self.label, max(0.0, waited))
-        if self._log.chatty:
-            delivery = attempt.delivery
-            payload = getattr(attempt.subject, "data", None) if self.options.log_payloads else None
-            self._log.picked_up(delivery.id, delivery.name, payload)
-        if self._callbacks.wanted("active"):
-            self._callbacks.tell("active", attempt.subject)
+        self._witness.started(attempt, self._waited(attempt.delivery) if self._witness.measured else None)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
-        seconds = attempt.seconds
-        if self._measured:
-            self._metrics.observe_job_duration(self.label, seconds)
+        seconds = self._witness.ended(attempt)
         self._pump.settle(Settled(attempt.delivery, outcome, (attempt, seconds)))
-
-    def _on_settled(self, batch: Sequence[Settled]) -> None:
-        """The queue has answered: what it accepted is counted, logged and told."""
-        for settled in batch:
-            if settled.delivery.lock_lost:
-                continue
-            attempt, seconds = settled.memo
-            self._tell_outcome(attempt, settled.outcome, seconds)
-
-    def _tell_outcome(self, attempt: Attempt, outcome: Outcome, seconds: float) -> None:
-        delivery = attempt.delivery
-        match outcome:
-            case Completed():
-                self.processed += 1
-                if self._measured:
-                    self._metrics.increment_jobs_processed(self.label, "completed")
-                if self._log.chatty:
-                    self._log.completed(delivery.id, seconds, attempt.result)
-                if self._callbacks.wanted("completed"):
-                    self._callbacks.tell("completed", attempt.subject, attempt.result)
-            case Failed():
-                self.failed += 1
-                self._metrics.increment_jobs_processed(self.label, "failed")
-                self._metrics.increment_jobs_failed(self.label, outcome.kind)
-                self._log.failed(delivery.id, outcome.reason, outcome.kind, delivery.attempts_made + 1)
-                self._callbacks.tell("failed", attempt.subject, attempt.error)
-            case Retry():
-                self._metrics.increment_jobs_processed(self.label, "retried")
-                self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
-                self._callbacks.tell("retrying", attempt.subject, attempt.error, outcome.delay)
-            case _:
-                self._log.returned(delivery.id, _how(outcome))
-
-    def _on_refused(self, settled: Settled, error: TorilError) -> None:
-        settled.delivery.lock_lost = True
-        self._log.refused(settled.delivery.id, error)
 
     # --- what the services say ------------------------------------------------------------------------------
 
@@ -460,27 +424,16 @@ class BaseWorker:
 
         return carry
 
-    def _on_beat(self, renewed: int, lost: int, seconds: float) -> None:
-        self._metrics.observe_lock_extend(self.label, seconds)
-        self._metrics.increment_heartbeat_success(self.label, renewed)
-        if lost:
-            self._metrics.increment_heartbeat_failure(self.label, lost)
-
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
             # A job that ended meanwhile gave its lock back by itself.
             attempt = self._runner.attempts.get(delivery.id)
             if attempt is not None and attempt.delivery is delivery:
-                delivery.lock_lost = True
-                if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
-                    attempt.subject.lock_lost = True
-                self._log.lock_lost(delivery.id)
-                self._callbacks.tell("lock_lost", attempt.subject)
+                self._witness.lock_lost(attempt)
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:
         if jobs:
-            self._metrics.increment_heartbeat_failure(self.label, jobs)
-            self._log.heartbeat_failed([delivery.id for delivery in self._pump.in_hand()], error)
+            self._witness.heartbeat_failed([delivery.id for delivery in self._pump.in_hand()], error)
 
     def _glance(self, deliveries: Sequence[Any]) -> None:
         """In the keeper's thread: did anybody ask for one of our jobs to stop?"""
@@ -488,19 +441,10 @@ class BaseWorker:
         for delivery, why in source.cancelled(deliveries):
             self._from_keeper(self.cancel)(delivery.id, why)
 
-    def _on_stalled(self, job_ids: Sequence[str]) -> None:
-        self._metrics.increment_stalled_jobs(self.label, len(job_ids))
-        self._log.stalled(job_ids)
-        self._callbacks.tell("stalled", job_ids)
-
-    def _on_sweep_skipped(self) -> None:
-        self._metrics.increment_stalled_checker_skipped(self.label)
-        self._log.sweep_skipped()
-
     def _on_sweep_error(self, error: BaseException) -> None:
         # While Redis is away the reconnector speaks; a second voice would only repeat it.
         if not isinstance(error, StoreUnavailable):
-            self._trouble(error)
+            self._witness.trouble(error)
 
     async def _on_disconnect(self, trouble: TorilError) -> None:
         if self.state is WorkerState.RUNNING:
@@ -536,61 +480,16 @@ class BaseWorker:
             "heartbeats_failed": self._keeper.failed,
             "sweeps_done": self._sweeper.done,
             "sweeps_skipped": self._sweeper.skipped,
-            "memory": _memory(),
+            "memory": resident_bytes(),
             "threads": threading.active_count(),
             "uptime": round(time.monotonic() - _STARTED, 1),
         }
 
-    def _trouble(self, error: BaseException) -> None:
-        self._log.trouble(error)
-        self._callbacks.tell("error", error)
-
 
 _STARTED = time.monotonic()
-
-
-def _memory() -> int:
-    """Resident size of this process, in bytes; 0 where the system does not tell."""
-    try:
-        statm = Path("/proc/self/statm").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _how(outcome: Outcome) -> str:
-    return outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
 
 
 def _say_nothing(task: asyncio.Future[None]) -> None:
     """The stop itself logs its troubles; asking for the result keeps asyncio quiet."""
     if not task.cancelled():
         task.exception()
-
-
-def _by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handler]:
-    """Handlers by job name; a single function serves all names."""
-    if isinstance(handler, Mapping):
-        if not handler:
-            raise InvalidOption("handler", "is an empty mapping", 'give {"job name": function}')
-        named: dict[str | None, Handler] = {
-            (None if name == "*" else name): one for name, one in handler.items()
-        }
-        for name, one in named.items():
-            _check_handler(one, f"handler[{name!r}]")
-        return named
-    _check_handler(handler, "handler")
-    return {None: handler}
-
-
-def _check_handler(handler: Any, field: str) -> None:
-    if not callable(handler):
-        raise InvalidOption(
-            field, f"is a {type(handler).__name__}", "give a function of one argument, the job"
-        )
-    try:
-        inspect.signature(handler).bind(None)
-    except TypeError:
-        raise InvalidOption(field, "does not take one argument", "write `def handle(job): …`") from None
-    except ValueError:
-        return  # some built-ins have no signature

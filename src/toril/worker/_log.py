@@ -22,7 +22,7 @@ class WorkerLog:
     def __init__(self, logger: Logger | None, *, worker_id: str, queue: str, payloads: bool) -> None:
         self._logger = logger or DEFAULT_LOGGER
         self._common = {"worker_id": worker_id, "queue": queue}
-        self._payloads = payloads
+        self.payloads = payloads
 
     @property
     def chatty(self) -> bool:
@@ -38,11 +38,11 @@ class WorkerLog:
     # --- jobs -----------------------------------------------------------------------------------------------
 
     def picked_up(self, job_id: str, name: str, payload: Any) -> None:
-        more = {"payload": payload} if self._payloads else {}
+        more = {"payload": payload} if self.payloads else {}
         self._write(logging.INFO, "Job picked up", job_id=job_id, job_name=name, **more)
 
     def completed(self, job_id: str, seconds: float, result: Any) -> None:
-        more = {"result": result} if self._payloads else {}
+        more = {"result": result} if self.payloads else {}
         self._write(logging.INFO, "Job completed", job_id=job_id, duration=round(seconds, 6), **more)
 
     def failed(self, job_id: str, error: str, category: str, attempts_made: int) -> None:

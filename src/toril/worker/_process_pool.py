@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import pickle
 import signal
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 from toril.contract.errors import InvalidOption, PermanentError
+from toril.worker._memory import resident_bytes
 
 # A fresh interpreter: no locks, sockets or loops of the parent come along.
 _SPAWN = multiprocessing.get_context("spawn")
@@ -68,8 +67,8 @@ def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[boo
             result = asyncio.run(result)
         pickle.dumps(result)
     except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
-        return False, _portable(error), traceback.format_exc(), _memory()
-    return True, result, "", _memory()
+        return False, _portable(error), traceback.format_exc(), resident_bytes()
+    return True, result, "", resident_bytes()
 
 
 def _portable(error: BaseException) -> BaseException:
@@ -78,12 +77,6 @@ def _portable(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001  # any trouble with pickling means: send what can be sent
         return PermanentError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _memory() -> int:
-    """Resident size of this process, in bytes."""
-    statm = Path("/proc/self/statm").read_text(encoding="ascii")
-    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Child:

@@ -1,0 +1,38 @@
+"""The functions that an application gives to a worker, checked when the worker is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from toril.contract.errors import InvalidOption
+from toril.worker._executors import Handler
+
+
+def by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handler]:
+    """Handlers by job name; a single function serves all names."""
+    if isinstance(handler, Mapping):
+        if not handler:
+            raise InvalidOption("handler", "is an empty mapping", 'give {"job name": function}')
+        named: dict[str | None, Handler] = {
+            (None if name == "*" else name): one for name, one in handler.items()
+        }
+        for name, one in named.items():
+            _check_handler(one, f"handler[{name!r}]")
+        return named
+    _check_handler(handler, "handler")
+    return {None: handler}
+
+
+def _check_handler(handler: Any, field: str) -> None:
+    if not callable(handler):
+        raise InvalidOption(
+            field, f"is a {type(handler).__name__}", "give a function of one argument, the job"
+        )
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        raise InvalidOption(field, "does not take one argument", "write `def handle(job): …`") from None
+    except ValueError:
+        return  # some built-ins have no signature

@@ -1,0 +1,128 @@
+"""What happens to a worker's jobs is counted, logged and told, in this order and in one place.
+
+Guarantee: an outcome is told once, after the queue has accepted it; one that the queue refused is logged as refused and
+never counted as done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toril.contract.errors import TorilError
+from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry
+from toril.queues.source import Settled
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+from toril.worker._callbacks import Callbacks
+from toril.worker._log import WorkerLog
+from toril.worker._runner import Attempt
+
+
+class Witness:
+    """Speaks to metrics, log and callbacks for one worker."""
+
+    def __init__(self, label: str, metrics: MetricsCollector, log: WorkerLog, callbacks: Callbacks) -> None:
+        self._label = label  # how metrics name the queue
+        self._metrics = metrics
+        self._log = log
+        self._callbacks = callbacks
+        self.measured = metrics is not NO_METRICS
+        self.processed = 0
+        self.failed = 0
+
+    # --- jobs -----------------------------------------------------------------------------------------------
+
+    def started(self, attempt: Attempt, waited: float | None) -> None:
+        if waited is not None:
+            self._metrics.observe_wait(self._label, max(0.0, waited))
+        if self._log.chatty:
+            delivery = attempt.delivery
+            payload = getattr(attempt.subject, "data", None) if self._log.payloads else None
+            self._log.picked_up(delivery.id, delivery.name, payload)
+        if self._callbacks.wanted("active"):
+            self._callbacks.tell("active", attempt.subject)
+
+    def ended(self, attempt: Attempt) -> float:
+        """How long the handler ran; what became of the job is told when the queue has accepted it."""
+        seconds = attempt.seconds
+        if self.measured:
+            self._metrics.observe_job_duration(self._label, seconds)
+        return seconds
+
+    def settled(self, batch: Sequence[Settled]) -> None:
+        """The queue has answered."""
+        for settled in batch:
+            if not settled.delivery.lock_lost:
+                attempt, seconds = settled.memo
+                self._outcome(attempt, settled.outcome, seconds)
+
+    def _outcome(self, attempt: Attempt, outcome: Outcome, seconds: float) -> None:
+        match outcome:
+            case Completed():
+                self._completed(attempt, seconds)
+            case Failed():
+                self._failed(attempt, outcome)
+            case Retry():
+                self._retried(attempt, outcome)
+            case _:
+                how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
+                self._log.returned(attempt.delivery.id, how)
+
+    def _completed(self, attempt: Attempt, seconds: float) -> None:
+        self.processed += 1
+        if self.measured:
+            self._metrics.increment_jobs_processed(self._label, "completed")
+        if self._log.chatty:
+            self._log.completed(attempt.delivery.id, seconds, attempt.result)
+        if self._callbacks.wanted("completed"):
+            self._callbacks.tell("completed", attempt.subject, attempt.result)
+
+    def _failed(self, attempt: Attempt, outcome: Failed) -> None:
+        self.failed += 1
+        self._metrics.increment_jobs_processed(self._label, "failed")
+        self._metrics.increment_jobs_failed(self._label, outcome.kind)
+        delivery = attempt.delivery
+        self._log.failed(delivery.id, outcome.reason, outcome.kind, delivery.attempts_made + 1)
+        self._callbacks.tell("failed", attempt.subject, attempt.error)
+
+    def _retried(self, attempt: Attempt, outcome: Retry) -> None:
+        self._metrics.increment_jobs_processed(self._label, "retried")
+        delivery = attempt.delivery
+        self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
+        self._callbacks.tell("retrying", attempt.subject, attempt.error, outcome.delay)
+
+    def refused(self, settled: Settled, error: TorilError) -> None:
+        """The queue would not have this outcome: the job is another's by now."""
+        settled.delivery.lock_lost = True
+        self._log.refused(settled.delivery.id, error)
+
+    def lock_lost(self, attempt: Attempt) -> None:
+        attempt.delivery.lock_lost = True
+        if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
+            attempt.subject.lock_lost = True
+        self._log.lock_lost(attempt.delivery.id)
+        self._callbacks.tell("lock_lost", attempt.subject)
+
+    # --- services -------------------------------------------------------------------------------------------
+
+    def beat(self, renewed: int, lost: int, seconds: float) -> None:
+        self._metrics.observe_lock_extend(self._label, seconds)
+        self._metrics.increment_heartbeat_success(self._label, renewed)
+        if lost:
+            self._metrics.increment_heartbeat_failure(self._label, lost)
+
+    def heartbeat_failed(self, job_ids: Sequence[str], error: BaseException) -> None:
+        self._metrics.increment_heartbeat_failure(self._label, len(job_ids))
+        self._log.heartbeat_failed(job_ids, error)
+
+    def stalled(self, job_ids: Sequence[str]) -> None:
+        self._metrics.increment_stalled_jobs(self._label, len(job_ids))
+        self._log.stalled(job_ids)
+        self._callbacks.tell("stalled", job_ids)
+
+    def sweep_skipped(self) -> None:
+        self._metrics.increment_stalled_checker_skipped(self._label)
+        self._log.sweep_skipped()
+
+    def trouble(self, error: BaseException) -> None:
+        self._log.trouble(error)
+        self._callbacks.tell("error", error)
