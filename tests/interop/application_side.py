@@ -64,6 +64,7 @@ class ApplicationSide:
         self._queue: Queue[Any] | None = None
         self._source: BullmqSource | None = None
         self._held: dict[str, BullmqDelivery] = {}
+        self._tokens: dict[str, str] = {}  # by job: toril's own, which the steps do not know
 
     def set_clock(self, milliseconds: int) -> None:
         self._clock.ms = milliseconds
@@ -92,6 +93,7 @@ class ApplicationSide:
 
     async def _open(self) -> None:
         self._held.clear()
+        self._tokens.clear()
         self._queue = Queue(QUEUE, redis=self._url, ids="counter")
         self._queue._store.clock = self._clock
         await self._queue.__aenter__()
@@ -219,29 +221,32 @@ class ApplicationSide:
         if verdicts is not None:
             verdicts += found.verdicts
         self._held.update((one.id, one) for one in found.deliveries)
+        self._tokens.update((one.id, one.token) for one in found.deliveries)
         return [_as_taken(one) for one in found.deliveries]
 
     async def _delivery(self, job_id: str, token: str) -> BullmqDelivery:
+        """The job as picked up, or read afresh when it was let go of; with our token, or a stranger's."""
         held = self._held.pop(job_id, None)
-        if held is not None and token != STRANGER:
-            return held
+        record = held.record if held is not None else await self._record(job_id)
+        return BullmqDelivery(record, self._token(job_id, token))
+
+    async def _record(self, job_id: str) -> JobRecord:
         flat = await self.queue._store.run(read.get_job(self.queue.keys, job_id))
-        record = JobRecord.from_flat(job_id, flat)
-        return BullmqDelivery(record, STRANGER if held is None or token == STRANGER else held.token)
+        return JobRecord.from_flat(job_id, flat)
+
+    def _token(self, job_id: str, given: str) -> str:
+        return STRANGER if given == STRANGER else self._tokens.get(job_id, STRANGER)
 
     async def extend_lock(self, *, job_id: str, token: str, duration: int) -> bool:
         return not await self.extend_locks(ids=[job_id], tokens=[token], duration=duration)
 
     async def extend_locks(self, *, ids: list[str], tokens: list[str], duration: int) -> list[str]:
         assert duration == LOCK_MS
-        deliveries = [self._kept(job_id, token) for job_id, token in zip(ids, tokens, strict=True)]
+        deliveries = [
+            BullmqDelivery(JobRecord(job_id, {}), self._token(job_id, token))
+            for job_id, token in zip(ids, tokens, strict=True)
+        ]
         return sorted(one.id for one in self.source.keep_alive(deliveries))
-
-    def _kept(self, job_id: str, token: str) -> BullmqDelivery:
-        held = self._held.get(job_id)
-        if held is None or token == STRANGER:
-            return BullmqDelivery(JobRecord(job_id, {}), STRANGER)
-        return held
 
     async def sweep_stalled(self) -> list[str]:
         return sorted(await self.source.sweep() or [])

@@ -36,7 +36,10 @@ class Board:
             text=True,
         )
         assert self._process.stdout is not None
-        self.url: str = json.loads(self._process.stdout.readline())["url"]
+        hello = json.loads(self._process.stdout.readline())
+        self.url: str = hello["url"]
+        self.routes: set[tuple[str, str]] = {(method, path) for method, path in hello["routes"]}
+        self.asked: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +61,7 @@ class Board:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: Sequence[str], body: Any, query: str = "") -> Answer:
+        self.asked.add((method, self._route(method, path)))
         address = f"{self.url}/api/" + "/".join(quote(part, safe="") for part in path)
         request = urllib.request.Request(
             f"{address}?{query}" if query else address,
@@ -71,6 +75,17 @@ class Board:
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, _body(error.read()))
+
+    def _route(self, method: str, path: Sequence[str]) -> str:
+        """The route that answers this path; of several that fit, the one with the fewest placeholders."""
+        asked = ["", "api", *path]
+        fitting = [route for verb, route in self.routes if verb == method and _fits(route.split("/"), asked)]
+        return min(fitting, key=lambda route: route.count(":"), default="none")
+
+
+def _fits(route: Sequence[str], path: Sequence[str]) -> bool:
+    pairs = zip(route, path, strict=False)
+    return len(route) == len(path) and all(part.startswith(":") or part == asked for part, asked in pairs)
 
 
 def _body(raw: bytes) -> Any:

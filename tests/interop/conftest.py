@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Protocol
 
 import pytest
 
+from tests.interop.application_side import ApplicationSide
 from tests.interop.command_side import CommandSide
 from tests.interop.reference import Reference
 from tests.interop.sides import NodeSide, Side
 from tests.interop.twins import Twins
 from tests.servers import Server
 
-Pair = Callable[[Callable[[Server], Side]], Twins]
+
+class Pair(Protocol):
+    """Puts a side beside Node."""
+
+    def __call__(self, tested: Callable[[Server], Side], *, same_tokens: bool = True) -> Twins: ...
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +41,8 @@ def pair(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[Pai
     left, right = _two_servers
     with ExitStack() as stack:
 
-        def make(tested: Callable[[Server], Side]) -> Twins:
-            twins = Twins(NodeSide(bullmq, left), tested(right))
+        def make(tested: Callable[[Server], Side], *, same_tokens: bool = True) -> Twins:
+            twins = Twins(NodeSide(bullmq, left), tested(right), same_tokens=same_tokens)
             stack.callback(twins.tested.close)
             stack.callback(twins.reference.close)
             return twins
@@ -45,7 +51,9 @@ def pair(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[Pai
         bullmq.set_clock(None)
 
 
-@pytest.fixture(params=["commands", "batches"])
+@pytest.fixture(params=["commands", "batches", "applications"])
 def twins(request: pytest.FixtureRequest, pair: Pair) -> Twins:
-    """Node beside toril: its commands one by one, then its batches."""
+    """Node beside toril: its commands one by one, its batches, and the classes that applications use."""
+    if request.param == "applications":
+        return pair(ApplicationSide, same_tokens=False)
     return pair(lambda server: CommandSide(server, batched=request.param == "batches"))

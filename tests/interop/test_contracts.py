@@ -156,7 +156,7 @@ def test_3_a_lock_is_extended_by_its_owner_only(queue: Life) -> None:
     queue.pick_up()
     queue.do("advance", ms=20_000)
     assert queue.do("extend_lock", id="a", token="t", duration=30_000).value is True
-    assert queue.do("extend_lock", id="a", token="another", duration=30_000).value is False
+    assert queue.do("extend_lock", id="a", token="no-token", duration=30_000).value is False
     assert queue.do("extend_locks", ids=["a", "b"], tokens=["t", "t"], duration=30_000).value == ["b"]
 
 
@@ -191,7 +191,7 @@ def test_4_completing_fetches_the_next_job_in_the_same_call(queue: Life) -> None
 def test_4_only_the_owner_of_the_lock_can_complete(queue: Life) -> None:
     queue.add("a")
     queue.pick_up()
-    assert queue.complete("a", token="another").refused == "-6"
+    assert queue.complete("a", token="no-token").refused == "-6"
     queue.do("lose_lock", id="a")
     assert queue.complete("a").refused == "-2"
     assert queue.complete("nobody").refused == "-1"

@@ -422,8 +422,9 @@ def _failure_fields(record: JobRecord, outcome: Failed | Retry) -> bytes:
     """Reason and stack traces; as upstream, each attempt adds its trace, oldest first."""
     traces = [*record.stacktrace, outcome.stacktrace] if outcome.stacktrace else record.stacktrace
     limit = _opts(record).get("stackTraceLimit")
-    kept = traces[-int(limit) :] if isinstance(limit, (int, float)) and limit > 0 else traces
-    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(kept).decode()})
+    if isinstance(limit, (int, float)) and limit >= 0:
+        traces = traces[max(0, len(traces) - int(limit)) :]
+    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(traces).decode()})
 
 
 def _refused(text: str) -> TorilError:

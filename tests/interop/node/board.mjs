@@ -1,7 +1,8 @@
 // bull-board on a free loopback port: `node board.mjs <redis url> <prefix> <queue> [<queue> …]`.
-// The first line it prints is its address as JSON. It ends when stdin ends.
+// The first line it prints is JSON: its address, and every route it answers. It ends when stdin ends.
 
 import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
 
 import { connectionOf, library } from './bench.mjs';
 
@@ -10,6 +11,8 @@ const { createBullBoard } = require('@bull-board/api');
 const { BullMQAdapter } = require('@bull-board/api/bullMQAdapter');
 const { ExpressAdapter } = require('@bull-board/express');
 const express = require('express');
+// The list that the board itself registers: a route that nobody asked for would go untested.
+const { appRoutes } = require(join(dirname(require.resolve('@bull-board/api')), 'routes.js'));
 
 const [url, prefix, ...names] = process.argv.slice(2);
 const queues = names.map((name) => new library.Queue(name, { connection: connectionOf(url), prefix }));
@@ -19,7 +22,8 @@ createBullBoard({ queues: queues.map((queue) => new BullMQAdapter(queue)), serve
 const app = express();
 app.use('/', serverAdapter.getRouter());
 const server = app.listen(0, '127.0.0.1', () => {
-  process.stdout.write(`${JSON.stringify({ url: `http://127.0.0.1:${server.address().port}` })}\n`);
+  const routes = appRoutes.api.map(({ method, route }) => [method.toUpperCase(), route]);
+  process.stdout.write(`${JSON.stringify({ url: `http://127.0.0.1:${server.address().port}`, routes })}\n`);
 });
 
 process.stdin.resume().on('end', async () => {
