@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -74,3 +76,35 @@ async def test_a_payload_that_makes_no_sense_and_a_task_that_nobody_knows_are_de
     await work(valkey, prefix, tasks)
     reasons = {one.task_type: one.dlq_reason async for one in queue.dead_letters()}
     assert reasons == {"navigate_extract": "validation_error", "os.system": "permanent_error"}
+
+
+async def test_the_command_runs_browser_jobs(
+    queue: StreamQueue, valkey: Server, prefix: str, site: Site
+) -> None:
+    sent = await queue.add("navigate_extract", {"url": site.url(), "selector": ".content"})
+    place = (
+        "--redis",
+        valkey.url,
+        "--prefix",
+        prefix,
+        "--env",
+        "test",
+        "--until-idle",
+        "--keep-results",
+        "60",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "toril.cli",
+        "worker",
+        "--queue",
+        "stream:jobs.browser",
+        "--browser",
+        *place,
+    ]
+    run = await asyncio.to_thread(
+        subprocess.run, [*command, "--allow", "127.0.0.1"], capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    assert (await queue.result(sent.job_id))["text"] == "Grüezi mitenand"

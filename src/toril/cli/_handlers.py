@@ -1,4 +1,4 @@
-"""From `app.module:handler` to the function it names.
+"""From `app.module:handler` to the function it names, or from `app.tasks` to the tasks registered there.
 
 Guarantee: only what the user wrote on the command line is imported, and what is wrong with it is said in one line.
 """
@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from toril.contract.errors import InvalidOption
+from toril.worker import TaskRegistry
 
 
 def load_handler(text: str) -> Any:
     """A function, or a mapping from job names to functions (a `TaskRegistry`, for instance)."""
     module_name, colon, attribute = text.partition(":")
-    if not colon or not module_name or not attribute:
+    if not module_name or (colon and not attribute):
         raise InvalidOption("handler", f"{text!r} names no function", "write package.module:function")
+    if not colon:
+        return _registered_in(module_name)
     found: Any = _module(module_name)
     for part in attribute.split("."):
         try:
@@ -32,6 +35,16 @@ def load_handler(text: str) -> Any:
             "name a function of one argument, or a mapping of them",
         )
     return found
+
+
+def _registered_in(module_name: str) -> TaskRegistry:
+    """The tasks of a module that has one registry; it may have been imported from another module."""
+    module = _module(module_name)
+    found = {id(one): one for one in vars(module).values() if isinstance(one, TaskRegistry)}
+    if len(found) != 1:
+        problem = f"{module_name} has {len(found) or 'no'} task registries"
+        raise InvalidOption("handler", problem, f"write {module_name}:NAME")
+    return next(iter(found.values()))
 
 
 def _module(name: str) -> Any:

@@ -40,10 +40,11 @@ def add_to(app: typer.Typer) -> None:
 class _Order:
     """What is to be run, and how."""
 
-    handler: str
+    handler: str | None  # None: the browser tasks
     queue: QueueName
     target: Target
     options: dict[str, Any]
+    allow: tuple[str, ...]
     host: str
     port: int | None
     until_idle: bool
@@ -51,14 +52,15 @@ class _Order:
 
 
 def worker(
+    *,
     handler: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="MODULE:FUNCTION",
-            help="A function of one argument, or a mapping of them by name.",
+            metavar="MODULE[:FUNCTION]",
+            help="A function of one argument, or a mapping of them by name; a module alone: its task registry.",
             show_default=False,
         ),
-    ],
+    ] = None,
     queue: Annotated[
         str,
         typer.Option(
@@ -96,6 +98,20 @@ def worker(
     retry_unknown: Annotated[
         bool, typer.Option("--retry-unknown", help="Retry errors of unknown kind, as BullMQ does.")
     ] = False,
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="List queues: jobs of dead workers run again.")
+    ] = False,
+    keep_results: Annotated[
+        float | None,
+        typer.Option("--keep-results", help="List and stream queues: seconds that results are kept."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Run the browser tasks: navigate_extract, screenshot, pdf.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="A host or network that pages may come from though it is not public."),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option("--http-port", help="Serve /metrics, /healthz and /readyz; the n-th process adds n."),
@@ -123,12 +139,19 @@ def worker(
     }
     given = {"job_timeout": timeout, "max_attempts": attempts, "rate_limit": _rate(rate)}
     options |= {name: value for name, value in given.items() if value is not None}
+    where = QueueName.parse(queue)
+    options |= _of_kind(where, reliable=reliable, keep_results=keep_results)
+    if browser is (handler is not None):
+        raise InvalidOption(
+            "handler", "is given with --browser" if browser else "is missing", "give one of them"
+        )
     index = child_index()
     order = _Order(
         handler=handler,
-        queue=QueueName.parse(queue),
+        queue=where,
         target=Target.of(redis, prefix, env),
         options=options,
+        allow=tuple(allow or ()),
         host=http_host,
         port=http_port + (index or 0) if http_port else http_port,
         until_idle=until_idle,
@@ -152,9 +175,20 @@ def _rate(text: str | None) -> RateLimit | None:
         raise InvalidOption("rate-limit", f"{text!r} is no rate", "write JOBS/SECONDS, e.g. 100/60") from None
 
 
+def _of_kind(queue: QueueName, *, reliable: bool, keep_results: float | None) -> dict[str, Any]:
+    """Options that not every kind of queue has."""
+    given: dict[str, Any] = {}
+    if reliable:
+        given["reliable"] = True
+    if keep_results is not None:
+        given["keep_results"] = keep_results
+    if given and (queue.kind == "bullmq" or (reliable and queue.kind != "list")):
+        raise InvalidOption(", ".join(given), f"is not for {queue}", "see the kinds of queue it is for")
+    return given
+
+
 def _lead(order: _Order, processes: int) -> int:
-    load_handler(order.handler)  # refused here, once, rather than in every child
-    made = _make(order)  # so are options
+    made = _make(order, _handler_of(order))  # what is wrong is refused here, once, rather than in every child
     if not order.as_json:
         say(
             f"{processes} processes with {made.options.concurrency} jobs each on {order.queue}; Ctrl-C ends them"
@@ -168,8 +202,17 @@ def _write_log(level: Level, style: str) -> None:
     (log_as_json if style == "json" else log_as_text)(level.upper())
 
 
-def _make(order: _Order, metrics: Any = None) -> AnyWorker:
-    handler = load_handler(order.handler)
+def _handler_of(order: _Order) -> Any:
+    if order.handler is not None:
+        return load_handler(order.handler)
+    from toril.browser import BrowserOptions, BrowserTasks
+
+    if order.queue.kind == "bullmq":
+        raise InvalidOption("browser", f"is not for {order.queue}", "write list:NAME or stream:NAME")
+    return BrowserTasks(BrowserOptions(contexts=order.options["concurrency"], allow=order.allow))
+
+
+def _make(order: _Order, handler: Any, metrics: Any = None) -> AnyWorker:
     kind, target = order.queue.kind, order.target
     common: dict[str, Any] = {**order.options, "redis": target.redis, "prefix": target.prefix_of(kind)}
     if metrics is not None:
@@ -182,8 +225,9 @@ def _make(order: _Order, metrics: Any = None) -> AnyWorker:
 
 async def _work(order: _Order) -> None:
     metrics = _collector() if order.port is not None else None
-    made = _make(order, metrics)
-    async with _served(order, made, metrics):
+    handler = _handler_of(order)
+    made = _make(order, handler, metrics)
+    async with _ended(handler), _served(order, made, metrics):
         orphaned = asyncio.Event()
         watch_parent(orphaned)
         ending = asyncio.create_task(_stop_when(orphaned, made))
@@ -197,6 +241,16 @@ async def _work(order: _Order) -> None:
         emit_line({"worker_id": made.id, "processed": made.processed, "failed": made.failed})
     else:
         say(f"{made.id}: {made.processed} jobs completed, {made.failed} failed")
+
+
+@contextlib.asynccontextmanager
+async def _ended(handler: Any) -> AsyncIterator[None]:
+    """The browser tasks have browsers to end; other handlers have nothing."""
+    try:
+        yield
+    finally:
+        if hasattr(handler, "pool"):
+            await handler.close()
 
 
 async def _until_idle(made: AnyWorker) -> None:

@@ -39,7 +39,7 @@ class TaskRegistry(Mapping[str, TaskFunction]):
         """Registers a function under its own name, or under the one given; `"*"` takes all other tasks."""
         if callable(name):
             return self._add(str(getattr(name, "__name__", "")), name)
-        return lambda function: self._add(name or function.__name__, function)
+        return lambda function: self._add(function.__name__ if name is None else name, function)
 
     def _add(self, name: str, function: F) -> F:
         check_text("task_type", name)

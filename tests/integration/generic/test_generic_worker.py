@@ -1,0 +1,105 @@
+"""`toril worker` on list queues: tasks by name from a registry, and never by a name in a message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server
+from toril import InvalidOption, ListQueue
+from toril.worker import TaskRegistry
+
+TASKS = """
+from pathlib import Path
+from toril.worker import TaskRegistry
+
+tasks = TaskRegistry()
+
+@tasks.register
+def write(envelope):
+    Path(envelope.payload["file"]).write_text(envelope.payload["text"])
+    return len(envelope.payload["text"])
+
+@tasks.register("numbers.sum")
+async def add_up(envelope):
+    return sum(envelope.payload["numbers"])
+
+def not_registered(envelope):
+    Path(envelope.payload["file"]).write_text("this must not be run")
+"""
+
+
+def toril(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "toril.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "tasks.py").write_text(TASKS)
+    (tmp_path / "app" / "two.py").write_text("from toril.worker import TaskRegistry as R\na, b = R(), R()\n")
+    return tmp_path
+
+
+async def test_functions_run_by_their_task_type_and_only_if_registered(
+    valkey: Server, prefix: str, app: Path
+) -> None:
+    async with ListQueue("jobs.generic", redis=valkey.url, prefix=prefix) as queue:
+        written = await queue.add("write", {"file": str(app / "written"), "text": "grüezi"})
+        summed = await queue.add("numbers.sum", {"numbers": [1, 2, 3]})
+        for name in ("not_registered", "app.tasks:not_registered", "os.system", "shutil.rmtree"):
+            await queue.add(name, {"file": str(app / "wrong")})
+        place = ("--redis", valkey.url, "--prefix", prefix, "--until-idle", "--keep-results", "60")
+        run = toril("worker", "app.tasks", "--queue", "list:jobs.generic", *place, folder=app)
+        assert run.returncode == 0, run.stderr
+        assert (app / "written").read_text() == "grüezi"
+        assert not (app / "wrong").exists()
+        assert await queue.result(written.job_id) == 6
+        assert await queue.result(summed.job_id) == 6
+        assert {letter.dlq_reason async for letter in queue.dead_letters()} == {"permanent_error"}
+        assert (await queue.counts()).dead == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("app.missing", "--queue", "list:q"), "cannot be imported"),
+        (("app.two", "--queue", "list:q"), "2 task registries"),
+        (("json", "--queue", "list:q"), "no task registries"),
+        (("--queue", "list:q"), "handler: is missing"),
+        (("app.tasks", "--browser", "--queue", "stream:q"), "handler: is given with --browser"),
+        (("--browser", "--queue", "emails"), "browser: is not for emails"),
+        (("app.tasks", "--reliable", "--queue", "stream:q"), "reliable: is not for stream:q"),
+        (("app.tasks", "--keep-results", "5", "--queue", "emails"), "keep_results: is not for emails"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(app: Path, arguments: tuple[str, ...], problem: str) -> None:
+    run = toril("worker", *arguments, folder=app)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert problem in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_registry_knows_its_functions_by_name() -> None:
+    tasks = TaskRegistry()
+
+    @tasks.register
+    def one(envelope: object) -> int:
+        return 1
+
+    @tasks.register("second")
+    def two(envelope: object) -> int:
+        return 2
+
+    assert dict(tasks) == {"one": one, "second": two}
+    assert len(tasks) == 2
+    assert repr(tasks) == "TaskRegistry(one, second)"
+    tasks.register("second")(two)  # the same again does no harm
+    with pytest.raises(InvalidOption, match="registered already"):
+        tasks.register("second")(one)
+    with pytest.raises(InvalidOption, match="task_type"):
+        tasks.register("")(lambda envelope: None)
