@@ -97,7 +97,11 @@ def twins(bullmq: Reference, two_servers: tuple[Server, Server]) -> Iterator[Twi
 
 
 def scheduler(scheduler_id: str, repeat: dict[str, Any], **template: Any) -> Step:
-    given = {"name": "report", "data": {"n": 1}, "opts": {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}}
+    given = {
+        "name": "report",
+        "data": {"n": 1},
+        "opts": {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}},
+    }
     return Step("upsert_scheduler", {"id": scheduler_id, "repeat": repeat, "template": {**given, **template}})
 
 
@@ -134,7 +138,10 @@ def test_a_series_leaves_what_node_leaves(twins: Twins, repeat: dict[str, Any]) 
         waits = twins.reference.client.zcard("bull:q:delayed") or twins.reference.client.llen("bull:q:wait")
         if not waits:
             break
-        due = [score / 4096 for _, score in twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)]
+        due = [
+            score / 4096
+            for _, score in twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
+        ]
         twins.do(Step("advance", {"ms": max(0, int(due[0]) - twins.now) + 10 if due else 10}))
         complete(twins, pick_up(twins))
 
@@ -167,7 +174,12 @@ def flow(name: str, *children: dict[str, Any], queue: str = "q", **opts: Any) ->
 FLOWS = [
     flow("alone"),
     flow("parent", flow("first"), flow("second")),
-    flow("root", flow("left", flow("leaf"), queue="other"), flow("right", priority=3), flow("late", delay=60_000)),
+    flow(
+        "root",
+        flow("left", flow("leaf"), queue="other"),
+        flow("right", priority=3),
+        flow("late", delay=60_000),
+    ),
     flow("root", flow("a", flow("a1"), flow("a2")), flow("b", flow("b1", queue="other"))),
     flow("parent", flow("child", failParentOnFailure=True), flow("other", ignoreDependencyOnFailure=True)),
     flow("delayed", flow("child", lifo=True), delay=60_000),
@@ -186,7 +198,10 @@ def test_a_flow_leaves_what_node_leaves(twins: Twins, family: dict[str, Any]) ->
 
 ZONES = ("UTC", "Europe/Zurich", "America/New_York", "Asia/Kolkata", "Australia/Sydney")
 # Days around which clocks change somewhere, a leap day, and an ordinary one.
-DAYS = [datetime(*day, 20, tzinfo=UTC) for day in ((2025, 3, 29), (2025, 10, 25), (2024, 2, 27), (2025, 11, 1), (2026, 6, 1))]
+DAYS = [
+    datetime(*day, 20, tzinfo=UTC)
+    for day in ((2025, 3, 29), (2025, 10, 25), (2024, 2, 27), (2025, 11, 1), (2026, 6, 1))
+]
 TIMES = 6
 
 READ = """
@@ -259,7 +274,7 @@ def _read_here(case: dict[str, Any]) -> list[int] | None:
 
 
 def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -> None:
-    cases = list(_patterns(seed=20_251_026, count=1500))
+    cases = list(_patterns(seed=20_251_026, count=400))
     node = shutil.which("node")
     assert node is not None
     out = subprocess.run(
@@ -267,6 +282,8 @@ def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -
     )
     there = json.loads(out.stdout)
     here = [_read_here(case) for case in cases]
-    different = [(case, mine, theirs) for case, mine, theirs in zip(cases, here, there, strict=True) if mine != theirs]
+    different = [
+        (case, mine, theirs) for case, mine, theirs in zip(cases, here, there, strict=True) if mine != theirs
+    ]
     assert different == []
-    assert sum(answer is not None for answer in there) > 1000
+    assert sum(answer is not None for answer in there) > 250
