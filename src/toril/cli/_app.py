@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toril import __version__
-from toril.cli import add, change, demo, follow, health, look, scripts, server, work
+from toril.cli import add, change, dead, demo, follow, health, look, scripts, server, tables, watch, work
 from toril.cli._output import harmless
 from toril.contract.errors import InvalidOption, TorilError, redact
 
@@ -41,7 +41,8 @@ def _toril(
     pass
 
 
-for room in (demo, server, add, work, look, change, follow, health, scripts):
+ROOMS = (demo, server, add, work, look, watch, change, dead, follow, health, tables, scripts)
+for room in ROOMS:
     room.add_to(app)
 
 
@@ -74,7 +75,9 @@ def _failed(error: Exception) -> int:
         return _complain(str(error), MISUSED)
     if isinstance(error, (TorilError, TimeoutError, OSError)):
         return _complain(str(error) or type(error).__name__, FAILED)
-    raise error
+    if os.environ.get("TORIL_DEBUG"):
+        raise error
+    return _complain(f"{type(error).__name__}: {error} (TORIL_DEBUG=1 shows where)", FAILED)
 
 
 def _complain(problem: str, code: int) -> int:

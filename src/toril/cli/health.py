@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -14,6 +14,7 @@ from toril.cli._output import console, emit, say, table
 from toril.cli._target import Target
 from toril.contract.errors import TorilError
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
+from toril.observe.panels import dashboard_text, rules_text
 
 QueuesOption = Annotated[
     str | None,
@@ -26,6 +27,7 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"
 def add_to(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
     app.command("exporter")(exporter)
+    app.command("dashboards")(dashboards)
 
 
 def names_in(text: str | None) -> list[str]:
@@ -84,6 +86,17 @@ def _text(finding: Finding) -> Text:
     if finding.remedy and finding.level != "ok":
         text.append(f"\n→ {finding.remedy}", style="bold")
     return text
+
+
+def dashboards(
+    kind: Annotated[
+        Literal["grafana", "alerts"],
+        typer.Argument(metavar="grafana|alerts", help="Which file.", show_default=False),
+    ],
+    as_json: AsJson = False,  # noqa: ARG001  # both files are JSON, which is also YAML
+) -> None:
+    """Print the Grafana dashboard or the Prometheus alert rules for these metrics."""
+    print(dashboard_text() if kind == "grafana" else rules_text(), end="")
 
 
 def exporter(

@@ -311,6 +311,17 @@ def range_events(
     return plain(entries, "XRANGE", keys.events, start, end, "COUNT", count)
 
 
+def event_total(keys: QueueKeys) -> Command[int]:
+    """How many events the queue ever had, where the server counts them; otherwise how many it holds."""
+    return plain(_event_total, "XINFO", "STREAM", keys.events)
+
+
+def _event_total(reply: Any) -> int:
+    flat = _flat_fields(reply)
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"entries-added") or fields[b"length"])
+
+
 def last_events(keys: QueueKeys, count: int) -> Command[list[Entry]]:
     """The newest events, oldest of them first."""
     return plain(lambda reply: entries(reply)[::-1], "XREVRANGE", keys.events, "+", "-", "COUNT", count)

@@ -21,9 +21,9 @@ OF_DRIVERS: Final = frozenset(
     """
     auth blmove bzpopmin client|getname client|id client|list client|setinfo client|setname client|unblock cluster|slots
     del eval evalsha exists expire get hdel hello hexists hget hgetall hkeys hlen hmget hset hsetnx info lindex llen
-    lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers time ttl type unlink xack
-    xadd xdel xinfo|stream xlen xrange xread xrevrange xtrim zadd zcard zcount zrange zrangebyscore zrem
-    zremrangebyscore zrevrange zscore
+    lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers
+    time ttl type unlink xack xadd xdel xinfo|stream xlen xrange xread xrevrange xtrim zadd zcard zcount zrange
+    zrangebyscore zrem zremrangebyscore zrevrange zscore
     """.split()
 )
 _SAID = re.compile(r"""(?:redis\.p?call|rcall)\s*[(,]\s*["']([A-Za-z]+)["'](?:\s*,\s*["']([A-Za-z]+)["'])?""")

@@ -1,0 +1,152 @@
+"""`toril pipeline`: events and jobs as tables, once or all the time. `toril bench`: how fast it is here."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toril.cli._options import AsJson, RedisUrl
+from toril.cli._output import emit, emit_line, say, show
+from toril.cli._target import EMBEDDED, Target
+from toril.contract.errors import TorilError
+
+if TYPE_CHECKING:
+    from toril.spark.pipeline import Pipeline
+
+LakeOption = Annotated[str, typer.Option("--lake", metavar="DIR", help="Where the tables are.")]
+PatternOption = Annotated[
+    str, typer.Option("--queues", metavar="A,B", help="Names or patterns of BullMQ queues, with commas.")
+]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="What keys begin with.")]
+_REPORT = """
+    select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
+           max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
+    from gold.queue_hour group by queue order by queue
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
+    for name, command in (("up", up), ("run", run), ("status", status), ("query", query), ("report", report)):
+        group.command(name)(command)
+    app.add_typer(group, name="pipeline")
+    app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+
+
+def _pipeline(redis: str | None, queues: str, prefix: str, lake: str) -> Pipeline:
+    try:
+        from toril.spark.pipeline import Pipeline, PipelineOptions
+    except ModuleNotFoundError as error:
+        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[spark]'`") from None
+    url = Target.of(redis).redis
+    if url.startswith(EMBEDDED):
+        # Executors may run elsewhere than we do: they need the whole path.
+        url = f"{EMBEDDED}{Path(url.removeprefix(EMBEDDED) or './.toril').resolve()}"
+    return Pipeline(PipelineOptions(redis=url, queues=queues, prefix=prefix, lake=lake))
+
+
+def up(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the tables up to date until Ctrl-C or SIGTERM."""
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    pipeline = _pipeline(redis, queues, prefix, lake)
+    if not as_json:
+        say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
+    pipeline.up(over, emit_line if as_json else lambda progress: say(str(progress)))
+
+
+def run(
+    once: Annotated[bool, typer.Option("--once", help="What is there now; the only way for now.")] = True,
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring everything that is in the queues now into the tables."""
+    if not once:
+        raise typer.BadParameter("use `toril pipeline up` to go on and on")
+    summary = _pipeline(redis, queues, prefix, lake).run_once()
+    if as_json:
+        emit({"events": summary.events, "seconds": summary.seconds, "steps": summary.steps})
+        return
+    steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.steps.items())
+    say(f"{summary.events} events in {summary.seconds:.1f} s ({steps})")
+
+
+def status(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how the tables stand and how far behind the queues they are; needs no Spark."""
+    found = _pipeline(redis, queues, prefix, lake).status()
+    if as_json:
+        emit(found.as_dict())
+        return
+    rows = [(one.table, one.rows, one.files, one.bytes, one.version) for one in found.tables]
+    show(
+        ["table", "rows", "files", "bytes", "version"],
+        rows,
+        right=["rows", "files", "bytes", "version"],
+        empty="no tables yet",
+    )
+    show(
+        ["queue", "events", "read", "behind"],
+        [(one.queue, one.added, one.read, one.behind) for one in found.queues],
+        right=["events", "read", "behind"],
+        empty=found.problem or "no queues",
+    )
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="Tables are called gold.queue_minute and so on.")],
+    lake: LakeOption = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Ask the tables with SQL; needs no Spark."""
+    _print(_lake(lake).query(sql), as_json=as_json)
+
+
+def report(lake: LakeOption = "./lake", as_json: AsJson = False) -> None:
+    """Sum up what the tables know of each queue; needs no Spark."""
+    _print(_lake(lake).query(_REPORT), as_json=as_json)
+
+
+def _lake(place: str) -> Any:
+    try:
+        from toril.lake import Lake
+    except ModuleNotFoundError as error:
+        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[lake]'`") from None
+    return Lake(place)
+
+
+def _print(answer: Any, *, as_json: bool) -> None:
+    rows = answer.to_pylist()
+    if as_json:
+        emit(rows)
+    else:
+        show(answer.column_names, [tuple(row.values()) for row in rows], empty="no rows")
+
+
+def bench(ctx: typer.Context) -> None:
+    """Measure how fast it is on this machine (in a checkout of toril); options are passed on."""
+    if not Path("benchmarks/__main__.py").exists():
+        raise TorilError("there are no benchmarks here; run it in a checkout of toril")
+    done = subprocess.run([sys.executable, "-m", "benchmarks", *ctx.args], check=False)  # noqa: S603
+    raise typer.Exit(done.returncode)

@@ -1,0 +1,340 @@
+"""One definition of what is watched: the Grafana dashboard and the Prometheus alert rules are made from it.
+
+Guarantee: a panel and the alert about the same thing use the same query, so that what woke somebody can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+Unit = Literal["short", "reqps", "s", "percentunit"]
+Severity = Literal["warning", "critical"]
+
+SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_QUEUE: Final = '{queue=~"$queue"}'
+_COLUMNS: Final = 24  # Grafana's grid
+_WIDTH: Final = 8
+_HEIGHT: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """When somebody must be told."""
+
+    name: str
+    above: float
+    lasting: str  # how long it must be so, as Prometheus writes it
+    severity: Severity
+    summary: str
+    remedy: str
+    query: str = ""  # left out: the panel's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One picture: a title, and queries by their legend. `%s` stands for the choice of queues."""
+
+    title: str
+    queries: dict[str, str]
+    unit: Unit = "short"
+    text: str = ""
+    alerts: tuple[Alert, ...] = field(default=())
+
+
+def _percentile(rank: float, metric: str) -> str:
+    # The buckets' rates are added up by `le` first: a quantile of raw buckets would be of no time in particular.
+    return f"histogram_quantile({rank}, sum by (le, queue) (rate({metric}_bucket%s[5m])))"
+
+
+def _percentiles(metric: str) -> dict[str, str]:
+    ranks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    return {f"{name} {{{{queue}}}}": _percentile(rank, metric) for name, rank in ranks.items()}
+
+
+_FAILED: Final = 'sum by (queue) (rate(bullmq_jobs_processed_total{status="failed",queue=~"$queue"}[5m]))'
+_SHARE: Final = (
+    'sum by (queue) (rate(bullmq_jobs_processed_total{status="failed",queue=~"$queue"}[5m]))'
+    " / sum by (queue) (rate(bullmq_jobs_processed_total%s[5m]))"
+)
+
+PANELS: Final = (
+    Panel(
+        title="Throughput",
+        text="Attempts that ended, by what became of the job.",
+        unit="reqps",
+        queries={"{{queue}} {{status}}": "sum by (queue, status) (rate(bullmq_jobs_processed_total%s[5m]))"},
+    ),
+    Panel(
+        title="Error rate",
+        text="Jobs that failed for good, in a second.",
+        unit="reqps",
+        queries={"{{queue}}": _FAILED},
+        alerts=(
+            Alert(
+                name="TorilHighErrorRate",
+                query=_SHARE,
+                above=0.05,
+                lasting="10m",
+                severity="warning",
+                summary="more than 5 % of the attempts on {{ $labels.queue }} fail for good",
+                remedy="see `toril dlq list` for the reasons; replay when the cause is gone",
+            ),
+        ),
+    ),
+    Panel(
+        title="Job duration",
+        text="How long handlers ran.",
+        unit="s",
+        queries=_percentiles("bullmq_job_duration_seconds"),
+    ),
+    Panel(
+        title="Queue length",
+        text="Jobs that wait for their turn.",
+        queries={"{{queue}}": 'max by (queue) (bullmq_queue_length{state="wait",queue=~"$queue"})'},
+        alerts=(
+            Alert(
+                name="TorilQueueGrows",
+                query='max by (queue) (deriv(bullmq_queue_length{state="wait",queue=~"$queue"}[30m]))',
+                above=1,
+                lasting="30m",
+                severity="warning",
+                summary="{{ $labels.queue }} has grown for half an hour",
+                remedy="add workers or concurrency; see the throughput of its workers",
+            ),
+        ),
+    ),
+    Panel(
+        title="Active workers",
+        text="Workers that run.",
+        queries={"{{queue}}": "count by (queue) (bullmq_active_workers%s == 1)"},
+        alerts=(
+            Alert(
+                name="TorilNoWorkers",
+                query='max by (queue) (bullmq_queue_length{state="wait",queue=~"$queue"}) '
+                "unless on (queue) (count by (queue) (bullmq_active_workers%s == 1))",
+                above=0,
+                lasting="5m",
+                severity="critical",
+                summary="jobs wait on {{ $labels.queue }} and no worker runs",
+                remedy="start workers: `toril worker`; `toril doctor` tells more",
+            ),
+        ),
+    ),
+    Panel(
+        title="Heartbeat failures",
+        text="Locks that could not be renewed, in a second.",
+        unit="reqps",
+        queries={"{{queue}}": "sum by (queue) (rate(bullmq_heartbeat_failure_total%s[5m]))"},
+        alerts=(
+            Alert(
+                name="TorilHeartbeatsFail",
+                above=0.1,
+                lasting="5m",
+                severity="warning",
+                summary="workers of {{ $labels.queue }} cannot renew their locks",
+                remedy="look at the connection to Redis and its latency; raise lock_duration",
+            ),
+        ),
+    ),
+    Panel(
+        title="Waiting time",
+        text="How long jobs were ready before their first attempt.",
+        unit="s",
+        queries=_percentiles("bullmq_job_wait_seconds"),
+    ),
+    Panel(
+        title="Oldest waiting job",
+        text="For how long the job that is taken next has been ready.",
+        unit="s",
+        queries={"{{queue}}": "max by (queue) (bullmq_oldest_waiting_seconds%s)"},
+        alerts=(
+            Alert(
+                name="TorilJobsWaitLong",
+                above=300,
+                lasting="5m",
+                severity="warning",
+                summary="jobs on {{ $labels.queue }} wait longer than five minutes",
+                remedy="add workers, or see whether the queue is paused or rate limited",
+            ),
+        ),
+    ),
+    Panel(
+        title="Stalled jobs",
+        text="Jobs of dead workers that were put back, in a second.",
+        unit="reqps",
+        queries={"{{queue}}": "sum by (queue) (rate(bullmq_stalled_jobs_total%s[5m]))"},
+        alerts=(
+            Alert(
+                name="TorilJobsStall",
+                query="sum by (queue) (increase(bullmq_stalled_jobs_total%s[15m]))",
+                above=5,
+                lasting="1m",
+                severity="warning",
+                summary="workers of {{ $labels.queue }} die, or block their event loop",
+                remedy="look for killed processes (memory) and for handlers that block; use processes for CPU work",
+            ),
+        ),
+    ),
+    Panel(
+        title="Dead letters",
+        text="Jobs that failed for good and are still there.",
+        queries={"{{queue}}": "max by (queue) (bullmq_dlq_depth%s)"},
+        alerts=(
+            Alert(
+                name="TorilDeadLettersGrow",
+                query="max by (queue) (delta(bullmq_dlq_depth%s[1h]))",
+                above=100,
+                lasting="5m",
+                severity="warning",
+                summary="more than 100 jobs of {{ $labels.queue }} failed for good within an hour",
+                remedy="see `toril dlq list`",
+            ),
+        ),
+    ),
+    Panel(
+        title="Streams",
+        text="Entries that nobody has got yet, and those that are not acknowledged.",
+        queries={
+            "lag {{queue}}": "max by (queue) (bullmq_stream_lag%s)",
+            "pending {{queue}}": "max by (queue) (bullmq_stream_pending%s)",
+        },
+    ),
+    Panel(
+        title="Redis",
+        text="1: connected. Attempts to reconnect, in a second.",
+        queries={
+            "connected": 'min(bullmq_redis_connection_status{status="connected"})',
+            "reconnects": "sum(rate(bullmq_redis_reconnect_attempts_total[5m]))",
+        },
+        alerts=(
+            Alert(
+                name="TorilRedisAway",
+                query='max(bullmq_redis_connection_status{status="disconnected"})',
+                above=0,
+                lasting="1m",
+                severity="critical",
+                summary="a worker or the exporter has lost Redis",
+                remedy="start the server, or mend the network; workers come back by themselves",
+            ),
+        ),
+    ),
+)
+
+
+def _for_dashboard(query: str) -> str:
+    return query.replace("%s", _QUEUE)
+
+
+def _for_rules(query: str) -> str:
+    """Rules are about all queues: the choice of the dashboard is left out."""
+    return query.replace("%s", "").replace(',queue=~"$queue"', "")
+
+
+def dashboard() -> dict[str, Any]:
+    """A Grafana dashboard, ready to be imported."""
+    return {
+        "title": "toril",
+        "uid": "toril",
+        "tags": ["toril", "bullmq"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [_datasource_choice(), _queue_choice()]},
+        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
+    }
+
+
+def _datasource_choice() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+
+
+def _queue_choice() -> dict[str, Any]:
+    query = 'label_values({__name__=~"bullmq_.+"}, queue)'
+    return {
+        "name": "queue",
+        "type": "query",
+        "label": "Queue",
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": "queues"},
+        "definition": query,
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "sort": 1,
+    }
+
+
+def _panel(number: int, panel: Panel) -> dict[str, Any]:
+    in_a_row = _COLUMNS // _WIDTH
+    place = {"h": _HEIGHT, "w": _WIDTH, "x": number % in_a_row * _WIDTH, "y": number // in_a_row * _HEIGHT}
+    targets = [
+        {
+            "refId": chr(ord("A") + at),
+            "expr": _for_dashboard(query),
+            "legendFormat": legend,
+            "datasource": SOURCE,
+        }
+        for at, (legend, query) in enumerate(panel.queries.items())
+    ]
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": SOURCE,
+        "gridPos": place,
+        "targets": targets,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, **_thresholds(panel)}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+    }
+
+
+def _thresholds(panel: Panel) -> dict[str, Any]:
+    """A line where the panel's own query would raise an alert."""
+    own = [alert for alert in panel.alerts if not alert.query]
+    if not own:
+        return {}
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    steps += [{"color": "red", "value": alert.above} for alert in own]
+    return {
+        "thresholds": {"mode": "absolute", "steps": steps},
+        "custom": {"thresholdsStyle": {"mode": "line"}},
+    }
+
+
+def rules() -> dict[str, Any]:
+    """Prometheus' alert rules as a document."""
+    return {"groups": [{"name": "toril", "rules": list(_rules())}]}
+
+
+def _rules() -> Iterator[dict[str, Any]]:
+    for panel in PANELS:
+        for alert in panel.alerts:
+            query = alert.query or next(iter(panel.queries.values()))
+            yield {
+                "alert": alert.name,
+                "expr": f"({_for_rules(query)}) > {alert.above:g}",
+                "for": alert.lasting,
+                "labels": {"severity": alert.severity},
+                "annotations": {
+                    "summary": alert.summary,
+                    "description": f"{panel.text} Now: {{{{ $value }}}}. What to do: {alert.remedy}.",
+                },
+            }
+
+
+def dashboard_text() -> str:
+    """The dashboard as the file to import."""
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+def rules_text() -> str:
+    """The rules as a rule file: JSON, which is YAML."""
+    return json.dumps(rules(), indent=2) + "\n"
