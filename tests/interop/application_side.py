@@ -16,7 +16,18 @@ from tests.interop.sides import QUEUE
 from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
 from tests.servers import Server
-from toril import Backoff, Job, JobOptions, NewJob, PermanentError, Queue, TransientError, WorkerOptions
+from toril import (
+    Backoff,
+    FlowNode,
+    FlowProducer,
+    Job,
+    JobOptions,
+    NewJob,
+    PermanentError,
+    Queue,
+    TransientError,
+    WorkerOptions,
+)
 from toril.commands import read
 from toril.contract.codec import to_json
 from toril.contract.errors import ScriptRefused, TorilError
@@ -63,6 +74,7 @@ class ApplicationSide:
         self._runner = asyncio.Runner()
         self._queue: Queue[Any] | None = None
         self._source: BullmqSource | None = None
+        self._flows: FlowProducer | None = None
         self._held: dict[str, BullmqDelivery] = {}
         self._tokens: dict[str, str] = {}  # by job: toril's own, which the steps do not know
 
@@ -97,6 +109,8 @@ class ApplicationSide:
         self._queue = Queue(QUEUE, redis=self._url, ids="counter")
         self._queue._store.clock = self._clock
         await self._queue.__aenter__()
+        self._flows = FlowProducer(redis=self._url)
+        self._flows._store.clock = self._clock
         self._source = BullmqSource(
             self._queue.keys, AsyncStore(self._url), BlockingStore(self._url), self._terms("w1")
         )
@@ -117,12 +131,18 @@ class ApplicationSide:
             await self._source.close()
             self._source._keeper_store.close()
             await self._queue.close()
-        self._queue = self._source = None
+            await self.flows.close()
+        self._queue = self._source = self._flows = None
 
     @property
     def queue(self) -> Queue[Any]:
         assert self._queue is not None
         return self._queue
+
+    @property
+    def flows(self) -> FlowProducer:
+        assert self._flows is not None
+        return self._flows
 
     @property
     def source(self) -> BullmqSource:
@@ -145,6 +165,9 @@ class ApplicationSide:
     def _new(self, *, name: str, data: Any, opts: Mapping[str, Any]) -> NewJob:
         options: JobOptions = options_of(opts)
         return NewJob(name, data, options)
+
+    async def add_flow(self, *, flow: Mapping[str, Any]) -> Any:
+        return _as_flow(await self.flows.add(_flow_node(flow)))
 
     # Working
 
@@ -309,6 +332,22 @@ class ApplicationSide:
 
     async def remove_deduplication(self, *, job_id: str) -> bool:
         return await self.queue.remove_deduplication_key(job_id)
+
+
+def _flow_node(flow: Mapping[str, Any]) -> FlowNode:
+    children = [_flow_node(child) for child in flow.get("children", ())]
+    options = options_of(flow["opts"])
+    return FlowNode(
+        flow["name"], queue=flow["queueName"], data=flow["data"], options=options, children=children
+    )
+
+
+def _as_flow(node: Any) -> dict[str, Any]:
+    return {
+        "id": node.job.id,
+        "queue": node.job.queue_name,
+        "children": [_as_flow(one) for one in node.children],
+    }
 
 
 def _as_taken(delivery: BullmqDelivery) -> dict[str, Any]:

@@ -75,16 +75,28 @@ _ON_FAILURE = (
     "removeDependencyOnFailure",
     "continueParentOnFailure",
 )
-CHILD_FAILURES = st.sampled_from([None, *_ON_FAILURE])
 
 
-def flow_of(
-    serial: int, parent: dict[str, Any], children: list[dict[str, Any]], failure: str | None
-) -> dict[str, Any]:
-    """A parent with children on the same queue, as FlowProducer takes it."""
-    flags = {failure: True} if failure else {}
-    nodes = [_node(child, f"flow-{serial}-{number}", flags) for number, child in enumerate(children)]
-    return {**_node(parent, f"flow-{serial}", {}), "children": nodes}
+FLOWS = st.fixed_dictionaries(
+    {
+        "parent": JOBS,
+        "children": st.lists(st.tuples(JOBS, st.lists(JOBS, max_size=2)), min_size=1, max_size=3),
+        "failure": st.sampled_from([None, *_ON_FAILURE]),
+    }
+)
+
+
+def flow_of(serial: int, drawn: dict[str, Any]) -> dict[str, Any]:
+    """Up to three generations on one queue, as FlowProducer takes them."""
+    flags = {drawn["failure"]: True} if drawn["failure"] else {}
+    children = []
+    for number, (child, grandchildren) in enumerate(drawn["children"]):
+        job_id = f"flow-{serial}-{number}"
+        node = _node(child, job_id, flags)
+        if grandchildren:
+            node["children"] = [_node(job, f"{job_id}-{n}", flags) for n, job in enumerate(grandchildren)]
+        children.append(node)
+    return {**_node(drawn["parent"], f"flow-{serial}", {}), "children": children}
 
 
 def _node(job: dict[str, Any], job_id: str, flags: dict[str, bool]) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 )
 
 from tests.interop.lives import (
-    CHILD_FAILURES,
     DATA,
     ERRORS,
+    FLOWS,
     JOBS,
     PROGRESS,
     REPEATS,
@@ -131,10 +131,10 @@ class QueueLife(RuleBasedStateMachine):
         self.do("add_bulk", jobs=jobs)
 
     @has("add_flow")
-    @rule(children=st.lists(JOBS, min_size=1, max_size=3), parent=JOBS, failure=CHILD_FAILURES)
-    def add_flow(self, parent: dict[str, Any], children: list[dict[str, Any]], failure: str | None) -> None:
+    @rule(flow=FLOWS)
+    def add_flow(self, flow: dict[str, Any]) -> None:
         self.flows += 1
-        self.do("add_flow", flow=flow_of(self.flows, parent, children, failure))
+        self.do("add_flow", flow=flow_of(self.flows, flow))
 
     @has("upsert_scheduler")
     @rule(repeat=REPEATS, data=DATA)
