@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Self
 
 from toril.commands.work import Pickup, Settlement, finish_options, packed_fields, settle
 from toril.contract.keys import QueueKeys
@@ -55,7 +55,7 @@ class Hand:
             settle(self.keys, settlements, take=take, pickup=self._pickup, now_ms=now_ms)
         )
 
-    async def __aenter__(self) -> Hand:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -131,7 +131,7 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("repeat", SCHEDULES, ids=lambda repeat: json.dumps(repeat))
+@pytest.mark.parametrize("repeat", SCHEDULES, ids=json.dumps)
 def test_a_series_leaves_what_node_leaves(twins: Twins, repeat: dict[str, Any]) -> None:
     twins.do(scheduler("series", repeat))
     for _ in range(3):
@@ -274,7 +274,7 @@ def _read_here(case: dict[str, Any]) -> list[int] | None:
 
 
 def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -> None:
-    cases = list(_patterns(seed=20_251_026, count=400))
+    cases = list(_patterns(seed=20_251_026, count=200))
     node = shutil.which("node")
     assert node is not None
     out = subprocess.run(
@@ -286,4 +286,4 @@ def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -
         (case, mine, theirs) for case, mine, theirs in zip(cases, here, there, strict=True) if mine != theirs
     ]
     assert different == []
-    assert sum(answer is not None for answer in there) > 250
+    assert sum(answer is not None for answer in there) > 120

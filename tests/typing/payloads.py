@@ -11,7 +11,19 @@ from typing import Any, TypedDict, assert_type
 import msgspec
 import pydantic
 
-from toril import Backoff, Event, Job, JobCounts, JobOptions, JobState, NewJob, Queue, QueueEvents, Worker, sync
+from toril import (
+    Backoff,
+    Event,
+    Job,
+    JobCounts,
+    JobOptions,
+    JobState,
+    NewJob,
+    Queue,
+    QueueEvents,
+    Worker,
+    sync,
+)
 from toril.contract.codec import PayloadCodec
 from toril.events import Gap
 
@@ -41,7 +53,9 @@ async def typed_queues() -> None:
     assert_type(job, Job[Email])
     assert_type(job.data, Email)
     assert_type(job.data.to, str)
-    assert_type(await emails.add_bulk([("send", Email("a@b.c")), NewJob("send", Email("b@c.d"))]), list[Job[Email]])
+    assert_type(
+        await emails.add_bulk([("send", Email("a@b.c")), NewJob("send", Email("b@c.d"))]), list[Job[Email]]
+    )
     assert_type(await emails.get_job("1"), Job[Email] | None)
 
     assert_type((await Queue("orders", payload=Order).add("x", {"number": 1})).data, Order)

@@ -145,7 +145,9 @@ async def test_callbacks_hear_their_type_and_an_error_in_one_stops_nobody(
     assert "a callback for waiting events failed" in caplog.text
 
 
-async def test_an_unknown_type_is_refused_and_a_closed_reader_stays_closed(queue: Queue, server: Server) -> None:
+async def test_an_unknown_type_is_refused_and_a_closed_reader_stays_closed(
+    queue: Queue, server: Server
+) -> None:
     events = events_of(queue, server)
     with pytest.raises(InvalidOption):
         events.on("compleated", print)
@@ -170,7 +172,9 @@ async def _all(events: QueueEvents) -> list[Event | Gap]:
 # --- gaps -----------------------------------------------------------------------------------------------------------
 
 
-async def test_events_that_were_trimmed_before_they_were_read_are_counted(queue: Queue, server: Server) -> None:
+async def test_events_that_were_trimmed_before_they_were_read_are_counted(
+    queue: Queue, server: Server
+) -> None:
     async with events_of(queue, server) as events:
         await queue.add_bulk([("x", n) for n in range(50)])  # a hundred events
         with server.client() as client:

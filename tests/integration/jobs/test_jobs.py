@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.hand import Hand
+from toril.contract.codec import PayloadCodec
 from toril.contract.errors import (
     DelayedError,
     InvalidOption,
@@ -23,7 +24,6 @@ from toril.contract.errors import (
     Requeue,
     WaitingChildrenError,
 )
-from toril.contract.codec import PayloadCodec
 from toril.contract.options import ParentRef
 from toril.contract.state import JobState
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
@@ -268,7 +268,9 @@ async def test_whoever_waits_for_a_failing_job_gets_its_reason(queue: Queue, han
         await face.call(job.wait_until_finished)
 
 
-async def test_a_job_that_is_removed_on_completion_still_tells_its_result(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
+    queue: Queue, hand: Hand, face: Face
+) -> None:
     job = face.of(await queue.add("x", remove_on_complete=True))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
     await until_read(queue, face)

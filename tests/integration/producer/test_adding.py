@@ -48,7 +48,12 @@ async def test_a_job_is_stored_as_it_was_given(queue: Queue, server: Server) -> 
     before = datetime.now(UTC) - timedelta(seconds=5)
     job = await queue.add("send", {"to": "ä@b.c", "n": [1, None]}, attempts=5, priority=3)
     assert uuid.UUID(job.id).version == 4
-    assert (job.name, job.data, job.priority, job.max_attempts) == ("send", {"to": "ä@b.c", "n": [1, None]}, 3, 5)
+    assert (job.name, job.data, job.priority, job.max_attempts) == (
+        "send",
+        {"to": "ä@b.c", "n": [1, None]},
+        3,
+        5,
+    )
     assert before < job.timestamp < before + timedelta(seconds=10)
     found = await queue.get_job(job.id)
     assert found is not None
@@ -164,7 +169,9 @@ async def test_data_without_a_json_form_is_refused(queue: Queue) -> None:
     assert (await queue.get_job_counts()).total == 0
 
 
-async def test_the_defaults_of_a_queue_apply_unless_a_job_says_otherwise(server_url: str, prefix: str) -> None:
+async def test_the_defaults_of_a_queue_apply_unless_a_job_says_otherwise(
+    server_url: str, prefix: str
+) -> None:
     defaults = JobOptions(attempts=7, priority=2)
     async with Queue("emails", redis=server_url, prefix=prefix, defaults=defaults) as queue:
         plain = await queue.add("x")
@@ -187,7 +194,9 @@ async def test_five_hundred_concurrent_adds_are_a_few_round_trips(server: Server
         assert [job.data["n"] for job in waiting[1:]] == list(range(500))
 
 
-async def test_concurrent_adds_of_a_queue_that_is_not_open_yet_keep_their_order(server: Server, prefix: str) -> None:
+async def test_concurrent_adds_of_a_queue_that_is_not_open_yet_keep_their_order(
+    server: Server, prefix: str
+) -> None:
     queue = Queue("emails", redis=server.url, prefix=prefix)
     try:
         before = commands_of(server)
@@ -270,7 +279,9 @@ class Email:
     copies: int = 1
 
 
-async def test_a_payload_model_is_checked_at_add_and_read_back_as_itself(server_url: str, prefix: str) -> None:
+async def test_a_payload_model_is_checked_at_add_and_read_back_as_itself(
+    server_url: str, prefix: str
+) -> None:
     async with Queue("emails", redis=server_url, prefix=prefix, payload=Email) as queue:
         job = await queue.add("send", Email("a@b.c", 2))
         assert job.data == Email("a@b.c", 2)
@@ -290,14 +301,22 @@ async def test_a_json_schema_is_a_payload_model_too(server_url: str, prefix: str
             await queue.add("send", {"from": 1})
 
 
-async def test_a_queue_introduces_itself_once_and_leaves_what_others_wrote(server: Server, prefix: str) -> None:
+async def test_a_queue_introduces_itself_once_and_leaves_what_others_wrote(
+    server: Server, prefix: str
+) -> None:
     with server.client() as client:
         async with Queue("emails", redis=server.url, prefix=prefix) as queue:
-            assert client.hgetall(queue.keys.meta) == {b"version": b"bullmq:5.62.0", b"opts.maxLenEvents": b"10000"}
+            assert client.hgetall(queue.keys.meta) == {
+                b"version": b"bullmq:5.62.0",
+                b"opts.maxLenEvents": b"10000",
+            }
             assert await queue.get_version() == "bullmq:5.62.0"
         client.hset(queue.keys.meta, mapping={"version": "bullmq:5.1.0", "opts.maxLenEvents": 7})
         async with Queue("emails", redis=server.url, prefix=prefix):
-            assert client.hgetall(queue.keys.meta) == {b"version": b"bullmq:5.1.0", b"opts.maxLenEvents": b"7"}
+            assert client.hgetall(queue.keys.meta) == {
+                b"version": b"bullmq:5.1.0",
+                b"opts.maxLenEvents": b"7",
+            }
         async with Queue("emails", redis=server.url, prefix=prefix, events_max_len=99):
             assert client.hget(queue.keys.meta, "opts.maxLenEvents") == b"99"
         async with Queue("looked-at", redis=server.url, prefix=prefix, skip_meta=True) as looked_at:
@@ -342,7 +361,9 @@ async def test_adds_coalesce_on_a_cluster_and_keep_their_order(cluster: ValkeyCl
         await queue.obliterate(force=True)
 
 
-async def test_a_parent_in_another_slot_is_refused_before_any_call(cluster: ValkeyCluster, prefix: str) -> None:
+async def test_a_parent_in_another_slot_is_refused_before_any_call(
+    cluster: ValkeyCluster, prefix: str
+) -> None:
     async with Queue("a", redis=cluster.url, prefix=prefix) as queue:
         other = QueueKeys("b", prefix, hash_tag=True)
         with pytest.raises(CrossSlot):

@@ -23,8 +23,12 @@ async def flows(server_url: str, prefix: str) -> AsyncIterator[FlowProducer]:
 
 
 def house() -> FlowNode:
-    walls = FlowNode("walls", queue="building", data={"bricks": 900}, children=[FlowNode("foundation", queue="digging")])
-    return FlowNode("house", queue="building", data={"rooms": 4}, children=[walls, FlowNode("roof", queue="building")])
+    walls = FlowNode(
+        "walls", queue="building", data={"bricks": 900}, children=[FlowNode("foundation", queue="digging")]
+    )
+    return FlowNode(
+        "house", queue="building", data={"rooms": 4}, children=[walls, FlowNode("roof", queue="building")]
+    )
 
 
 async def test_a_flow_is_added_as_a_family(flows: FlowProducer, server_url: str, prefix: str) -> None:
@@ -36,7 +40,10 @@ async def test_a_flow_is_added_as_a_family(flows: FlowProducer, server_url: str,
     assert await roof.job.get_state() is JobState.WAITING
     assert roof.job.parent == ParentRef(flow.job.id, f"{prefix}:building")
     dependencies = await flow.job.get_dependencies()
-    assert set(dependencies.unprocessed) == {f"{prefix}:building:{walls.job.id}", f"{prefix}:building:{roof.job.id}"}
+    assert set(dependencies.unprocessed) == {
+        f"{prefix}:building:{walls.job.id}",
+        f"{prefix}:building:{roof.job.id}",
+    }
 
 
 async def test_a_parent_runs_when_its_children_are_done_and_sees_their_values(
@@ -94,14 +101,18 @@ async def test_everything_is_checked_before_anything_is_sent(flows: FlowProducer
         assert client.keys("*") == []
 
 
-async def test_a_flow_can_join_a_parent_that_exists(flows: FlowProducer, server_url: str, prefix: str) -> None:
+async def test_a_flow_can_join_a_parent_that_exists(
+    flows: FlowProducer, server_url: str, prefix: str
+) -> None:
     flow = await flows.add(FlowNode("parent", queue="a", children=[FlowNode("first", queue="a")]))
     reference = ParentRef(flow.job.id, f"{prefix}:a")
     await flows.add(FlowNode("second", queue="a", options=JobOptions(parent=reference)))
     assert len((await flow.job.get_dependencies()).unprocessed) == 2
 
 
-async def test_many_flows_are_added_together_and_at_the_same_time(flows: FlowProducer, prefix: str, server_url: str) -> None:
+async def test_many_flows_are_added_together_and_at_the_same_time(
+    flows: FlowProducer, prefix: str, server_url: str
+) -> None:
     together = await flows.add_bulk([house() for _ in range(5)])
     apart = await asyncio.gather(*(flows.add(house()) for _ in range(5)))
     assert len({job.id for flow in (*together, *apart) for job in flow.walk()}) == 40

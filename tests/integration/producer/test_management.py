@@ -86,7 +86,11 @@ async def test_drain_removes_what_waits_and_leaves_the_rest(queue: Queue, hand: 
     await queue.add("x", delay=60)
     await hand.complete(await hand.take())
     await queue.drain()
-    assert (await queue.get_job_counts()).as_dict().items() >= {"waiting": 0, "delayed": 1, "completed": 1}.items()
+    assert (await queue.get_job_counts()).as_dict().items() >= {
+        "waiting": 0,
+        "delayed": 1,
+        "completed": 1,
+    }.items()
     await queue.drain(delayed=True)
     assert (await queue.get_job_counts()).delayed == 0
 
@@ -266,7 +270,11 @@ async def test_a_held_rate_opens_by_itself_or_when_it_is_removed(queue: Queue) -
 async def test_workers_are_listed_by_the_names_that_node_gives_and_reads(
     queue: Queue, server_url: str
 ) -> None:
-    for name in (client_name(queue.keys, "worker", "host-1"), client_name(queue.keys, "worker"), "bull:other"):
+    for name in (
+        client_name(queue.keys, "worker", "host-1"),
+        client_name(queue.keys, "worker"),
+        "bull:other",
+    ):
         store = AsyncStore(server_url, name=name)
         await store.connect()
         if name == "bull:other":
@@ -319,7 +327,10 @@ async def test_progress_can_be_told_from_outside(queue: Queue) -> None:
 
 
 async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
-    async with Queue("emails", redis=cluster.url, prefix=prefix) as queue, Hand(cluster.url, queue.keys) as hand:
+    async with (
+        Queue("emails", redis=cluster.url, prefix=prefix) as queue,
+        Hand(cluster.url, queue.keys) as hand,
+    ):
         ids = await failed(queue, hand, "a", "b")
         assert await queue.retry_jobs(name="a") == 1
         assert await queue.retry_jobs() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +26,9 @@ async def queue(server_url: str, prefix: str) -> AsyncIterator[Queue]:
 
 
 async def test_a_pattern_makes_its_first_job_for_the_time_it_comes_true(queue: Queue) -> None:
-    job = await queue.schedulers.upsert("nightly", cron="0 3 * * *", tz="Europe/Zurich", name="report", data={"n": 1})
+    job = await queue.schedulers.upsert(
+        "nightly", cron="0 3 * * *", tz="Europe/Zurich", name="report", data={"n": 1}
+    )
     assert (job.name, job.data) == ("report", {"n": 1})
     assert await job.get_state() is JobState.DELAYED
     due = job.timestamp + timedelta(seconds=job.delay)
@@ -53,19 +56,23 @@ async def test_an_interval_begins_at_once_and_goes_on(queue: Queue, server_url: 
         if len(runs) == 4:
             enough.set()
 
-    first = await queue.schedulers.upsert("tick", every=0.2, data={"n": 1}, options=JobOptions(remove_on_complete=True))
+    first = await queue.schedulers.upsert(
+        "tick", every=0.2, data={"n": 1}, options=JobOptions(remove_on_complete=True)
+    )
     async with Worker("reports", handle, redis=server_url, prefix=prefix), asyncio.timeout(20):
         await enough.wait()
     times = [int(run.rpartition(":")[2]) for run in runs]
     assert runs[0] == first.id
-    assert [later - earlier for earlier, later in zip(times, times[1:], strict=False)] == [200, 200, 200]
+    assert [later - earlier for earlier, later in itertools.pairwise(times)] == [200, 200, 200]
     found = await queue.schedulers.get("tick")
     assert found is not None
     assert found.runs >= 5
     assert (await queue.get_job_counts()).delayed + (await queue.get_job_counts()).waiting == 1
 
 
-async def test_a_pattern_of_seconds_goes_on_without_doubles(queue: Queue, server_url: str, prefix: str) -> None:
+async def test_a_pattern_of_seconds_goes_on_without_doubles(
+    queue: Queue, server_url: str, prefix: str
+) -> None:
     runs: list[str] = []
     enough = asyncio.Event()
 
@@ -143,7 +150,10 @@ async def test_schedulers_are_listed_counted_and_removed(queue: Queue) -> None:
         ({"every": 0}, "every"),
         ({"every": 5, "limit": 0}, "limit"),
         ({"every": 5, "end": datetime(2020, 1, 1, tzinfo=UTC)}, "end"),
-        ({"cron": "* * * * *", "immediately": True, "start": datetime(2100, 1, 1, tzinfo=UTC)}, "immediately"),
+        (
+            {"cron": "* * * * *", "immediately": True, "start": datetime(2100, 1, 1, tzinfo=UTC)},
+            "immediately",
+        ),
         ({"cron": "0 0 1 1 *", "end": datetime.now(UTC) + timedelta(seconds=5)}, "cron"),
     ],
 )

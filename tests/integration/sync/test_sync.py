@@ -45,11 +45,18 @@ def test_a_face_has_the_names_and_parameters_of_its_original(face: type, origina
     for name in {*public, *(() if original is producer.Queue else ("__init__",))}:
         ours, theirs = getattr(face, name), getattr(original, name)
         if inspect.isfunction(theirs):
-            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), (
+                name
+            )
             for ours_one, theirs_one in zip(
-                inspect.signature(ours).parameters.values(), inspect.signature(theirs).parameters.values(), strict=True
+                inspect.signature(ours).parameters.values(),
+                inspect.signature(theirs).parameters.values(),
+                strict=True,
             ):
-                assert (ours_one.default, ours_one.kind) == (theirs_one.default, theirs_one.kind), (name, ours_one)
+                assert (ours_one.default, ours_one.kind) == (theirs_one.default, theirs_one.kind), (
+                    name,
+                    ours_one,
+                )
 
 
 def test_jobs_are_added_processed_and_waited_for_without_an_event_loop(
@@ -106,7 +113,9 @@ def test_threads_share_a_queue(queue: sync.Queue) -> None:
     assert queue.count() == 200
 
 
-def test_events_are_iterated_and_called_back_in_threads(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+def test_events_are_iterated_and_called_back_in_threads(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
     with sync.QueueEvents("emails", redis=valkey_url, prefix=prefix) as heard:
         called = threading.Event()
         seen: list[str] = []
@@ -126,7 +135,9 @@ def test_events_are_iterated_and_called_back_in_threads(queue: sync.Queue, valke
     assert list(heard) == []
 
 
-def test_closing_events_ends_an_iteration_in_another_thread(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+def test_closing_events_ends_an_iteration_in_another_thread(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
     heard = sync.QueueEvents("emails", redis=valkey_url, prefix=prefix)
     heard.open()
     queue.add("x")
@@ -183,7 +194,9 @@ def test_context_variables_travel_into_the_loop(queue: sync.Queue) -> None:
     assert queue._call(look) == "mine"
 
 
-def test_a_worker_in_this_thread_is_stopped_from_another(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+def test_a_worker_in_this_thread_is_stopped_from_another(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
     done = threading.Event()
     running = sync.Worker("emails", lambda job: done.set(), redis=valkey_url, prefix=prefix)
 
@@ -219,7 +232,9 @@ queue.close()
 """
 
 
-def test_a_forked_child_uses_the_queue_of_its_parent_over_connections_of_its_own(valkey_url: str, prefix: str) -> None:
+def test_a_forked_child_uses_the_queue_of_its_parent_over_connections_of_its_own(
+    valkey_url: str, prefix: str
+) -> None:
     out = subprocess.run(
         [sys.executable, "-c", FORKING, valkey_url, prefix], capture_output=True, text=True, timeout=30
     )
@@ -241,7 +256,10 @@ def test_an_interrupted_caller_leaves_nothing_behind(queue: sync.Queue, server: 
     )
     begun = time.monotonic()
     out = subprocess.run(
-        [sys.executable, "-c", program, server.url, queue.keys.prefix], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program, server.url, queue.keys.prefix],
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert out.stdout.strip() == "interrupted", out.stderr
     assert time.monotonic() - begun < 15
@@ -249,7 +267,9 @@ def test_an_interrupted_caller_leaves_nothing_behind(queue: sync.Queue, server: 
 
 def test_a_flow_is_added_and_found_from_plain_code(valkey_url: str, prefix: str) -> None:
     with sync.FlowProducer(redis=valkey_url, prefix=prefix) as flows:
-        flow = flows.add(FlowNode("parent", queue="a", children=[FlowNode("child", queue="b", data={"n": 1})]))
+        flow = flows.add(
+            FlowNode("parent", queue="a", children=[FlowNode("child", queue="b", data={"n": 1})])
+        )
         assert flow.job.get_state() == "waiting-children"
         assert flow.children[0].job.data == {"n": 1}
         found = flows.get_flow(flow.job.id, "a")
