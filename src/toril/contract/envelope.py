@@ -31,6 +31,7 @@ from toril.contract.keys import check_text
 DlqReason: TypeAlias = Literal["max_attempts_exceeded", "validation_error", "missing_user", "permanent_error"]
 
 DEFAULT_MAX_ATTEMPTS = 5
+TRACE_FIELD = "tm"  # of `meta`: the trace context, under the name it has in BullMQ's options
 _LONGEST_ERROR = 1000  # characters of `last_error`: enough to recognise it, too few to fill a stream
 
 
@@ -169,6 +170,23 @@ class Envelope:
             max_attempts=1,
             meta=meta,
         )
+
+    # The names that a job has: one handler can serve all kinds of queue.
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job_id
+
+    @property
+    def name(self) -> str:
+        """The task type."""
+        return self.task_type
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The payload."""
+        return self.payload
 
     @property
     def is_exhausted(self) -> bool:

@@ -5,6 +5,7 @@ Guarantee: a job is checked before any I/O, and an `add` whose reply was lost is
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -17,11 +18,11 @@ from toril.commands import envelopes
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
 from toril.contract.codec import PayloadCodec, check_size, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
-from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
+from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLetter, Envelope
 from toril.contract.errors import InvalidOption, JobNotFound
 from toril.queues.dead_letters import DeadLetters, LetterFilter
 from toril.store import AsyncStore
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
 NewEnvelope: TypeAlias = Envelope | tuple[str, Mapping[str, Any]] | str
 
@@ -58,6 +59,7 @@ class EnvelopeQueue:
         source: str,
         payload: Any,
         metrics: MetricsCollector | None,
+        tracer: Tracer | None,
     ) -> None:
         self.name = name
         self.keys = keys
@@ -65,6 +67,7 @@ class EnvelopeQueue:
         self._source = source
         self._payload: PayloadCodec[Any] | None = None if payload is None else PayloadCodec(payload)
         self._metrics = metrics or NO_METRICS
+        self._tracer = tracer
         self._producer = uuid.uuid4().hex
         self._calls = itertools.count(1)
         self._letters = DeadLetters(keys, store)
@@ -107,8 +110,9 @@ class EnvelopeQueue:
                 source=source or self._source,
                 now=ms_to_datetime(now_ms),
             )
-        await self._send([EnvelopeToAdd(self._text(envelope), _due(delay, run_at, now_ms))])
-        return envelope
+        due = _due(delay, run_at, now_ms)
+        (sent,) = await self._add_all([envelope], due, bulk=False)
+        return sent
 
     async def add_bulk(
         self,
@@ -121,11 +125,22 @@ class EnvelopeQueue:
         now_ms = await self._store.now_ms()
         now = ms_to_datetime(now_ms)
         made = [self._envelope_of(one, max_attempts, now) for one in jobs]
-        due = _due(delay, None, now_ms)
+        return await self._add_all(made, _due(delay, None, now_ms), bulk=True)
+
+    async def _add_all(self, made: list[Envelope], due: int | None, *, bulk: bool) -> list[Envelope]:
+        if self._tracer is None:
+            await self._send_all(made, due)
+            return made
+        with self._tracer.adding(self.name, [one.task_type for one in made], bulk=bulk) as span:
+            made = [_carrying(one, span.carrier) for one in made]
+            await self._send_all(made, due)
+            span.added([one.job_id for one in made])
+            return made
+
+    async def _send_all(self, made: Sequence[Envelope], due: int | None) -> None:
         texts = [EnvelopeToAdd(self._text(one), due) for one in made]
         for start in range(0, len(texts), BATCH):
             await self._send(texts[start : start + BATCH])
-        return made
 
     def _envelope_of(self, job: NewEnvelope, max_attempts: int, now: datetime) -> Envelope:
         if isinstance(job, Envelope):
@@ -215,6 +230,15 @@ class EnvelopeQueue:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _carrying(envelope: Envelope, carrier: str | None) -> Envelope:
+    """The envelope with a trace context, unless it has one."""
+    meta = envelope.meta
+    if carrier is None or TRACE_FIELD in meta.extra:
+        return envelope
+    traced = dataclasses.replace(meta, extra={**meta.extra, TRACE_FIELD: carrier})
+    return dataclasses.replace(envelope, meta=traced)
 
 
 def _by_entry_id(where: LetterFilter | str | None) -> LetterFilter | None:

@@ -9,7 +9,7 @@ from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
 from toril.store import AsyncStore
-from toril.telemetry.hooks import MetricsCollector
+from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
 class ListQueue(EnvelopeQueue):
@@ -28,10 +28,11 @@ class ListQueue(EnvelopeQueue):
         source: str = "toril",
         payload: Any = None,
         metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         store = AsyncStore(redis)
         keys = ListKeys(name, prefix, env, store.is_cluster if hash_tag is None else hash_tag)
-        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics)
+        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
 
     async def counts(self) -> EnvelopeCounts:
         replies = await self._store.run_many(list_work.counts(self.keys))

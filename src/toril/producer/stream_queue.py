@@ -9,7 +9,7 @@ from toril.commands.stream_work import StreamCounts
 from toril.contract.keys import StreamKeys
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
 from toril.store import AsyncStore
-from toril.telemetry.hooks import MetricsCollector
+from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
 class StreamQueue(EnvelopeQueue):
@@ -29,11 +29,12 @@ class StreamQueue(EnvelopeQueue):
         source: str = "toril",
         payload: Any = None,
         metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         store = AsyncStore(redis)
         tagged = store.is_cluster if hash_tag is None else hash_tag
         keys = StreamKeys(name, prefix, env, tagged, group)
-        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics)
+        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
 
     async def counts(self) -> EnvelopeCounts:
         figures = await self.figures()

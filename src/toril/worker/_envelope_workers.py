@@ -20,7 +20,7 @@ from toril.commands.envelopes import EnvelopeKeys
 from toril.contract.backoff import Backoff, envelope_delay
 from toril.contract.codec import PayloadCodec, to_json
 from toril.contract.duration import Duration, to_ms, to_seconds
-from toril.contract.envelope import Envelope
+from toril.contract.envelope import TRACE_FIELD, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import ListKeys, StreamKeys, consumer_name
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
@@ -29,6 +29,8 @@ from toril.queues.redis_list import ListSource, ListTerms
 from toril.queues.redis_stream import StreamSource, StreamTerms
 from toril.store import AsyncStore, BlockingStore, parse_address
 from toril.worker._base import BaseWorker
+from toril.worker._executors import Executor, Handler
+from toril.worker._process_pool import ProcessExecutor
 
 EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
 
@@ -100,6 +102,15 @@ class _EnvelopeWorker(BaseWorker):
     def _encode_result(self, result: Any) -> bytes | None:
         return to_json(result, field="result") if self._result_ms else None
 
+    def _make_process_executor(self, handler: Handler) -> Executor:
+        options = self.options
+        limits = {"max_jobs": options.max_jobs_per_process, "max_memory": options.max_process_memory}
+        return ProcessExecutor(handler, Envelope.from_bytes, Envelope.to_bytes, options.concurrency, **limits)
+
+    def _carrier_of(self, delivery: EnvelopeDelivery) -> str | None:
+        carrier = delivery.envelope.meta.extra.get(TRACE_FIELD)
+        return carrier if isinstance(carrier, str) else None
+
     def _backoff_of(self, delivery: EnvelopeDelivery) -> Backoff:  # noqa: ARG002
         return _BACKOFF
 
@@ -159,6 +170,11 @@ class ListWorker(_EnvelopeWorker):
             result_ms=self._result_ms,
         )
         return ListSource(self.keys, *self._stores(), terms)
+
+    def _waited(self, delivery: EnvelopeDelivery) -> float | None:
+        if delivery.attempts_made:
+            return None  # when a retry became ready is not written anywhere
+        return max(0.0, self._store.clock.now() - delivery.envelope.meta.enqueued_at.timestamp())
 
     async def _busy_elsewhere(self) -> bool:
         waiting, _, _, consumers = await self._store.run_many(list_work.counts(self.keys))
@@ -225,6 +241,10 @@ class StreamWorker(_EnvelopeWorker):
             result_ms=self._result_ms,
         )
         return StreamSource(self.keys, *self._stores(), terms)
+
+    def _waited(self, delivery: EnvelopeDelivery) -> float | None:
+        # The id of an entry is the time at which it was added.
+        return max(0.0, self._store.clock.now() - int(delivery.reference.partition("-")[0]) / 1000)
 
     async def _busy_elsewhere(self) -> bool:
         counts = await self._store.run(stream_work.counts(self.keys))
