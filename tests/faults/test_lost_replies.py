@@ -188,8 +188,10 @@ async def test_a_pipeline_repeats_only_what_it_may(keys: QueueKeys, proxy: Proxy
     await store.connect()
     proxy.arm(fault, keys.base.encode())
     take, counts = work.take_one(keys, pickup=PICKUP, now_ms=NOW), read.get_counts(keys)
-    lost, found = await store.run_many([take, counts])
-    assert isinstance(lost, ReplyLost)
+    taken, found = await store.run_many([take, counts])
+    assert (
+        isinstance(taken, ReplyLost) or fault == "cut within"
+    )  # Half of two replies may be the first of them.
     assert found["active"] == (1 if fault == "cut before" else 2)
 
 

@@ -213,7 +213,7 @@ def _ids(reply: list[bytes]) -> list[str]:
 def obliterate(keys: QueueKeys, *, count: int, force: bool = False) -> Command[bool]:
     """Destroys up to `count` jobs of a paused queue; True when some are left and the call must be repeated."""
     return call(
-        official("obliterate"),
+        own("obliterate"),
         (keys.meta, keys.base),
         [count, "force" if force else ""],
         _obliterated,
