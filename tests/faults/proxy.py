@@ -9,7 +9,7 @@
     cut after     the call is passed on, its reply read, and the connection closed: it ran, and nobody was told
     cut within    half of the reply is passed on, then the connection is closed
     delay         the reply is passed on after `seconds`
-    swallow       the reply is never passed on, and the connection stays open
+    swallow       neither the reply nor any later one is passed on, and the connection stays open
     answer        the call is answered with `reply` and not passed on
 
 Guarantee: a fault strikes exactly once for each time it was armed. The proxy lives in a thread of its own, so a test
@@ -165,6 +165,8 @@ class _Call:
         self._client = client
         self._server = server
         self._fault: Fault | None = None  # for the next reply
+        self._mute = False
+        self._silent = False  # a stream has no gaps: after one reply that is swallowed come no others
 
     async def pass_calls(self, reader: asyncio.StreamReader) -> None:
         while call := await reader.read(CHUNK):
@@ -184,6 +186,8 @@ class _Call:
     async def pass_replies(self, reader: asyncio.StreamReader) -> None:
         while reply := await reader.read(CHUNK):
             fault, self._fault = self._fault, None
+            if self._silent:
+                continue
             if fault is None:
                 self._client.write(reply)
             elif await self._strike(fault, reply):
@@ -199,6 +203,10 @@ class _Call:
             case "delay":
                 await asyncio.sleep(fault.seconds)
                 self._client.write(reply)
+            case "swallow":
+                self._mute = True
+            case "swallow":
+                self._silent = True
         fault.struck.set()
         return fault.kind in ("cut after", "cut within")
 
