@@ -31,11 +31,6 @@ class QueuePart(Generic[T]):
     def name(self) -> str:
         return self.keys.name
 
-    @property
-    def store(self) -> AsyncStore:
-        """The connection, for other parts of toril."""
-        return self._store
-
     async def _prepared(self) -> int:
         """Makes sure that the queue is open; the server's time."""
         raise NotImplementedError

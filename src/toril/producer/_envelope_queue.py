@@ -75,11 +75,6 @@ class EnvelopeQueue:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, key={envelopes.jobs_key(self.keys)!r})"
 
-    @property
-    def store(self) -> AsyncStore:
-        """The connection, for other parts of toril."""
-        return self._store
-
     # --- adding ---------------------------------------------------------------------------------------------
 
     async def add(

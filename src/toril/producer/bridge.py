@@ -69,7 +69,7 @@ async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = N
     Run it again after a crash: what was on the way is taken again after a minute, and is recognised on arrival. A
     paused BullMQ queue gives nothing; one with schedulers is refused.
     """
-    if source.store.address == target.store.address and source.keys == target.keys:
+    if store_of(source).address == store_of(target).address and source.keys == target.keys:
         raise InvalidOption("target", "is the queue that the jobs come from", "give another queue")
     arrival = _arrival(source, target)
     departure = _departure(source)
@@ -122,6 +122,11 @@ def _arrival(source: AnyQueue, target: AnyQueue) -> _Arrival:
     return _EnvelopeArrival(target, origin)
 
 
+def store_of(queue: AnyQueue) -> AsyncStore:
+    """The connection of a queue: a bridge speaks for it."""
+    return queue._store  # noqa: SLF001  # not for applications, hence without a public name
+
+
 def _rooms(limit: int | None, taken: int) -> int:
     return BATCH if limit is None else min(BATCH, limit - taken)
 
@@ -168,8 +173,9 @@ class _EnvelopeDeparture(_Taking):
 
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
-        self._keeper = BlockingStore(queue.store.address)
-        store, name = AsyncStore(queue.store.address), f"bridge-{uuid.uuid4().hex[:8]}"
+        self._store = store_of(queue)
+        self._keeper = BlockingStore(self._store.address)
+        store, name = AsyncStore(self._store.address), f"bridge-{uuid.uuid4().hex[:8]}"
         if isinstance(queue.keys, ListKeys):
             list_terms = ListTerms(worker_id=name, consumer=name, reliable=True, lock_ms=LOCK_MS)
             self.source = ListSource(queue.keys, store, self._keeper, list_terms)
@@ -187,7 +193,7 @@ class _EnvelopeDeparture(_Taking):
     async def scheduled(self, limit: int | None) -> AsyncIterator[list[_Parcel]]:
         taken = 0
         while room := _rooms(limit, taken):
-            rows = await self._queue.store.run(envelopes.scheduled(self._queue.keys, 0, room - 1))
+            rows = await self._store.run(envelopes.scheduled(self._queue.keys, 0, room - 1))
             if not rows:
                 return
             taken += len(rows)
@@ -200,7 +206,7 @@ class _EnvelopeDeparture(_Taking):
             for one in parcels
             if one.due_ms is not None
         ]
-        for answer in await self._queue.store.run_many(gone):
+        for answer in await self._store.run_many(gone):
             if isinstance(answer, TorilError):
                 raise answer
 
@@ -223,7 +229,8 @@ class _BullmqDeparture(_Taking):
 
     def __init__(self, queue: Queue[Any]) -> None:
         self._queue = queue
-        self._keeper = BlockingStore(queue.store.address)
+        self._store = store_of(queue)
+        self._keeper = BlockingStore(self._store.address)
         terms = BullmqTerms(
             worker_id=f"bridge-{uuid.uuid4().hex[:8]}",
             lock_ms=LOCK_MS,
@@ -232,10 +239,10 @@ class _BullmqDeparture(_Taking):
             heartbeat=LOCK_MS / 2000,
             keep_completed={"count": 0},
         )
-        self.source = BullmqSource(queue.keys, AsyncStore(queue.store.address), self._keeper, terms)
+        self.source = BullmqSource(queue.keys, AsyncStore(self._store.address), self._keeper, terms)
 
     async def open(self) -> None:
-        if await self._queue.store.run(moving.count_schedulers(self._queue.keys)):
+        if await self._store.run(moving.count_schedulers(self._queue.keys)):
             problem = "has schedulers, whose chains would end"
             raise InvalidOption("source", problem, "remove them, and create them at the other queue")
         await super().open()
@@ -309,6 +316,7 @@ class _EnvelopeArrival:
 
     def __init__(self, queue: ListQueue | StreamQueue, origin: str) -> None:
         self._queue = queue
+        self._store = store_of(queue)
         self._origin = origin
 
     async def take_in(self, parcels: Sequence[_Parcel]) -> int:
@@ -316,10 +324,8 @@ class _EnvelopeArrival:
             (f"{self._origin} {one.envelope.job_id}", EnvelopeToAdd(one.envelope.to_bytes(), one.due_ms))
             for one in parcels
         ]
-        now_ms = await self._queue.store.now_ms()
-        return await self._queue.store.run(
-            moving.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS)
-        )
+        now_ms = await self._store.now_ms()
+        return await self._store.run(moving.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS))
 
 
 class _BullmqArrival:
@@ -327,13 +333,14 @@ class _BullmqArrival:
 
     def __init__(self, queue: Queue[Any], origin: str) -> None:
         self._queue = queue
+        self._store = store_of(queue)
         self._origin = origin
 
     async def take_in(self, parcels: Sequence[_Parcel]) -> int:
         await self._queue.open()
-        now_ms = await self._queue.store.now_ms()
-        before = await self._queue.store.run_many([self._is_known(one) for one in parcels])
-        answers = await self._queue.store.run_many([self._add(one, now_ms) for one in parcels])
+        now_ms = await self._store.now_ms()
+        before = await self._store.run_many([self._is_known(one) for one in parcels])
+        answers = await self._store.run_many([self._add(one, now_ms) for one in parcels])
         for answer in (*before, *(each if isinstance(each, TorilError) else each[0] for each in answers)):
             if isinstance(answer, TorilError):
                 raise answer

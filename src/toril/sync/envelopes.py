@@ -19,7 +19,7 @@ from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnv
 from toril.queues.dead_letters import LetterFilter
 from toril.sync._face import Face
 from toril.sync.worker import WorkerFace
-from toril.telemetry.hooks import MetricsCollector
+from toril.telemetry.hooks import MetricsCollector, Tracer
 from toril.worker import ListWorker as AsyncListWorker
 from toril.worker import StreamWorker as AsyncStreamWorker
 from toril.worker._envelope_workers import EnvelopeHandler
@@ -144,6 +144,7 @@ class ListQueue(_EnvelopeFace[AsyncListQueue]):
         source: str = "toril",
         payload: Any = None,
         metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         make = functools.partial(
             AsyncListQueue,
@@ -155,6 +156,7 @@ class ListQueue(_EnvelopeFace[AsyncListQueue]):
             source=source,
             payload=payload,
             metrics=metrics,
+            tracer=tracer,
         )
         super().__init__(make)
 
@@ -178,6 +180,7 @@ class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
         source: str = "toril",
         payload: Any = None,
         metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         make = functools.partial(
             AsyncStreamQueue,
@@ -190,6 +193,7 @@ class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
             source=source,
             payload=payload,
             metrics=metrics,
+            tracer=tracer,
         )
         super().__init__(make)
 

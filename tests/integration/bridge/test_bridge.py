@@ -98,7 +98,7 @@ async def test_scheduled_jobs_keep_their_time(place: Place, from_kind: str, to_k
     if isinstance(target, Queue):
         delays = [job.delay for job in await target.get_delayed()]
     else:
-        now = await target.store.now_ms()
+        now = await bridge.store_of(target).now_ms()
         delays = [due.timestamp() - now / 1000 for _, due in await target.scheduled()]
     assert all(3590 < delay < 3603 for delay in delays)
 
@@ -136,7 +136,7 @@ async def test_a_job_comes_back_from_bullmq_as_it_was(place: Place) -> None:
     (job,) = await middle.get_waiting()
     assert (job.name, job.opts["attempts"]) == ("task", 4)
     await move_jobs(middle, last)
-    with_client = await last.store.run(_range(last))
+    with_client = await bridge.store_of(last).run(_range(last))
     back = Envelope.from_bytes(with_client[0])
     assert (back.job_id, back.task_type, back.payload) == (sent.job_id, "task", {"n": 1})
     assert (back.meta, back.attempts, back.max_attempts) == (sent.meta, 0, 4)
@@ -184,6 +184,6 @@ async def test_a_queue_with_schedulers_is_left_alone(place: Place, prefix: str) 
     source, target = await place.queue("bullmq", "old"), await place.queue("list", "new")
     from toril.commands._command import plain
 
-    await source.store.run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
+    await bridge.store_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
     with pytest.raises(InvalidOption, match="schedulers"):
         await move_jobs(source, target)
