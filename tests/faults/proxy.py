@@ -165,7 +165,6 @@ class _Call:
         self._client = client
         self._server = server
         self._fault: Fault | None = None  # for the next reply
-        self._mute = False
         self._silent = False  # a stream has no gaps: after one reply that is swallowed come no others
 
     async def pass_calls(self, reader: asyncio.StreamReader) -> None:
@@ -203,8 +202,6 @@ class _Call:
             case "delay":
                 await asyncio.sleep(fault.seconds)
                 self._client.write(reply)
-            case "swallow":
-                self._mute = True
             case "swallow":
                 self._silent = True
         fault.struck.set()
