@@ -48,6 +48,14 @@ class _Parcel:
         if not self.missing and not self.future.done():
             self.future.set_result(self.answers)
 
+    def break_off(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(Closed("adding was interrupted") if _is_cancel(error) else error)
+
+
+def _is_cancel(error: BaseException) -> bool:
+    return isinstance(error, (asyncio.CancelledError, StopIteration))
+
 
 class Lane:
     """The ledger of one call at a time."""
@@ -134,6 +142,10 @@ class Intake:
             answers = await self._store.run(add_jobs(self._keys, jobs, lane.next_entry()))
         except TorilError as error:
             answers = error
+        except BaseException as error:
+            for parcel, _ in batch:
+                parcel.break_off(error)  # Whoever waits must not wait for ever, whatever went wrong here.
+            raise
         for i, (parcel, at) in enumerate(batch):
             parcel.take(at, answers if isinstance(answers, TorilError) else answers[i])
 
