@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -51,6 +52,24 @@ LOCKS_PER_CALL = 1000
 SUSPECTS_PER_STEP = 500
 # A report outlives two missed heartbeats.
 REPORT_LIVES = 3
+
+
+class LockTokens:
+    """UUIDs of version 4, from random bytes that are fetched for many at once: each fetch is a call to the system."""
+
+    __slots__ = ("_at", "_bytes")
+
+    STOCK = 256
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        self._at = 0
+
+    def next(self) -> str:
+        if self._at == len(self._bytes):
+            self._bytes, self._at = os.urandom(16 * self.STOCK), 0
+        start, self._at = self._at, self._at + 16
+        return str(uuid.UUID(bytes=self._bytes[start : self._at], version=4))
 
 
 class BullmqDelivery:
@@ -105,6 +124,7 @@ class BullmqSource:
         self._keeper_store = keeper_store
         self._terms = terms
         self._reader: StoreReader | None = None
+        self._tokens = LockTokens()
         self._in_doubt: set[str] = set()  # finishes whose reply was lost
         self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
         self._series: dict[str, Command[str | None]] = {}  # jobs of schedulers whose next job is not made yet
@@ -138,12 +158,7 @@ class BullmqSource:
         held = [one for one in settled if isinstance(one.outcome, RateLimited)]
         if held:
             await self._hold_rate(held)
-        pickup = Pickup(
-            token=str(uuid.uuid4()),
-            lock_ms=self._terms.lock_ms,
-            worker=self._terms.worker_id,
-            limiter=self._terms.limiter,
-        )
+        pickup = self._new_pickup()
         settlements = [await self._settlement(one, pickup) for one in settled]
         call = work.settle(
             self.keys,
@@ -155,13 +170,55 @@ class BullmqSource:
         try:
             harvest = await self.store.run(call)
         except ReplyLost:
-            self._in_doubt.update(one.delivery.id for one in settled)
-            self._lost_tokens.append(pickup.token)
+            self._doubt(settled, pickup)
             raise
         verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
         await self._begin_series(taken.deliveries)
         return taken
+
+    def post(
+        self, settled: Sequence[Settled], room: int, answer: Callable[[Taken | TorilError], None]
+    ) -> bool:
+        """`exchange` for ordinary outcomes on a connection that stands: no task, and the answer in the turn it comes.
+
+        False, and nothing is done, when something must be asked or said first.
+        """
+        if self._series or self._lost_tokens or self._in_doubt or self.store.clock.stale:
+            return False
+        pickup = self._new_pickup()
+        words = [self._plain_settlement(one.delivery, one.outcome, pickup) for one in settled]
+        settlements = [one for one in words if one is not None]
+        if len(settlements) < len(settled):
+            return False
+        now = self.store.clock.now_ms()
+        call = work.settle(self.keys, settlements, take=room, pickup=pickup, now_ms=now)
+
+        def harvested(harvest: work.Harvest | TorilError) -> None:
+            if isinstance(harvest, TorilError):
+                if isinstance(harvest, ReplyLost):
+                    self._doubt(settled, pickup)
+                return answer(harvest)
+            taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
+            for delivery in taken.deliveries:
+                if b"rjk" in delivery.record.fields:
+                    self._plan_next(delivery.record)
+            return answer(taken)
+
+        return self.store.post(call, harvested)
+
+    def _new_pickup(self) -> Pickup:
+        return Pickup(
+            token=self._tokens.next(),
+            lock_ms=self._terms.lock_ms,
+            worker=self._terms.worker_id,
+            limiter=self._terms.limiter,
+        )
+
+    def _doubt(self, settled: Sequence[Settled], pickup: Pickup) -> None:
+        """The reply was lost: we know neither what was accepted nor what was taken."""
+        self._in_doubt.update(one.delivery.id for one in settled)
+        self._lost_tokens.append(pickup.token)
 
     def _taken(
         self,
@@ -212,23 +269,31 @@ class BullmqSource:
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
         """The words of an outcome; None for those that have a script of their own."""
-        delivery: BullmqDelivery = one.delivery
-        outcome: Outcome = one.outcome
+        words = self._plain_settlement(one.delivery, one.outcome, pickup)
+        if words is not None:
+            return words
+        if isinstance(one.outcome, WaitingForChildren):
+            return await self._park(one.delivery)
+        return self._words(one.delivery, "wait")
+
+    def _plain_settlement(
+        self, delivery: BullmqDelivery, outcome: Outcome, pickup: Pickup
+    ) -> Settlement | None:
+        """The words of an outcome that needs nothing but words."""
         match outcome:
             case Completed():
                 return self._finish(delivery, pickup, "completed", outcome.value, b"")
             case Failed():
-                return self._finish(
-                    delivery, pickup, "failed", outcome.reason, _failure_fields(delivery.record, outcome)
-                )
+                fields = _failure_fields(delivery.record, outcome)
+                return self._finish(delivery, pickup, "failed", outcome.reason, fields)
             case Retry():
                 return self._retry(delivery, outcome)
             case Postponed():
                 return self._words(delivery, "delayed", value=_ms(outcome.delay), options="1")
-            case RateLimited() | Requeued():
+            case Requeued():
                 return self._words(delivery, "wait")
-            case WaitingForChildren():
-                return await self._park(delivery)
+            case RateLimited() | WaitingForChildren():
+                return None
             case _:
                 assert_never(outcome)
 

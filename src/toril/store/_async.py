@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar, cast
 
@@ -16,12 +16,22 @@ from toril.commands._command import Command
 from toril.commands.read import server_time
 from toril.contract.errors import Closed, TorilError
 from toril.store import _embedded
-from toril.store._conversation import Conversation, Drop, Lost, NotSent, Pause, Send, converse
+from toril.store._conversation import (
+    Conversation,
+    Drop,
+    Lost,
+    NotSent,
+    Pause,
+    Send,
+    continued,
+    converse,
+    decoded,
+)
 from toril.store._link import Link
 from toril.store._slots import Node, SlotMap
 from toril.store._wire import TROUBLE, MasterNotFoundError, async_connection, async_primary
 from toril.store.address import Address, parse_address
-from toril.store.clock import ServerClock
+from toril.store.clock import SAMPLES, ServerClock
 from toril.store.policy import ConnectionPolicy
 
 T = TypeVar("T")
@@ -42,6 +52,7 @@ class AsyncStore:
         self._links: dict[Node | None, Link] = {}
         self._dialing: dict[Node | None, asyncio.Task[Link]] = {}
         self._readers: set[Reader] = set()
+        self._posts: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -66,6 +77,38 @@ class AsyncStore:
             return []
         return await self._hold(converse(commands, self.policy, self.slots))
 
+    def post(self, command: Command[T], answer: Callable[[T | TorilError], None]) -> bool:
+        """Sends a command at once, without a task; `answer` gets its value or its error, by the same rules as `run`.
+
+        False, and nothing is sent, where that cannot be: on a cluster, before the first call, while writing is held up.
+        `answer` must not raise.
+        """
+        link = self._links.get(None) if self.slots is None else None
+        if link is None:
+            return False
+
+        def replied(reply: Any) -> None:
+            if isinstance(reply, Exception):
+                self._spawn(self._settle_trouble(command, reply, answer))
+            else:
+                answer(decoded(command, reply))
+
+        return link.post(command.evalsha(), self.policy.command_timeout, replied)
+
+    async def _settle_trouble(
+        self, command: Command[T], trouble: Exception, answer: Callable[[T | TorilError], None]
+    ) -> None:
+        try:
+            (result,) = await self._hold(continued(command, trouble, self.policy))
+        except TorilError as error:  # the store was closed meanwhile
+            result = error
+        answer(result)
+
+    def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(step, name="toril-post")
+        self._posts.add(task)
+        task.add_done_callback(self._posts.discard)
+
     async def now_ms(self) -> int:
         """The server's time, asked anew when our idea of it is old."""
         if self.clock.stale:
@@ -73,9 +116,12 @@ class AsyncStore:
         return self.clock.now_ms()
 
     async def refresh_clock(self) -> None:
-        sent = time.monotonic()
-        seconds = await self.run(server_time())
-        self.clock.learn(seconds, sent, time.monotonic())
+        samples = []
+        for _ in range(SAMPLES):
+            sent = time.monotonic()
+            seconds = await self.run(server_time())
+            samples.append((seconds, sent, time.monotonic()))
+        self.clock.learn_best(samples)
 
     async def connect(self) -> None:
         """Makes sure that the server can be reached, once, within the policy."""
@@ -208,6 +254,8 @@ class AsyncStore:
         links, self._links = self._links, {}
         for link in links.values():
             await link.close()
+        while self._posts:
+            await asyncio.wait(self._posts)
         leased, self._lease = self._lease, None
         if leased is not None:
             await asyncio.wait([leased])

@@ -23,7 +23,7 @@ from toril.store._link import packed
 from toril.store._slots import Node, SlotMap
 from toril.store._wire import DENIAL, TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary
 from toril.store.address import Address, parse_address
-from toril.store.clock import ServerClock
+from toril.store.clock import SAMPLES, ServerClock
 from toril.store.policy import ConnectionPolicy
 
 T = TypeVar("T")
@@ -79,9 +79,12 @@ class BlockingStore:
         return self.clock.now_ms()
 
     def refresh_clock(self) -> None:
-        sent = time.monotonic()
-        seconds = self.run(server_time())
-        self.clock.learn(seconds, sent, time.monotonic())
+        samples = []
+        for _ in range(SAMPLES):
+            sent = time.monotonic()
+            seconds = self.run(server_time())
+            samples.append((seconds, sent, time.monotonic()))
+        self.clock.learn_best(samples)
 
     def connect(self) -> None:
         """Makes sure that the server can be reached, once, within the policy."""

@@ -82,16 +82,21 @@ def _simple(command: Command[Any], policy: ConnectionPolicy) -> Conversation:
     """The common case, one command for one server, without the bookkeeping of the general one."""
     (reply,) = yield Send(None, [command.evalsha()])
     if not isinstance(reply, Exception):
-        return [_decoded(command, reply)]
+        return [decoded(command, reply)]
     talk = _Talk([command], policy, None)
     return (yield from talk.run([reply]))
 
 
-def _decoded(command: Command[Any], reply: Any) -> Any:
+def decoded(command: Command[Any], reply: Any) -> Any:
     try:
         return command.decode(reply)
     except TorilError as error:
         return error
+
+
+def continued(command: Command[Any], trouble: Exception, policy: ConnectionPolicy) -> Conversation:
+    """A conversation with one server about one command whose first reply is known, and is an error."""
+    return _Talk([command], policy, None).run([trouble])
 
 
 class _Talk:
@@ -195,7 +200,7 @@ class _Talk:
             if isinstance(reply, Exception):
                 wrong_server |= self._judge_error(i, node, reply) is Fault.RECONNECT
             else:
-                self._results[i] = _decoded(self._commands[i], reply)
+                self._results[i] = decoded(self._commands[i], reply)
         if wrong_server:
             yield Drop(node)
 

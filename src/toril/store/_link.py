@@ -32,19 +32,33 @@ class _Exchange:
         self.missing = missing
         self.deadline = deadline
 
-    def take(self, reply: Any) -> bool:
-        """Adds a reply; True when it was the last one."""
+    def take(self, reply: Any) -> None:
         self.replies.append(reply)
         self.missing -= 1
-        if self.missing:
-            return False
-        if not self.future.done():
+        if not self.missing and not self.future.done():
             self.future.set_result(self.replies)
-        return True
 
     def break_off(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_result([*self.replies, *([error] * self.missing)])
+
+
+class _Post:
+    """A write whose one reply is handed on at once, without a future."""
+
+    __slots__ = ("answer", "deadline")
+
+    missing = 1
+
+    def __init__(self, answer: Callable[[Any], None], deadline: float) -> None:
+        self.answer = answer
+        self.deadline = deadline
+
+    def take(self, reply: Any) -> None:
+        self.answer(reply)
+
+    def break_off(self, error: Exception) -> None:
+        self.answer(error)
 
 
 class Link(asyncio.Protocol):
@@ -54,7 +68,7 @@ class Link(asyncio.Protocol):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._waiting: deque[_Exchange] = deque()
+        self._waiting: deque[_Exchange | _Post] = deque()
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._guard: asyncio.TimerHandle | None = None
@@ -98,6 +112,19 @@ class Link(asyncio.Protocol):
         self._watch(exchange.deadline)
         return await exchange.future
 
+    def post(self, words: tuple[Word, ...], timeout: float, answer: Callable[[Any], None]) -> bool:
+        """Sends one command now; `answer` is called with its reply or its `Lost`, in the turn in which that comes.
+
+        False, and nothing is sent, when the link is closed or its buffer full.
+        """
+        if self.closed or not self._can_write.is_set():
+            return False
+        post = _Post(answer, self._loop.time() + timeout)
+        self._waiting.append(post)
+        self._transport.write(packed(words))
+        self._watch(post.deadline)
+        return True
+
     def _watch(self, deadline: float) -> None:
         """One timer stands for all that wait: for the nearest of their deadlines."""
         if self._guard is not None:
@@ -126,8 +153,12 @@ class Link(asyncio.Protocol):
             while (reply := reader.gets()) is not _NOTHING:
                 if not self._waiting:
                     self._hang_up("the server sent a reply that nobody asked for")
-                elif self._waiting[0].take(reply):
-                    self._waiting.popleft()
+                else:
+                    # Off the queue before it answers: an answer may send the next command.
+                    head = self._waiting[0]
+                    if head.missing == 1:
+                        self._waiting.popleft()
+                    head.take(reply)
         except hiredis.ProtocolError as error:
             self._hang_up(f"the server sent something that is not RESP: {error}")
 

@@ -302,6 +302,7 @@ class BaseWorker:
         await self._release()
         await self._sweeper.stop()
         await asyncio.to_thread(self._keeper.stop)
+        await self._runner.close()
         for executor in self._executors.values():
             await executor.close()
 

@@ -11,8 +11,9 @@ grow with the load by themselves.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from toril.contract.errors import ReplyLost, StoreUnavailable, TorilError
@@ -53,6 +54,7 @@ class Pump:
         self._on_error = on_error
         self._on_drained = on_drained
         self._on_answer = on_answer
+        self._post = getattr(source, "post", None)  # a source may offer a shorter way
         self.running: dict[str, Any] = {}  # jobs whose handlers run
         self.settling: dict[str, Any] = {}  # jobs done here, not yet known to be done there
         self._settled: list[Settled] = []
@@ -115,7 +117,10 @@ class Pump:
         self.running.pop(delivery.id, None)
         self.settling[delivery.id] = delivery
         self._settled.append(settled)
-        self._plan_flush()
+        if self.running:
+            self._plan_flush()
+        else:
+            self._flush()  # nobody else can join this batch: not even a turn of the loop is worth waiting for
 
     async def drained(self) -> None:
         """Returns when nothing runs and every outcome is delivered."""
@@ -150,9 +155,34 @@ class Pump:
         self._in_flight += 1
         self._asked += room
         self._idle.clear()
-        call = asyncio.create_task(self._exchange(batch, room), name="toril-exchange")
+        if self._post is None or not self._post(batch, room, functools.partial(self._answered, batch, room)):
+            self._spawn(self._exchange(batch, room))
+
+    def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
+        call = asyncio.create_task(step, name="toril-exchange")
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
+
+    def _answered(self, batch: list[Settled], room: int, answer: Taken | TorilError) -> None:
+        """The answer to a call that went the short way."""
+        self._in_flight -= 1
+        self._asked -= room
+        if isinstance(answer, TorilError):
+            self._settled[:0] = batch
+            self._spawn(self._after_trouble(answer))
+            return
+        try:
+            self._on_answer()
+            self._accept(batch, answer, room)
+        except Exception as error:  # noqa: BLE001  # the connection that told us must not be the one to suffer
+            self._on_error(error)
+        self._flush()
+
+    async def _after_trouble(self, trouble: TorilError) -> None:
+        if not isinstance(trouble, StoreUnavailable):
+            self._on_error(trouble)
+        await self._recover(trouble)
+        self._plan_flush()
 
     async def _exchange(self, batch: list[Settled], room: int) -> None:
         trouble: TorilError | None = None

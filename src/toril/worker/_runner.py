@@ -7,7 +7,6 @@ fresh copy of the context in which the worker was started.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from toril.contract.outcome import Completed, Outcome, Requeued, judge
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
 from toril.worker._executors import Executor
+from toril.worker._lanes import Lanes
 
 
 class StoppedByWorker(TorilError):
@@ -70,41 +70,39 @@ class Runner:
         self._on_end = on_end
         self._tracer = options.tracer
         self._work_of = work_of
-        self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
+        self._lanes: Lanes[Attempt] = Lanes(self._run)
         self.attempts: dict[str, Attempt] = {}
 
     def start(self, delivery: Any) -> None:
         """Begins an attempt; its outcome comes through `on_end`."""
         attempt = Attempt(delivery)
         self.attempts[delivery.id] = attempt
-        attempt.task = self._loop.create_task(self._run(attempt), context=self._context.copy())
-        if self._timeout is not None:
-            overdue = JobTimedOut(delivery.id, float(self._timeout))
-            attempt.timer = self._loop.call_later(float(self._timeout), self.cancel, delivery.id, overdue)
+        self._lanes.put(attempt)
+
+    async def close(self) -> None:
+        """Ends what runs attempts; there must be none any more."""
+        await self._lanes.close()
 
     def cancel(self, job_id: str, reason: TorilError) -> bool:
         """Stops an attempt as far as its executor can; False when there is none."""
         attempt = self.attempts.get(job_id)
-        if attempt is None or attempt.task is None or attempt.reason is not None:
+        if attempt is None or attempt.reason is not None:
             return False
         attempt.reason = reason
-        attempt.task.cancel()
+        if attempt.task is not None:
+            attempt.task.cancel()
         return True
 
     def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
         for job_id in list(self.attempts):
             self.cancel(job_id, reason(job_id))
 
-    async def _run(self, attempt: Attempt) -> None:
+    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
         delivery = attempt.delivery
         try:
-            if self._tracer is None:
-                outcome = await self._attempt(attempt)
-            else:
-                with self._tracer.processing(self._work_of(delivery)):
-                    outcome = await self._attempt(attempt)
+            outcome = await self._begun(attempt, task)
         except asyncio.CancelledError:
             outcome = self._stopped(attempt)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome
@@ -114,6 +112,19 @@ class Runner:
             attempt.timer.cancel()
         self.attempts.pop(delivery.id, None)
         self._on_end(attempt, outcome)
+
+    async def _begun(self, attempt: Attempt, task: asyncio.Task[Any]) -> Outcome:
+        if attempt.reason is not None:
+            return self._stopped(attempt)  # it was cancelled before its turn came
+        attempt.task = task
+        attempt.started = time.monotonic()
+        if self._timeout is not None:
+            job_id, seconds = attempt.delivery.id, float(self._timeout)
+            attempt.timer = self._loop.call_later(seconds, self.cancel, job_id, JobTimedOut(job_id, seconds))
+        if self._tracer is None:
+            return await self._attempt(attempt)
+        with self._tracer.processing(self._work_of(attempt.delivery)):
+            return await self._attempt(attempt)
 
     async def _attempt(self, attempt: Attempt) -> Outcome:
         delivery = attempt.delivery

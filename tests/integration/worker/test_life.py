@@ -157,7 +157,8 @@ async def test_delayed_jobs_start_when_they_are_due(
         jobs = [await queue.add("n", {"delay_ms": ms}, delay=ms / 1000) for ms in (400, 100, 250)]
         for job in jobs:
             await job.wait_until_finished(timeout=10)
-    assert min(late) >= 0
+    # Both ends know the server's time to within half a round trip, which a busy machine makes long.
+    assert min(late) > -50
 
 
 async def test_sigterm_ends_a_worker_process_and_its_running_job_is_done(
