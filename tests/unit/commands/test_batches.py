@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.interop.difference import differences, report
+from tests.interop.keyspace import dump
 from tests.servers import Server
 from tests.unit.commands.one_by_one import Batched, OneByOne
-from tests.unit.commands.queue_lives import LIVES, QueueLife
+from tests.unit.commands.queue_lives import LIVES, START_MS, QueueLife
+from toril.commands.add import JobToAdd
+from toril.commands.work import Harvest, Pickup, Settlement, finish_options
+from toril.contract.errors import LockMissing
 from toril.contract.keys import QueueKeys
 
 
@@ -36,3 +42,99 @@ def test_batches_leave_what_single_scripts_leave(
         limits = with_limits
 
     run_state_machine_as_test(Life, settings=LIVES)
+
+
+class TestLargeBatches:
+    """Longer than any run that our scripts do at once, with exceptions among the plain jobs."""
+
+    @pytest.fixture
+    def sides(self, clients: tuple[redis.Redis, redis.Redis], prefix: str) -> tuple[OneByOne, Batched]:
+        keys = QueueKeys("q", prefix, hash_tag=False)
+        return OneByOne(clients[0], keys), Batched(clients[1], keys, suspects_a_step=100)
+
+    def add(self, sides: tuple[OneByOne, Batched], count: int) -> None:
+        jobs = [self.job(sides[0].keys, number) for number in range(count)]
+        same(sides, lambda side: side.add(jobs))
+
+    def job(self, keys: QueueKeys, number: int) -> JobToAdd:
+        options = {"attempts": 1}
+        if number % 97 == 5:
+            options["priority"] = 3
+        if number % 89 == 7:
+            options["delay"] = 10
+        if number % 83 == 11:
+            options["de"] = {"id": f"d{number % 2}"}
+        return JobToAdd(name="job", data=b"{}", options=options, timestamp=START_MS, id=f"j{number}")
+
+    def pickup(self, token: str) -> Pickup:
+        return Pickup(token=token, lock_ms=60_000, worker="w1")
+
+    def test_are_taken_and_settled_alike(self, sides: tuple[OneByOne, Batched]):
+        self.add(sides, 1300)
+        first = self.pickup("t1")
+        taken = same(sides, lambda side: side.settle([], 1200, first, START_MS + 20), jobs_of)
+        assert len(taken) > 1100
+        self.spoil_some(sides, taken)
+        second = self.pickup("t2")
+        options = finish_options(pickup=second, token="t1", keep={"count": -1}, attempts=1)
+        done = [
+            Settlement(job_id=one, kind="completed", token="t1", value='{"n":1}', options=options)
+            for one in taken
+        ]
+        answers = same(sides, lambda side: side.settle(done, 50, second, START_MS + 30), verdicts_of)
+        assert None in answers
+        assert LockMissing in answers
+        assert_alike(sides)
+
+    def spoil_some(self, sides: tuple[OneByOne, Batched], taken: list[str]) -> None:
+        keys = sides[0].keys
+        for side in sides:
+            side.client.delete(*(keys.lock(one) for one in taken[3::101]))
+            side.client.delete(*(keys.job(one) for one in taken[50::211]))
+            side.client.hset(keys.job(taken[77]), "parentKey", keys.job("nobody"))
+            side.client.lrem(keys.active, 0, taken[120])
+            side.client.sadd(keys.stalled, *taken[:40])
+
+    def test_are_swept_alike(self, sides: tuple[OneByOne, Batched]):
+        self.add(sides, 700)
+        pickup = self.pickup("t1")
+        taken = same(sides, lambda side: side.settle([], 600, pickup, START_MS + 20), jobs_of)
+        keys = sides[0].keys
+        for side in sides:
+            side.sweep(max_stalled=1, now_ms=START_MS)
+            side.client.delete(keys.stalled_check, *(keys.lock(one) for one in taken[::2]))
+        moved = same(sides, lambda side: side.sweep(max_stalled=0, now_ms=START_MS), sorted)
+        assert len(moved) == len(taken[::2])
+        # The members of a large set have no order that two databases would share: it follows from the set's history of
+        # growing. So the moved jobs may stand in `wait` in another order, and their events with them.
+        for side in sides:
+            side.client.sort(keys.wait, alpha=True, store=keys.wait)
+            events = side.client.xrange(keys.events)
+            side.client.delete(keys.events)
+            for _, fields in sorted(events, key=lambda entry: sorted(entry[1].items())):
+                side.client.xadd(keys.events, fields)
+        assert_alike(sides)
+
+
+def same(
+    sides: tuple[OneByOne, Batched],
+    act: Callable[[Any], Any],
+    view: Callable[[Any], Any] = lambda answer: answer,
+) -> Any:
+    expected, given = (view(act(side)) for side in sides)
+    assert given == expected
+    return given
+
+
+def jobs_of(harvest: Harvest) -> list[str]:
+    return [job_id for job_id, _ in harvest.jobs]
+
+
+def verdicts_of(harvest: Harvest) -> list[Any]:
+    return [None if one is None else type(one) for one in harvest.verdicts]
+
+
+def assert_alike(sides: tuple[OneByOne, Batched]) -> None:
+    expected, given = (dump(side.client, side.keys.prefix) for side in sides)
+    found = differences(expected, given)
+    assert not found, report(found[:20], left="one by one", right="batched")
