@@ -49,6 +49,8 @@ def hash_tag_of(key: str) -> str:
 
 def check_text(field_name: str, value: object) -> str:
     """`value` if it is a short, printable, encodable, non-empty string."""
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_LENGTH:
+        return value  # nearly all names: each message has five of them
     if not isinstance(value, str):
         raise InvalidOption(field_name, f"must be a string, not {type(value).__name__}")
     if not value:

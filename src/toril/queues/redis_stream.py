@@ -79,6 +79,7 @@ class StreamSource:
         self._wait_after = "0-0"
         self._cursor = "0-0"
         self._limited_until = 0.0
+        self._hungry = True  # whether jobs were asked for since the last sweep
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -118,6 +119,7 @@ class StreamSource:
         now_ms = await self.store.now_ms()
         self._hold_rate(settled)
         limited = max(0.0, self._limited_until - time.monotonic())
+        self._hungry |= room > 0 and not limited
         claimed = self._from_claimed(0 if limited else room)
         owed, self._owed = self._owed, []
         settlements = [self._settlement(one, now_ms) for one in settled]
@@ -263,9 +265,15 @@ class StreamSource:
         return [one for one in deliveries if one.reference in lost]
 
     async def sweep(self) -> list[str]:
-        """Claims what we have room for; the rest is left to others, or to the next sweep."""
+        """Claims what we have room for; the rest is left to others, or to the next sweep.
+
+        A worker that is busy or paused claims nothing: it would only keep others from it.
+        """
         terms = self._terms
         await self.store.run(stream_work.tidy(self.keys, idle_ms=terms.consumer_idle_ms))
+        hungry, self._hungry = self._hungry, False
+        if not hungry:
+            return []
         recovered: list[str] = []
         for _ in range(CLAIM_ROUNDS):
             room = min(terms.concurrency - len(self._in_hand) - len(self._owed), CLAIMS_PER_CALL)

@@ -328,3 +328,17 @@ async def test_a_stream_whose_keys_share_a_tag_is_for_clusters(prefix: str) -> N
 async def test_an_idle_time_below_two_heartbeats_is_refused() -> None:
     with pytest.raises(InvalidOption, match="claim_idle"):
         StreamWorker(QUEUE, lambda envelope: None, claim_idle=5.0)
+
+
+async def test_a_worker_that_asks_for_nothing_claims_nothing(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add("task")
+    async with hand(server, prefix, "dead:1:0") as dead:
+        assert (await dead.exchange([], 1)).deliveries
+    async with hand(server, prefix, "paused:1:0") as paused:
+        await paused.exchange([], 0)
+        paused._hungry = False
+        assert await paused.sweep() == []
+        await paused.exchange([], 1)
+        assert len(await paused.sweep()) == 1
