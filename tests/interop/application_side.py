@@ -30,6 +30,7 @@ from toril import (
 )
 from toril.commands import read
 from toril.contract.codec import to_json
+from toril.contract.duration import ms_to_datetime
 from toril.contract.errors import ScriptRefused, TorilError
 from toril.contract.outcome import Completed, Failed, Postponed, Requeued, Retry, judge
 from toril.contract.record import JobRecord
@@ -168,6 +169,28 @@ class ApplicationSide:
 
     async def add_flow(self, *, flow: Mapping[str, Any]) -> Any:
         return _as_flow(await self.flows.add(_flow_node(flow)))
+
+    async def upsert_scheduler(
+        self, *, job_id: str, repeat: Mapping[str, Any], template: Mapping[str, Any]
+    ) -> str | None:
+        every = repeat.get("every")
+        job = await self.queue.schedulers.upsert(
+            job_id,
+            cron=repeat.get("pattern"),
+            every=None if every is None else every / 1000,
+            tz=repeat.get("tz"),
+            limit=repeat.get("limit"),
+            start=ms_to_datetime(repeat["startDate"]) if "startDate" in repeat else None,
+            end=ms_to_datetime(repeat["endDate"]) if "endDate" in repeat else None,
+            immediately=repeat.get("immediately", False),
+            name=template.get("name"),
+            data=template["data"],
+            options=options_of(template["opts"]),
+        )
+        return job.id
+
+    async def remove_scheduler(self, *, job_id: str) -> bool:
+        return await self.queue.schedulers.remove(job_id)
 
     # Working
 

@@ -75,6 +75,7 @@ async def _populate(ground: Ground, queue: Queue[Any], worker: Worker) -> None:
     await queue.add("order", {"n": 1}, job_id="ranked", priority=4)
     for job_id in ("later-1", "later-2", "later-3"):
         await queue.add("order", {"n": 1}, job_id=job_id, delay=3600)
+    await queue.schedulers.upsert("nightly", cron="0 3 * * *", tz="UTC", name="order", data={"n": 3})
     await _add_flow(ground)
 
 
@@ -112,6 +113,7 @@ class Walk:
         await self.single_actions()
         await self.actions_on_many()
         await self.settings()
+        await self.schedulers()
         await self.endings()
 
     # Asking
@@ -146,8 +148,11 @@ class Walk:
         for state, ids in LISTED.items():
             body = await self.get("queues", activeQueue=QUEUE, status=state, page=1, jobsPerPage=50)
             (listed,) = body["queues"]
-            self.expect(f"the list {state}", {job["id"] for job in listed["jobs"]}, ids)
-            self.expect(f"the count {state}", listed["counts"][state], len(ids))
+            found = {job["id"] for job in listed["jobs"]}
+            self.expect(
+                f"the list {state}", {one for one in found if not one.startswith("repeat:nightly:")}, ids
+            )
+            self.expect(f"the count {state}", listed["counts"][state], len(found))
         self.expect("hasWorkers", listed["hasWorkers"], True)
 
     async def details(self) -> None:
@@ -171,7 +176,8 @@ class Walk:
         self.expect("workers", [worker["name"] for worker in workers], ["till-7"])
         self.expect("metrics", set(await self.get("queues", QUEUE, "metrics")), {"completed", "failed"})
         self.expect("rate limit", (await self.get("queues", QUEUE, "rate-limit"))["rateLimit"], None)
-        self.expect("schedulers", (await self.get("job-schedulers"))["schedulers"], [])
+        listed = (await self.get("job-schedulers"))["schedulers"]
+        self.expect("schedulers", [(one["id"], one["pattern"]) for one in listed], [("nightly", "0 3 * * *")])
         for path in (
             ("redis", "stats"),
             ("queues", QUEUE, "default-job-options"),
@@ -235,6 +241,16 @@ class Walk:
         await self.queue.rate_limit(60)
         await self.put("queues", QUEUE, "rate-limit", "release")
         self.expect("time to the end of the limit", max(0, await self.queue.get_rate_limit_ttl()), 0)
+
+    async def schedulers(self) -> None:
+        path = ("queues", QUEUE, "job-schedulers", "nightly")
+        run = await self.put(*path, "run")
+        await self.expect_state(run["job"]["id"], "waiting")
+        await self.patch(*path, body={"pattern": "0 4 * * *", "tz": "UTC"})
+        changed = await self.queue.schedulers.get("nightly")
+        self.expect("the changed schedule", changed and changed.cron, "0 4 * * *")
+        await self.put(*path, "remove")
+        self.expect("schedulers left", await self.queue.schedulers.count(), 0)
 
     async def endings(self) -> None:
         await self.put("queues", QUEUE, "empty")

@@ -5,19 +5,25 @@ Each row is a short life in which a first and a second client take turns; its ve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from tests.interop.command_side import CommandSide
 from tests.interop.keyspace import Keyspace
-from tests.interop.sides import QUEUE, Side, keyspace_of
+from tests.interop.reference import FIVE, SIX, Reference
+from tests.interop.scenarios import Result
+from tests.interop.sides import QUEUE, NodeSide, Side, keyspace_of
 from tests.interop.steps import Step
 from tests.interop.twins import START_MS
+from tests.servers import Server
 
 Turn: TypeAlias = tuple[Literal["first", "second", "world"], str, dict[str, Any]]
 STATES = ("wait", "paused", "active", "prioritized", "delayed", "completed", "failed", "waiting-children")
 LOCK_MS = 30_000
 WORKS = "works"
+PAIRS = (("toril", FIVE), (FIVE, "toril"), ("toril", SIX), (SIX, "toril"), (FIVE, SIX), (SIX, FIVE))
 ERROR = {"name": "Error", "message": "no route", "stack": "trace"}
 
 
@@ -239,3 +245,45 @@ def as_table(columns: Sequence[str], verdicts: Sequence[Sequence[str]]) -> str:
     head = ["| on one queue | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     body = [f"| {row.title} | " + " | ".join(cells) + " |" for row, cells in zip(ROWS, verdicts, strict=True)]
     return "\n".join([*head, *body])
+
+
+@contextmanager
+def three_clients() -> Iterator[dict[str, Side]]:
+    """toril and both generations of Node on one server of their own."""
+    with Server.valkey() as server, Reference() as five, Reference(SIX) as six, ExitStack() as stack:
+        made: dict[str, Side] = {
+            "toril": CommandSide(server, batched=True),
+            FIVE: NodeSide(five, server, FIVE),
+            SIX: NodeSide(six, server, SIX),
+        }
+        for side in made.values():
+            stack.callback(side.close)
+        yield made
+
+
+def tried(row: Row, first: Side, second: Side) -> str:
+    """The verdict on two empty-handed clients."""
+    for side in (second, first):
+        side.reset()
+    return verdict(row, first, second)
+
+
+def tabulated(sides: Mapping[str, Side]) -> str:
+    columns = [f"{first}, then {second}" for first, second in PAIRS]
+    cells = [[tried(row, sides[first], sides[second]) for first, second in PAIRS] for row in ROWS]
+    return as_table(columns, cells)
+
+
+def compare_generations() -> Result:
+    """Every row with toril on either side; what does not work is a difference."""
+    wrong: list[str] = []
+    pairs = [pair for pair in PAIRS if "toril" in pair]
+    with three_clients() as sides:
+        for row in ROWS:
+            for first, second in pairs:
+                found = tried(row, sides[first], sides[second])
+                if found != WORKS:
+                    wrong.append(f"{row.title}, {first} then {second}: {found}")
+    return Result(
+        scenario="toril beside BullMQ 5.62.0 and 6.7.0", jobs=len(ROWS) * len(pairs), differences=wrong
+    )

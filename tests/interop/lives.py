@@ -65,7 +65,7 @@ _OPTIONS = st.fixed_dictionaries(
 
 JOBS = st.fixed_dictionaries({"name": st.sampled_from(["mail", "resize"]), "data": DATA, "opts": _OPTIONS})
 
-REPEATS = st.sampled_from([{"every": 10_000}, {"every": 60_000}, {"pattern": "0 3 * * *"}])
+REPEATS = st.sampled_from([{"every": 10_000}, {"every": 60_000}, {"pattern": "0 3 * * *", "tz": "UTC"}])
 
 # Without jobId: a flow's jobs get given ids, or each side would invent its own.
 _FLOW_OPTIONS = ("attempts", "backoff", "removeOnComplete", "removeOnFail", "priority", "delay", "lifo")

@@ -141,7 +141,12 @@ class QueueLife(RuleBasedStateMachine):
     def upsert_scheduler(self, repeat: dict[str, Any], data: Any) -> None:
         # Another interval for a scheduler that exists is the one place where upstream's two versions differ.
         scheduler = f"every-{repeat['every']}" if "every" in repeat else "cron"
-        self.do("upsert_scheduler", id=scheduler, repeat=repeat, template={"name": "tick", "data": data})
+        self.do(
+            "upsert_scheduler",
+            id=scheduler,
+            repeat=repeat,
+            template={"name": "tick", "data": data, "opts": {"attempts": 1}},
+        )
 
     @has("remove_scheduler")
     @rule(scheduler=st.sampled_from(["every-10000", "every-60000", "cron"]))
@@ -187,6 +192,9 @@ class QueueLife(RuleBasedStateMachine):
     )
     def exchange(self, ends: list[tuple[int, Any, dict[str, str] | None]], take: int, lost: bool) -> None:
         """A pump's call: several jobs of one worker end, several are taken, all under the worker's own token."""
+        if self.ids("repeat"):
+            # Node schedules the next run between two pickups, a pump after its call: nobody promises either.
+            ends, take = ends[:1], min(take, 1)
         mine = sorted(job_id for job_id, token in self.held.items() if token == PUMP)
         if lost and mine:
             self.do("lose_lock", id=mine[0])
@@ -376,7 +384,9 @@ def _jobs(twins: Twins) -> list[str]:
     ]
 
 
-def live_through(twins: Twins, *, sequences: int, steps: int, fixed: bool = False) -> None:
+def live_through(
+    twins: Twins, *, sequences: int, steps: int, fixed: bool = False, shrink: bool = True
+) -> None:
     """Lead both sides through random lives; raises `Differs` with the shortest way to a difference."""
     machine = type("Life", (QueueLife,), {"twins": twins})
     run_state_machine_as_test(
@@ -389,7 +399,7 @@ def live_through(twins: Twins, *, sequences: int, steps: int, fixed: bool = Fals
             derandomize=fixed,
             print_blob=False,
             report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.interop.command_side import CommandSide
-from tests.interop.generations import ROWS, WORKS, Row, as_table, verdict
-from tests.interop.reference import SIX, Reference
-from tests.interop.sides import NodeSide, Side
+from tests.interop.generations import PAIRS, ROWS, WORKS, Row, tabulated, three_clients, tried
+from tests.interop.reference import SIX
+from tests.interop.sides import Side
 from tests.interop.steps import Step
 from tests.interop.twins import START_MS
-from tests.servers import Server
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- generations -->", "<!-- /generations -->"
-FIVE = "5.62.0"
-PAIRS = (("toril", FIVE), (FIVE, "toril"), ("toril", SIX), (SIX, "toril"), (FIVE, SIX), (SIX, FIVE))
 
 
 @pytest.fixture(scope="module")
 def sides() -> Iterator[dict[str, Side]]:
-    """All three kinds of clients on one server."""
-    with Server.valkey() as server, Reference() as five, Reference(SIX) as six, ExitStack() as stack:
-        made: dict[str, Side] = {
-            "toril": CommandSide(server, batched=True),
-            FIVE: NodeSide(five, server, FIVE),
-            SIX: NodeSide(six, server, SIX),
-        }
-        for side in made.values():
-            stack.callback(side.close)
+    with three_clients() as made:
         yield made
-
-
-def tried(row: Row, first: Side, second: Side) -> str:
-    for side in (second, first):
-        side.reset()
-    return verdict(row, first, second)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
@@ -66,12 +47,6 @@ def test_jobs_that_waited_through_a_pause_of_the_sixth_generation_wake_a_worker(
     assert toril.client.zrange("bull:q:marker", 0, -1) == [b"0"]
 
 
-def tabulated(sides: dict[str, Side]) -> str:
-    columns = [f"{first}, then {second}" for first, second in PAIRS]
-    cells = [[tried(row, sides[first], sides[second]) for first, second in PAIRS] for row in ROWS]
-    return as_table(columns, cells)
-
-
 def split(document: str) -> tuple[str, str, str]:
     before, _, rest = document.partition(BEGIN)
     table, _, after = rest.partition(END)
@@ -79,14 +54,8 @@ def split(document: str) -> tuple[str, str, str]:
 
 
 if __name__ == "__main__":
-    with Server.valkey() as server, Reference() as five, Reference(SIX) as six:
-        table = tabulated(
-            {
-                "toril": CommandSide(server, batched=True),
-                FIVE: NodeSide(five, server),
-                SIX: NodeSide(six, server),
-            }
-        )
+    with three_clients() as made:
+        renewed = tabulated(made)
     before, _, after = split(DOCUMENT.read_text(encoding="utf-8"))
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    sys.stdout.write(table + "\n")
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{renewed}\n{END}{after}", encoding="utf-8")
+    sys.stdout.write(renewed + "\n")

@@ -2,89 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-import redis
 
 from tests.interop.command_side import CommandSide
 from tests.interop.conftest import Pair
 from tests.interop.machine import live_through
+from tests.interop.planted_bugs import BUGS
 from tests.interop.sides import PlantedBug, Spoil
-from tests.interop.steps import Step
 from tests.interop.twins import Differs
 
 SEQUENCES = 150
 SHORT = 8  # Steps; none of these bugs needs a longer way to show.
-
-
-def priority_off_by_one(client: redis.Redis, _: Step) -> None:
-    rows: Any = client.zrange("bull:q:prioritized", 0, -1)
-    for member in rows:
-        score: Any = client.zscore("bull:q:prioritized", member)
-        if int(score) % 2**32 < 2**31:  # once for each entry: a spoilt score is marked by its lower half
-            client.zadd("bull:q:prioritized", {member: score + 2**32 + 2**31})
-
-
-def active_event_without_prev(client: redis.Redis, step: Step) -> None:
-    if step.op == "pick_up":
-        _rewrite_last_event(client, lambda fields: fields.pop(b"prev", None))
-
-
-def completed_event_is_missing(client: redis.Redis, step: Step) -> None:
-    if step.op == "complete":
-        for event_id, fields in _events(client):
-            if fields[b"event"] == b"completed":
-                client.xdel("bull:q:events", event_id)
-
-
-def lock_in_seconds_instead_of_milliseconds(client: redis.Redis, step: Step) -> None:
-    if step.op == "pick_up":
-        for key in _keys(client, "bull:q:*:lock"):
-            client.pexpire(key, 30_000_000)
-
-
-def attempts_under_the_old_name(client: redis.Redis, step: Step) -> None:
-    if step.op == "fail" and client.exists(f"bull:q:{step.args['id']}"):
-        client.hset(f"bull:q:{step.args['id']}", "attemptsMade", 1)
-
-
-def marker_is_forgotten(client: redis.Redis, step: Step) -> None:
-    if step.op.startswith("add"):
-        client.delete("bull:q:marker")
-
-
-def delay_without_its_sequence(client: redis.Redis, _: Step) -> None:
-    rows: Any = client.zrange("bull:q:delayed", 0, -1, withscores=True)
-    for member, score in rows:
-        client.zadd("bull:q:delayed", {member: score // 4096})
-
-
-def options_lose_the_given_id(client: redis.Redis, step: Step) -> None:
-    if step.op == "add" and "jobId" in step.args["opts"]:
-        key = f"bull:q:{step.args['opts']['jobId']}"
-        opts: Any = client.hget(key, "opts")
-        if opts:
-            client.hset(key, "opts", opts.replace(b'"jobId"', b'"job_id"'))
-
-
-def log_lines_in_reverse(client: redis.Redis, step: Step) -> None:
-    if step.op == "log" and client.llen(f"bull:q:{step.args['id']}:logs"):
-        client.lmove(f"bull:q:{step.args['id']}:logs", f"bull:q:{step.args['id']}:logs", "RIGHT", "LEFT")
-
-
-BUGS: list[Spoil] = [
-    priority_off_by_one,
-    active_event_without_prev,
-    completed_event_is_missing,
-    lock_in_seconds_instead_of_milliseconds,
-    attempts_under_the_old_name,
-    marker_is_forgotten,
-    delay_without_its_sequence,
-    options_lose_the_given_id,
-    log_lines_in_reverse,
-]
 
 
 @pytest.mark.timeout(300)
@@ -94,19 +22,3 @@ def test_a_planted_bug_is_found_and_shrunk(pair: Pair, bug: Spoil) -> None:
     with pytest.raises(Differs):
         live_through(twins, sequences=SEQUENCES, steps=20, fixed=True)
     assert len(twins.steps) <= SHORT, twins.steps
-
-
-def _keys(client: redis.Redis, pattern: str) -> Any:
-    return client.keys(pattern)
-
-
-def _events(client: redis.Redis) -> Any:
-    return client.xrange("bull:q:events")
-
-
-def _rewrite_last_event(client: redis.Redis, change: Callable[[dict[bytes, bytes]], object]) -> None:
-    last: Any = client.xrevrange("bull:q:events", count=1)
-    for event_id, fields in last:
-        change(fields)
-        client.xdel("bull:q:events", event_id)
-        client.xadd("bull:q:events", fields)

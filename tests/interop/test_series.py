@@ -16,66 +16,14 @@ import pytest
 from tests.interop.application_side import ApplicationSide
 from tests.interop.reference import NODE_SIDE, Reference
 from tests.interop.sides import NodeSide
-from tests.interop.spelling import options_of
 from tests.interop.steps import Step
 from tests.interop.twins import Twins
 from tests.servers import Server
-from toril import FlowNode, FlowProducer
 from toril.contract.cron import Cron, zone_of
 from toril.contract.duration import ms_to_datetime
 from toril.contract.errors import InvalidOption
-from toril.producer import JobNode
 
 WORKER = {"token": "t1", "worker": "w1"}
-
-
-class SeriesSide(ApplicationSide):
-    """toril's applications, with schedulers and flows."""
-
-    async def upsert_scheduler(
-        self, *, job_id: str, repeat: dict[str, Any], template: dict[str, Any]
-    ) -> str | None:
-        every = repeat.get("every")
-        job = await self.queue.schedulers.upsert(
-            job_id,
-            cron=repeat.get("pattern"),
-            every=None if every is None else every / 1000,
-            tz=repeat.get("tz"),
-            limit=repeat.get("limit"),
-            start=ms_to_datetime(repeat["startDate"]) if "startDate" in repeat else None,
-            end=ms_to_datetime(repeat["endDate"]) if "endDate" in repeat else None,
-            immediately=repeat.get("immediately", False),
-            name=template.get("name"),
-            data=template["data"],
-            options=options_of(template["opts"]),
-        )
-        return job.id
-
-    async def remove_scheduler(self, *, job_id: str) -> bool:
-        return await self.queue.schedulers.remove(job_id)
-
-    async def add_flow(self, *, flow: dict[str, Any]) -> Any:
-        async with FlowProducer(redis=self._url) as flows:
-            flows._store.clock = self._clock
-            return _view(await flows.add(_node(flow)))
-
-
-def _node(flow: dict[str, Any]) -> FlowNode:
-    return FlowNode(
-        flow["name"],
-        queue=flow["queueName"],
-        data=flow["data"],
-        options=options_of(flow["opts"]),
-        children=[_node(child) for child in flow.get("children", [])],
-    )
-
-
-def _view(node: JobNode[Any]) -> dict[str, Any]:
-    return {
-        "id": node.job.id,
-        "queue": node.job.queue_name,
-        "children": [_view(child) for child in node.children],
-    }
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +35,7 @@ def two_servers() -> Iterator[tuple[Server, Server]]:
 @pytest.fixture
 def twins(bullmq: Reference, two_servers: tuple[Server, Server]) -> Iterator[Twins]:
     with ExitStack() as stack:
-        node, tested = NodeSide(bullmq, two_servers[0]), SeriesSide(two_servers[1])
+        node, tested = NodeSide(bullmq, two_servers[0]), ApplicationSide(two_servers[1])
         stack.callback(node.close)
         stack.callback(tested.close)
         stack.callback(bullmq.set_clock, None)

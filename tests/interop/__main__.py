@@ -1,0 +1,150 @@
+"""`python -m tests.interop`: every comparison with Node at full length, and a table at the end.
+
+The exit status is 1 if anything differs. A sequence that differs is kept as a file, ready to become a regression test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.interop import scenarios
+from tests.interop.application_side import ApplicationSide
+from tests.interop.board_walk import walk_the_board
+from tests.interop.command_side import CommandSide
+from tests.interop.generations import compare_generations
+from tests.interop.machine import live_through
+from tests.interop.planted_bugs import BUGS
+from tests.interop.reference import Reference
+from tests.interop.scenarios import Ground, Result
+from tests.interop.shadow import shadow
+from tests.interop.sides import NodeSide, PlantedBug, Side, Spoil
+from tests.interop.steps import RECORDINGS, save
+from tests.interop.twins import Differs, Twins
+from tests.servers import Server
+
+STEPS = 30
+# Enough for 10,000 steps altogether: a random life has some 20 steps on average.
+FULL, QUICK = 250, 40
+KINDS: dict[str, Callable[[Server], Side]] = {
+    "toril's commands": lambda server: CommandSide(server, batched=False),
+    "toril's batches": lambda server: CommandSide(server, batched=True),
+    "toril's applications": ApplicationSide,
+}
+Scenario = Callable[[Ground], Awaitable[Result]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    quick = parser.parse_args().quick
+    logging.disable()  # Many jobs are made to fail; their log lines are not news.
+    results: list[Result] = []
+    for result in _all(quick):
+        results.append(result)
+        _tell(result)
+    _table(results)
+    return 1 if any(result.differences for result in results) else 0
+
+
+def _all(quick: bool) -> Iterator[Result]:
+    with Server.valkey() as left, Server.valkey() as right, Reference() as bullmq:
+        for title, make in KINDS.items():
+            with _twins(bullmq, left, right, make) as twins:
+                yield _lives(title, twins, QUICK if quick else FULL)
+        yield _planted(bullmq, left, right)
+        bullmq.set_clock(None)
+        for scenario in _scenarios(100 if quick else 2000):
+            ground = Ground(left, f"run{uuid.uuid4().hex[:8]}", bullmq)
+            yield asyncio.run(_run(scenario, ground))
+    yield compare_generations()
+
+
+async def _run(scenario: Scenario, ground: Ground) -> Result:
+    return await scenario(ground)
+
+
+def _scenarios(jobs: int) -> Sequence[Scenario]:
+    return (
+        lambda ground: scenarios.node_producer_toril_worker(ground, jobs),
+        lambda ground: scenarios.toril_producer_node_worker(ground, jobs),
+        lambda ground: shadow(ground, jobs),
+        lambda ground: scenarios.events_alike(ground, jobs // 4),
+        lambda ground: scenarios.finishes_awaited(ground, jobs // 10),
+        lambda ground: scenarios.toril_recovers_what_node_left(ground, 20),
+        lambda ground: scenarios.node_recovers_what_toril_left(ground, 20),
+        walk_the_board,
+    )
+
+
+@contextmanager
+def _twins(bullmq: Reference, left: Server, right: Server, make: Callable[[Server], Side]) -> Iterator[Twins]:
+    tested = make(right)
+    twins = Twins(NodeSide(bullmq, left), tested, same_tokens=not isinstance(tested, ApplicationSide))
+    try:
+        yield twins
+    finally:
+        twins.reference.close()
+        tested.close()
+
+
+def _lives(title: str, twins: Twins, sequences: int) -> Result:
+    found: list[str] = []
+    try:
+        live_through(twins, sequences=sequences, steps=STEPS)
+    except Differs as difference:
+        kept = RECORDINGS / f"found-{uuid.uuid4().hex[:8]}.json"
+        save(twins.steps, kept)
+        found = [f"{difference}\nkept as {kept}"]
+    tally = twins.tally
+    return Result(
+        scenario=f"random lives, Node beside {title}",
+        jobs=tally.steps,
+        differences=found,
+        note=f"{tally.sequences} sequences, {tally.steps} steps, {len(tally.by_operation)} operations",
+    )
+
+
+def _planted(bullmq: Reference, left: Server, right: Server) -> Result:
+    """Bugs put into toril's side on purpose: one that is not found is a difference."""
+    missed: list[str] = []
+    for bug in BUGS:
+        with _twins(bullmq, left, right, functools.partial(_spoilt, bug)) as twins:
+            try:
+                live_through(twins, sequences=150, steps=20, fixed=True, shrink=False)
+            except Differs:
+                continue
+        missed.append(f"{bug.__name__} was not found")
+    note = f"{len(BUGS) - len(missed)} of {len(BUGS)} found"
+    return Result(scenario="planted bugs", jobs=len(BUGS), differences=missed, note=note)
+
+
+def _spoilt(bug: Spoil, server: Server) -> Side:
+    return PlantedBug(CommandSide(server, batched=True), bug)
+
+
+def _tell(result: Result) -> None:
+    print(
+        f"{time.strftime('%H:%M:%S')} {result.scenario}: {len(result.differences)} difference(s)", flush=True
+    )
+    for difference in result.differences[:5]:
+        print(f"    {difference}", flush=True)
+
+
+def _table(results: Sequence[Result]) -> None:
+    wide = max(len(result.scenario) for result in results)
+    print(f"\n{'scenario':{wide}}  {'jobs':>6}  differences")
+    for result in results:
+        print(f"{result.scenario:{wide}}  {result.jobs:>6}  {len(result.differences):>11}  {result.note}")
+    print(f"{'total':{wide}}  {'':>6}  {sum(len(result.differences) for result in results):>11}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
