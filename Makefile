@@ -50,7 +50,8 @@ bench-full: setup  ## measure everything, at length
 
 .PHONY: interop
 interop: setup  ## play the same sequences on Node's BullMQ and on toril, and compare
-	@$(PYTEST) tests/interop
+	@$(PYTEST) -q tests/interop
+	@$(PYTHON) -m tests.interop
 
 .PHONY: faults soak
 faults: setup  ## inject the faults that happen in production, and count what was lost
