@@ -71,6 +71,8 @@ class Foreman:
     async def _keep(self, place: _Place) -> None:
         while not self._stopping.is_set():
             code = await self._live(place)
+            if self._stopping.is_set() and code == -signal.SIGTERM:
+                code = 0  # It had not yet come to listen for our signal, and had nothing in hand.
             place.code = code if code >= 0 else 1
             if code == 0 or self._stopping.is_set():
                 return

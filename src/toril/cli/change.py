@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from toril.cli._ask import ask
 from toril.cli._complete import complete_job
 from toril.cli._options import AsJson, BullmqArgument, Env, JobArgument, Prefix, QueueArgument, RedisUrl, Yes
 from toril.cli._output import emit, say, warn
@@ -27,12 +28,6 @@ JobsArgument = Annotated[
 def add_to(app: typer.Typer) -> None:
     for command in (pause, resume, drain, clean, retry, promote, remove, cancel):
         app.command(command.__name__)(command)
-
-
-def ask(question: str, *, yes: bool) -> None:
-    """Goes on only if somebody said yes."""
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
 
 
 def _on(target: Target, queue: str, command: str, act: Callable[[Queue], Awaitable[Any]]) -> Any:

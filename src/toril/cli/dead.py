@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from toril.cli._ask import ask
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
 from toril.cli._output import emit, moment, say, shortened, show
 from toril.cli._target import QueueName, Target
-from toril.cli.change import ask
 from toril.contract.envelope import DeadLetter
 from toril.contract.errors import InvalidOption
 from toril.jobs import Job

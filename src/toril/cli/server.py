@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from toril.cli._ask import ask
 from toril.cli._options import AsJson, Yes
 from toril.cli._output import emit, moment, say, show_facts
 from toril.server import DEFAULT_FOLDER, EmbeddedServer, ServerStatus, status, stop
@@ -22,6 +23,8 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where th
 _FOLDER = Path(DEFAULT_FOLDER)
 # How long a server that loads a large append-only file may take.
 READY_WITHIN = 60.0
+# Processes that outlive us on purpose; kept so that Python does not warn of them.
+_DETACHED: list[subprocess.Popen[bytes]] = []
 
 
 def add_to(app: typer.Typer) -> None:
@@ -70,6 +73,7 @@ def _start_in_background(folder: Path, port: int | None, fsync: str) -> None:
         holder = subprocess.Popen(  # noqa: S603  # our own interpreter and arguments
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
         )
+        _DETACHED.append(holder)
         deadline = time.monotonic() + READY_WITHIN
         while not _serves(status(folder), holder.pid):
             if holder.poll() is not None or time.monotonic() > deadline:
@@ -95,8 +99,8 @@ def show_status(folder: FolderArgument = _FOLDER, as_json: AsJson = False) -> No
 def stop_server(folder: FolderArgument = _FOLDER, yes: Yes = False, as_json: AsJson = False) -> None:
     """End the server, also for the other processes that use it; its data stays."""
     users = status(folder).users
-    if users and not yes:
-        typer.confirm(f"{len(users)} processes use it ({', '.join(map(str, users))}). Stop it?", abort=True)
+    if users:
+        ask(f"{len(users)} processes use it ({', '.join(map(str, users))}). Stop it?", yes=yes)
     was_running = stop(folder)
     if as_json:
         emit({"folder": str(folder), "was_running": was_running})

@@ -1,0 +1,22 @@
+"""The question before something is destroyed.
+
+Guarantee: no answer, as from a pipe or a script, means no.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from toril.cli._output import harmless
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Goes on only if somebody said yes."""
+    if yes:
+        return
+    # Standard output belongs to the result, so the question goes elsewhere.
+    print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort

@@ -1,0 +1,168 @@
+"""Adding jobs, looking at them and looking after them, each by one command."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.conftest import Result, Toril
+from tests.integration.cli.in_a_thread import called
+from tests.servers import Server
+from toril import Queue, Worker
+
+KINDS = ("emails", "list:gen", "stream:jobs.browser")
+
+
+def ids(result: Result) -> list[str]:
+    assert result.code == 0, result.err
+    return list(result.data["ids"])
+
+
+async def fail_all(url: str, prefix: str) -> None:
+    async def handle(job: object) -> None:
+        raise ValueError("refused")
+
+    worker = Worker("emails", handle, redis=url, prefix=prefix)
+    async with worker:
+        await worker.run_until_idle()
+
+
+@pytest.mark.parametrize("queue", KINDS)
+def test_a_job_added_is_listed_whatever_the_kind_of_its_queue(
+    toril: Toril, here: list[str], queue: str
+) -> None:
+    added = toril("add", queue, "send", "--data", '{"to": "a@b.c"}', "--json", *here)
+    assert len(ids(added)) == 1
+    (listed,) = toril("queues", "--json", *here).data
+    assert (listed["queue"], listed["states"]["waiting"]) == (queue, 1)
+    assert queue in toril("queues", *here).out
+
+
+@pytest.mark.parametrize("queue", KINDS)
+def test_many_jobs_come_from_a_file_of_lines(
+    toril: Toril, here: list[str], queue: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs.ndjson"
+    file.write_text('{"n": 1}\n\n{"n": 2}\n{"n": 3}\n')
+    assert len(ids(toril("add", queue, "send", "--lines", str(file), "--json", *here))) == 3
+
+
+def test_options_of_a_job_reach_the_queue(toril: Toril, here: list[str]) -> None:
+    words = ["--delay", "60", "--attempts", "7", "--backoff", "fixed:2", "--job-id", "order-1", "--lifo"]
+    assert toril("add", "emails", "send", *words, *here).out.strip() == "order-1"
+    job = toril("inspect", "emails", "order-1", "--json", *here).data
+    assert job["state"] == "delayed"
+    assert job["opts"]["attempts"] == 7
+    assert job["opts"]["backoff"] == {"type": "fixed", "delay": 2000}
+    assert job["delay"] == 60_000
+
+
+def test_a_queue_is_shown_with_its_newest_jobs(toril: Toril, here: list[str]) -> None:
+    (job_id,) = ids(toril("add", "emails", "send", "--data", '{"n": 5}', "--json", *here))
+    shown = toril("inspect", "emails", *here).out
+    assert job_id in shown and "1 waiting" in shown and '{"n": 5}' in shown
+    data = toril("inspect", "emails", "--state", "waiting", "--json", *here).data
+    assert [job["id"] for job in data["jobs"]] == [job_id]
+
+
+def test_a_queue_is_paused_and_resumed(toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "send", *here)
+    assert toril("pause", "emails", *here).out == "emails is paused\n"
+    (listed,) = toril("queues", "--json", *here).data
+    assert listed["paused"] is True
+    assert toril("resume", "emails", "--json", *here).data == {"queue": "emails", "paused": False}
+    assert toril("queues", "--json", *here).data[0]["states"]["waiting"] == 1
+
+
+def test_delayed_jobs_are_promoted_one_by_one_or_all(toril: Toril, here: list[str]) -> None:
+    first, *_ = ids(toril("add", "emails", "send", "--delay", "60", "--count", "3", "--json", *here))
+    assert toril("promote", "emails", first, *here).out == "1 jobs are ready\n"
+    assert toril("promote", "emails", "--all", "--json", *here).data["promoted"] == 2
+    assert toril("queues", "--json", *here).data[0]["states"]["waiting"] == 3
+
+
+def test_waiting_jobs_are_drained(toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "send", "--count", "4", *here)
+    toril("add", "emails", "send", "--delay", "60", *here)
+    assert toril("drain", "emails", "--yes", "--json", *here).data["removed"] == 4
+    assert toril("drain", "emails", "--delayed", "-y", "--json", *here).data["removed"] == 1
+
+
+def test_jobs_are_removed_by_id_and_a_queue_as_a_whole(toril: Toril, here: list[str]) -> None:
+    first, second = ids(toril("add", "emails", "send", "--count", "2", "--json", *here))
+    assert toril("remove", "emails", first, "--yes", *here).out == "1 jobs removed\n"
+    assert toril("inspect", "emails", first, *here).code == 1
+    assert toril("inspect", "emails", second, *here).code == 0
+    assert toril("remove", "emails", "--all", "--yes", *here).out == "emails is gone\n"
+    assert toril("queues", "--json", *here).data == []
+
+
+def test_a_job_that_waits_is_cancelled(toril: Toril, here: list[str]) -> None:
+    (job_id,) = ids(toril("add", "emails", "send", "--json", *here))
+    assert toril("cancel", "emails", job_id, "-y", "--json", *here).data["outcome"] == "removed"
+
+
+async def test_dead_jobs_of_a_bullmq_queue_are_listed_exported_replayed_and_purged(
+    valkey: Server, prefix: str, tmp_path: Path
+) -> None:
+    """One queue through all that `dlq` and `retry` can do; the commands run in a thread, beside this loop."""
+    here = ["--redis", valkey.url, "--prefix", prefix]
+    async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {"n": n}) for n in range(3)])
+        await fail_all(valkey.url, prefix)
+        rows = (await asyncio.to_thread(called, "dlq", "list", "emails", "--json", *here)).data
+        assert [row["error"] for row in rows] == ["refused"] * 3
+        file = tmp_path / "dead.ndjson"
+        done = await asyncio.to_thread(called, "dlq", "export", "emails", str(file), *here)
+        assert done.code == 0 and len(file.read_text().splitlines()) == 3
+        one = rows[0]["job_id"]
+        assert (await asyncio.to_thread(called, "retry", "emails", one, *here)).code == 0
+        assert (await queue.get_job_counts()).failed == 2
+        replayed = await asyncio.to_thread(
+            called, "dlq", "replay", "emails", "--reason", "refused", "--json", *here
+        )
+        assert replayed.data["replayed"] == 2
+        await fail_all(valkey.url, prefix)
+        purged = await asyncio.to_thread(called, "dlq", "purge", "emails", "--all", "--yes", "--json", *here)
+        assert purged.data["purged"] == 3
+        assert (await queue.get_job_counts()).total == 0
+
+
+async def test_old_jobs_are_cleaned(valkey: Server, prefix: str) -> None:
+    here = ["--redis", valkey.url, "--prefix", prefix]
+    async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {}) for _ in range(2)])
+        await fail_all(valkey.url, prefix)
+        young = await asyncio.to_thread(
+            called, "clean", "emails", "--state", "failed", "--older-than", "3600", "-y", "--json", *here
+        )
+        assert young.data["removed"] == []
+        old = await asyncio.to_thread(called, "clean", "emails", "--state", "failed", "-y", "--json", *here)
+        assert len(old.data["removed"]) == 2
+
+
+async def test_log_and_events_of_a_job_are_printed(valkey: Server, prefix: str) -> None:
+    here = ["--redis", valkey.url, "--prefix", prefix]
+
+    async def handle(job: object) -> None:
+        await job.log("first line")  # type: ignore[attr-defined]
+        await job.log("second line")  # type: ignore[attr-defined]
+
+    async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+        job = await queue.add("send", {})
+        async with Worker("emails", handle, redis=valkey.url, prefix=prefix) as worker:
+            await worker.run_until_idle()
+        assert (await asyncio.to_thread(called, "logs", "emails", job.id, *here)).lines == [
+            "first line",
+            "second line",
+        ]
+        tail = await asyncio.to_thread(called, "logs", "emails", job.id, "--tail", "1", "--json", *here)
+        assert tail.data["lines"] == ["second line"]
+        # A job that has ended has nothing more to say, so following ends by itself.
+        assert (await asyncio.to_thread(called, "logs", "emails", job.id, "--follow", *here)).code == 0
+        printed = await asyncio.to_thread(called, "events", "emails", "--job", job.id, *here)
+        assert [line.split()[1] for line in printed.lines] == ["added", "waiting", "active", "completed"]
+        typed = await asyncio.to_thread(called, "events", "emails", "--type", "completed", "--json", *here)
+        assert '"event": "completed"' in typed.out

@@ -1,0 +1,193 @@
+"""`toril worker`: one process or many, stopped, killed, watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.cli.conftest import Start, Toril
+from tests.servers import Server, free_port
+
+
+def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Looks until it is so; what it found."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def states(toril: Toril, here: list[str]) -> dict[str, int]:
+    found = toril("queues", "--json", *here).data
+    return dict(found[0]["states"]) if found else {}
+
+
+@pytest.mark.parametrize(
+    ("queue", "handler"), [("emails", "handle"), ("list:gen", "plain"), ("stream:jobs.b", "plain")]
+)
+def test_a_function_runs_on_all_jobs_whatever_their_kind(
+    start: Start, toril: Toril, here: list[str], queue: str, handler: str
+) -> None:
+    toril("add", queue, "work", "--count", "5", *here)
+    process = start("worker", f"handlers:{handler}", "--queue", queue, "--until-idle", "--json", *here)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["processed"] == 5
+
+
+def test_a_mapping_of_functions_by_name_is_a_handler(start: Start, toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "work", *here)
+    process = start("worker", "handlers:by_name", "--queue", "emails", "--until-idle", *here)
+    out, _ = process.communicate(timeout=60)
+    assert "1 jobs completed, 0 failed" in out
+
+
+def test_a_result_is_waited_for_by_whoever_added_the_job(start: Start, toril: Toril, here: list[str]) -> None:
+    process = start("worker", "handlers:handle", "--queue", "emails", "--log-level", "error", *here)
+    added = toril("add", "emails", "work", "--wait", "30", *here)
+    assert json.loads(added.out)["pid"] == process.pid
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+
+def test_sigterm_lets_the_job_in_hand_finish(
+    start: Start, toril: Toril, here: list[str], folder: Path
+) -> None:
+    file = folder / "started"
+    toril("add", "emails", "slow", "--data", json.dumps({"file": str(file), "seconds": 1}), *here)
+    process = start("worker", "handlers:handle", "--queue", "emails", *here)
+    until(file.exists)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "1 jobs completed" in out
+    assert states(toril, here)["completed"] == 1
+
+
+def test_many_processes_share_the_work_and_end_with_their_parent(
+    start: Start, toril: Toril, here: list[str]
+) -> None:
+    toril("add", "emails", "work", "--count", "20", *here)
+    process = start("worker", "handlers:handle", "-q", "emails", "-p", "2", "--log-level", "error", *here)
+    until(lambda: states(toril, here).get("completed") == 20)
+    children = until(lambda: _children(process, 2))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert not any(child.is_running() for child in children)
+
+
+def _children(process: Popen[str], count: int) -> list[psutil.Process]:
+    found = psutil.Process(process.pid).children()
+    return found if len(found) == count else []
+
+
+def test_a_child_that_is_killed_is_replaced(
+    start: Start, toril: Toril, here: list[str], folder: Path
+) -> None:
+    process = start("worker", "handlers:handle", "-q", "emails", "-p", "2", "--log-level", "error", *here)
+    first = until(lambda: _children(process, 2))
+    victim = first[0].pid
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: {one.pid for one in _children(process, 2)} - {one.pid for one in first})
+    toril("add", "emails", "work", *here)
+    until(lambda: states(toril, here).get("completed") == 1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert "worker process 0 died (SIGKILL)" in err or "worker process 1 died (SIGKILL)" in err
+
+
+def test_children_do_not_outlive_a_killed_parent(start: Start, toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "work", "--count", "4", *here)
+    process = start("worker", "handlers:handle", "-q", "emails", "-p", "2", "--log-level", "error", *here)
+    until(lambda: states(toril, here).get("completed") == 4)
+    children = until(lambda: _children(process, 2))
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def test_a_worker_serves_metrics_that_agree_with_the_queue_and_says_how_it_is(
+    start: Start, toril: Toril, here: list[str]
+) -> None:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    process = start(
+        "worker",
+        "handlers:handle",
+        "-q",
+        "emails",
+        "-c",
+        "5",
+        "--http-port",
+        str(port),
+        "--log-level",
+        "error",
+        *here,
+    )
+    toril("add", "emails", "work", "--count", "30", *here)
+    toril("add", "emails", "fail", "--count", "3", *here)
+    until(lambda: get(f"{base}/readyz")[0] == 200)
+    until(lambda: states(toril, here).get("failed") == 3 and states(toril, here).get("completed") == 30)
+    code, text = get(f"{base}/metrics")
+    assert code == 200
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert values["bullmq_jobs_processed_total", "completed", "emails"] == 30
+    assert values["bullmq_jobs_processed_total", "emails", "failed"] == 3
+    assert values["bullmq_jobs_failed_total", "emails", "permanent"] == 3
+    assert values["bullmq_job_duration_seconds_count", "emails"] == 33
+    assert values["bullmq_job_wait_seconds_count", "emails"] == 33
+    assert values["bullmq_queue_length", "completed", "emails"] == 30
+    health = json.loads(get(f"{base}/healthz")[1])
+    assert health["alive"] and health["ready"] and health["sweeping"] and health["keeping_locks"]
+    assert get(f"{base}/nothing")[0] == 404
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+
+def test_a_worker_without_its_server_is_alive_but_not_ready(
+    start: Start, start_valkey: Callable[..., Server], folder: Path
+) -> None:
+    server, port = start_valkey(), free_port()
+    base = f"http://127.0.0.1:{port}"
+    process = start(
+        "worker", "handlers:handle", "-q", "emails", "--http-port", str(port), "--redis", server.url,
+        "--log-level", "error",
+    )  # fmt: skip
+    until(lambda: get(f"{base}/readyz")[0] == 200)
+    server.stop()
+    until(lambda: get(f"{base}/readyz")[0] == 503)
+    assert get(f"{base}/healthz")[0] == 200
+    server.start()
+    until(lambda: get(f"{base}/readyz")[0] == 200)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
