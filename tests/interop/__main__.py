@@ -27,6 +27,7 @@ from tests.interop.scenarios import Ground, Result
 from tests.interop.shadow import shadow
 from tests.interop.sides import NodeSide, PlantedBug, Side, Spoil
 from tests.interop.steps import RECORDINGS, save
+from tests.interop.traces import traces_continue
 from tests.interop.twins import Differs, Twins
 from tests.servers import Server
 
@@ -80,6 +81,7 @@ def _scenarios(jobs: int) -> Sequence[Scenario]:
         lambda ground: scenarios.finishes_awaited(ground, jobs // 10),
         lambda ground: scenarios.toril_recovers_what_node_left(ground, 20),
         lambda ground: scenarios.node_recovers_what_toril_left(ground, 20),
+        traces_continue,
         walk_the_board,
     )
 

@@ -8,6 +8,7 @@ from tests.interop import scenarios
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground
 from tests.interop.shadow import shadow
+from tests.interop.traces import traces_continue
 from tests.servers import Server
 
 
@@ -49,4 +50,9 @@ async def test_node_finishes_the_jobs_of_a_killed_toril_worker(ground: Ground) -
 
 async def test_workers_of_both_kinds_share_a_queue_without_losing_or_doubling_a_job(ground: Ground) -> None:
     result = await shadow(ground, 500)
+    assert result.differences == []
+
+
+async def test_a_trace_begun_in_one_language_goes_on_in_the_other(ground: Ground) -> None:
+    result = await traces_continue(ground)
     assert result.differences == []
