@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 IDLE_SECONDS = 1.0  # One of several processes is done when nothing came for this long.
-GIVE_UP_SECONDS = 300.0  # A rival that hangs fails its run, not the benchmark.
+GIVE_UP_SECONDS = 120.0  # A rival that hangs fails its run, not the benchmark.
 PAUSE_BETWEEN_SAMPLES = 0.005  # Long enough for a worker to go back to its blocking wait.
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -39,6 +39,7 @@ class Task:
         self.concurrency: int = words.get("concurrency", 1)
         self.payload_bytes: int = words.get("payload_bytes", 0)
         self.options: dict[str, Any] = words.get("options", {})  # of each job, in BullMQ's words
+        self.worker: str = words.get("worker", "")  # its name, where memory is compared
         self.mix: str = words.get("mix", "")  # "delayed", "prioritized", "retries": every tenth or other job
         self.shared: bool = words.get("shared", False)  # other processes work on the same queue
         self.kind: str = words.get("kind", "")  # list or stream, where a rival has both
@@ -87,7 +88,7 @@ class Meter:
         if self._stretch is None:
             self._stretch = Stretch()
         self.count += 1
-        if self.count >= self._goal or self._task.shared:
+        if self.count == self._goal or self._task.shared:
             self._figures = self._stretch.figures(self.count)
             if self.count >= self._goal:
                 self._done.set()
@@ -113,8 +114,13 @@ class Meter:
         await asyncio.to_thread(self.wait)
 
     def figures(self) -> dict[str, Any]:
-        assert self._figures is not None
+        if self._figures is None:
+            return {"jobs": 0, "seconds": 0.0, "cpu": 0.0, "began": time.time(), "ended": 0.0} | memory()
         return self._figures | memory()
+
+    def rate(self) -> float:
+        figures = self.figures()
+        return float(figures["jobs"] / figures["seconds"])
 
 
 class Latency:

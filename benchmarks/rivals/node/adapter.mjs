@@ -17,7 +17,7 @@ function optionsOf(task, i) {
   const options = { ...task.options };
   if (task.mix === 'delayed' && i % 2) options.delay = 1 + (i % 10);
   if (task.mix === 'prioritized' && i % 2) options.priority = 1 + (i % 5);
-  if (task.mix === 'retries') options.attempts = 2;
+  if (task.mix === 'retries') Object.assign(options, { attempts: 2, backoff: { type: 'fixed', delay: 1 } });
   return options;
 }
 
@@ -28,7 +28,7 @@ async function withQueue(task, work) {
 }
 
 function makeWorker(task, handler) {
-  const name = task.options?.attempts ? { name: 'worker-0123456789abcdef' } : {};
+  const name = task.worker ? { name: task.worker } : {};
   return new Worker(task.queue, handler, {
     connection: connectionOf(task.url),
     concurrency: task.concurrency ?? 1,

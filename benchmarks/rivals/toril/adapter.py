@@ -49,7 +49,7 @@ def _mixed(task: Task, number: int) -> dict[str, Any]:
         case "prioritized":
             return {"priority": 1 + number % 5} if number % 2 else {}
         case "retries":
-            return {"attempts": 2, "backoff": Backoff.fixed(0)}
+            return {"attempts": 2, "backoff": Backoff.fixed(0.001)}
         case _:
             return {}
 
@@ -71,10 +71,27 @@ async def process(task: Task) -> dict[str, Any]:
         meter.tick()
 
     handler = fail_some if task.mix == "retries" else handle
-    worker = WORKERS[task.kind](task.queue, handler, redis=task.url, concurrency=task.concurrency)
+    named = {"worker_id": task.worker} if task.worker else {}
+    worker = WORKERS[task.kind](task.queue, handler, redis=task.url, concurrency=task.concurrency, **named)
     async with worker:
         await meter.finished()
     return meter.figures()
+
+
+async def rounds(task: Task) -> dict[str, Any]:
+    """The first jobs of one deep queue, or of many shallow ones, each round by a worker of its own."""
+    rates: list[float] = []
+    for number in range(task.options["rounds"]):
+        meter = Meter(task)
+
+        async def handle(_: Any, meter: Meter = meter) -> None:
+            meter.tick()
+
+        name = task.queue if task.options["one_queue"] else f"{task.queue}-{number}"
+        async with Worker(name, handle, redis=task.url, concurrency=task.concurrency):
+            await meter.finished()
+        rates.append(meter.rate())
+    return {"rates": rates}
 
 
 async def latency(task: Task) -> dict[str, Any]:
@@ -92,4 +109,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    answer(bulk=bulk, single=single, process=process, rounds=rounds, latency=latency)

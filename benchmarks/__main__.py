@@ -1,0 +1,111 @@
+"""`python -m benchmarks`: measures toril beside its rivals, shows the ratios, and checks the promises if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import plots, report, targets
+from benchmarks.arena import Arena
+from benchmarks.contenders import CONTENDERS, UnknownContender, named
+from benchmarks.runner import Runner
+from benchmarks.works import Work, full_plan, quick_plan
+from tests.servers import Server
+
+QUICK_ROUNDS, FULL_ROUNDS = 3, 3
+WIDE = 150  # characters of a table, where the output is no terminal
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    if options.draw:
+        content = json.loads(options.draw.read_text(encoding="utf-8"))
+        return _draw(console, report.read_results(content), options.plots or Path("docs/performance"))
+    plan = _chosen(full_plan() if options.full else quick_plan(), options.only)
+    # Memory of the last run must be free when the next one is measured.
+    with Server.valkey(lazyfree_lazy_user_flush="no") as server:
+        arena = Arena(server)
+        try:
+            return _measure(console, arena, plan, options)
+        finally:
+            arena.close()
+
+
+def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argparse.Namespace) -> int:
+    runner = Runner(arena, repeat=options.repeat, rivals=options.rivals)
+    for work in plan:
+        figures = runner.run(work)
+        if figures:
+            report.show_work(console, work.title, figures, work.contenders[0])
+    results = runner.record.results()
+    verdicts = targets.judge(results)
+    report.show_verdicts(console, verdicts)
+    where = report.environment(arena.server_version())
+    console.print("[dim]" + " · ".join(str(value) for value in where.values()) + "[/dim]")
+    if options.json:
+        failures = runner.record.failures
+        report.write_json(
+            options.json, report.as_json(where, runner.record.runs, results, failures, verdicts)
+        )
+    if options.plots:
+        _draw(console, results, options.plots)
+    return _judged(console, verdicts) if options.check else 0
+
+
+def _judged(console: Console, verdicts: Sequence[targets.Verdict]) -> int:
+    short = targets.missed(verdicts)
+    for line in short:
+        console.print(f"[red]fell short[/red]: {line}")
+    return 1 if short else 0
+
+
+def _draw(console: Console, results: targets.Results, folder: Path) -> int:
+    written = plots.draw(results, folder)
+    console.print(f"{len(written)} plots in {folder}")
+    return 0
+
+
+def _chosen(plan: Sequence[Work], only: Sequence[str]) -> list[Work]:
+    chosen = [work for work in plan if not only or any(work.name.startswith(name) for name in only)]
+    if not chosen:
+        raise SystemExit(f"no such work: choose among {', '.join(work.name for work in plan)}")
+    return chosen
+
+
+def _rivals(words: str) -> list[str]:
+    try:
+        return [one.name for one in named([word.strip() for word in words.split(",") if word.strip()])]
+    except UnknownContender as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--full", action="store_true", help="everything, at length (default: under five minutes)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="WORK", help="works that begin so; repeatable"
+    )
+    parser.add_argument(
+        "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="rounds of each work")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) there")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw plots from figures written before")
+    parser.add_argument("--assert", dest="check", action="store_true", help="fail when a promise is not kept")
+    options = parser.parse_args(arguments)
+    if options.repeat is None:
+        options.repeat = FULL_ROUNDS if options.full else QUICK_ROUNDS
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

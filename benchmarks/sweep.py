@@ -1,0 +1,123 @@
+"""How long a stalled sweep holds the server, call by call: `python -m benchmarks.sweep [jobs ...] [--upstream]`.
+
+Guarantee: the times are the server's own (what `INFO commandstats` adds for a call), so the client's machine and its
+load do not count. Other clients wait for a call at most as long as it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import redis
+
+from tests.servers import Server
+from toril.commands import locks, work
+from toril.commands._command import Command
+from toril.commands.add import JobToAdd, add_jobs
+from toril.commands.work import Pickup
+from toril.contract.keys import QueueKeys
+from toril.queues.bullmq import SUSPECTS_PER_STEP
+from toril.store import BlockingStore, ConnectionPolicy
+
+T = TypeVar("T")
+
+NOW = 1_700_000_000_000
+INTERVAL_MS = 1
+ADDED_AT_ONCE = 1_000
+TAKEN_AT_ONCE = 1_000
+PATIENCE = 120.0  # Seconds: upstream's sweep of 50,000 jobs takes some.
+
+
+class Bench:
+    """A server of its own and a queue whose jobs have lost their worker."""
+
+    def __init__(self, store: BlockingStore, client: redis.Redis) -> None:
+        self.keys = QueueKeys("sweep", hash_tag=False)
+        self._store = store
+        self._client = client
+
+    def run(self, command: Command[T]) -> T:
+        return self._store.run(command)
+
+    def timed(self, command: Command[T]) -> tuple[T, float]:
+        """The value and the milliseconds that the server spent."""
+        before = self._spent()
+        value = self.run(command)
+        return value, (self._spent() - before) / 1000
+
+    def _spent(self) -> int:
+        stats: Any = self._client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in ("eval", "evalsha"))
+
+    def lose(self, jobs: int) -> None:
+        """Adds jobs, takes them all, lets one sweep suspect them and their locks run out."""
+        self._client.flushall()
+        for first in range(0, jobs, ADDED_AT_ONCE):
+            batch = [_job(number) for number in range(first, min(first + ADDED_AT_ONCE, jobs))]
+            self.run(add_jobs(self.keys, batch))
+        pickup = Pickup(token="dead", lock_ms=3_600_000)
+        while self.run(work.settle(self.keys, [], take=TAKEN_AT_ONCE, pickup=pickup, now_ms=NOW)).jobs:
+            continue
+        self.run(locks.sweep_begin(self.keys, now_ms=NOW, interval_ms=INTERVAL_MS))
+        self.run(locks.sweep_step(self.keys, max_stalled=1, suspects=1))
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.delete(self.keys.stalled_check)
+            for number in range(jobs):
+                pipeline.delete(self.keys.lock(f"j{number}"))
+            pipeline.execute()
+
+
+def _job(number: int) -> JobToAdd:
+    return JobToAdd(name="job", data=b'{"n":1}', options={"attempts": 3}, timestamp=NOW, id=f"j{number}")
+
+
+def sweep_in_steps(bench: Bench, jobs: int) -> str:
+    left, begin = bench.timed(locks.sweep_begin(bench.keys, now_ms=NOW, interval_ms=INTERVAL_MS))
+    steps: list[float] = []
+    moved = 0
+    while left > 0:
+        step = locks.sweep_step(bench.keys, max_stalled=1, suspects=SUSPECTS_PER_STEP)
+        (ids, left), spent = bench.timed(step)
+        moved += len(ids)
+        steps.append(spent)
+    return (
+        f"toril     {moved:>6,} of {jobs:,} moved: opening {begin:.1f} ms, {len(steps)} steps of {SUSPECTS_PER_STEP}: "
+        f"median {statistics.median(steps):.1f} ms, longest {max(steps):.1f} ms, in all {sum(steps) + begin:.0f} ms"
+    )
+
+
+def sweep_at_once(bench: Bench, jobs: int) -> str:
+    command = locks.sweep_at_once(bench.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL_MS)
+    ids, spent = bench.timed(command)
+    return f"upstream  {len(ids):>6,} of {jobs:,} moved: one call of {spent:.0f} ms"
+
+
+def measure(sizes: Sequence[int], ways: Sequence[Callable[[Bench, int], str]]) -> None:
+    policy = ConnectionPolicy(command_timeout=PATIENCE)
+    with (
+        Server.valkey() as server,
+        server.client() as client,
+        BlockingStore(server.url, policy=policy) as store,
+    ):
+        bench = Bench(store, client)
+        for jobs in sizes:
+            for way in ways:
+                bench.lose(jobs)
+                print(way(bench, jobs), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How long a stalled sweep holds the server, call by call.")
+    parser.add_argument("jobs", type=int, nargs="*", default=[10_000, 50_000], help="sizes to measure")
+    parser.add_argument(
+        "--upstream", action="store_true", help="BullMQ's own sweep too (12 s for 50,000 jobs)"
+    )
+    chosen = parser.parse_args()
+    measure(chosen.jobs, [sweep_in_steps, sweep_at_once] if chosen.upstream else [sweep_in_steps])
+
+
+if __name__ == "__main__":
+    main()
