@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -45,8 +44,7 @@ def test_tables_agree_with_the_count_kept_by_the_workers(make_pipeline, factory)
         "select queue, job_id, count(*) as n from silver.attempts group by all"
     ).to_pylist()
     for queue in (emails, reports):
-        found = Counter({row["job_id"]: row["n"] for row in attempts if row["queue"] == queue.queue})
-        assert found == queue.attempts + Counter(job for job in queue.attempts if False) | found
+        assert {row["job_id"]: row["n"] for row in attempts if row["queue"] == queue.queue} == queue.attempts
     states = counts(pipeline, "select state as k, count(*) as n from silver.jobs group by 1")
     assert states == {
         "completed": truth["completed"],

@@ -154,6 +154,22 @@ def test_lives_that_begin_in_the_middle_are_told_apart(spark):
     ]
 
 
+def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark):
+    turns = [
+        ("waiting", None),
+        ("completed", "active"),
+        ("waiting", "failed"),
+        ("active", "waiting"),
+        ("failed", "active"),
+    ]
+    events = [
+        {"job_id": "j", "event": turn, "prev": prev, "ms": 1000 * n, "seq": 0}
+        for n, (turn, prev) in enumerate(turns, 1)
+    ]
+    rows = as_tuples(attempts(lives(events_frame(spark, events), no_jobs(spark))))
+    assert rows == [("j", 1, "completed", None, None, 2000), ("j", 2, "failed", 3000, 4000, 5000)]
+
+
 def test_gap_rows_become_gaps(spark):
     row = {
         "job_id": None,

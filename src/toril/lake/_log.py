@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,8 +31,6 @@ class DataFile:
     size: int
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
-    lowest: Mapping[str, Any] = field(default_factory=dict)  # column → smallest value, for file skipping
-    highest: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TableLog:
@@ -148,26 +145,15 @@ class TableLog:
 
 
 def _add_action(file: DataFile, now: int) -> AddAction:
-    stats = {
-        "numRecords": file.rows,
-        "minValues": {key: _stat(value) for key, value in file.lowest.items()},
-        "maxValues": {key: _stat(value) for key, value in file.highest.items()},
-        "nullCount": {},
-    }
     return AddAction(
         path=file.path,
         size=file.size,
         partition_values=dict(file.partition),
         modification_time=now,
         data_change=True,
-        stats=json.dumps(stats),
+        # The count only: deltalake takes extremes of some columns for a proof that the others are empty.
+        stats=json.dumps({"numRecords": file.rows}),
     )
-
-
-def _stat(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def _data_file(action: Mapping[str, Any]) -> DataFile:
@@ -177,8 +163,6 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
         size=action["size_bytes"],
         rows=action["num_records"] or 0,
         partition={key: None if value is None else str(value) for key, value in partition.items()},
-        lowest={k: v for k, v in (action.get("min") or {}).items() if v is not None},
-        highest={k: v for k, v in (action.get("max") or {}).items() if v is not None},
     )
 
 
@@ -189,6 +173,4 @@ def _file_of_action(add: Mapping[str, Any]) -> DataFile:
         size=add["size"],
         rows=stats.get("numRecords", 0),
         partition=add.get("partitionValues") or {},
-        lowest=stats.get("minValues") or {},
-        highest=stats.get("maxValues") or {},
     )

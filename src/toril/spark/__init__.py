@@ -22,4 +22,15 @@ def register(spark: SparkSession) -> None:
     """Makes `format("toril")` known to a session; for where Spark's own discovery does not look."""
     from toril.spark.datasource import TorilDataSource
 
-    spark.dataSource.register(TorilDataSource)
+    register_once(spark, TorilDataSource)
+
+
+def register_once(spark: SparkSession, source: type) -> None:
+    """Registers a data source unless a session on the same context already did."""
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

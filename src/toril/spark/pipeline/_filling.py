@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from toril.contract.keys import QueueKeys
 from toril.spark.sources._columns import whole_number
 from toril.spark.sources._readers import open_store
 
-_FIELDS: Final = ("pb", "ats", "atm", "failedReason", "stacktrace")
+_FIELDS: Final = ("pb", "ats", "atm", "failedReason", "stacktrace", "processedOn")
 _PIPELINE: Final = 1_000
 
 
@@ -60,18 +61,24 @@ class HashFiller:
 
 
 def _filled(part: pa.RecordBatch, hashes: Sequence[Any]) -> pa.RecordBatch:
-    attempts = part.column("attempt").to_pylist()
-    outcomes = part.column("outcome").to_pylist()
-    workers: list[str | None] = []
-    errors = part.column("error").to_pylist()
-    for row, fields in enumerate(hashes):
+    rows = part.to_pylist()
+    for row, fields in zip(rows, hashes, strict=True):
         known = dict(zip(_FIELDS, fields, strict=True)) if isinstance(fields, list) else {}
-        workers.append(_worker(known, attempts[row]))
-        if errors[row] is None and outcomes[row] in ("retried", "failed"):
-            errors[row] = _error(known, attempts[row])
-    columns = {name: part.column(name) for name in part.schema.names}
-    columns["worker"], columns["error"] = pa.array(workers, pa.string()), pa.array(errors, pa.string())
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=part.schema)
+        row["worker"] = _worker(known, row["attempt"])
+        if row["error"] is None and row["outcome"] in ("retried", "failed"):
+            row["error"] = _error(known, row["attempt"])
+        if row["active_at"] is None:
+            _fill_beginning(row, known)
+    return pa.RecordBatch.from_pylist(rows, schema=part.schema)
+
+
+def _fill_beginning(row: dict[str, Any], known: Mapping[str, bytes | None]) -> None:
+    """The pickup was lost in a gap; the hash still has the time of the last one."""
+    began = whole_number(known.get("processedOn"))
+    if began is None or whole_number(known.get("ats")) != row["attempt"]:
+        return
+    row["active_at"] = datetime.fromtimestamp(began / 1000, UTC)
+    row["run_ms"] = max(0, int(row["ended_at"].timestamp() * 1000) - began)
 
 
 def _worker(known: Mapping[str, bytes | None], attempt: int) -> str | None:

@@ -125,9 +125,7 @@ class GoldRefiner:
         first, last = start.date().isoformat(), end.date().isoformat()
         files = self.lake.ensure(_ATTEMPTS).files()
         near = [file for file in files if first <= (file.partition.get("day") or first) <= last]
-        rows = frame_of(
-            self.spark, self.lake, _ATTEMPTS, [file for file in near if _may_hold(file, start, end)]
-        )
+        rows = frame_of(self.spark, self.lake, _ATTEMPTS, near)
         return rows.where((F.col("ended_at") >= F.lit(start)) & (F.col("ended_at") < F.lit(end)))
 
     def _refresh_workers(self) -> bool:
@@ -156,8 +154,3 @@ class GoldRefiner:
 
 def _touched_only(rows: DataFrame, span: Column, marks: DataFrame, how: str) -> DataFrame:
     return rows.withColumn("span", F.unix_seconds(span)).join(marks, ["queue", "span"], how).drop("span")
-
-
-def _may_hold(file: DataFile, start: datetime, end: datetime) -> bool:
-    low, high = file.lowest.get("ended_at"), file.highest.get("ended_at")
-    return low is None or high is None or (low < end and high >= start)

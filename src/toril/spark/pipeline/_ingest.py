@@ -105,21 +105,7 @@ def _from_list(raw: list[Any]) -> Stretch:
 
 
 def _file_as_dict(file: DataFile) -> dict[str, Any]:
-    def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value if isinstance(value, str) else _iso(value) for key, value in values.items()}
-
-    return {
-        "path": file.path,
-        "size": file.size,
-        "rows": file.rows,
-        "partition": dict(file.partition),
-        "lowest": plain(file.lowest),
-        "highest": plain(file.highest),
-    }
-
-
-def _iso(value: Any) -> str:
-    return str(value.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+    return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition)}
 
 
 def with_day(table: pa.Table) -> pa.Table:

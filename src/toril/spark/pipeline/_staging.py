@@ -20,8 +20,6 @@ from toril.lake._log import DataFile
 from toril.lake._storage import file_system, for_spark
 
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-# Columns whose extremes let readers skip whole files: times, and names that queries filter by.
-_SKIPPED_BY: Final = ("ts", "ended_at", "updated_at", "minute", "hour", "at", "queue")
 
 
 def stage(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
@@ -46,35 +44,13 @@ def _described(lake: Lake, name: str, folder: str) -> list[DataFile]:
 def _describe(system: Any, root: str, info: Any) -> DataFile:
     path = info.path.removeprefix(root).lstrip("/")
     with system.open_input_file(info.path) as source:
-        footer = pq.ParquetFile(source).metadata
-    lowest, highest = extremes(footer)
-    return DataFile(
-        path=path,
-        size=info.size,
-        rows=footer.num_rows,
-        partition=_partition(path),
-        lowest=lowest,
-        highest=highest,
-    )
+        rows = pq.ParquetFile(source).metadata.num_rows
+    return DataFile(path=path, size=info.size, rows=rows, partition=_partition(path))
 
 
 def _partition(path: str) -> dict[str, str | None]:
     pairs = (folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder)
     return {name: None if value == _NULL_FOLDER else unquote(value) for name, _, value in pairs}
-
-
-def extremes(footer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Smallest and largest values of the columns that readers skip by."""
-    lowest: dict[str, Any] = {}
-    highest: dict[str, Any] = {}
-    for group in range(footer.num_row_groups):
-        for index in range(footer.num_columns):
-            column = footer.row_group(group).column(index)
-            name, stats = column.path_in_schema, column.statistics
-            if name in _SKIPPED_BY and stats is not None and stats.has_min_max:
-                lowest[name] = min(stats.min, lowest.get(name, stats.min))
-                highest[name] = max(stats.max, highest.get(name, stats.max))
-    return lowest, highest
 
 
 def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, str | None]) -> DataFile:
@@ -88,19 +64,8 @@ def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, s
     with system.open_output_stream(f"{root}/{path}") as sink:
         # Ids are all different: a dictionary of them would only cost time.
         pq.write_table(table.select(columns), sink, compression="zstd", use_dictionary=_repeating(columns))
-    info = system.get_file_info(f"{root}/{path}")
-    return _with_partition(_describe(system, root, info), partition)
-
-
-def _with_partition(file: DataFile, partition: Mapping[str, str | None]) -> DataFile:
-    return DataFile(
-        path=file.path,
-        size=file.size,
-        rows=file.rows,
-        partition=dict(partition),
-        lowest=file.lowest,
-        highest=file.highest,
-    )
+    size = system.get_file_info(f"{root}/{path}").size
+    return DataFile(path=path, size=size, rows=table.num_rows, partition=dict(partition))
 
 
 def _repeating(columns: Sequence[str]) -> list[str]:

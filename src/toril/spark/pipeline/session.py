@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from toril.contract.errors import TorilError
 
@@ -65,14 +66,28 @@ def build_session(master: str = "local[2]", memory: str = "1g", **settings: str)
     return session
 
 
+_sessions: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
+
+
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session beside the caller's with the settings that our tables need, and our sources registered."""
-    from toril.spark import register
+    """A session beside the caller's with the settings that our tables need, and our sources registered.
+
+    There is one for each of the caller's sessions: Spark refuses a source by a name that another session, which
+    happens to be active, has registered.
+    """
+    if spark in _sessions.values():
+        return spark
+    if spark not in _sessions:
+        _sessions[spark] = _prepared(spark.newSession())
+    return _sessions[spark]
+
+
+def _prepared(session: SparkSession) -> SparkSession:
+    from toril.spark import register, register_once
     from toril.spark.pipeline._ingest import IngestSource
 
-    session: SparkSession = spark.newSession()
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     register(session)
-    session.dataSource.register(IngestSource)
+    register_once(session, IngestSource)
     return session

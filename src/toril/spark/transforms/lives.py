@@ -1,7 +1,8 @@
 """From events to lives: what each job went through, in one pass over one sort.
 
 Guarantee: every pickup whose end is among the events becomes exactly one attempt, however the events are cut into
-batches, as long as the state that one batch leaves behind is given to the next.
+batches, as long as the state that one batch leaves behind is given to the next. When its beginning was lost in a gap,
+the attempt has no `active_at`.
 
 A life is the events of one job in the order of the stream, after the state in which the last batch left it. A
 pickup (`active`) ends with the next event of its job; a stalled job says `waiting` and then `stalled`, in one step of
@@ -35,6 +36,7 @@ def _steps(events: DataFrame) -> DataFrame:
         "ts",
         "seq",
         "event",
+        "prev",
         F.col("name").alias("step_name"),
         F.col("failed_reason"),
         F.lit(None).cast(LongType()).alias("was_attempt"),
@@ -52,6 +54,7 @@ def _carried(open_jobs: DataFrame) -> DataFrame:
         F.col("updated_at").alias("ts"),
         F.col("updated_seq").alias("seq"),
         F.lit(STATE).alias("event"),
+        F.lit(None).cast(StringType()).alias("prev"),
         F.col("name").alias("step_name"),
         F.col("error").alias("failed_reason"),
         F.col("attempt").alias("was_attempt"),
@@ -66,31 +69,43 @@ def _carried(open_jobs: DataFrame) -> DataFrame:
 def _along(steps: DataFrame) -> DataFrame:
     in_order = Window.partitionBy(*_JOB).orderBy("ts", "seq")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    event = F.col("event")
-    pickups = F.sum(F.when(event == "active", 1).when(event == STATE, F.col("was_attempt")).otherwise(0))
-    stalls = F.sum(F.when(event == "stalled", 1).when(event == STATE, F.col("was_stalls")).otherwise(0))
-    known = steps.select(
+    event, at = F.col("event"), F.col("ts")
+    neighbours = steps.select(
         "*",
-        pickups.over(so_far).alias("pickups"),
-        stalls.over(so_far).alias("stalls"),
-        _latest("step_name", so_far).alias("name"),
-        _latest(F.when(event == "added", F.col("ts")).otherwise(F.col("was_added_at")), so_far).alias(
-            "added_at"
-        ),
-        _latest(
-            F.when(event.isin("waiting", "added"), F.col("ts")).otherwise(F.col("was_ready_at")), so_far
-        ).alias("ready_at"),
-        _latest(F.when(event == "active", F.col("ts")).otherwise(F.col("was_active_at")), so_far).alias(
-            "active_at"
-        ),
-        F.lag("event").over(in_order).alias("before"),
+        *(F.lag(column).over(in_order).alias(f"before_{column}") for column in ("event", "was_state")),
         *(
-            F.lead(column, 1).over(in_order).alias(f"next_{column}")
+            F.lead(column).over(in_order).alias(f"next_{column}")
             for column in ("event", "ts", "failed_reason")
         ),
         F.lead("event", 2).over(in_order).alias("after_next"),
+    ).withColumn("late_end", _is_late_end())
+    known = neighbours.select(
+        "*",
+        F.sum(_counted("was_attempt", (event == "active") | F.col("late_end"))).over(so_far).alias("pickups"),
+        F.sum(_counted("was_stalls", event == "stalled")).over(so_far).alias("stalls"),
+        _latest("step_name", so_far).alias("name"),
+        _latest(F.when(event == "added", at).otherwise(F.col("was_added_at")), so_far).alias("added_at"),
+        _latest(F.when(event.isin("waiting", "added"), at).otherwise(F.col("was_ready_at")), so_far).alias(
+            "ready_at"
+        ),
+        _latest(F.when(event == "active", at).otherwise(F.col("was_active_at")), so_far).alias("active_at"),
     )
     return known.select("*", _numbered(so_far).alias("attempt"))
+
+
+def _counted(carried: str, counts: Column) -> Column:
+    return F.when(F.col("event") == STATE, F.col(carried)).when(counts, 1).otherwise(0)
+
+
+def _is_running(event: str, was_state: str) -> Column:
+    active = (F.col(event) == "active") | ((F.col(event) == STATE) & (F.col(was_state) == "active"))
+    return F.coalesce(active, F.lit(False))
+
+
+def _is_late_end() -> Column:
+    """An event that ends a pickup which nobody saw, because its event was lost in a gap."""
+    ends = F.col("event").isin(*_ENDS) & (F.col("prev") == "active")
+    return F.coalesce(ends, F.lit(False)) & ~_is_running("before_event", "before_was_state")
 
 
 def _latest(value: str | Column, frame: WindowSpec) -> Column:
@@ -105,33 +120,41 @@ def _numbered(so_far: WindowSpec) -> Column:
 
 def attempts(of: DataFrame) -> DataFrame:
     """The attempts that ended within these lives, as rows of silver/attempts."""
-    running = (F.col("event") == "active") | ((F.col("event") == STATE) & (F.col("was_state") == "active"))
-    ended = of.where(running & F.col("next_event").isin(*_ENDS))
-    ended_at = F.col("next_ts")
+    late = F.col("late_end")
+    seen = _is_running("event", "was_state") & F.col("next_event").isin(*_ENDS)
+    ended = of.where(seen | late).select(
+        "*",
+        F.when(late, F.col("event")).otherwise(F.col("next_event")).alias("end"),
+        F.when(late, F.col("next_event")).otherwise(F.col("after_next")).alias("then"),
+        F.when(late, F.col("ts")).otherwise(F.col("next_ts")).alias("ended_at"),
+        F.when(late, F.col("failed_reason")).otherwise(F.col("next_failed_reason")).alias("reason"),
+        F.when(~late, F.col("ready_at")).alias("was_ready"),
+        F.when(~late, F.col("active_at")).alias("was_active"),
+    )
     return ended.select(
         *_JOB,
         "name",
         "attempt",
         "added_at",
-        "ready_at",
-        "active_at",
-        ended_at.alias("ended_at"),
+        F.col("was_ready").alias("ready_at"),
+        F.col("was_active").alias("active_at"),
+        "ended_at",
         _outcome().alias("outcome"),
-        _ms_between(F.col("ready_at"), F.col("active_at")).alias("wait_ms"),
-        _ms_between(F.col("active_at"), ended_at).alias("run_ms"),
-        F.when(F.col("next_event") == "failed", F.col("next_failed_reason")).alias("error"),
+        _ms_between(F.col("was_ready"), F.col("was_active")).alias("wait_ms"),
+        _ms_between(F.col("was_active"), F.col("ended_at")).alias("run_ms"),
+        F.when(F.col("end") == "failed", F.col("reason")).alias("error"),
         F.lit(None).cast(StringType()).alias("worker"),
         F.lit("events").alias("source"),
-        F.to_date(ended_at).alias("day"),
+        F.to_date("ended_at").alias("day"),
     )
 
 
 def _outcome() -> Column:
-    following, then = F.col("next_event"), F.col("after_next")
+    end, then = F.col("end"), F.col("then")
     return (
-        F.when(following.isin("completed", "failed"), following)
-        .when((following == "stalled") | ((following == "waiting") & (then == "stalled")), F.lit("stalled"))
-        .when(following == "waiting-children", F.lit("suspended"))
+        F.when(end.isin("completed", "failed"), end)
+        .when((end == "stalled") | ((end == "waiting") & (then == "stalled")), F.lit("stalled"))
+        .when(end == "waiting-children", F.lit("suspended"))
         .otherwise(F.lit("retried"))
     )
 
@@ -175,5 +198,5 @@ def _state() -> Column:
 
 def orphans(of: DataFrame) -> DataFrame:
     """Jobs whose lives begin in the middle: finished before and touched again, or their first events were lost."""
-    first = of.where(F.col("before").isNull() & ~F.col("event").isin("added", STATE))
+    first = of.where(F.col("before_event").isNull() & ~F.col("event").isin("added", STATE))
     return first.select(*_JOB).distinct()
