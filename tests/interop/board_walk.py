@@ -43,22 +43,32 @@ async def handle(job: Job[Any]) -> Any:
 
 async def walk_the_board(ground: Ground) -> Result:
     """All routes of a bull-board on one queue, reading first, then acting."""
-    worker = Worker(
-        QUEUE, handle, redis=ground.server.url, prefix=ground.prefix, concurrency=6, worker_id="till-7",
-        shutdown_timeout=0,
-    )  # fmt: skip
-    queue: Queue[Any] = ground.queue(QUEUE)
-    async with queue, worker:
-        await _populate(ground, queue, worker)
-        async with _board(ground) as board:
-            walk = Walk(board, queue)
-            await walk.all()
+    async with populated(ground) as queue, board_on(ground) as board:
+        walk = Walk(board, queue)
+        await walk.all()
     missed = [f"{method} {route} was never asked" for method, route in sorted(board.routes - board.asked)]
     return Result(
         scenario="bull-board's routes on toril's queue",
         jobs=len(board.asked),
         differences=walk.problems + missed,
     )
+
+
+@asynccontextmanager
+async def populated(ground: Ground) -> AsyncIterator[Queue[Any]]:
+    """A queue with jobs in every state and a worker that holds one of them."""
+    worker = Worker(
+        QUEUE,
+        handle,
+        redis=ground.server.url,
+        prefix=ground.prefix,
+        concurrency=6,
+        worker_id="till-7",
+        shutdown_timeout=0,
+    )
+    async with ground.queue(QUEUE) as queue, worker:
+        await _populate(ground, queue, worker)
+        yield queue
 
 
 async def _populate(ground: Ground, queue: Queue[Any], worker: Worker) -> None:
@@ -90,7 +100,7 @@ async def _add_flow(ground: Ground) -> None:
 
 
 @asynccontextmanager
-async def _board(ground: Ground) -> AsyncIterator[Board]:
+async def board_on(ground: Ground) -> AsyncIterator[Board]:
     board = await asyncio.to_thread(Board, ground.server.url, ground.prefix, [QUEUE])
     try:
         yield board
