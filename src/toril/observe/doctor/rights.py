@@ -7,7 +7,7 @@ form that changes nothing. The rules printed are enough to run queues and worker
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from toril.commands._command import Command, Word, plain
@@ -26,21 +26,35 @@ OF_DRIVERS: Final = frozenset(
     zrangebyscore zrem zremrangebyscore zrevrange zscore
     """.split()
 )
-_SAID = re.compile(r"""(?:redis\.p?call|rcall)\s*[(,]\s*["']([A-Za-z]+)["'](?:\s*,\s*["']([A-Za-z]+)["'])?""")
-_WITH_SUBCOMMAND: Final = frozenset({"xinfo", "xgroup", "object", "script", "client", "config", "cluster"})
+# Scripts call by several names (`redis.call`, `rcall`, `call`), but they all write commands in capitals.
+_SAID = re.compile(r"""["']([A-Z]{3,20})["'](?:\s*,\s*["']([A-Z]+)["'])?""")
+_WORDS_OF_COMMANDS: Final = frozenset(
+    """
+    CONSUMERS COUNT CREATE DELCONSUMER GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM NOGROUP PUSH
+    RIGHT STREAM STREAMS WITHSCORES
+    """.split()
+)
+_WITH_SUBCOMMAND: Final = frozenset({"XINFO", "XGROUP"})
 
 
 def needed_commands() -> list[str]:
     """Every command that toril may send, by itself or from a script; sub-commands as the ACL writes them."""
     texts = [official(file.rpartition("-")[0]).text for file in check_all()]
     texts += [own(name).text for name in own_names()]
-    said = {_acl_name(match) for text in texts for match in _SAID.finditer(text)}
+    said = {name for text in texts for name in _commands_in(text)}
     return sorted(said | OF_DRIVERS)
 
 
-def _acl_name(match: re.Match[str]) -> str:
-    command, following = match[1].lower(), (match[2] or "").lower()
-    return f"{command}|{following}" if command in _WITH_SUBCOMMAND and following else command
+def _commands_in(text: str) -> Iterator[str]:
+    for match in _SAID.finditer(text):
+        command, following = match.groups()
+        if command in _WITH_SUBCOMMAND:
+            if following:
+                yield f"{command}|{following}".lower()
+        elif command not in _WORDS_OF_COMMANDS:
+            yield command.lower()
+        if following and following not in _WORDS_OF_COMMANDS and command not in _WITH_SUBCOMMAND:
+            yield following.lower()
 
 
 def acl_rules(user: str, *, prefixes: Iterable[str] = ("bull", "msaas"), password: str | None = None) -> str:
@@ -78,7 +92,7 @@ def _probes(key: str) -> list[tuple[str, Command[object]]]:
         ("HDEL", key, ""),
         ("DEL", key),
         ("HGETALL", key),
-        ("LPUSHX", key, ""),
+        ("LREM", key, 0, ""),
         ("LRANGE", key, 0, 0),
         ("RPOPLPUSH", key, key),
         ("ZREM", key, ""),

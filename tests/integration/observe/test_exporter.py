@@ -1,0 +1,251 @@
+"""The exporter: what it says is what the queues hold, at the cost of one pipelined read."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.servers import Server, ValkeyCluster, free_port
+from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.observe.directory import find_queues
+from toril.observe.exporter import Exporter
+from toril.observe.http import Answer, Exposition
+from toril.store import AsyncStore
+
+NAMES = {
+    "bullmq_job_count",
+    "bullmq_queue_length",
+    "bullmq_queue_paused",
+    "bullmq_oldest_waiting_seconds",
+    "bullmq_dlq_depth",
+    "bullmq_dlq_oldest_seconds",
+    "bullmq_stream_lag",
+    "bullmq_stream_pending",
+    "bullmq_active_workers",
+    "bullmq_redis_connection_status",
+    "bullmq_exporter_up",
+}
+
+
+def parsed(text: bytes) -> dict[tuple[str, ...], float]:
+    """(name, label values…) → value, read by the official parser."""
+    return {
+        (sample.name, *(sample.labels[label] for label in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def test_every_queue_of_every_kind_is_counted_to_the_unit(server_url: str, prefix: str) -> None:
+    async with (
+        Queue("emails", redis=server_url, prefix=prefix) as queue,
+        ListQueue("gen", redis=server_url, prefix=prefix) as listed,
+        StreamQueue("jobs.b", redis=server_url, prefix=prefix) as stream,
+        Exporter(server_url, prefix=prefix) as exporter,
+    ):
+        await queue.add_bulk([("send", {})] * 7)
+        await queue.add("send", {}, priority=1)
+        await queue.add("send", {}, delay=60)
+        await listed.add_bulk([("work", {})] * 3)
+        await stream.add_bulk([("work", {})] * 4)
+        values = parsed(await exporter.scrape())
+    assert {name for name, *_ in values} >= NAMES - {"bullmq_active_workers"}
+    assert values["bullmq_job_count", "emails", "waiting"] == 7
+    assert values["bullmq_job_count", "emails", "prioritized"] == 1
+    assert values["bullmq_job_count", "emails", "delayed"] == 1
+    assert values["bullmq_queue_length", "emails", "wait"] == 8
+    assert values["bullmq_job_count", "list:gen", "waiting"] == 3
+    assert values["bullmq_stream_lag", "stream:jobs.b"] == 4
+    assert values["bullmq_exporter_up",] == 1
+
+
+async def test_figures_follow_a_load_to_the_unit(server_url: str, prefix: str) -> None:
+    async def handle(job: Any) -> None:
+        if (getattr(job, "name", None) or job.task_type) == "fail":
+            raise ValueError("no")
+
+    async with (
+        Queue("emails", redis=server_url, prefix=prefix) as queue,
+        StreamQueue("jobs.b", redis=server_url, prefix=prefix) as stream,
+        Exporter(server_url, prefix=prefix) as exporter,
+    ):
+        await queue.add_bulk([("send", {})] * 50 + [("fail", {})] * 5)
+        await stream.add_bulk([("work", {})] * 20 + [("fail", {})] * 2)
+        async with (
+            Worker("emails", handle, redis=server_url, prefix=prefix, concurrency=5) as worker,
+            StreamWorker("jobs.b", handle, redis=server_url, prefix=prefix, concurrency=5) as streaming,
+        ):
+            await worker.run_until_idle()
+            await streaming.run_until_idle()
+            values = parsed(await exporter.scrape())
+            assert values["bullmq_active_workers", "emails", worker.id] == 1
+        counts = await queue.get_job_counts()
+    assert values["bullmq_job_count", "emails", "completed"] == counts.completed == 50
+    assert values["bullmq_dlq_depth", "emails"] == counts.failed == 5
+    assert values["bullmq_dlq_depth", "stream:jobs.b"] == 2
+    assert values["bullmq_dlq_oldest_seconds", "emails"] >= 0
+    assert values["bullmq_envelope_jobs_total", "completed", "stream:jobs.b"] == 20
+    assert values["bullmq_stream_pending", "stream:jobs.b"] == 0
+
+
+async def test_the_oldest_waiting_job_is_as_old_as_it_is(valkey: Server, prefix: str) -> None:
+    async with (
+        Queue("emails", redis=valkey.url, prefix=prefix) as queue,
+        Exporter(valkey.url, prefix=prefix) as exporter,
+    ):
+        job = await queue.add("send", {})
+        await queue.add("send", {})
+        with valkey.client() as client:
+            client.hincrby(queue.keys.job(job.id), "timestamp", -120_000)
+        age = parsed(await exporter.scrape())["bullmq_oldest_waiting_seconds", "emails"]
+        assert 120 <= age < 150
+        await queue.pause()
+        assert parsed(await exporter.scrape())["bullmq_queue_paused", "emails"] == 1
+        assert parsed(await exporter.scrape())["bullmq_oldest_waiting_seconds", "emails"] >= 120
+
+
+async def test_a_scrape_is_one_pipelined_read_without_scan(valkey: Server, prefix: str) -> None:
+    queues = [Queue(f"q{number}", redis=valkey.url, prefix=prefix) for number in range(20)]
+    for queue in queues:
+        async with queue:
+            await queue.add("send", {})
+    async with Exporter(valkey.url, prefix=prefix) as exporter:
+        await exporter.scrape()
+        with valkey.client() as client:
+            before = calls(client)
+            await exporter.scrape()
+            after = calls(client)
+    grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
+    assert grown.pop("info", 1) == 1, "our own look"
+    assert grown["evalsha"] == 20 and grown["time"] == 1
+    assert "scan" not in grown and "keys" not in grown
+
+
+def calls(client: Any) -> dict[str, int]:
+    found = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in found.items()}
+
+
+async def test_named_queues_cost_no_search_at_all(valkey: Server, prefix: str) -> None:
+    async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+        await queue.add("send", {})
+    with valkey.client() as client:
+        before = calls(client).get("scan", 0)
+        async with Exporter(valkey.url, prefix=prefix, queues=["emails"]) as exporter:
+            values = parsed(await exporter.scrape())
+        assert calls(client).get("scan", 0) == before
+    assert values["bullmq_job_count", "emails", "waiting"] == 1
+
+
+async def test_a_server_that_goes_away_is_a_metric_and_comes_back(
+    start_valkey: Callable[..., Server],
+) -> None:
+    server = start_valkey()
+    async with Exporter(server.url) as exporter, exporter.exposition(port=0) as exposition:
+        assert await scraped(exposition) == (200, 1)
+        await asyncio.to_thread(server.stop)
+        assert await scraped(exposition) == (200, 0)
+        server.start()
+        assert await scraped(exposition) == (200, 1)
+
+
+async def scraped(exposition: Exposition) -> tuple[int, float]:
+    def get() -> tuple[int, bytes]:
+        with urllib.request.urlopen(f"{exposition.url}/metrics", timeout=20) as answer:
+            return answer.status, answer.read()
+
+    code, body = await asyncio.to_thread(get)
+    return code, parsed(body)["bullmq_exporter_up",]
+
+
+async def test_queues_of_a_cluster_are_found_on_all_nodes(cluster: ValkeyCluster, prefix: str) -> None:
+    for name in ("alpha", "beta", "gamma", "delta"):
+        async with Queue(name, redis=cluster.url, prefix=prefix) as queue:
+            await queue.add("send", {})
+    async with AsyncStore(cluster.url) as store:
+        found = await find_queues(store, prefix=prefix)
+    assert sorted(one.name for one in found) == ["alpha", "beta", "delta", "gamma"]
+    async with Exporter(cluster.url, prefix=prefix) as exporter:
+        values = parsed(await exporter.scrape())
+    assert values["bullmq_job_count", "beta", "waiting"] == 1
+
+
+async def test_a_list_worker_with_reliable_pickup_shows_what_it_has_in_hand(
+    valkey: Server, prefix: str
+) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: object) -> None:
+        started.set()
+        await release.wait()
+
+    async with (
+        ListQueue("gen", redis=valkey.url, prefix=prefix) as queue,
+        Exporter(valkey.url, prefix=prefix) as exporter,
+    ):
+        await queue.add_bulk([("work", {})] * 2)
+        async with ListWorker("gen", handle, redis=valkey.url, prefix=prefix, reliable=True):
+            await asyncio.wait_for(started.wait(), 10)
+            values = parsed(await exporter.scrape())
+            assert values["bullmq_job_count", "list:gen", "active"] == 1
+            assert values["bullmq_oldest_waiting_seconds", "list:gen"] >= 0
+            release.set()
+
+
+# --- the web server for machines ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK"),
+        (b"GET /ok?a=b HTTP/1.1\r\n\r\n", b"200 OK"),
+        (b"HEAD /ok HTTP/1.1\r\n\r\n", b"200 OK"),
+        (b"POST /ok HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"GET /other HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"nonsense\r\n\r\n", b"400 Bad Request"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", b"500 Internal Server Error"),
+    ],
+)
+async def test_requests_are_answered_by_their_kind(request_text: bytes, status: bytes) -> None:
+    async with Exposition({"/ok": said_ok, "/broken": broken}) as exposition:
+        answer = await asked(exposition.port, request_text)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert answer.endswith(b"\r\n\r\n") if request_text.startswith(b"HEAD") else answer.endswith(b"\n")
+    assert b"secret" not in answer
+
+
+async def said_ok() -> Answer:
+    return Answer(b"ok\n")
+
+
+async def broken() -> Answer:
+    raise ValueError("secret")
+
+
+async def test_a_request_that_never_ends_is_dropped() -> None:
+    async with Exposition({"/ok": said_ok}) as exposition:
+        assert await asked(exposition.port, b"GET /" + b"a" * 100_000) == b""
+
+
+async def asked(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
+    port = free_port()
+    async with Exposition({"/ok": said_ok}, port=port):
+        with pytest.raises(OSError, match="address already in use"):
+            await Exposition({"/ok": said_ok}, port=port).start()
