@@ -1,0 +1,102 @@
+"""toril and Node do a small amount of each work, on a real server, and say what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.arena import Arena, RunFailed, Unsupported
+from benchmarks.contenders import CONTENDERS, UnknownContender, named
+from benchmarks.installation import install
+from benchmarks.runner import Runner
+from benchmarks.works import QUEUE, Work, adding, bulk, latency, processing, sweeping
+
+pytestmark = [pytest.mark.any_key, pytest.mark.timeout(300)]
+JOBS = 200
+
+
+@pytest.fixture
+def arena(valkey) -> Iterator[Arena]:
+    made = Arena(valkey)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["toril", "node-5", "node-6"])
+def test_jobs_are_filled_in_and_worked_off(arena: Arena, name: str):
+    install(CONTENDERS[name])
+    run = arena.process(CONTENDERS[name], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
+    assert run["rate"] > 0
+    assert run["client_us"] > 0
+    assert run["rss_mb"] > 10
+
+
+def test_two_processes_share_the_work(arena: Arena):
+    words = {"queue": QUEUE, "jobs": JOBS, "concurrency": 5}
+    assert arena.process(CONTENDERS["toril"], words, processes=2)["rate"] > 0
+
+
+def test_a_round_measures_everybody_who_is_wanted(arena: Arena):
+    runner = Runner(arena, repeat=2, rivals=["node-5"])
+    for work in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
+        results = runner.run(work)
+        assert list(results) == ["toril", "node-5"]
+        assert all(summary.runs == 2 for one in results.values() for summary in one.values())
+    assert runner.record.failures == []
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_list_and_stream_queues_are_measured_in_the_same_way(arena: Arena, kind: str):
+    run = arena.process(CONTENDERS[f"toril-{kind}"], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
+    assert run["rate"] > 0
+
+
+def test_recovery_moves_every_stalled_job_in_bounded_calls(arena: Arena):
+    run = sweeping(1200).run(arena, CONTENDERS["toril"])
+    assert run["stalled_sum_ms"] > run["stalled_ms"] > 0
+
+
+def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena):
+    def measure(arena: Arena, contender, _words):
+        if contender.name == "node-5":
+            raise RunFailed("it fell over")
+        return {"rate": 1.0}
+
+    runner = Runner(arena, repeat=3)
+    work = dataclasses.replace(processing(1, 10, "node-5"), measure=measure)
+    assert list(runner.run(work)) == ["toril"]
+    assert runner.record.failures == ["process-1, Node bullmq 5.62.0: it fell over"]
+
+
+def test_a_rival_says_what_it_does_not_offer(arena: Arena):
+    with pytest.raises(Unsupported):
+        arena.add(CONTENDERS["toril"], {"task": "juggle", "queue": QUEUE, "jobs": 1})
+
+
+def test_a_rival_that_breaks_is_quoted(arena: Arena):
+    broken = dataclasses.replace(CONTENDERS["toril"], variables={"PYTHONHOME": "/nowhere"})
+    with pytest.raises(RunFailed, match="toril ended with"):
+        arena.add(broken, {"task": "bulk", "queue": QUEUE, "jobs": 1})
+
+
+def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(UnknownContender, match="choose among toril"):
+        named(["sidekiq"])
+    with pytest.raises(SystemExit):
+        main(["--rivals", "sidekiq"])
+    assert "bullmq-py" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="process-100"):
+        main(["--only", "juggling"])
+
+
+def test_slow_contenders_get_fewer_jobs():
+    seen: list[int] = []
+    work = Work(name="x", title="x", measure=lambda _a, _c, words: seen.append(words["jobs"]) or {}, jobs=800)
+    for name in ("toril", "saq"):
+        work.run(None, CONTENDERS[name])
+    assert seen == [800, 100]

@@ -1,0 +1,40 @@
+"""Plots are well-formed pictures of the figures they were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from benchmarks.figures import Summary
+from benchmarks.plots import Bar, bars, draw, lines
+from benchmarks.report import as_json, read_results
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_longest_bar_is_first_and_its_figure_is_written_beside_it():
+    picture = ET.fromstring(
+        bars("race", "jobs/s", [Bar("slow & old", 10, 9, 11, False), Bar("toril", 20, 19, 21, True)])
+    )
+    widths = [float(rect.get("width")) for rect in picture.iter(f"{SVG}rect")]
+    assert widths == sorted(widths, reverse=True)
+    words = [text.text for text in picture.iter(f"{SVG}text")]
+    assert words.index("toril") < words.index("slow & old")
+
+
+def test_lines_go_from_the_smallest_size_to_the_largest():
+    picture = ET.fromstring(lines("growth", "jobs", "jobs/s", {"toril": [(1e3, 5.0), (1e6, 4.9)]}))
+    (line,) = picture.iter(f"{SVG}polyline")
+    first, last = (float(point.split(",")[0]) for point in line.get("points").split())
+    assert first < last
+
+
+def test_only_what_was_measured_is_drawn(tmp_path: Path):
+    results = {"bulk": {name: {"rate": Summary(5.0, 4.0, 6.0, 3)} for name in ("toril", "node-5")}}
+    assert [path.name for path in draw(results, tmp_path)] == ["bulk.svg"]
+
+
+def test_figures_survive_being_written_and_read():
+    results = {"bulk": {"toril": {"rate": Summary(5.0, 4.0, 6.0, 3)}}}
+    content = as_json({}, {"bulk": {"toril": [{"rate": 5.0}]}}, results, [], [])
+    assert read_results(content) == results

@@ -1,0 +1,76 @@
+"""Which promises a run kept."""
+
+from __future__ import annotations
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.figures import Summary
+from benchmarks.targets import TARGETS, Target, judge, missed
+from benchmarks.works import full_plan, quick_plan
+
+FASTER = Target(title="faster", work="race", against=("node-5", "huey"), least=2.0)
+SOONER = Target(title="sooner", work="wait", metric="started_p99", against=("node-5", "huey"), most=1.0)
+SMALL = Target(title="small", work="race", metric="rss_mb", most=60)
+FLAT = Target(title="flat", work="deep", beside="shallow", least=0.85)
+
+
+def figures(**works: dict[str, dict[str, float]]) -> dict:
+    return {
+        work: {
+            name.replace("_", "-"): {
+                metric: Summary(value, value, value, 1) for metric, value in metrics.items()
+            }
+            for name, metrics in contenders.items()
+        }
+        for work, contenders in works.items()
+    }
+
+
+def test_a_ratio_is_taken_to_the_best_of_the_rivals():
+    race = {"toril": {"rate": 100.0}, "node_5": {"rate": 40.0}, "huey": {"rate": 60.0}}
+    (verdict,) = judge(figures(race=race), [FASTER])
+    assert verdict.rival == "huey"
+    assert not verdict.kept
+    assert missed([verdict]) == ["faster: 1.67, wanted ≥ 2 ×"]
+
+
+def test_of_waiting_the_shortest_is_the_best():
+    wait = {"toril": {"started_p99": 2.0}, "node_5": {"started_p99": 2.5}, "huey": {"started_p99": 9.0}}
+    (verdict,) = judge(figures(wait=wait), [SOONER])
+    assert (verdict.rival, verdict.figure, verdict.kept) == ("node-5", 0.8, True)
+
+
+def test_a_figure_on_its_bound_is_kept():
+    (verdict,) = judge(figures(race={"toril": {"rss_mb": 60.0}}), [SMALL])
+    assert verdict.kept
+
+
+def test_our_own_figure_may_be_compared_with_another_work():
+    results = figures(deep={"toril": {"rate": 80.0}}, shallow={"toril": {"rate": 100.0}})
+    (verdict,) = judge(results, [FLAT])
+    assert (verdict.figure, verdict.kept) == (0.8, False)
+
+
+def test_what_should_have_been_measured_and_was_not_is_missed():
+    (verdict,) = judge(figures(race={"toril": {"rate": 100.0}}), [FASTER])
+    assert missed([verdict]) == ["faster: not measured, wanted ≥ 2 ×"]
+    (verdict,) = judge({"race": {}}, [SMALL])
+    assert not verdict.kept
+
+
+def test_works_that_were_not_asked_for_are_not_missed():
+    assert judge(figures(other={"toril": {"rate": 1.0}}), [FASTER, SMALL]) == []
+
+
+def test_every_target_is_about_a_work_and_rivals_that_exist():
+    plans = {work.name: work for plan in (quick_plan(), full_plan()) for work in plan}
+    for target in TARGETS:
+        work = plans[target.work]
+        assert target.ours in work.contenders
+        assert all(name in CONTENDERS for name in target.against)
+        assert not target.against or set(target.against) & set(work.contenders)
+        assert target.beside is None or target.beside in plans
+
+
+def test_the_quick_plan_can_judge_all_that_is_promised_of_the_engine():
+    quick = {work.name for work in quick_plan()}
+    assert {target.work for target in TARGETS} - quick == {"list", "stream"}
