@@ -5,7 +5,6 @@ Guarantee: everything that can be refused is refused here, before any I/O.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -15,6 +14,7 @@ from toril.contract.errors import CrossSlot, InvalidOption
 from toril.contract.keys import QueueKeys, check_text, hash_tag_of
 from toril.contract.options import JobOptions, NewJob, merge
 from toril.contract.record import JobRecord
+from toril.producer._ids import new_id
 
 Ids = Literal["uuid", "counter"]
 
@@ -107,6 +107,7 @@ class Drafter:
         check_text("name", name)
         options = merge(self._defaults, given)
         wire = self._default_wire if options is self._defaults else options.to_wire()
+        options.packed  # noqa: B018  # made once for all jobs with these options, and refused here if it must be
         raw = self._encoded(data)
         check_size(raw, wire, size_limit=options.size_limit)
         if options.repeat is not None:
@@ -132,7 +133,7 @@ class Drafter:
         )
 
     def _new_id(self) -> str:
-        return str(uuid.uuid4()) if self._ids == "uuid" else ""
+        return new_id() if self._ids == "uuid" else ""
 
     def _encoded(self, data: Any) -> bytes:
         if data is NOTHING:

@@ -10,11 +10,13 @@ flight goes out with the next. Each call in flight has a lane, a ledger of its o
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from toril.commands._command import Command
 from toril.commands.add import Ledger, add_jobs
 from toril.contract.errors import Closed, TorilError
 from toril.contract.keys import QueueKeys
@@ -48,13 +50,8 @@ class _Parcel:
         if not self.missing and not self.future.done():
             self.future.set_result(self.answers)
 
-    def break_off(self, error: BaseException) -> None:
-        if not self.future.done():
-            self.future.set_exception(Closed("adding was interrupted") if _is_cancel(error) else error)
 
-
-def _is_cancel(error: BaseException) -> bool:
-    return isinstance(error, (asyncio.CancelledError, StopIteration))
+Batch = list[tuple[_Parcel, int]]
 
 
 class Lane:
@@ -74,15 +71,24 @@ class Lane:
 class Intake:
     """Adds jobs to one queue."""
 
-    def __init__(self, store: AsyncStore, keys: QueueKeys, prepare: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        keys: QueueKeys,
+        *,
+        ready: Callable[[], int | None],
+        prepare: Callable[[], Awaitable[int]],
+    ) -> None:
         self._store = store
-        self._prepare = prepare  # makes sure that the queue is open, and tells the server's time
+        self._ready = ready  # the server's time, if the queue is open and knows it
+        self._prepare = prepare  # opens the queue if need be, and tells the server's time
         self._keys = keys
-        self._producer = uuid.uuid4().hex
+        producer = uuid.uuid4().hex
+        self._lanes = [Lane(keys.toril(f"ledger:{producer}:{number}")) for number in range(LANES)]
         self._parcels: deque[_Parcel] = deque()
-        self._lanes = [Lane(keys.toril(f"ledger:{self._producer}:{number}")) for number in range(LANES)]
         self._calls: set[asyncio.Task[None]] = set()
-        self._starting = False  # a call is about to take what has been given
+        self._planned = False  # what has been given is about to be sent
+        self._quiet = asyncio.Event()  # nothing is left to send, and no call is in flight
         self._closed = False
 
     async def add(self, jobs: Sequence[Draft]) -> list[Added]:
@@ -91,33 +97,28 @@ class Intake:
             raise Closed("the queue was closed")
         if not jobs:
             return []
-        parcel = _Parcel(jobs, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        parcel = _Parcel(jobs, loop.create_future())
         self._parcels.append(parcel)
-        self._start()
+        if self._lanes and not self._planned:
+            self._planned = True
+            loop.call_soon(self._flush)  # after all that is given in this turn of the loop
         return await parcel.future
 
-    def _start(self) -> None:
-        if self._starting or not self._lanes:
-            return
-        self._starting = True
-        call = asyncio.get_running_loop().create_task(self._send(), name="toril-add")
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+    def _flush(self) -> None:
+        """Sends what has been given, as far as lanes are free."""
+        self._planned = False
+        while self._lanes and (batch := self._next_batch()):
+            lane = self._lanes.pop()
+            if not self._posted(lane, batch):
+                call = asyncio.get_running_loop().create_task(self._call(lane, batch), name="toril-add")
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+        if not self._parcels and len(self._lanes) == LANES:
+            self._quiet.set()
 
-    async def _send(self) -> None:
-        """Sends what has been given, until nothing is left."""
-        lane = self._lanes.pop()
-        self._starting = False
-        try:
-            while batch := self._next_batch():
-                if self._parcels:
-                    self._start()
-                await self._call(lane, batch)
-        finally:
-            self._lanes.append(lane)
-
-    def _next_batch(self) -> list[tuple[_Parcel, int]]:
-        batch: list[tuple[_Parcel, int]] = []
+    def _next_batch(self) -> Batch:
+        batch: Batch = []
         size = 0
         while self._parcels and len(batch) < MAX_JOBS:
             parcel = self._parcels[0]
@@ -134,23 +135,46 @@ class Intake:
                 self._parcels.popleft()
         return batch
 
-    async def _call(self, lane: Lane, batch: list[tuple[_Parcel, int]]) -> None:
-        answers: list[Added] | TorilError
+    def _posted(self, lane: Lane, batch: Batch) -> bool:
+        """The common case, without a task: the queue is open, and no call has to wait for anything."""
+        now_ms = self._ready()
+        if now_ms is None or self._calls:
+            return False
+        return self._store.post(
+            self._command(lane, batch, now_ms), functools.partial(self._answered, lane, batch)
+        )
+
+    async def _call(self, lane: Lane, batch: Batch) -> None:
         try:
             now_ms = await self._prepare()
-            jobs = [parcel.jobs[at].stamped(now_ms) for parcel, at in batch]
-            answers = await self._store.run(add_jobs(self._keys, jobs, lane.next_entry()))
+            answers: list[Added] | TorilError = await self._store.run(self._command(lane, batch, now_ms))
         except TorilError as error:
             answers = error
         except BaseException as error:
-            for parcel, _ in batch:
-                parcel.break_off(error)  # Whoever waits must not wait for ever, whatever went wrong here.
+            # Whoever waits must not wait for ever, whatever went wrong here.
+            self._answered(lane, batch, Closed(f"adding was interrupted: {error!r}"))
             raise
-        for i, (parcel, at) in enumerate(batch):
-            parcel.take(at, answers if isinstance(answers, TorilError) else answers[i])
+        self._answered(lane, batch, answers)
+
+    def _command(self, lane: Lane, batch: Batch, now_ms: int) -> Command[list[Added]]:
+        jobs = [parcel.jobs[at].stamped(now_ms) for parcel, at in batch]
+        return add_jobs(self._keys, jobs, lane.next_entry())
+
+    def _answered(self, lane: Lane, batch: Batch, answers: list[Added] | TorilError) -> None:
+        self._lanes.append(lane)
+        if isinstance(answers, TorilError):
+            for parcel, at in batch:
+                parcel.take(at, answers)
+        else:
+            for (parcel, at), answer in zip(batch, answers, strict=True):
+                parcel.take(at, answer)
+        self._flush()
 
     async def close(self) -> None:
-        """Waits until what was given is sent; then takes no more."""
+        """Waits until what was given is sent and answered; then takes no more."""
         self._closed = True
-        while self._calls:
-            await asyncio.gather(*self._calls, return_exceptions=True)
+        while self._parcels or len(self._lanes) < LANES:
+            self._quiet.clear()
+            await self._quiet.wait()
+        if self._calls:
+            await asyncio.wait(self._calls)

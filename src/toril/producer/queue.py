@@ -107,7 +107,7 @@ class Queue(Inspection[T], Management[T]):
         self._drafter = Drafter(
             self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._store.is_cluster
         )
-        self._intake = Intake(self._store, self.keys, self._prepared)
+        self._intake = Intake(self._store, self.keys, ready=self._ready, prepare=self._prepared)
         self.schedulers = Schedulers(  # jobs that come again
             self.keys, self._desk, self._drafter, self._prepared, self._run_all
         )
@@ -195,15 +195,21 @@ class Queue(Inspection[T], Management[T]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _ready(self) -> int | None:
+        """The server's time, if it is known and the queue is open."""
+        clock = self._store.clock
+        return clock.now_ms() if self._opened and not clock.stale else None
+
     async def _prepared(self) -> int:
         """Makes sure that the queue is open; the server's time."""
-        if not self._opened or self._store.clock.stale:
-            # Many may come at once: the first does it for all, and they go on in order.
-            async with self._preparing:
-                if not self._opened:
-                    await self._introduce()
-                return await self._store.now_ms()
-        return self._store.clock.now_ms()
+        now_ms = self._ready()
+        if now_ms is not None:
+            return now_ms
+        # Many may come at once: the first does it for all, and they go on in order.
+        async with self._preparing:
+            if not self._opened:
+                await self._introduce()
+            return await self._store.now_ms()
 
     async def _introduce(self) -> None:
         commands: list[Command[Any]] = []

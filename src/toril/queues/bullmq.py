@@ -7,6 +7,7 @@ was lost is handed in again, and one that had been accepted is recognised by the
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import uuid
@@ -200,9 +201,9 @@ class BullmqSource:
                     self._doubt(settled, pickup)
                 return answer(harvest)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
-            for delivery in taken.deliveries:
-                if b"rjk" in delivery.record.fields:
-                    self._plan_next(delivery.record)
+            self._plan_series(taken.deliveries)
+            for job_id, step in self._series.items():
+                self.store.post(step, functools.partial(self._went_on, job_id))
             return answer(taken)
 
         return self.store.post(call, harvested)
@@ -241,12 +242,15 @@ class BullmqSource:
 
     async def _begin_series(self, deliveries: Sequence[BullmqDelivery]) -> None:
         """The next job of a scheduler is made when the last one begins."""
-        for delivery in deliveries:
-            if b"rjk" in delivery.record.fields:
-                self._plan_next(delivery.record)
+        self._plan_series(deliveries)
         if self._series:
             with contextlib.suppress(StoreUnavailable):  # done again before the job is settled
                 await self._go_on()
+
+    def _plan_series(self, deliveries: Sequence[BullmqDelivery]) -> None:
+        for delivery in deliveries:
+            if b"rjk" in delivery.record.fields:
+                self._plan_next(delivery.record)
 
     def _plan_next(self, record: JobRecord) -> None:
         try:
@@ -263,9 +267,14 @@ class BullmqSource:
         for job_id, answer in zip(steps, answers, strict=True):
             if isinstance(answer, StoreUnavailable):
                 raise answer
-            self._series.pop(job_id, None)
-            if isinstance(answer, TorilError):
-                logger.error("the series of job %s in %s cannot go on: %s", job_id, self.keys.name, answer)
+            self._went_on(job_id, answer)
+
+    def _went_on(self, job_id: str, answer: str | TorilError | None) -> None:
+        if isinstance(answer, StoreUnavailable):
+            return  # done again before the job is settled
+        self._series.pop(job_id, None)
+        if isinstance(answer, TorilError):
+            logger.error("the series of job %s in %s cannot go on: %s", job_id, self.keys.name, answer)
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
         """The words of an outcome; None for those that have a script of their own."""
