@@ -1,7 +1,7 @@
 """How long a stalled sweep holds the server, call by call: `python -m benchmarks.sweep [jobs ...] [--upstream]`.
 
-Guarantee: the times are the server's own (what `INFO commandstats` adds for a call), so the client's machine and its
-load do not count. Other clients wait for a call at most as long as it takes.
+Guarantee: the times are what the server's main thread computes for a call (`INFO cpu`), so neither the way there nor
+other load on the machine counts. Other clients wait for a call as long as it takes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Bench:
         return self._store.run(command)
 
     def timed(self, command: Command[T]) -> tuple[T, float]:
-        """The value and the milliseconds that the server spent."""
+        """The value and the milliseconds that the server computed."""
         before = self._spent()
         value = self.run(command)
-        return value, (self._spent() - before) / 1000
+        return value, (self._spent() - before) * 1000
 
-    def _spent(self) -> int:
-        stats: Any = self._client.info("commandstats")
-        return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in ("eval", "evalsha"))
+    def _spent(self) -> float:
+        spent: Any = self._client.info("cpu")
+        return float(spent["used_cpu_user_main_thread"]) + float(spent["used_cpu_sys_main_thread"])
 
     def lose(self, jobs: int) -> None:
         """Adds jobs, takes them all, lets one sweep suspect them and their locks run out."""

@@ -11,7 +11,7 @@
          (if it has not, it may have died: anybody may go on in its place)
 ]]
 if redis.call("EXISTS", KEYS[3]) == 1 then
-  local left = redis.call("ZCARD", KEYS[6])
+  local left = redis.call("LLEN", KEYS[6])
   return left > 0 and left or -1
 end
 redis.call("SET", KEYS[3], ARGV[1], "PX", ARGV[2])
@@ -24,21 +24,23 @@ redis.call("XTRIM", KEYS[5], "MAXLEN", "~", maxEvents)
 
 -- What an interrupted sweep left aside is judged again together with the rest. They are kept in the order in which
 -- upstream would judge them: the jobs of a dead worker go back to wait in an order that anybody can predict.
-local aside = redis.call("ZCARD", KEYS[6])
-local suspects = redis.call("SMEMBERS", KEYS[1])
-for from = 1, #suspects, 2500 do
-  local ranked = {}
-  for at = from, math.min(from + 2499, #suspects) do
-    ranked[#ranked + 1] = aside + at
-    ranked[#ranked + 1] = suspects[at]
-  end
-  redis.call("ZADD", KEYS[6], "NX", unpack(ranked))
+local aside = {}
+for _, id in ipairs(redis.call("LRANGE", KEYS[6], 0, -1)) do
+  aside[id] = true
 end
-redis.call("DEL", KEYS[1])
-local waiting = redis.call("ZCARD", KEYS[6])
+local suspects = {}
+for _, id in ipairs(redis.call("SMEMBERS", KEYS[1])) do
+  if not aside[id] then
+    suspects[#suspects + 1] = id
+  end
+end
+for from = 1, #suspects, 5000 do
+  redis.call("RPUSH", KEYS[6], unpack(suspects, from, math.min(from + 4999, #suspects)))
+end
+redis.call("UNLINK", KEYS[1])
 
 local active = redis.call("LRANGE", KEYS[2], 0, -1)
 for from = 1, #active, 5000 do
   redis.call("SADD", KEYS[1], unpack(active, from, math.min(from + 4999, #active)))
 end
-return waiting
+return redis.call("LLEN", KEYS[6])

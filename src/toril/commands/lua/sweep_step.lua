@@ -10,40 +10,35 @@
   Reply  { ids moved back, suspects still waiting }
 ]]
 local maxStalled, base, room = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local suspects = redis.call("ZPOPMIN", KEYS[8], room)
+local suspects = redis.call("LPOP", KEYS[8], room) or {}
 local guilty, order = {}, {}
-for at = 1, #suspects, 2 do
-  local id = suspects[at]
+for _, id in ipairs(suspects) do
   if string.sub(id, 1, 2) == "0:" or redis.call("EXISTS", base .. id .. ":lock") == 0 then
     guilty[id] = true
     order[#order + 1] = id
   end
 end
 if #order == 0 then
-  return {{}, redis.call("ZCARD", KEYS[8])}
+  return {{}, redis.call("LLEN", KEYS[8])}
 end
 
--- Above this number one rewrite of the list is cheaper than a search for each job.
+-- Above this number one look at the whole list is cheaper than a search for each job.
 local FEW = 16
+-- Stands in for those who leave, so that one pass takes them all out; nobody takes it for a job, even if it stayed.
+local GONE = "0:gone"
 local present = {}
 if #order <= FEW then
   for _, id in ipairs(order) do
     present[id] = redis.call("LREM", KEYS[3], 1, id) > 0
   end
 else
-  local active = redis.call("LRANGE", KEYS[3], 0, -1)
-  local kept = {}
-  for _, id in ipairs(active) do
+  for at, id in ipairs(redis.call("LRANGE", KEYS[3], 0, -1)) do
     if guilty[id] and not present[id] then
       present[id] = true
-    else
-      kept[#kept + 1] = id
+      redis.call("LSET", KEYS[3], at - 1, GONE)
     end
   end
-  redis.call("DEL", KEYS[3])
-  for from = 1, #kept, 5000 do
-    redis.call("RPUSH", KEYS[3], unpack(kept, from, math.min(from + 4999, #kept)))
-  end
+  redis.call("LREM", KEYS[3], 0, GONE)
 end
 
 local function repeats(options)
@@ -81,4 +76,4 @@ for _, id in ipairs(order) do
     moved[#moved + 1] = id
   end
 end
-return {moved, redis.call("ZCARD", KEYS[8])}
+return {moved, redis.call("LLEN", KEYS[8])}
