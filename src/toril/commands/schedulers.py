@@ -44,9 +44,12 @@ def next_job_options(
     now_ms: int,
 ) -> dict[str, Any]:
     """The options of the next job of a series, as Node writes them; the script adds the rest."""
+    # Jobs of the older kind of series bring a previous time and an offset of their own; Node drops both.
+    kept = {name: value for name, value in options.items() if name != "prevMillis"}
+    series = {name: value for name, value in repeat.items() if name != "offset"}
     following = {
-        **options,
-        "repeat": {**repeat, "count": int(repeat.get("count") or 0) + 1},
+        **kept,
+        "repeat": {**series, "count": int(repeat.get("count") or 0) + 1},
         "timestamp": now_ms,
         "repeatJobKey": scheduler_id,
     }

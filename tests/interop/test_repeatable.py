@@ -1,0 +1,69 @@
+"""Repeatable jobs of the old kind (`queue.add(…, {repeat})`): a toril worker keeps their chain going as Node does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.interop.application_side import ApplicationSide
+from tests.interop.conftest import Pair
+from tests.interop.reference import Bench, Reference
+from tests.interop.sides import QUEUE
+from tests.interop.steps import Outcome, Step
+from tests.interop.twins import Twins
+from tests.servers import Server
+
+REPEATS = [
+    {"every": 10_000},
+    {"every": 10_000, "limit": 2},
+    {"every": 60_000, "immediately": True},
+    {"pattern": "*/10 * * * * *", "tz": "UTC"},
+    {"pattern": "0 3 * * *", "tz": "Europe/Zurich"},
+    {"pattern": "*/20 * * * * *", "tz": "UTC", "limit": 2},
+    {"pattern": "*/30 * * * * *", "tz": "UTC", "key": "half-minute"},
+]
+
+
+class Inherited(ApplicationSide):
+    """A queue whose repeatable jobs were added by Node: toril has no call for adding them, it only works them off."""
+
+    def __init__(self, server: Server, bullmq: Reference) -> None:
+        super().__init__(server)
+        self._bench: Bench = bullmq.bench(QUEUE, url=server.url)
+
+    def close(self) -> None:
+        self._bench.close()
+        super().close()
+
+    def do(self, step: Step) -> Outcome:
+        if "repeat" in step.args.get("opts", {}):
+            return Outcome(self._bench.call(step.op, **step.args))
+        return super().do(step)
+
+
+@pytest.fixture
+def inherited(pair: Pair, bullmq: Reference) -> Twins:
+    twins = pair(lambda server: Inherited(server, bullmq), same_tokens=False)
+    twins.begin()
+    return twins
+
+
+@pytest.mark.parametrize("repeat", REPEATS, ids=str)
+def test_the_chain_of_a_repeatable_job_goes_on(inherited: Twins, repeat: dict[str, Any]) -> None:
+    opts = {"repeat": repeat, "attempts": 2, "removeOnComplete": True}
+    inherited.do(Step("add", {"name": "tick", "data": {"n": 1}, "opts": opts}))
+    for _ in range(4):
+        inherited.do(Step("advance", {"ms": _until_due(inherited)}))
+        taken = inherited.do(Step("pick_up", {"token": "t", "worker": "w"})).value
+        if taken is None:
+            break
+        end = {"id": taken["id"], "value": 1, "token": "t", "fetch_next": False, "worker": "w"}
+        inherited.do(Step("complete", end))
+
+
+def _until_due(twins: Twins) -> int:
+    """Milliseconds to the next run, in the grain of the comparison."""
+    rows: Any = twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
+    span = int(rows[0][1] // 4096) - twins.now if rows else 0
+    return max(0, span)
