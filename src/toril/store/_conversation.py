@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.commands._command import Command, Replay, Word
-from toril.contract.errors import AccessDenied, ReplyLost, StoreUnavailable, TorilError
+from toril.contract.errors import AccessDenied, ReplyLost, ScriptFailed, StoreUnavailable, TorilError
 from toril.store._faults import Fault, fault_of, redirection, translate
 from toril.store._slots import Node, SlotMap, route_key
 from toril.store.policy import ConnectionPolicy
@@ -88,10 +88,13 @@ def _simple(command: Command[Any], policy: ConnectionPolicy) -> Conversation:
 
 
 def decoded(command: Command[Any], reply: Any) -> Any:
+    """The value of a reply, or the error that it stands for."""
     try:
         return command.decode(reply)
     except TorilError as error:
         return error
+    except Exception as error:  # noqa: BLE001  # A reply of a shape nobody expects is one call's trouble, not the link's.
+        return ScriptFailed(f"the reply to {command.name} cannot be read: {error!r}")
 
 
 def continued(command: Command[Any], trouble: Exception, policy: ConnectionPolicy) -> Conversation:
