@@ -5,6 +5,7 @@ Each test leads both sides through the contract and compares the whole keyspace 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +13,18 @@ import pytest
 from tests.interop.keyspace import Entry
 from tests.interop.steps import Outcome, Step
 from tests.interop.twins import Twins
+from tests.servers import Server
 
 ERROR = {"name": "Error", "message": "no route to host", "stack": "Error: no route to host\n    at send"}
 FATAL = {**ERROR, "name": "UnrecoverableError"}
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis7"])
+def _two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """The contracts hold on both kinds of server."""
+    make = Server.redis7 if request.param == "redis7" else Server.valkey
+    with make() as left, make() as right:
+        yield left, right
 
 
 @pytest.fixture

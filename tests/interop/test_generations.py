@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.generations import PAIRS, ROWS, WORKS, Row, tabulated, three_clients, tried
-from tests.interop.reference import SIX
+from tests.interop.reference import FIVE, SIX
 from tests.interop.sides import Side
 from tests.interop.steps import Step
 from tests.interop.twins import START_MS
+from toril.observe.doctor import Doctor
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- generations -->", "<!-- /generations -->"
@@ -45,6 +46,21 @@ def test_jobs_that_waited_through_a_pause_of_the_sixth_generation_wake_a_worker(
     six.do(Step("pause"))
     toril.do(Step("resume"))
     assert toril.client.zrange("bull:q:marker", 0, -1) == [b"0"]
+
+
+async def test_the_doctor_names_what_a_mix_of_generations_left(sides: dict[str, Side]) -> None:
+    toril, five, six = sides["toril"], sides[FIVE], sides[SIX]
+    toril.reset()
+    for job_id, client in (("a", toril), ("b", five)):
+        client.do(Step("add", {"name": "n", "data": {}, "opts": {"attempts": 1, "jobId": job_id}}))
+        six.do(Step("pause"))
+    diagnosis = await Doctor(f"redis://127.0.0.1:{_port(toril)}").examine()
+    dangers = [one for one in diagnosis.problems() if one.check == "generation" and one.level == "problem"]
+    assert ["`paused`" in one.message and "`wait`" in one.message for one in dangers] == [True]
+
+
+def _port(side: Side) -> int:
+    return int(side.client.connection_pool.connection_kwargs["port"])
 
 
 def split(document: str) -> tuple[str, str, str]:

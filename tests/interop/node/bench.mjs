@@ -40,7 +40,7 @@ export class Bench {
     this.producer = null;
     this.inHand = new Map(); // job id → the Job as it was picked up
     this.live = new Map(); // handle → a running Worker or QueueEvents
-    for (const part of [this.queue, this.worker]) part.on('error', () => {});
+    for (const part of [this.queue, this.worker]) part.on('error', () => {}).setMaxListeners(0);
   }
 
   async ready() {

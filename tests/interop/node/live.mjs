@@ -49,6 +49,7 @@ export const live = {
     // Events without fields come with their id alone.
     for (const what of EVENTS) events.on(what, (fields) => tell({ what, fields: Object(fields) === fields ? fields : {} }));
     events.on('error', (error) => tell({ what: 'error', fields: { reason: error.message } }));
+    events.setMaxListeners(0); // one for each job that is waited for
     bench.live.set(handle, events);
     await events.waitUntilReady();
     return null;
