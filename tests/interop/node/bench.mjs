@@ -8,12 +8,24 @@ import { MemoryTelemetry } from './telemetry.mjs';
 const require = createRequire(import.meta.url);
 const generation = process.argv.includes('--six') ? 'bullmq6' : 'bullmq';
 
+const { Cluster } = require('ioredis');
+
 export const library = require(generation);
 export const version = require(`${generation}/package.json`).version;
 
 const HAND_DRIVEN = { autorun: false, skipStalledCheck: true, skipLockRenewal: true };
 
+const CLUSTER = 'redis+cluster://';
+
+// A cluster is a client of our own making, which the library borrows and we close.
 export function connectionOf(url) {
+  if (url.startsWith(CLUSTER)) {
+    const nodes = url.slice(CLUSTER.length).split(',').map((address) => {
+      const [host, port] = address.split(':');
+      return { host, port: Number(port) };
+    });
+    return new Cluster(nodes, { redisOptions: { maxRetriesPerRequest: null } });
+  }
   const { hostname, port, username, password, pathname } = new URL(url);
   return {
     host: hostname,
@@ -79,5 +91,6 @@ export class Bench {
     await this.producer?.close();
     await this.worker.close(true);
     await this.queue.close();
+    if (this.base.connection instanceof Cluster) this.base.connection.disconnect();
   }
 }
