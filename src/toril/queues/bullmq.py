@@ -6,9 +6,6 @@ was lost is handed in again, and one that had been accepted is recognised by the
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from toril.commands import locks, manage, read, work
-from toril.commands._command import Command
 from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
 from toril.contract.errors import (
@@ -41,18 +37,18 @@ from toril.contract.outcome import (
     WaitingForChildren,
 )
 from toril.contract.record import JobRecord
-from toril.queues.repeats import next_step
+from toril.queues.series import Series
 from toril.queues.source import Promise, Settled, Taken
 from toril.store import AsyncStore, BlockingStore
 from toril.store import Reader as StoreReader
-
-logger = logging.getLogger("toril.worker")
 
 # Bounds of one call: well under the time that other clients of the server notice.
 LOCKS_PER_CALL = 1000
 SUSPECTS_PER_STEP = 500
 # A report outlives two missed heartbeats.
 REPORT_LIVES = 3
+# Packed options that are kept: jobs of a batch share their token and, as a rule, their options.
+PACKED_KEPT = 64
 
 
 class LockTokens:
@@ -126,9 +122,10 @@ class BullmqSource:
         self._terms = terms
         self._reader: StoreReader | None = None
         self._tokens = LockTokens()
+        self._packed: dict[tuple[str, str, bytes], bytes] = {}  # of finishes, by token, kind and options
         self._in_doubt: set[str] = set()  # finishes whose reply was lost
         self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
-        self._series: dict[str, Command[str | None]] = {}  # jobs of schedulers whose next job is not made yet
+        self._series = Series(keys, store)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -154,7 +151,8 @@ class BullmqSource:
 
     async def exchange(self, settled: Sequence[Settled], room: int) -> Taken:
         if self._series:
-            await self._go_on()  # before anything is settled: a series must not end with the job in hand
+            # Before anything is settled: a series must not end with the job in hand.
+            await self._series.go_on()
         adopted = await self._adopt(room) if self._lost_tokens else []
         held = [one for one in settled if isinstance(one.outcome, RateLimited)]
         if held:
@@ -175,7 +173,7 @@ class BullmqSource:
             raise
         verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
-        await self._begin_series(taken.deliveries)
+        await self._series.begin(one.record for one in taken.deliveries)
         return taken
 
     def post(
@@ -201,9 +199,8 @@ class BullmqSource:
                     self._doubt(settled, pickup)
                 return answer(harvest)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
-            self._plan_series(taken.deliveries)
-            for job_id, step in self._series.items():
-                self.store.post(step, functools.partial(self._went_on, job_id))
+            self._series.plan(one.record for one in taken.deliveries)
+            self._series.post()
             return answer(taken)
 
         return self.store.post(call, harvested)
@@ -237,44 +234,6 @@ class BullmqSource:
             next_due_in=(due - self.store.clock.now_ms()) / 1000 if due else None,
             refused=_refused(harvest.refused) if harvest.refused else None,
         )
-
-    # --- series of jobs -------------------------------------------------------------------------------------
-
-    async def _begin_series(self, deliveries: Sequence[BullmqDelivery]) -> None:
-        """The next job of a scheduler is made when the last one begins."""
-        self._plan_series(deliveries)
-        if self._series:
-            with contextlib.suppress(StoreUnavailable):  # done again before the job is settled
-                await self._go_on()
-
-    def _plan_series(self, deliveries: Sequence[BullmqDelivery]) -> None:
-        for delivery in deliveries:
-            if b"rjk" in delivery.record.fields:
-                self._plan_next(delivery.record)
-
-    def _plan_next(self, record: JobRecord) -> None:
-        try:
-            step = next_step(self.keys, record, self.store.clock.now_ms())
-        except TorilError as error:
-            logger.error("the series of job %s in %s cannot go on: %s", record.id, self.keys.name, error)  # noqa: TRY400
-            return
-        if step is not None:
-            self._series[record.id] = step
-
-    async def _go_on(self) -> None:
-        steps = dict(self._series)
-        answers = await self.store.run_many(list(steps.values()))
-        for job_id, answer in zip(steps, answers, strict=True):
-            if isinstance(answer, StoreUnavailable):
-                raise answer
-            self._went_on(job_id, answer)
-
-    def _went_on(self, job_id: str, answer: str | TorilError | None) -> None:
-        if isinstance(answer, StoreUnavailable):
-            return  # done again before the job is settled
-        self._series.pop(job_id, None)
-        if isinstance(answer, TorilError):
-            logger.error("the series of job %s in %s cannot go on: %s", job_id, self.keys.name, answer)
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
         """The words of an outcome; None for those that have a script of their own."""
@@ -317,6 +276,17 @@ class BullmqSource:
         value: bytes | str,
         fields: bytes,
     ) -> Settlement:
+        alike = delivery.token, kind, delivery.record.fields.get(b"opts", b"")
+        options = self._packed.get(alike)
+        if options is None:
+            if len(self._packed) >= PACKED_KEPT:
+                self._packed.clear()
+            options = self._packed[alike] = self._finish_options(delivery, pickup, kind)
+        return Settlement(
+            job_id=delivery.id, kind=kind, token=delivery.token, value=value, options=options, fields=fields
+        )
+
+    def _finish_options(self, delivery: BullmqDelivery, pickup: Pickup, kind: work.SettlementKind) -> bytes:
         terms = self._terms
         opts = _opts(delivery.record)
         own, fallback = (
@@ -324,7 +294,7 @@ class BullmqSource:
             if kind == "completed"
             else ("removeOnFail", terms.keep_failed)
         )
-        options = work.finish_options(
+        return work.finish_options(
             pickup=pickup,
             token=delivery.token,
             keep=_keep(opts.get(own), fallback),
@@ -332,7 +302,6 @@ class BullmqSource:
             metrics_size=terms.metrics_size,
             parent_flags={flag: bool(opts.get(flag)) for flag in ("fpof", "cpof", "idof", "rdof")},
         )
-        return self._words(delivery, kind, value=value, options=options, fields=fields)
 
     def _retry(self, delivery: BullmqDelivery, outcome: Retry) -> Settlement:
         fields = _failure_fields(delivery.record, outcome)
