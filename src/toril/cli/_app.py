@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from toril import __version__
-from toril.cli import add, change, dead, demo, follow, health, look, scripts, server, tables, watch, work
+from toril.cli import (
+    add,
+    change,
+    dead,
+    demo,
+    family,
+    follow,
+    health,
+    look,
+    scripts,
+    server,
+    tables,
+    watch,
+    work,
+)
 from toril.cli._output import harmless
 from toril.contract.errors import InvalidOption, TorilError, redact
 
@@ -41,7 +55,7 @@ def _toril(
     pass
 
 
-ROOMS = (demo, server, add, work, look, watch, change, dead, follow, health, tables, scripts)
+ROOMS = (demo, server, add, work, look, watch, change, dead, family, follow, health, tables, scripts)
 for room in ROOMS:
     room.add_to(app)
 

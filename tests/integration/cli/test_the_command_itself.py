@@ -19,7 +19,7 @@ from toril.cli._app import app
 
 COMMANDS = """
     demo server add worker queues inspect top pause resume drain clean retry promote remove cancel logs events dlq
-    exporter pipeline doctor scripts bench
+    exporter pipeline doctor scripts bench flow schedulers
 """.split()
 
 
