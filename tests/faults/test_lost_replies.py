@@ -10,8 +10,10 @@ import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
 from tests.integration.store.faces import FACES, Face
+from tests.interop.difference import differences, report
+from tests.interop.keyspace import dump
 from tests.servers import Server
-from toril.commands import add, locks, manage, read, work
+from toril.commands import add, locks, manage, read, schedulers, work
 from toril.commands._command import Command, Replay, plain
 from toril.commands.add import JobToAdd, Ledger
 from toril.commands.work import Pickup, Settlement, finish_options
@@ -31,6 +33,17 @@ def job(job_id: str, **options: Any) -> JobToAdd:
     return JobToAdd(name="draw", data=b"{}", options=options, timestamp=NOW, id=job_id)
 
 
+def _plain(job_id: str) -> dict[str, Any]:
+    return {"name": "draw", "data": b"{}", "options": {}, "timestamp": NOW, "id": job_id}
+
+
+def _parent(keys: QueueKeys, job_id: str) -> dict[str, str]:
+    return {"id": job_id, "queueKey": keys.qualified}
+
+
+TICK = schedulers.SchedulerToAdd(
+    id="tick", name="tick", data=b"{}", options={}, repeat={"every": 60_000}, next_ms=NOW + 60_000, now_ms=NOW
+)
 Build = Callable[[QueueKeys], Command[Any]]
 
 # Every command that changes something, and one read of each shape. `held` is being worked on under t1, `ready` waits,
@@ -80,6 +93,22 @@ COMMANDS: dict[str, Build] = {
     "set_global_concurrency": lambda keys: manage.set_global_concurrency(keys, 5),
     "hold_rate": lambda keys: manage.hold_rate(keys, 1000),
     "trim_events": lambda keys: manage.trim_events(keys, 5),
+    "add_flow": lambda keys: add.add_flow(
+        [
+            (keys, JobToAdd(**_plain("p2"), waits_for_children=True)),
+            (keys, JobToAdd(**_plain("c2"), parent_key=keys.job("p2"), parent=_parent(keys, "p2"))),
+        ],
+        Ledger(keys.toril("ledger:p"), "1"),
+    ),
+    "add_scheduler": lambda keys: schedulers.add_scheduler(keys, TICK),
+    "advance_scheduler": lambda keys: schedulers.advance_scheduler(
+        keys, "tick", job_id="held", data=b"{}", options={}, next_ms=NOW + 60_000, now_ms=NOW
+    ),
+    "remove_scheduler": lambda keys: schedulers.remove_scheduler(keys, "tick"),
+    "clear_logs": lambda keys: manage.clear_logs(keys, "held"),
+    "release_rate": manage.release_rate,
+    "ask_to_cancel": lambda keys: manage.ask_to_cancel(keys, "held", "enough", 60_000),
+    "forget_cancel": lambda keys: manage.forget_cancel(keys, "held"),
     "get_counts": read.get_counts,
     "get_job": lambda keys: read.get_job(keys, "ready"),
     "get_state": lambda keys: read.get_state(keys, "ready"),
@@ -151,6 +180,31 @@ async def store(
 def test_the_table_says_of_every_command_whether_it_may_run_twice(keys: QueueKeys):
     never = {name for name, build in COMMANDS.items() if build(keys).replay is Replay.NEVER}
     assert never == NEVER_TWICE
+
+
+# A line of a log may stand there twice, and a popped marker costs a short wait: both are said where they are defined. A
+# job that is given the same rank again stands behind others of that rank.
+LEAVES_A_TRACE = {"add_log", "wait_for_marker", "change_priority", "change_delay"}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NEVER_TWICE | LEAVES_A_TRACE])
+def test_a_command_that_may_run_twice_leaves_what_it_left_the_first_time(
+    valkey: Server, keys: QueueKeys, queue: BlockingStore, name: str
+):
+    command = COMMANDS[name](keys)
+    if name == "obliterate":
+        queue.run(manage.pause(keys))
+    if name in ("advance_scheduler", "remove_scheduler"):
+        queue.run(schedulers.add_scheduler(keys, TICK))
+    with valkey.client() as client:
+        queue.run(command)
+        once = dump(client, keys.prefix)
+        queue.run(command)
+        twice = dump(client, keys.prefix)
+    for keyspace in (once, twice):
+        keyspace.pop(keys.events, None)  # That somebody asked again may be told.
+        keyspace.pop(keys.id, None)  # Upstream counts a job that exists already.
+    assert not differences(once, twice), report(differences(once, twice), left="once", right="twice")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

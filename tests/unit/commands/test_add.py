@@ -10,7 +10,7 @@ from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import read
 from toril.commands._command import Replay
-from toril.commands.add import JobToAdd, Ledger, add_job, add_jobs
+from toril.commands.add import JobToAdd, Ledger, add_flow, add_job, add_jobs
 from toril.contract.errors import (
     ParentCannotBeReplaced,
     ParentNotFound,
@@ -95,6 +95,35 @@ def test_a_job_that_makes_a_script_raise_fails_alone(hand: Hand, spoil: Callable
     assert isinstance(failed, ScriptFailed)
     assert "WRONGTYPE" in str(failed)
     assert added == "b"
+
+
+class TestAFlow:
+    """A family over several queues in one step."""
+
+    def family(self, hand: Hand, prefix: str, sequence: str = "1"):
+        other = QueueKeys("frames", prefix, hash_tag=False)
+        parent = {"id": "p", "queueKey": hand.keys.qualified}
+        child = job("c", parent=parent, parent_key=hand.keys.job("p"))
+        jobs = [(hand.keys, job("p", waits_for_children=True)), (other, child)]
+        return other, add_flow(jobs, Ledger(hand.keys.toril("ledger:p1"), sequence))
+
+    def test_is_added_whole(self, hand: Hand, prefix: str):
+        other, flow = self.family(hand, prefix)
+        assert hand.run(flow) == ["p", "c"]
+        assert hand.run(read.get_state(hand.keys, "p")) == "waiting-children"
+        assert hand.run(read.get_state(other, "c")) == "waiting"
+        assert hand.run(read.get_children(hand.keys, "p")[1]) == [other.job("c")]
+
+    def test_is_added_once(self, hand: Hand, prefix: str):
+        other, flow = self.family(hand, prefix)
+        assert hand.run(flow) == hand.run(flow)
+        assert hand.run(read.get_counts(other))["wait"] == 1
+        assert flow.replay is Replay.SAFE
+
+    def test_refuses_a_child_without_a_parent(self, hand: Hand, prefix: str):
+        orphan = job("c", parent={"id": "x", "queueKey": hand.keys.qualified}, parent_key=hand.keys.job("x"))
+        (refused,) = hand.run(add_flow([(hand.keys, orphan)], Ledger(hand.keys.toril("ledger:p1"), "1")))
+        assert isinstance(refused, ParentNotFound)
 
 
 class TestALedger:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import manage, read, streams
 from toril.commands._command import Replay, plain
 from toril.commands.read import Finished, Metrics
 from toril.commands.work import Pickup, Settlement, finish_options
 from toril.contract.errors import StoreError
+from toril.contract.keys import QueueKeys
+from toril.store import BlockingStore
 
 
 def test_counts_name_all_eight_states(hand: Hand):
@@ -123,6 +126,73 @@ def test_the_server_tells_its_time_version_and_clients(hand: Hand):
     assert any(
         client["lib-name"].startswith("toril") or client["cmd"] for client in hand.run(read.client_list())
     )
+
+
+class TestASecondLook:
+    def test_at_lengths_is_the_same_as_the_counts(self, hand: Hand):
+        hand.add("a", "b")
+        hand.add("later", delay=60_000)
+        hand.take()
+        found = [hand.run(command) for command in read.lengths(hand.keys)]
+        assert found == [1, 0, 1, 0, 1, 0, 0, 0]
+        hand.finish("a")
+        assert hand.run(read.count_ended(hand.keys, "completed")) == 1
+        assert hand.run(read.count_ended(hand.keys, "failed")) == 0
+
+    def test_at_a_lock_names_its_holder(self, hand: Hand):
+        hand.add("a")
+        assert hand.run(read.get_lock(hand.keys, "a")) is None
+        hand.take()
+        assert hand.run(read.get_lock(hand.keys, "a")) == "t1"
+
+    def test_at_keys_of_our_own_finds_them_all(self, valkey: Server, prefix: str):
+        keys = QueueKeys("odd[name]*?", prefix, hash_tag=False)
+        with BlockingStore(valkey.url) as store, valkey.client() as client:
+            mine = {keys.toril(f"ledger:{n}") for n in range(30)}
+            for key in mine:
+                client.set(key, "x")
+            client.set(f"{prefix}:oddn:toril:other", "x")
+            cursor, found = "0", []
+            while True:
+                cursor, some = store.run(read.scan_own(keys, cursor))
+                found += some
+                if cursor == "0":
+                    break
+            assert set(found) == mine
+            assert store.run(manage.delete_keys(found)) == 30
+
+    def test_at_events_counts_those_that_are_gone(self, hand: Hand, spoil: Callable):
+        hand.add("a", "b")
+        last = hand.run(read.last_events(hand.keys, 2))
+        assert last == hand.run(read.range_events(hand.keys))[-2:]
+        spoil("XTRIM", hand.keys.events, "MAXLEN", 1)
+        assert hand.run(read.event_total(hand.keys)) == 4
+        assert read.event_total(hand.keys).decode([b"length", 3]) == 3  # A server that does not count them.
+
+
+def test_a_worker_is_told_which_of_its_jobs_shall_end(hand: Hand):
+    hand.run(manage.ask_to_cancel(hand.keys, "a", "enough", 60_000))
+    wanted = read.get_cancellations(hand.keys, ["a", "b"])
+    assert hand.run(wanted) == ["enough", None]
+    hand.run(manage.forget_cancel(hand.keys, "a"))
+    assert hand.run(wanted) == [None, None]
+
+
+def test_logs_can_be_cleared(hand: Hand):
+    hand.add("a")
+    for line in "abc":
+        hand.run(manage.add_log(hand.keys, "a", line, keep=None))
+    lines, _ = read.get_logs(hand.keys, "a")
+    hand.run(manage.clear_logs(hand.keys, "a", keep=1))
+    assert hand.run(lines) == ["c"]
+    hand.run(manage.clear_logs(hand.keys, "a"))
+    assert hand.run(lines) == []
+
+
+def test_a_held_rate_can_be_released(hand: Hand):
+    hand.run(manage.hold_rate(hand.keys, 60_000))
+    hand.run(manage.release_rate(hand.keys))
+    assert hand.run(read.get_rate_limit_ttl(hand.keys)) == -2
 
 
 class TestStreams:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.unit.commands.one_by_one import OneByOne, settle_one
-from toril.commands import add, locks, manage, read, work
+from toril.commands import add, locks, manage, read, schedulers, work
 from toril.commands._command import Command
 from toril.commands.add import JobToAdd
 from toril.commands.work import Pickup, Settlement, finish_options, packed_fields
@@ -86,6 +86,15 @@ def _job(options: dict[str, Any], **more: Any) -> JobToAdd:
     return JobToAdd(name="draw", data=b'{"n":1}', options=options, timestamp=NOW, **more)
 
 
+TICK = schedulers.SchedulerToAdd(
+    id="tick",
+    name="draw",
+    data=b'{"n":1}',
+    options={"attempts": 2},
+    repeat={"every": 60_000, "limit": 5},
+    next_ms=NOW + 60_000,
+    now_ms=NOW,
+)
 NODE_JOB = {"name": "draw", "data": '{"n":1}', "timestamp": NOW}
 PARENT = {"id": "p1", "queueKey": "bull:paint"}
 WITH_PARENT = {"parent": PARENT, "parentKey": "bull:paint:p1"}
@@ -207,6 +216,41 @@ CASES: dict[str, tuple[str, list[Any], Command[Any]]] = {
         [{"count": 1000, "force": True}],
         manage.obliterate(KEYS, count=1000, force=True),
     ),
+    "add scheduler": (
+        "addJobScheduler",
+        [
+            "tick",
+            NOW + 60_000,
+            '{"n":1}',
+            {"attempts": 2},
+            {"name": "draw", "every": 60_000, "limit": 5},
+            {
+                "attempts": 2,
+                "repeat": {"every": 60_000, "limit": 5, "count": 1},
+                "timestamp": NOW,
+                "repeatJobKey": "tick",
+                "prevMillis": NOW + 60_000,
+                "delay": 60_000,
+            },
+            None,
+        ],
+        schedulers.add_scheduler(KEYS, TICK),
+    ),
+    "advance scheduler": (
+        "updateJobSchedulerNextMillis",
+        ["tick", NOW + 60_000, '{"n":1}', {"attempts": 2}, "j1"],
+        schedulers.advance_scheduler(
+            KEYS,
+            "tick",
+            job_id="j1",
+            data=b'{"n":1}',
+            options={"attempts": 2},
+            next_ms=NOW + 60_000,
+            now_ms=NOW,
+        ),
+    ),
+    "remove scheduler": ("removeJobScheduler", ["tick"], schedulers.remove_scheduler(KEYS, "tick")),
+    "is maxed": ("isMaxed", [], read.is_maxed(KEYS)),
     # The reference of our batches: what settle.lua is compared with must be what Node sends.
     "complete": (
         "moveToFinished",

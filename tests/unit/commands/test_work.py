@@ -131,16 +131,12 @@ def test_a_failure_keeps_its_reason_and_trace(hand: Hand):
     hand.take()
     fields = work.packed_fields({"stacktrace": '["line 1"]'})
     failed = hand.finished("a", failed=True)
-    hand.exchange(Settlement(**{**_parts(failed), "fields": fields}))
+    hand.exchange(failed._replace(fields=fields))
     assert hand.run(read.get_fields(hand.keys, "a", ["failedReason", "stacktrace"])) == [
         b"why",
         b'["line 1"]',
     ]
     assert work.packed_fields({}) == b""
-
-
-def _parts(settlement: Settlement) -> dict:
-    return {name: getattr(settlement, name) for name in settlement.__slots__}
 
 
 def test_a_parent_with_children_cannot_be_completed(hand: Hand):
