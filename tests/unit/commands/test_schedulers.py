@@ -66,7 +66,8 @@ def test_a_scheduler_that_is_gone_makes_nothing(hand: Hand):
 
 
 def test_removing_a_scheduler_takes_its_next_job_along(hand: Hand):
-    job_id, _ = hand.run(schedulers.add_scheduler(hand.keys, tick()))
+    daily = tick(repeat={"pattern": "0 3 * * *"}, next_ms=NOW + MINUTE)
+    job_id, _ = hand.run(schedulers.add_scheduler(hand.keys, daily))
     assert hand.run(schedulers.remove_scheduler(hand.keys, "tick")) is True
     assert hand.run(read.get_state(hand.keys, job_id)) == "unknown"
     assert hand.run(schedulers.list_schedulers(hand.keys, ascending=False)) == []
