@@ -9,7 +9,8 @@ import pytest
 from tests.servers import Server
 
 
-@pytest.fixture
-def healthy(start_valkey: Callable[..., Server]) -> Server:
+@pytest.fixture(params=["start_valkey", "start_redis7"])
+def healthy(request: pytest.FixtureRequest) -> Server:
     """A server about which there is nothing to say."""
-    return start_valkey(appendonly="yes", appendfsync="everysec")
+    start: Callable[..., Server] = request.getfixturevalue(request.param)
+    return start(appendonly="yes", appendfsync="everysec")
