@@ -16,8 +16,8 @@ from toril.contract.errors import AccessDenied, InvalidOption
 from toril.observe.doctor._finding import Finding, ok, problem
 from toril.store import AsyncStore
 
-# What the drivers themselves say, besides what the scripts call. CLIENT SETINFO is not among them: connections do without
-# it, and a server before 7.2 does not accept rules about a command that it does not know.
+# What the drivers themselves say, besides what the scripts call. CLIENT SETINFO is not among them: connections do
+# without it, and a server before 7.2 does not accept rules about a command that it does not know.
 OF_DRIVERS: Final = frozenset(
     """
     auth blmove bzpopmin client|getname client|id client|list client|setname client|unblock cluster|slots
