@@ -7,15 +7,14 @@ percentiles are exact; doing it twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
-from toril.lake._log import DataFile
 from toril.spark.pipeline._staging import frame_of, read_table, stage
 from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute, workers
 
@@ -28,38 +27,25 @@ class Figure:
     """A gold table made of attempts: by which span of time, and how."""
 
     table: str
-    span: Column
-    label: str
-    length: timedelta
+    label: str  # the column that holds the span
+    seconds: int
     transform: Callable[[DataFrame], DataFrame]
 
+    def span_of(self, moment: Column) -> Column:
+        """The beginning of the span that a moment lies in, in seconds since 1970."""
+        return F.floor(F.unix_seconds(moment) / self.seconds) * self.seconds
 
-def _figures() -> dict[str, Figure]:
-    # Columns need a running Spark, so these are made when asked for.
-    ended = F.col("ended_at")
-    return {
-        "queue_minute": Figure(
-            table="gold/queue_minute",
-            span=F.date_trunc("minute", ended),
-            label="minute",
-            length=timedelta(minutes=1),
-            transform=queue_minute,
-        ),
-        "queue_hour": Figure(
-            table="gold/queue_hour",
-            span=F.date_trunc("hour", ended),
-            label="hour",
-            length=timedelta(hours=1),
-            transform=queue_hour,
-        ),
-        "errors": Figure(
-            table="gold/errors",
-            span=F.date_trunc("day", ended),
-            label="day",
-            length=timedelta(days=1),
-            transform=errors,
-        ),
-    }
+
+FIGURES: Final = {
+    "queue_minute": Figure(table="gold/queue_minute", label="minute", seconds=60, transform=queue_minute),
+    "queue_hour": Figure(table="gold/queue_hour", label="hour", seconds=3600, transform=queue_hour),
+    "errors": Figure(table="gold/errors", label="day", seconds=86_400, transform=errors),
+}
+_MINUTE: Final = FIGURES["queue_minute"]
+# Up to that many spans are named in the plan itself; more are joined.
+_FEW_SPANS: Final = 200
+
+Spans = list[tuple[str, int]]  # queue and beginning, in seconds since 1970
 
 
 @dataclass(slots=True)
@@ -69,56 +55,69 @@ class GoldRefiner:
     spark: SparkSession
     lake: Lake
     rules: Sequence[Rule] = DEFAULT_RULES
+    _minutes: dict[tuple[int, int], Spans] = field(default_factory=dict)
 
-    def run(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> bool:
+    def run(self, names: Sequence[str] = tuple(FIGURES)) -> bool:
         """Brings the figures named up to date, then workers and alerts; False when there was nothing new."""
-        figures = _figures()
-        changed = [self._refresh(figures[name]) for name in names]
+        changed = [self._refresh(FIGURES[name]) for name in names]
         reported = self._refresh_workers()
         if any(changed) or reported:
             self._refresh_alerts()
         return any(changed) or reported
 
     def _refresh(self, figure: Figure) -> bool:
-        attempts_log = self.lake.ensure(_ATTEMPTS)
         log = self.lake.ensure(figure.table)
-        done, until = max(log.committed(APPLICATION), 0), attempts_log.version
+        done, until = max(log.committed(APPLICATION), 0), self.lake.ensure(_ATTEMPTS).version
         if until <= done:
             return False
-        fresh = attempts_log.added_between(done, until)
-        touched = self._touched(figure, fresh)
-        if touched is None:
+        minutes = self._touched_minutes(done, until)
+        if minutes:
+            whole = sorted({(queue, at // figure.seconds * figure.seconds) for queue, at in minutes})
+            self._replace(figure, whole, until)
+        else:
             log.commit([], application=APPLICATION, version=until)
-            return False
-        self._replace(figure, touched, until)
-        return True
+        return bool(minutes)
 
-    def _touched(self, figure: Figure, fresh: Sequence[DataFile]) -> list[tuple[str, int]] | None:
-        """Queue and span of every attempt that is new."""
-        if not fresh:
-            return None
-        rows = frame_of(self.spark, self.lake, _ATTEMPTS, fresh)
-        if figure.label == "day":
-            rows = rows.where(F.col("error").isNotNull())
-        # Seconds, not timestamps: collected timestamps come in the zone of the machine.
-        found = rows.select("queue", F.unix_seconds(figure.span).alias("span")).distinct().collect()
-        return [(row.queue, row.span) for row in found] or None
+    def _touched_minutes(self, done: int, until: int) -> Spans:
+        """Queue and minute of every attempt that is new; hours and days follow from them."""
+        if (done, until) not in self._minutes:
+            fresh = self.lake.ensure(_ATTEMPTS).added_between(done, until)
+            rows = frame_of(self.spark, self.lake, _ATTEMPTS, fresh)
+            # Seconds, not timestamps: collected timestamps come in the zone of the machine.
+            spans = rows.select("queue", _MINUTE.span_of(F.col("ended_at")).alias("span")).distinct()
+            self._minutes[done, until] = [(row.queue, row.span) for row in spans.collect()] if fresh else []
+        return self._minutes[done, until]
 
-    def _replace(self, figure: Figure, touched: list[tuple[str, int]], until: int) -> None:
-        spans = [datetime.fromtimestamp(span, UTC) for _, span in touched]
-        marks = F.broadcast(self.spark.createDataFrame(touched, "queue string, span long"))
-        rows = self._attempts_within(min(spans), max(spans) + figure.length)
-        concerned = _touched_only(rows, figure.span, marks, "semi")
+    def _replace(self, figure: Figure, spans: Spans, until: int) -> None:
         log = self.lake.ensure(figure.table)
-        old_files = [
-            file for day in sorted({span.date().isoformat() for span in spans}) for file in log.files(day=day)
-        ]
+        days = sorted({datetime.fromtimestamp(at, UTC).date().isoformat() for _, at in spans})
+        old_files = [file for day in days for file in log.files(day=day)]
         old = frame_of(self.spark, self.lake, figure.table, old_files)
-        kept = _touched_only(old, F.col(figure.label).cast("timestamp"), marks, "anti")
+        kept = self._within(old, figure.span_of(F.col(figure.label).cast("timestamp")), spans, inside=False)
+        rows = self._within(
+            self._attempts(spans, figure), figure.span_of(F.col("ended_at")), spans, inside=True
+        )
         names = table_spec(figure.table).schema.names
-        whole = figure.transform(concerned).select(*names).unionByName(kept.select(*names)).coalesce(1)
-        files = stage(whole, self.lake, figure.table)
+        fresh = figure.transform(rows).select(*names)
+        whole = fresh.unionByName(kept.select(*names)) if old_files else fresh
+        files = stage(whole.repartition(1), self.lake, figure.table)
         log.commit(files, removed=old_files, application=APPLICATION, version=until)
+
+    def _within(self, rows: DataFrame, span: Column, spans: Spans, *, inside: bool) -> DataFrame:
+        if len(spans) <= _FEW_SPANS:
+            named = F.concat_ws("\n", span.cast("string"), "queue").isin(
+                [f"{at}\n{queue}" for queue, at in spans]
+            )
+            return rows.where(named if inside else ~named)
+        marks = F.broadcast(self.spark.createDataFrame(spans, "queue string, span long"))
+        found = rows.withColumn("span", span).join(marks, ["queue", "span"], "semi" if inside else "anti")
+        return found.drop("span")
+
+    def _attempts(self, spans: Spans, figure: Figure) -> DataFrame:
+        times = [at for _, at in spans]
+        return self._attempts_within(
+            datetime.fromtimestamp(min(times), UTC), datetime.fromtimestamp(max(times) + figure.seconds, UTC)
+        )
 
     def _attempts_within(self, start: datetime, end: datetime) -> DataFrame:
         """Attempts that ended in a stretch of time, from the files that can hold such."""
@@ -150,7 +149,3 @@ class GoldRefiner:
         whole = found.unionByName(old).dropDuplicates(["rule", "queue", "subject", "at"]).coalesce(1)
         files = stage(whole, self.lake, "gold/alerts")
         log.commit(files, removed=old_files, application=APPLICATION, version=log.version + 1)
-
-
-def _touched_only(rows: DataFrame, span: Column, marks: DataFrame, how: str) -> DataFrame:
-    return rows.withColumn("span", F.unix_seconds(span)).join(marks, ["queue", "span"], how).drop("span")
