@@ -15,6 +15,7 @@ from toril.contract.event import Event
 from toril.events import Gap, QueueEvents
 from toril.events import _stream as stream_module
 from toril.producer import Queue
+from toril.store import ConnectionPolicy
 
 
 @pytest.fixture
@@ -288,6 +289,43 @@ async def test_reading_goes_on_after_the_server_was_restarted(
         await queue.add("y")
         found = await reading
     assert [event.type for event in found] == ["added", "waiting", "added", "waiting"]
+
+
+async def test_a_long_outage_is_sat_out_with_one_line_for_each_attempt(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_valkey(appendonly="yes")
+    policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=0.05, call_attempts=1)
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        await queue.add("x")
+        async with events_of(queue, server, last_id="0", policy=policy) as events:
+            reading = asyncio.create_task(read(events, 4))
+            await until_blocked(server)
+            server.stop()
+            while "next attempt in" not in caplog.text:
+                await asyncio.sleep(0.01)
+            server.start()
+            await queue.add("y")
+            found = await reading
+    assert [event.type for event in found] == ["added", "waiting", "added", "waiting"]
+    lines = [record for record in caplog.records if "next attempt" in record.message]
+    assert 1 <= len(lines) <= 20
+
+
+async def test_closing_during_an_outage_does_not_wait_for_its_end(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_valkey()
+    policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=20, call_attempts=1)
+    async with Queue("emails", redis=server.url, prefix=prefix, policy=policy) as queue:
+        async with events_of(queue, server, policy=policy) as events:
+            reading = asyncio.create_task(_all(events))
+            await until_blocked(server)
+            server.stop()
+            while "next attempt in" not in caplog.text:
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            assert await reading == []
 
 
 async def test_events_are_read_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:

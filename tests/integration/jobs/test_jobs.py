@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.integration.hand import Hand
+from tests.servers import Server
+from toril.commands._command import plain
+from toril.commands.read import client_list
 from toril.contract.codec import PayloadCodec
 from toril.contract.errors import (
+    Closed,
     DelayedError,
     InvalidOption,
     JobFailed,
@@ -22,13 +26,15 @@ from toril.contract.errors import (
     LockLost,
     PayloadMismatch,
     Requeue,
+    StoreUnavailable,
     WaitingChildrenError,
 )
 from toril.contract.options import ParentRef
 from toril.contract.state import JobState
+from toril.events import FinishWatch, _finishes
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
 from toril.producer import Queue
-from toril.store import BlockingStore
+from toril.store import AsyncStore, BlockingStore, ConnectionPolicy
 
 
 @pytest.fixture
@@ -273,7 +279,7 @@ async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
 ) -> None:
     job = face.of(await queue.add("x", remove_on_complete=True))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
-    await until_read(queue, face)
+    await until_read(queue)
     await hand.complete(await hand.take(), 42)
     assert await waiting == 42
     with pytest.raises(JobNotFound):
@@ -283,7 +289,7 @@ async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
 async def test_a_job_that_is_removed_while_somebody_waits_is_not_found(queue: Queue, face: Face) -> None:
     job = face.of(await queue.add("x"))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
-    await until_read(queue, face)
+    await until_read(queue)
     await queue.remove(job.id)
     with pytest.raises(JobNotFound):
         await waiting
@@ -295,27 +301,13 @@ async def test_waiting_ends_after_the_time_out(queue: Queue, face: Face) -> None
         await face.call(job.wait_until_finished, 0.05)
 
 
-async def until_read(queue: Queue, face: Face) -> None:
+async def until_read(queue: Queue) -> None:
     """Until somebody blocks on the queue's events."""
-    async with JobDeskOf(queue) as store:
-        while True:
-            from toril.commands.read import client_list
-
-            clients = await store.run(client_list())
-            if any(client.get("cmd") == "xread" and "b" in client.get("flags", "") for client in clients):
-                return
-            await asyncio.sleep(0.01)
-
-
-class JobDeskOf:
-    def __init__(self, queue: Queue) -> None:
-        self._store = queue._store
-
-    async def __aenter__(self) -> Any:
-        return self._store
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+    while True:
+        clients = await queue._store.run(client_list())
+        if any(client.get("cmd") == "xread" and "b" in client.get("flags", "") for client in clients):
+            return
+        await asyncio.sleep(0.01)
 
 
 async def test_many_wait_over_one_connection(queue: Queue, hand: Hand) -> None:
@@ -328,12 +320,10 @@ async def test_many_wait_over_one_connection(queue: Queue, hand: Hand) -> None:
 
 
 async def test_closing_the_queue_ends_the_waiting(server_url: str, prefix: str) -> None:
-    from toril.contract.errors import Closed
-
     async with Queue("emails", redis=server_url, prefix=prefix) as queue:
         job = await queue.add("x")
         waiting = asyncio.create_task(job.wait_until_finished())
-        await until_read(queue, None)  # type: ignore[arg-type]
+        await until_read(queue)
     with pytest.raises(Closed):
         await waiting
 
@@ -341,17 +331,13 @@ async def test_closing_the_queue_ends_the_waiting(server_url: str, prefix: str) 
 async def test_an_end_that_no_event_tells_is_noticed_all_the_same(
     queue: Queue, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toril.events import _finishes
-
     monkeypatch.setattr(_finishes, "_LINGER_SECONDS", 0.2)
     job = await queue.add("x")
     waiting = asyncio.create_task(job.wait_until_finished(20))
-    await until_read(queue, None)  # type: ignore[arg-type]
+    await until_read(queue)
     taken = await hand.take()
     # The events of its end vanish with the stream, as they do when it is trimmed hard.
     async with asyncio.timeout(10):
-        from toril.commands._command import plain
-
         await hand.complete(taken, "done")
         await hand.store.run(plain(int, "DEL", queue.keys.events))
         assert await waiting == "done"
@@ -364,3 +350,68 @@ async def test_making_a_job_is_cheap_and_shares_its_desk(queue: Queue) -> None:
     assert isinstance(queue._desk, JobDesk)
     assert repr(twin) == f"<Job 'x' {job.id} of 'emails'>"
     assert (twin.lock_lost, twin.cancelled, twin.token) == (False, False, None)
+
+
+async def test_attributes_tell_what_became_of_a_job(queue: Queue, hand: Hand, face: Face) -> None:
+    await queue.add("x", {"n": 1}, attempts=2, priority=4)
+    taken = await hand.take()
+    await hand.fail(taken, "no luck")
+    found = await queue.get_job(taken.id)
+    assert found is not None
+    job = face.of(found)
+    assert job.queue_name == "emails"
+    assert (job.attempts_started, job.attempts_made, job.stalled_count, job.max_attempts) == (1, 1, 0, 2)
+    assert job.options.attempts == 2
+    assert job.timestamp <= job.processed_on <= job.finished_on
+    assert (job.failed_reason, job.stacktrace, job.processed_by) == ("no luck", ["a trace"], "hand")
+    assert (job.returnvalue, job.parent, job.priority) == (None, None, 4)
+
+
+async def test_waiting_while_the_server_is_away_raises_and_works_again_later(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey()
+    policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=0.01, call_attempts=1)
+    async with Queue("emails", redis=server.url, prefix=prefix, policy=policy) as queue:
+        job = await queue.add("x")
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            await job.wait_until_finished(5)
+        server.start()
+        job = await queue.add("x")
+        with pytest.raises(TimeoutError):
+            await job.wait_until_finished(0.05)
+
+
+async def test_a_watch_that_was_closed_waits_no_more(server_url: str, queue: Queue) -> None:
+    async with AsyncStore(server_url) as store:
+        watch = FinishWatch(store, queue.keys)
+        await watch.close()
+        with pytest.raises(Closed):
+            await watch.wait("1")
+
+
+async def test_one_who_gives_up_does_not_spoil_it_for_others(queue: Queue, hand: Hand) -> None:
+    job = await queue.add("x")
+    impatient, patient = (asyncio.create_task(job.wait_until_finished(20)) for _ in range(2))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await hand.complete(await hand.take(), 1)
+    assert await patient == 1
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+
+
+async def test_a_result_that_does_not_parse_is_none_as_in_node(queue: Queue, hand: Hand, face: Face) -> None:
+    await queue.add("x")
+    taken = await hand.take()
+    await hand.complete(taken)
+    await hand.store.run(plain(int, "HSET", queue.keys.job(taken.id), "returnvalue", "{broken"))
+    assert await face.call(face.of(taken).wait_until_finished) is None
+
+
+async def test_several_commands_in_one_step_raise_the_first_refusal(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x"))
+    await queue.remove(job.id)
+    with pytest.raises(JobNotFound):
+        await face.call(job.update_progress, 5, "gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -23,6 +24,7 @@ from toril.contract.options import RateLimit
 from toril.contract.state import JobState
 from toril.producer import Queue
 from toril.store import AsyncStore
+from toril.worker import Worker
 
 
 @pytest.fixture
@@ -270,27 +272,14 @@ async def test_a_held_rate_opens_by_itself_or_when_it_is_removed(queue: Queue) -
 async def test_workers_are_listed_by_the_names_that_node_gives_and_reads(
     queue: Queue, server_url: str
 ) -> None:
-    for name in (
-        client_name(queue.keys, "worker", "host-1"),
-        client_name(queue.keys, "worker"),
-        "bull:other",
-    ):
-        store = AsyncStore(server_url, name=name)
-        await store.connect()
-        if name == "bull:other":
-            found = await queue.get_workers()
-            assert {worker.worker_id for worker in found} == {"host-1", None}
-            assert all(worker.address and worker.age >= 0 for worker in found)
-        else:
-            queue_stores.append(store)
-            continue
-        await store.close()
-    for store in queue_stores:
-        await store.close()
-    queue_stores.clear()
-
-
-queue_stores: list[AsyncStore] = []
+    names = (client_name(queue.keys, "worker", "host-1"), client_name(queue.keys, "worker"), "bull:other")
+    async with AsyncExitStack() as stack:
+        for name in names:
+            store = await stack.enter_async_context(AsyncStore(server_url, name=name))
+            await store.connect()
+        found = await queue.get_workers()
+    assert {worker.worker_id for worker in found} == {"host-1", None}
+    assert all(worker.address and worker.age >= 0 and worker.idle >= 0 for worker in found)
 
 
 async def test_logs_are_read_from_either_end(queue: Queue) -> None:
@@ -326,24 +315,43 @@ async def test_progress_can_be_told_from_outside(queue: Queue) -> None:
     assert job.progress == {"step": 2}
 
 
+async def test_a_name_with_signs_of_patterns_is_obliterated_without_its_neighbours(
+    server_url: str, server: Server, prefix: str
+) -> None:
+    async with (
+        Queue("a*", redis=server_url, prefix=prefix) as starred,
+        Queue("ab", redis=server_url, prefix=prefix) as neighbour,
+    ):
+        await starred.add("x")
+        await neighbour.add("x")
+        await starred.obliterate()
+    with server.client() as client:
+        left = [key.decode() for key in client.keys("*")]
+    assert left
+    assert all(key.startswith(f"{prefix}:ab:") for key in left)
+    assert any(":toril:ledger:" in key for key in left)
+
+
 async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
     async with (
         Queue("emails", redis=cluster.url, prefix=prefix) as queue,
         Hand(cluster.url, queue.keys) as hand,
+        Worker("emails", hand.complete, redis=cluster.url, prefix=prefix, worker_id="w1") as worker,
     ):
+        async with asyncio.timeout(20):
+            while not (workers := await queue.get_workers()):  # until its blocking connection stands
+                await asyncio.sleep(0.01)
+        assert [one.worker_id for one in workers] == ["w1"]
+        await worker.stop()
         ids = await failed(queue, hand, "a", "b")
         assert await queue.retry_jobs(name="a") == 1
         assert await queue.retry_jobs() == 1
         await queue.pause()
         await queue.resume()
         assert {job.id for job in await queue.get_waiting()} == set(ids)
-        store = AsyncStore(cluster.url, name=client_name(queue.keys, "worker", "w1"))
-        await store.run_many([])
-        await store.now_ms()
         await queue.cancel(ids[0])
         assert len(await queue.clean(0, state="wait")) == 1
         await queue.obliterate(force=True)
-        await store.close()
     for node in cluster.nodes:
         with node.client() as client:
             assert [key for key in client.keys("*") if key.startswith(prefix.encode())] == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,9 +14,14 @@ import pytest
 
 from tests.servers import Server
 from toril import Job, JobOptions, Queue, Worker, sync
-from toril.contract.errors import InvalidOption, JobBelongsToScheduler
+from toril.contract.errors import InvalidOption, JobBelongsToScheduler, StoreUnavailable
+from toril.contract.keys import QueueKeys
+from toril.contract.record import JobRecord
 from toril.contract.state import JobState
 from toril.producer import Schedulers
+from toril.queues.repeats import next_step
+from toril.queues.series import Series
+from toril.store import AsyncStore, ConnectionPolicy
 from toril.sync.schedulers import Schedulers as BlockingSchedulers
 
 
@@ -193,6 +199,62 @@ async def test_the_next_job_exists_while_the_last_one_still_runs(
         await first.wait_until_finished(10)
         await queue.schedulers.remove("hourly")
         await worker.run_until_idle()
+
+
+async def test_a_series_whose_pattern_is_broken_ends_with_a_line_in_the_log_and_its_job_runs(
+    queue: Queue, server: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(job: Job) -> str:
+        return "done"
+
+    job = await queue.schedulers.upsert("x", cron="* * * * *", immediately=True)
+    with server.client() as client:
+        opts = json.loads(client.hget(queue.keys.job(job.id), "opts"))
+        opts["repeat"]["pattern"] = "no pattern"
+        client.hset(queue.keys.job(job.id), "opts", json.dumps(opts))
+    async with Worker("reports", handle, redis=server.url, prefix=prefix):
+        assert await job.wait_until_finished(20) == "done"
+    assert "cannot go on" in caplog.text
+
+
+async def test_a_series_goes_on_before_its_job_is_settled_when_the_server_was_away(
+    queue: Queue, start_valkey: Callable[..., Server]
+) -> None:
+    job = await queue.schedulers.upsert("x", every=60)
+    gone = start_valkey()
+    policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=0.01, call_attempts=1)
+    async with AsyncStore(gone.url, policy=policy) as store:
+        series = Series(queue.keys, store)
+        gone.stop()
+        await series.begin([job.record])
+        assert series
+        with pytest.raises(StoreUnavailable):
+            await series.go_on()
+        gone.start()
+        await series.go_on()  # the scheduler is not there: nothing is made, and nothing is left to do
+        assert not series
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        {"pattern": "* * * * *", "limit": 1, "count": 1},
+        {"pattern": "* * * * *", "endDate": 1},
+        {"every": 1000, "endDate": "2020-01-01T00:00:00Z"},
+        {"pattern": "0 0 1 1 *", "endDate": 1_700_000_100_000},
+        None,
+    ],
+)
+def test_a_series_that_is_over_has_no_next_step(prefix: str, repeat: Any) -> None:
+    fields = {"name": "x", "rjk": "series", "opts": json.dumps({} if repeat is None else {"repeat": repeat})}
+    record = JobRecord.from_mapping("repeat:series:1", fields)
+    assert next_step(QueueKeys("reports", prefix), record, 1_700_000_000_000) is None
+
+
+def test_a_job_of_no_series_and_one_of_the_oldest_kind_have_no_next_step(prefix: str) -> None:
+    for fields in ({"name": "x"}, {"name": "x", "rjk": "name::::5000"}):
+        record = JobRecord.from_mapping("1", fields)
+        assert next_step(QueueKeys("reports", prefix), record, 1_700_000_000_000) is None
 
 
 def test_schedulers_have_a_blocking_face_of_the_same_shape(valkey_url: str, prefix: str) -> None:

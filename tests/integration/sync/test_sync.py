@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import inspect
 import subprocess
@@ -16,8 +17,17 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, FlowNode, events, producer, sync, worker
-from toril.contract.errors import Closed, InvalidOption, JobFailed, PermanentError, TorilError
+from toril.contract.errors import (
+    Closed,
+    InvalidOption,
+    JobFailed,
+    PermanentError,
+    StoreUnavailable,
+    TorilError,
+)
 from toril.contract.event import Event
+from toril.contract.options import Deduplication, RateLimit
+from toril.store import ConnectionPolicy
 
 
 @pytest.fixture
@@ -302,3 +312,106 @@ def test_list_and_stream_queues_work_from_plain_code(
         assert jobs.replay(limit=1) == 1
         assert jobs.purge() == 1
         jobs.obliterate()
+
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "get_jobs": (["waiting", "delayed"],),
+    "get_waiting": (),
+    "get_prioritized": (),
+    "get_active": (),
+    "get_delayed": (),
+    "get_waiting_children": (),
+    "get_completed": (),
+    "get_failed": (),
+    "get_job_state": ("mine",),
+    "get_counts_per_priority": ([0, 1],),
+    "get_job_logs": ("mine",),
+    "get_metrics": ("completed",),
+    "get_workers": (),
+    "is_maxed": (),
+    "get_global_concurrency": (),
+    "get_global_rate_limit": (),
+    "get_rate_limit_ttl": (),
+    "get_deduplication_job_id": ("same",),
+    "get_version": (),
+    "clean": (3600, 0, "completed"),
+    "trim_events": (1000,),
+    "set_global_concurrency": (5,),
+    "set_global_rate_limit": (RateLimit(5, 1.0),),
+    "rate_limit": (0.01,),
+    "remove_rate_limit_key": (),
+    "update_job_progress": ("mine", 5),
+    "add_job_log": ("mine", "line"),
+    "remove_deduplication_key": ("same",),
+    "remove": ("other",),
+    "obliterate": (),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_reaches_the_queue_and_answers_as_the_original(
+    queue: sync.Queue, valkey_url: str, prefix: str, name: str
+) -> None:
+    def prepared(of: str) -> sync.Queue:
+        made = sync.Queue(of, redis=valkey_url, prefix=prefix)
+        made.add("x", {"n": 1}, job_id="mine", deduplication=Deduplication("same"))
+        made.add("x", job_id="other", delay=60)
+        return made
+
+    async def of_the_original() -> Any:
+        async with producer.Queue("asked", redis=valkey_url, prefix=prefix) as original:
+            return await getattr(original, name)(*CALLS[name])
+
+    with prepared("asked"):
+        expected = asyncio.run(of_the_original())
+    with prepared("blocking") as blocking:
+        given = getattr(blocking, name)(*CALLS[name])
+        assert repr(blocking).startswith("sync.Queue('blocking'")
+    assert _comparable(given) == _comparable(expected)
+
+
+def _comparable(value: Any) -> Any:
+    return (
+        [job.id for job in value] if isinstance(value, list) and value and hasattr(value[0], "id") else value
+    )
+
+
+def test_a_worker_is_steered_from_plain_code(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    def handle(job: sync.Job) -> None:
+        begun.set()
+        ended.wait(20)
+
+    running = sync.Worker("emails", handle, redis=valkey_url, prefix=prefix, worker_id="w1", concurrency=1)
+    listener = running.on("completed", lambda job, result: heard.append(f"{job.id} {queue.count()}"))
+    with running:
+        assert (running.id, running.queue, running.keys.name) == ("w1", "emails", "emails")
+        running.concurrency = 3
+        assert running.concurrency == 3
+        job = queue.add("x")
+        assert begun.wait(20)
+        assert running.health().jobs == 1
+        running.pause(wait=False)
+        assert running.is_paused
+        assert not running.cancel("nobody")
+        ended.set()
+        job.wait_until_finished(20)
+        running.resume()
+        running.run_until_idle()
+        assert repr(running).startswith("sync.Worker('emails'")
+        running.stop()
+        running.wait_stopped()
+        running.run()  # a worker that was stopped has nothing to wait for
+    assert (running.processed, running.failed) == (1, 0)
+    assert heard == [f"{job.id} 0"]
+    running.off("completed", listener)
+    running.off("completed", print)
+
+
+def test_entering_what_cannot_be_reached_raises_and_leaves_no_thread() -> None:
+    policy = ConnectionPolicy(connect_timeout=0.2, reconnect_delay=0.01, call_attempts=1)
+    with pytest.raises(StoreUnavailable), sync.Queue("emails", redis="redis://127.0.0.1:1", policy=policy):
+        pass
+    assert "toril-sync" not in [thread.name for thread in threading.enumerate()]
