@@ -409,7 +409,10 @@ class BullmqSource:
     def cancelled(self, deliveries: Sequence[BullmqDelivery]) -> list[tuple[BullmqDelivery, str]]:
         """Those of our jobs that somebody asked to stop, and why. Called from the keeper's thread."""
         reasons = self._keeper_store.run(read.get_cancellations(self.keys, [one.id for one in deliveries]))
-        return [(one, why) for one, why in zip(deliveries, reasons, strict=True) if why is not None]
+        asked = [(one, why) for one, why in zip(deliveries, reasons, strict=True) if why is not None]
+        # The word was for this attempt: whoever retries the job wants it to run.
+        self._keeper_store.run_many([manage.forget_cancel(self.keys, one.id) for one, _ in asked])
+        return asked
 
     async def sweep(self) -> list[str] | None:
         terms, keys = self._terms, self.keys

@@ -91,6 +91,8 @@ class Runner:
         if attempt is None or attempt.reason is not None:
             return False
         attempt.reason = reason
+        if hasattr(attempt.subject, "cancelled"):
+            attempt.subject.cancelled = True  # a handler in a thread can only be told
         if attempt.task is not None:
             attempt.task.cancel()
         return True
