@@ -271,7 +271,7 @@ def test_alerts_stand_where_thresholds_are_crossed(spark):
     )
     mine = Rule(
         name="busy",
-        sql="select queue, minute as at, completed as value from queue_minute",
+        sql="select queue, minute as raised_at, completed as value from queue_minute",
         threshold=50,
         message="busy",
     )

@@ -33,7 +33,7 @@ _REPORT = """
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
-    for name, command in (("up", up), ("run", run), ("status", status), ("query", query), ("report", report)):
+    for name, command in (("up", up), ("run", run), ("status", status), ("query", query), ("report", report), ("replay", replay)):
         group.command(name)(command)
     app.add_typer(group, name="pipeline")
     app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
@@ -123,9 +123,29 @@ def query(
     _print(_lake(lake).query(sql), as_json=as_json)
 
 
-def report(lake: LakeOption = "./lake", as_json: AsJson = False) -> None:
-    """Sum up what the tables know of each queue; needs no Spark."""
-    _print(_lake(lake).query(_REPORT), as_json=as_json)
+def report(
+    lake: LakeOption = "./lake",
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = "report.html",
+    as_json: AsJson = False,
+) -> None:
+    """Sum up what the tables know of each queue, in a page with plots; needs no Spark."""
+    found = _lake(lake)
+    _print(found.query(_REPORT), as_json=as_json)
+    if not as_json:
+        from toril.lake import write_report
+
+        say(f"the page with plots is in {write_report(found, output)}")
+
+
+def replay(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+) -> None:
+    """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
+    summary = _pipeline(redis, queues, prefix, lake).replay()
+    say(f"{summary.events} events in {summary.seconds:.1f} s")
 
 
 def _lake(place: str) -> Any:

@@ -11,6 +11,16 @@ from __future__ import annotations
 
 from toril.lake.errors import LakeError, LakeTooNew, TableMissing
 from toril.lake.lake import Lake
+from toril.lake.report import write_report
 from toril.lake.tables import TABLES, TableSpec, table_spec
 
-__all__ = ["TABLES", "Lake", "LakeError", "LakeTooNew", "TableMissing", "TableSpec", "table_spec"]
+__all__ = [
+    "TABLES",
+    "Lake",
+    "LakeError",
+    "LakeTooNew",
+    "TableMissing",
+    "TableSpec",
+    "table_spec",
+    "write_report",
+]

@@ -315,13 +315,13 @@ ALERTS = TableSpec(
             ("rule", _TEXT),
             ("queue", _TEXT),
             ("subject", _TEXT),  # a worker, or empty
-            ("at", _TIME),  # the minute, or the time of the report
+            ("raised_at", _TIME),  # the minute, or the time of the report
             ("value", _REAL),
             ("threshold", _REAL),
             ("message", _TEXT),
         ]
     ),
-    keys=("rule", "queue", "subject", "at"),
+    keys=("rule", "queue", "subject", "raised_at"),
 )
 
 TABLES: dict[str, TableSpec] = {

@@ -146,6 +146,6 @@ class GoldRefiner:
         old_files = log.files()
         # Alerts about a worker are of the moment of its report: the table of workers forgets it, this one does not.
         old = frame_of(self.spark, self.lake, "gold/alerts", old_files).where(F.col("subject") != "")
-        whole = found.unionByName(old).dropDuplicates(["rule", "queue", "subject", "at"]).coalesce(1)
+        whole = found.unionByName(old).dropDuplicates(["rule", "queue", "subject", "raised_at"]).coalesce(1)
         files = stage(whole, self.lake, "gold/alerts")
         log.commit(files, removed=old_files, application=APPLICATION, version=log.version + 1)

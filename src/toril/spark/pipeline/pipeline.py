@@ -270,6 +270,12 @@ class Pipeline:
         """SQL over the tables, without Spark."""
         return self.lake.query(sql)
 
+    def report(self, target: str | Path = "report.html") -> Path:
+        """One page with plots, without Spark."""
+        from toril.lake import write_report
+
+        return write_report(self.lake, target)
+
     def status(self) -> Any:
         """How the tables stand, and how far behind the queues they are; needs no Spark."""
         from toril.spark.pipeline._status import status

@@ -21,7 +21,7 @@ from toril.contract.errors import InvalidOption
 class Rule:
     """A question in SQL over `queue_minute`, `queue_hour`, `errors` and `workers`.
 
-    It selects `queue`, `at` and `value`, and may select `subject`; every row above `threshold` is an alert.
+    It selects `queue`, `raised_at` and `value`, and may select `subject`; every row above `threshold` is an alert.
     """
 
     name: str
@@ -36,25 +36,26 @@ _ENOUGH: Final = 10
 DEFAULT_RULES: Final = (
     Rule(
         name="heartbeat_failures",
-        sql="select queue, worker as subject, last_report_at as at, heartbeat_failure_rate as value from workers",
+        sql="select queue, worker as subject, last_report_at as raised_at, heartbeat_failure_rate as value "
+        "from workers",
         threshold=0.05,
         message="heartbeats fail: look at Redis latency and the network",
     ),
     Rule(
         name="stalled_jobs",
-        sql=f"select queue, minute as at, stall_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
+        sql=f"select queue, minute as raised_at, stall_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
         threshold=0.10,
         message="many active jobs stall: look at worker stability and memory",
     ),
     Rule(
         name="retries",
-        sql=f"select queue, minute as at, retry_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
+        sql=f"select queue, minute as raised_at, retry_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
         threshold=0.10,
         message="many jobs are retried: a service they need may be down",
     ),
     Rule(
         name="sweeps_skipped",
-        sql="select queue, worker as subject, last_report_at as at, sweep_skip_rate as value from workers",
+        sql="select queue, worker as subject, last_report_at as raised_at, sweep_skip_rate as value from workers",
         threshold=0.10,
         message="the stalled sweep is skipped: the active list is too large, split the queue",
     ),
@@ -79,7 +80,7 @@ def _ask(spark: SparkSession, rule: Rule, tables: Mapping[str, DataFrame]) -> Da
             F.lit(rule.name).alias("rule"),
             F.col("queue").cast("string"),
             subject.cast("string").alias("subject"),
-            F.col("at").cast("timestamp"),
+            F.col("raised_at").cast("timestamp"),
             F.col("value").cast("double"),
             F.lit(float(rule.threshold)).alias("threshold"),
             F.lit(rule.message).alias("message"),
@@ -87,7 +88,7 @@ def _ask(spark: SparkSession, rule: Rule, tables: Mapping[str, DataFrame]) -> Da
     except PySparkException as error:
         problem = str(error).partition("\n")[0]
         raise InvalidOption(
-            f"rule {rule.name}", problem, "select queue, at and value (and subject)"
+            f"rule {rule.name}", problem, "select queue, raised_at and value (and subject)"
         ) from None
 
 
