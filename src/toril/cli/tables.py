@@ -33,8 +33,8 @@ _REPORT = """
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
-    for name, command in (("up", up), ("run", run), ("status", status), ("query", query), ("report", report), ("replay", replay)):
-        group.command(name)(command)
+    for command in (up, run, status, query, report, replay):
+        group.command(command.__name__)(command)
     app.add_typer(group, name="pipeline")
     app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 

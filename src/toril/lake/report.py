@@ -76,11 +76,12 @@ def _tiles(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> str:
         "select quantile_cont(wait_ms, 0.95) as wait, quantile_cont(run_ms, 0.95) as run from silver.attempts"
     ).to_pylist()[0]
     lost = lake.query("select coalesce(sum(lost), 0) as n from silver.gaps").to_pylist()[0]["n"]
+    stalls_much = total["stalled"] > total["attempts"] / 10  # the threshold of the alert
     tiles = [
         ("completed", f"{total['completed']:,}", "good"),
         ("failed", f"{total['failed']:,}", "bad" if total["failed"] else ""),
         ("retried", _percent(total["retried"], total["attempts"]), ""),
-        ("stalled", _percent(total["stalled"], total["attempts"]), "bad" if total["stalled"] > total["attempts"] / 10 else ""),
+        ("stalled", _percent(total["stalled"], total["attempts"]), "bad" if stalls_much else ""),
         ("95 % wait less than", _duration(times["wait"]), ""),
         ("95 % run less than", _duration(times["run"]), ""),
         ("events lost", f"{int(lost):,}", "bad" if lost else "good"),

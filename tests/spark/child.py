@@ -1,0 +1,38 @@
+"""A driver of its own, to be killed: `python -m tests.spark.child MASTER ACTION URL PREFIX LAKE`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from toril.spark.pipeline import Pipeline, PipelineOptions
+from toril.spark.pipeline.session import build_session
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def main(master: str, action: str, url: str, prefix: str, lake: str) -> None:
+    session = build_session(master, memory="512m", **SETTINGS)
+    session.sparkContext.setLogLevel("OFF")
+    if action == "pipeline":
+        options = PipelineOptions(redis=url, prefix=prefix, lake=lake, max_rows=1500)
+        print(json.dumps({"events": Pipeline(options, spark=session).run_once().events}), flush=True)
+    else:
+        rows = session.range(0, int(action), 1, 4).selectExpr(
+            "'send' as name", "named_struct('n', id) as data"
+        )
+        options = {"url": url, "prefix": prefix, "queue": "many", "run": "import", "batch": "20"}
+        rows.write.format("toril").options(**options).mode("append").save()
+        print(json.dumps({"rows": int(action)}), flush=True)
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

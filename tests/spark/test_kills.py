@@ -1,0 +1,212 @@
+"""Drivers and executors killed with -9 while they work: nothing is doubled, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.servers import free_port
+from toril.contract.keys import QueueKeys
+from toril.lake import Lake
+
+pytestmark = pytest.mark.timeout(600)  # each kill costs the start of another JVM, on shared cores
+LOCAL = "local[2]"
+
+
+def start(master: str, action: str, url: str, prefix: str, lake: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "tests.spark.child", master, action, url, prefix, str(lake)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill_family(process: subprocess.Popen[bytes]) -> None:
+    """The driver, its JVM and its Python workers, all at once and without warning."""
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in family:
+        try:
+            one.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+    process.stdout.close()
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, output
+
+
+def when(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
+    """Waits for a sign of life in the tables or the queue; False when the process ended before."""
+    while process.poll() is None:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def commits(lake: Path, table: str) -> int:
+    return len(list((lake / table / "_delta_log").glob("*.json")))
+
+
+def check_tables(lake: Path, queue) -> None:
+    tables = Lake(lake)
+    found = tables.query(
+        "select count(*) as n, count(distinct id) as ids, sum(lost) as lost from bronze.events"
+    ).to_pylist()
+    assert found == [{"n": queue.entries_added, "ids": queue.entries_added, "lost": None}]
+    outcomes = tables.query("select outcome, count(*) as n from silver.attempts group by 1").to_pylist()
+    assert {row["outcome"]: row["n"] for row in outcomes} == queue.outcomes
+    total = tables.query("select sum(attempts)::int as n from gold.queue_minute").to_pylist()
+    assert total == [{"n": queue.outcomes.total()}]
+
+
+def test_a_driver_killed_between_its_commits_goes_on_where_the_tables_end(
+    valkey_url, prefix, factory, tmp_path
+):
+    queue = factory("killed")
+    queue.add(900)
+    queue.work(fail=0.1, retry=0.2)
+    signs = [
+        lambda: commits(tmp_path, "bronze/events") >= 2,  # some of the events are committed
+        lambda: commits(tmp_path, "silver/attempts") >= 2,  # attempts are, the jobs they leave behind are not
+    ]
+    for sign in signs:
+        process = start(LOCAL, "pipeline", valkey_url, prefix, tmp_path)
+        assert when(sign, process)
+        kill_family(process)
+    newest = max((tmp_path / "_checkpoints/ingest/commits").glob("[0-9]*"), key=lambda one: int(one.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    finish(start(LOCAL, "pipeline", valkey_url, prefix, tmp_path))
+    check_tables(tmp_path, queue)
+
+
+def test_a_write_that_is_killed_and_started_again_adds_each_row_once(valkey, valkey_url, prefix, tmp_path):
+    keys, rows = QueueKeys("many", prefix), 20_000
+    with valkey.client() as client:
+        for reached in (2_000, 9_000):
+            process = start(LOCAL, str(rows), valkey_url, prefix, tmp_path)
+            assert when(lambda goal=reached: client.llen(keys.wait) >= goal, process)
+            kill_family(process)
+            for job in client.lrange(keys.wait, 0, 99):  # finished and removed meanwhile
+                client.delete(keys.job(job.decode()))
+        finish(start(LOCAL, str(rows), valkey_url, prefix, tmp_path))
+        assert client.llen(keys.wait) == rows
+        assert len(set(client.lrange(keys.wait, 0, -1))) == rows
+
+
+def executors_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [
+        one
+        for one in psutil.Process(process.pid).children(recursive=True)
+        if "CoarseGrainedExecutorBackend" in " ".join(_words(one))
+    ]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(valkey_url, prefix, factory, tmp_path):
+    queue = factory("cluster")
+    queue.add(600)
+    queue.work(retry=0.2)
+    process = start("local-cluster[2,1,512]", "pipeline", valkey_url, prefix, tmp_path)
+    assert when(lambda: commits(tmp_path, "bronze/events") >= 2, process)
+    executors_of(process)[0].kill()
+    finish(process)
+    check_tables(tmp_path, queue)
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A master and two workers, as `spark-class` starts them."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    port, page = free_port(), free_port()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_WORKER_DIR": str(folder),
+    }
+    spark_class = [str(home / "bin" / "spark-class")]
+    deploy = "org.apache.spark.deploy"
+    master = [
+        *spark_class,
+        f"{deploy}.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        str(page),
+    ]
+    worker = [
+        *spark_class,
+        f"{deploy}.worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--cores",
+        "1",
+        "--memory",
+        "768m",
+        "--webui-port",
+        "0",
+        f"spark://127.0.0.1:{port}",
+    ]
+    log = folder / "daemons.log"
+    started = []
+    try:
+        with log.open("wb") as output:
+            for words in (master, worker, worker):
+                started.append(
+                    subprocess.Popen(
+                        words, env=environment, stdout=output, stderr=output, start_new_session=True
+                    )
+                )
+                wanted = {1: "I have been elected leader", 2: "Registered worker", 3: "Registered worker"}[
+                    len(started)
+                ]
+                _wait_for(log, wanted, len(started) - 1 or 1)
+        yield f"spark://127.0.0.1:{port}"
+    finally:
+        for process in reversed(started):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for(log: Path, words: str, times: int) -> None:
+    pattern = re.compile(
+        re.escape(words) + "|Successfully registered with master" if "worker" in words else re.escape(words)
+    )
+    deadline = time.monotonic() + 120
+    while len(pattern.findall(log.read_text(errors="replace"))) < times:
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
+        time.sleep(0.05)
+
+
+def test_the_same_code_runs_on_a_standalone_master_with_two_workers(valkey_url, prefix, factory, tmp_path):
+    queue = factory("standalone")
+    queue.add(300)
+    queue.work(fail=0.2)
+    work = tmp_path / "work"
+    work.mkdir()
+    with standalone(work) as master:
+        finish(start(master, "pipeline", valkey_url, prefix, tmp_path / "lake"))
+    check_tables(tmp_path / "lake", queue)
