@@ -356,6 +356,21 @@ async def test_a_call_that_the_server_did_not_run_is_sent_again(
     assert proxy.forwarded(mark) == 1
 
 
+@pytest.mark.parametrize("word", WORDS)
+async def test_a_pipeline_that_the_server_did_not_run_is_sent_again(
+    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, word: str
+):
+    await store.connect()
+    mark = keys.base.encode()
+    commands = [known(queue, COMMANDS[name](keys)) for name in ("take_one", "get_counts", "settle")]
+    proxy.arm("answer", mark, reply=WORDS[word] * len(commands))
+    taken, counts, harvest = await store.run_many(commands)
+    assert [job_id for job_id, _ in taken.jobs] == ["ready"]
+    assert counts["active"] == 2
+    assert harvest.verdicts == [None]
+    assert proxy.forwarded(mark) == 1
+
+
 async def test_a_reply_that_is_no_reply_ends_the_connection(keys: QueueKeys, proxy: Proxy, store: Face):
     await store.connect()
     proxy.arm("answer", keys.base.encode(), reply=b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -135,12 +135,20 @@ class BlockingStore:
         replies: list[Any] = []
         while len(replies) < count:
             try:
-                replies.append(connection.read_response(disable_decoding=True, timeout=timeout))
+                # An error reply is a reply: the connection lives, and more may follow.
+                replies.append(
+                    connection.read_response(
+                        disable_decoding=True, timeout=timeout, disconnect_on_error=False
+                    )
+                )
             except (ResponseError, BusyLoadingError, AuthenticationError) as error:
                 replies.append(_as_reply_error(error))
             except TROUBLE as error:
                 lost = self._lost(connection, error)
                 replies += [lost] * (count - len(replies))
+            except BaseException:
+                connection.disconnect()  # An interrupted thread leaves no half-read connection to others.
+                raise
         return replies
 
     @staticmethod

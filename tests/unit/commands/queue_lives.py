@@ -27,7 +27,7 @@ TTL_TOLERANCE_MS = 2_000
 
 # More lives for those who change a script: TORIL_LIVES=1000 pytest tests/unit/commands
 LIVES = settings(
-    max_examples=int(os.environ.get("TORIL_LIVES", "60")),
+    max_examples=int(os.environ.get("TORIL_LIVES", "25")),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

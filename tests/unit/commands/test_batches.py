@@ -21,9 +21,9 @@ from toril.contract.keys import QueueKeys
 
 
 @pytest.fixture
-def clients(valkey: Server) -> Iterator[tuple[redis.Redis, redis.Redis]]:
+def clients(server: Server) -> Iterator[tuple[redis.Redis, redis.Redis]]:
     """Two databases of one server, so that keys have the same names on both sides."""
-    with redis.Redis(port=valkey.port, db=0) as one, redis.Redis(port=valkey.port, db=1) as other:
+    with redis.Redis(port=server.port, db=0) as one, redis.Redis(port=server.port, db=1) as other:
         yield one, other
 
 
