@@ -114,6 +114,36 @@ def test_an_interval_that_was_slept_through_leaves_what_node_leaves(twins: Twins
     complete(twins, pick_up(twins))
 
 
+OLD_KIND: list[dict[str, Any]] = [
+    {"every": 5000},
+    {"every": 5000, "limit": 2},
+    {"pattern": "*/5 * * * * *", "tz": "UTC"},
+    {"pattern": "0 3 * * *", "tz": "Europe/Zurich", "key": "nightly"},
+    {"pattern": "*/10 * * * * *", "tz": "UTC", "endDate": START + 25_000},
+]
+
+
+@pytest.mark.parametrize("repeat", OLD_KIND, ids=json.dumps)
+def test_a_repeatable_job_that_node_added_the_old_way_goes_on_under_our_worker(
+    bullmq: Reference, two_servers: tuple[Server, Server], twins: Twins, repeat: dict[str, Any]
+) -> None:
+    """Node adds it on both servers; from then on Node works on one of them and toril on the other."""
+    other = bullmq.bench("q", url=two_servers[1].url)
+    try:
+        add = {"name": "old", "data": {"n": 1}, "opts": {"attempts": 3, "repeat": repeat}}
+        for call in (twins.reference._bench.call, other.call):  # type: ignore[attr-defined]
+            call("add", **add)
+        twins._compare(None)
+        for _ in range(3):
+            due = twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
+            if not due:
+                break
+            twins.do(Step("advance", {"ms": max(0, int(due[0][1] / 4096) - twins.now) + 10}))
+            complete(twins, pick_up(twins))
+    finally:
+        other.close()
+
+
 def flow(name: str, *children: dict[str, Any], queue: str = "q", **opts: Any) -> dict[str, Any]:
     given = {"jobId": f"id-{name}", "attempts": 3, "backoff": {"type": "exponential", "delay": 1000}, **opts}
     return {"name": name, "queueName": queue, "data": {"of": name}, "opts": given, "children": list(children)}

@@ -278,7 +278,7 @@ def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
     """A BullMQ job as an envelope."""
     data = record.data
     payload = dict(data) if isinstance(data, Mapping) else {"data": data}
-    meta = payload.pop("_meta", None)
+    meta = _meta_in(payload)
     options = {name: value for name, value in record.opts.items() if name not in _OWN_OPTIONS}
     return Envelope(
         job_id=record.id,
@@ -286,24 +286,32 @@ def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
         payload=payload,
         attempts=record.attempts_made,
         max_attempts=max(1, record.max_attempts),
-        meta=_meta_of(meta, record, keys),
+        meta=meta or _new_meta(record, keys),
         extra={"opts": options} if options else {},
     )
 
 
-def _meta_of(known: Any, record: JobRecord, keys: QueueKeys) -> Meta:
-    if isinstance(known, Mapping):
-        fields = dict(known)
-        try:
-            return Meta(
-                correlation_id=fields.pop("correlation_id"),
-                user_id=fields.pop("user_id", None),
-                enqueue_ts=fields.pop("enqueue_ts"),
-                source=fields.pop("source"),
-                extra=fields,
-            )
-        except (KeyError, InvalidOption):
-            pass  # something else of that name
+def _meta_in(payload: dict[str, Any]) -> Meta | None:
+    """The meta that a bridge put into the data, taken out of it; what else has that name stays."""
+    known = payload.get("_meta")
+    if not isinstance(known, Mapping):
+        return None
+    fields = dict(known)
+    try:
+        meta = Meta(
+            correlation_id=fields.pop("correlation_id"),
+            user_id=fields.pop("user_id", None),
+            enqueue_ts=fields.pop("enqueue_ts"),
+            source=fields.pop("source"),
+            extra=fields,
+        )
+    except (KeyError, InvalidOption):
+        return None
+    del payload["_meta"]
+    return meta
+
+
+def _new_meta(record: JobRecord, keys: QueueKeys) -> Meta:
     return Meta(
         correlation_id=str(uuid.uuid4()),
         enqueue_ts=utc_text(ms_to_datetime(record.timestamp_ms)),

@@ -212,15 +212,13 @@ class Queue(Inspection[T], Management[T]):
             return await self._store.now_ms()
 
     async def _introduce(self) -> None:
-        commands: list[Command[Any]] = []
-        if not self._skip_meta:
-            commands += manage.set_meta(self.keys, version=VERSION, events_max_len=self._events_max_len)
         other = self.keys.other_layout()
-        commands.append(read.get_counts(self.keys))
+        meta = manage.set_meta(self.keys, version=VERSION, events_max_len=self._events_max_len)
+        commands: list[Command[Any]] = [*(() if self._skip_meta else meta), read.get_counts(self.keys)]
+        at = len(commands)
         commands += read.lengths(other) if other is not None else ()
         results = self._values(await self._store.run_many(commands))
-        at = len(commands) - (0 if other is None else len(read.lengths(other))) - 1
-        if other is not None and not sum(results[at].values()) and sum(results[at + 1 :]):
+        if other is not None and not sum(results[at - 1].values()) and sum(results[at:]):
             self._warn_of(other)
         self._opened = True
 

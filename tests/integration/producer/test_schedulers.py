@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, ValkeyCluster
 from toril import Job, JobOptions, Queue, Worker, sync
 from toril.contract.errors import InvalidOption, JobBelongsToScheduler, StoreUnavailable
 from toril.contract.keys import QueueKeys
@@ -255,6 +255,26 @@ def test_a_job_of_no_series_and_one_of_the_oldest_kind_have_no_next_step(prefix:
     for fields in ({"name": "x"}, {"name": "x", "rjk": "name::::5000"}):
         record = JobRecord.from_mapping("1", fields)
         assert next_step(QueueKeys("reports", prefix), record, 1_700_000_000_000) is None
+
+
+async def test_a_series_goes_on_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
+    runs: list[str] = []
+    enough = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        runs.append(job.id)
+        if len(runs) == 3:
+            enough.set()
+
+    async with (
+        Queue("reports", redis=cluster.url, prefix=prefix) as queue,
+        Worker("reports", handle, redis=cluster.url, prefix=prefix),
+        asyncio.timeout(30),
+    ):
+        await queue.schedulers.upsert("tick", every=0.2)
+        await enough.wait()
+        assert await queue.schedulers.remove("tick")
+    assert len(set(runs)) == len(runs)
 
 
 def test_schedulers_have_a_blocking_face_of_the_same_shape(valkey_url: str, prefix: str) -> None:
