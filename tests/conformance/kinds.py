@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from toril import Backoff, Envelope, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.contract.worker_options import RateLimit
 from toril.queues.source import Source
 from toril.worker._base import BaseWorker
 
@@ -35,6 +36,7 @@ class Kind:
 
     name: str
     at_least_once = True
+    limited: ClassVar[Mapping[str, Any]] = {}  # what a worker must be told before a job may pause the queue
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
@@ -91,6 +93,7 @@ class Kind:
 
 class BullmqKind(Kind):
     name = "bullmq"
+    limited: ClassVar[Mapping[str, Any]] = {"rate_limit": RateLimit(1000, 1.0)}
 
     def _make_queue(self) -> Any:
         return Queue("work", redis=self.url, prefix=self.prefix)

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conformance.kinds import Kind
 from toril import PermanentError, TransientError
-from toril.contract.errors import Postpone, Requeue
+from toril.contract.errors import Postpone, RateLimitError, Requeue
 from toril.contract.outcome import Completed, Failed, Requeued, Retry
 from toril.queues.source import Settled
 from toril.telemetry.hooks import NoMetrics
@@ -182,6 +182,25 @@ async def test_a_job_that_asks_to_run_later_loses_no_attempt(kind: Kind, signal:
     assert runs == 6
     assert await kind.graves() == []
     assert await kind.unfinished() == 0
+
+
+async def test_a_far_side_that_is_busy_pauses_the_queue_and_costs_no_attempt(kind: Kind) -> None:
+    times: list[float] = []
+    done = asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise RateLimitError(0.5)
+        if len(times) == 3:
+            done.set()
+
+    await kind.add(attempts=1)
+    await kind.add(attempts=1)
+    async with silent(), kind.worker(handle, **kind.limited):
+        await done.wait()
+    assert times[1] - times[0] >= 0.45
+    assert await kind.graves() == []
 
 
 async def test_plain_functions_run_in_threads(kind: Kind) -> None:

@@ -152,9 +152,3 @@ def in_hand(keys: ListKeys, consumer: str) -> Command[int]:
 def waiting(keys: ListKeys, start: int, stop: int) -> Command[list[bytes]]:
     """Envelopes in the list; index -1 is taken next."""
     return plain(list, "LRANGE", keys.queue, start, stop)
-
-
-def take_lock(keys: ListKeys, job_id: str, *, token: str, lock_ms: int) -> Command[bool]:
-    """The distributed lock of one job; False when somebody else has it."""
-    words = ("SET", keys.lock(job_id), token, "NX", "PX", lock_ms)
-    return Command(words, lambda reply: reply is not None)

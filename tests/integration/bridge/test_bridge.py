@@ -187,3 +187,37 @@ async def test_a_queue_with_schedulers_is_left_alone(place: Place, prefix: str) 
     await bridge.store_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
     with pytest.raises(InvalidOption, match="schedulers"):
         await move_jobs(source, target)
+
+
+async def test_an_id_that_bullmq_cannot_take_is_changed_and_still_arrives_once(place: Place) -> None:
+    source, target = await place.queue("list", "old"), await place.queue("bullmq", "new")
+    for job_id in ("17", "a:b", "meta"):
+        await source.add("task", {}, job_id=job_id)
+    assert await move_jobs(source, target) == Moved(3, 0, 0)
+    assert sorted(job.id for job in await target.get_waiting()) == ["moved-17", "moved-a-b", "moved-meta"]
+
+
+async def test_data_that_is_no_object_and_a_meta_of_somebody_else_survive(place: Place) -> None:
+    source, target = await place.queue("bullmq", "old"), await place.queue("stream", "new")
+    await source.add("list", [1, 2, 3])
+    await source.add("odd", {"_meta": {"color": "red"}, "n": 1})
+    await move_jobs(source, target)
+    jobs = {name: payload for _, name, payload in await place.collect("stream", "new")}
+    assert jobs["list"] == {"data": [1, 2, 3]}
+    assert jobs["odd"]["n"] == 1
+    assert jobs["odd"]["_meta"] == {"color": "red"}
+
+
+async def test_a_scheduled_message_that_cannot_be_carried_is_named(place: Place) -> None:
+    source, target = await place.queue("list", "old"), await place.queue("stream", "new")
+    from toril.commands._command import plain
+
+    store = bridge.store_of(source)
+    await store.run(plain(int, "ZADD", source.keys.scheduled, 10**13, "{"))
+    with pytest.raises(InvalidOption, match="cannot be read"):
+        await move_jobs(source, target)
+    await store.run(plain(int, "DEL", source.keys.scheduled))
+    spaced = Envelope.new("task").to_bytes().replace(b'":', b'": ')
+    await store.run(plain(int, "ZADD", source.keys.scheduled, 10**13, spaced))
+    with pytest.raises(InvalidOption, match="canonical"):
+        await move_jobs(source, target)

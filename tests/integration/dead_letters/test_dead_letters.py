@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ from toril import (
     StreamWorker,
     TransientError,
 )
-from toril.contract.errors import MissingUser
+from toril.contract.errors import MissingUser, WaitingChildrenError
 from toril.queues.dead_letters import parse_filter
 
 AnyQueue = ListQueue | StreamQueue
@@ -250,3 +251,29 @@ async def test_filters_can_be_written_as_text(
 def test_a_filter_that_says_nothing_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="filter"):
         parse_filter(text)
+
+
+async def test_a_job_that_waits_for_children_fails_because_it_can_have_none(
+    queue: AnyQueue, server: Server, prefix: str
+) -> None:
+    async def handle(envelope: Envelope) -> None:
+        raise WaitingChildrenError
+
+    await queue.add("task")
+    await work(queue, server, prefix, handle)
+    (letter,) = [one async for one in queue.dead_letters()]
+    assert letter.dlq_reason == "permanent_error"
+    assert "children" in letter.last_error
+
+
+async def test_a_message_without_attempts_left_is_not_run(
+    queue: AnyQueue, server: Server, prefix: str
+) -> None:
+    async def handle(envelope: Envelope) -> None:
+        raise AssertionError("it must not be run")
+
+    spent = dataclasses.replace(Envelope.new("task", max_attempts=3), attempts=3)
+    await queue.add(spent)
+    await work(queue, server, prefix, handle)
+    (letter,) = [one async for one in queue.dead_letters()]
+    assert (letter.dlq_reason, letter.envelope.attempts) == ("max_attempts_exceeded", 3)
