@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -24,8 +25,10 @@ class ClusterGround(Ground):
                 found |= dump(client, self.prefix)
         return {_without_braces(key): entry for key, entry in found.items()}
 
-    def bench(self, queue: str = QUEUE, **settings: Any) -> AbstractAsyncContextManager[Bench]:
-        return super().bench(f"{{{queue}}}", **settings)
+    @asynccontextmanager
+    async def bench(self, queue: str = QUEUE, **settings: Any) -> AsyncIterator[Bench]:
+        async with super().bench(f"{{{queue}}}", **settings) as bench:
+            yield bench
 
 
 def _without_braces(key: str) -> str:

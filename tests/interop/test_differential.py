@@ -10,7 +10,7 @@ from tests.interop.machine import live_through
 from tests.interop.steps import RECORDINGS, load
 from tests.interop.twins import Twins
 
-QUICK_SEQUENCES = 60
+QUICK_SEQUENCES = 40
 STEPS = 25
 
 
