@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -277,3 +279,21 @@ async def test_a_message_without_attempts_left_is_not_run(
     await work(queue, server, prefix, handle)
     (letter,) = [one async for one in queue.dead_letters()]
     assert (letter.dlq_reason, letter.envelope.attempts) == ("max_attempts_exceeded", 3)
+
+
+async def test_the_command_replays_exactly_the_matching_ones_and_nothing_the_second_time(
+    queue: AnyQueue, server: Server, prefix: str
+) -> None:
+    await bury(queue, server, prefix, "permanent", "user", "permanent", "timeout")
+    kind = "list" if isinstance(queue, ListQueue) else "stream"
+    place = ("--redis", server.url, "--prefix", prefix, "--env", "test", "--json")
+    wanted = ("--filter", "dlq_reason=permanent_error")
+    command = [sys.executable, "-m", "toril.cli", "dlq", "replay", f"{kind}:jobs.work", *wanted, *place]
+    moved = []
+    for _ in range(2):
+        run = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=50)
+        assert run.returncode == 0, run.stderr
+        moved.append(json.loads(run.stdout)["replayed"])
+    assert moved == [2, 0]
+    counts = await queue.counts()
+    assert (counts.waiting, counts.dead) == (2, 2)
