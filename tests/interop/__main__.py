@@ -25,7 +25,7 @@ from tests.interop.planted_bugs import BUGS
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground, Result
 from tests.interop.shadow import shadow
-from tests.interop.sides import NodeSide, PlantedBug, Side, Spoil
+from tests.interop.sides import NO_RULES, STRICT, NodeSide, PlantedBug, Side, Spoil
 from tests.interop.steps import RECORDINGS, save
 from tests.interop.traces import traces_continue
 from tests.interop.twins import Differs, Twins
@@ -33,11 +33,12 @@ from tests.servers import Server
 
 STEPS = 30
 # Enough for 10,000 steps altogether: a random life has some 20 steps on average.
-FULL, QUICK = 250, 40
+FULL, QUICK = 200, 40
 KINDS: dict[str, Callable[[Server], Side]] = {
     "toril's commands": lambda server: CommandSide(server, batched=False),
     "toril's batches": lambda server: CommandSide(server, batched=True),
     "toril's applications": ApplicationSide,
+    "toril's limited, counting workers": lambda server: ApplicationSide(server, STRICT),
 }
 Scenario = Callable[[Ground], Awaitable[Result]]
 
@@ -58,7 +59,8 @@ def main() -> int:
 def _all(quick: bool) -> Iterator[Result]:
     with Server.valkey() as left, Server.valkey() as right, Reference() as bullmq:
         for title, make in KINDS.items():
-            with _twins(bullmq, left, right, make) as twins:
+            rules = STRICT if "limited" in title else NO_RULES
+            with _twins(bullmq, left, right, make, rules) as twins:
                 yield _lives(title, twins, QUICK if quick else FULL)
         yield _planted(bullmq, left, right)
         bullmq.set_clock(None)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.interop.command_side import LOCK_MS, MAX_STALLED, SWEEP_MS, renamed
-from tests.interop.sides import QUEUE
+from tests.interop.sides import NO_RULES, QUEUE, Rules
 from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
 from tests.servers import Server
@@ -68,9 +68,10 @@ class ApplicationSide:
 
     name = "toril's applications"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, rules: Rules = NO_RULES) -> None:
         self.client = server.client()
         self._url = server.url
+        self._rules = rules
         self._clock = GivenClock()
         self._runner = asyncio.Runner()
         self._queue: Queue[Any] | None = None
@@ -125,6 +126,8 @@ class ApplicationSide:
             stalled_ms=SWEEP_MS,
             max_stalled=MAX_STALLED,
             heartbeat=LOCK_MS / 2000,
+            limiter=self._rules.limiter,
+            metrics_size=self._rules.metrics,
         )
 
     async def _close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.interop.sides import QUEUE
+from tests.interop.sides import NO_RULES, QUEUE, Rules
 from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
 from tests.servers import Server
@@ -55,10 +55,11 @@ class Picked:
 class CommandSide:
     """`toril.commands` on a server of its own."""
 
-    def __init__(self, server: Server, *, batched: bool) -> None:
+    def __init__(self, server: Server, *, batched: bool, rules: Rules = NO_RULES) -> None:
         self.name = "toril's batches" if batched else "toril's commands"
         self.client = server.client()
         self._batched = batched
+        self._rules = rules
         self._keys = QueueKeys(QUEUE, hash_tag=False)
         self._picked: dict[str, Picked] = {}
         self._now = 0
@@ -112,12 +113,15 @@ class CommandSide:
     # Working
 
     def pick_up(self, *, token: str, worker: str) -> dict[str, Any] | None:
-        pickup = Pickup(token=token, lock_ms=LOCK_MS, worker=worker)
+        pickup = self._pickup(token, worker)
         if self._batched:
             command = work.settle(self._keys, [], take=1, pickup=pickup, now_ms=self._now)
         else:
             command = work.take_one(self._keys, pickup=pickup, now_ms=self._now)
         return self._take(self._run(command))
+
+    def _pickup(self, token: str, worker: str | None) -> Pickup:
+        return Pickup(token=token, lock_ms=LOCK_MS, worker=worker, limiter=self._rules.limiter)
 
     def _take(self, harvest: Harvest) -> dict[str, Any] | None:
         taken = self._take_all(harvest)
@@ -145,7 +149,7 @@ class CommandSide:
         """Several ends and several pickups in one call, as the pump of a worker makes it."""
         build: dict[str, Callable[..., Settlement]] = {"complete": self._completed, "fail": self._failed}
         ends = [build[end["op"]](worker, token=token, **renamed(end["args"])) for end in settle]
-        pickup = Pickup(token=token, lock_ms=LOCK_MS, worker=worker)
+        pickup = self._pickup(token, worker)
         harvest: Harvest = self._run(
             work.settle(self._keys, ends, take=take, pickup=pickup, now_ms=self._now)
         )
@@ -188,7 +192,7 @@ class CommandSide:
         return Picked({name.decode(): value.decode() for name, value in raw.items()})
 
     def _settle(self, settlement: Settlement, *, take: int = 0, worker: str | None = None) -> Any:
-        pickup = Pickup(token=settlement.token, lock_ms=LOCK_MS, worker=worker)
+        pickup = self._pickup(settlement.token, worker)
         command = work.settle(self._keys, [settlement], take=take, pickup=pickup, now_ms=self._now)
         harvest: Harvest = self._run(command)
         _unless_error(harvest.verdicts[0])
@@ -197,10 +201,11 @@ class CommandSide:
     def _finish_options(self, job: Picked, keep: str, token: str, worker: str) -> bytes:
         opts = job.opts
         return work.finish_options(
-            pickup=Pickup(token=token, lock_ms=LOCK_MS, worker=worker),
+            pickup=self._pickup(token, worker),
             token=token,
             keep=_keep(opts.get(keep)),
             attempts=opts.get("attempts", 0),
+            metrics_size=self._rules.metrics,
             parent_flags={flag: bool(opts.get(flag)) for flag in _PARENT_FLAGS},
         )
 

@@ -11,7 +11,7 @@ import pytest
 from tests.interop.application_side import ApplicationSide
 from tests.interop.command_side import CommandSide
 from tests.interop.reference import Reference
-from tests.interop.sides import NodeSide, Side
+from tests.interop.sides import NO_RULES, NodeSide, Rules, Side
 from tests.interop.twins import Twins
 from tests.servers import Server
 
@@ -19,7 +19,9 @@ from tests.servers import Server
 class Pair(Protocol):
     """Puts a side beside Node."""
 
-    def __call__(self, tested: Callable[[Server], Side], *, same_tokens: bool = True) -> Twins: ...
+    def __call__(
+        self, tested: Callable[[Server], Side], *, same_tokens: bool = True, rules: Rules = NO_RULES
+    ) -> Twins: ...
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +43,10 @@ def pair(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[Pai
     left, right = _two_servers
     with ExitStack() as stack:
 
-        def make(tested: Callable[[Server], Side], *, same_tokens: bool = True) -> Twins:
-            twins = Twins(NodeSide(bullmq, left), tested(right), same_tokens=same_tokens)
+        def make(
+            tested: Callable[[Server], Side], *, same_tokens: bool = True, rules: Rules = NO_RULES
+        ) -> Twins:
+            twins = Twins(NodeSide(bullmq, left, rules=rules), tested(right), same_tokens=same_tokens)
             stack.callback(twins.tested.close)
             stack.callback(twins.reference.close)
             return twins

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis
@@ -16,6 +17,22 @@ from tests.interop.steps import Outcome, Step, Taken
 from tests.servers import Server
 
 QUEUE = "q"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What a worker of this queue was told besides its lock: a rate limit, and for how many minutes it counts."""
+
+    limiter: Mapping[str, int] | None = None  # {"max": jobs, "duration": ms}
+    metrics: int | None = None
+
+    def for_node(self) -> dict[str, Any]:
+        metrics = {"metrics": {"maxDataPoints": self.metrics}} if self.metrics else {}
+        return {**({"limiter": self.limiter} if self.limiter else {}), **metrics}
+
+
+NO_RULES = Rules()
+STRICT = Rules(limiter={"max": 2, "duration": 10_000}, metrics=3)
 
 
 class Side(Protocol):
@@ -44,11 +61,13 @@ def keyspace_of(side: Side) -> Keyspace:
 class NodeSide:
     """BullMQ 5.62.0 on its own server."""
 
-    def __init__(self, reference: Reference, server: Server, name: str = "node") -> None:
+    def __init__(
+        self, reference: Reference, server: Server, name: str = "node", rules: Rules = NO_RULES
+    ) -> None:
         self.name = name
         self.client = server.client()
         self._reference = reference
-        self._bench: Bench = reference.bench(QUEUE, url=server.url)
+        self._bench: Bench = reference.bench(QUEUE, url=server.url, worker=rules.for_node())
 
     def set_clock(self, milliseconds: int) -> None:
         self._reference.set_clock(milliseconds)
