@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
@@ -34,9 +34,8 @@ class Pickup:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """What became of one job, in the words of the script."""
+class Settlement(NamedTuple):
+    """What became of one job, in the words of the script and in its order: there is one for each job that ends."""
 
     job_id: str
     kind: SettlementKind
@@ -96,7 +95,7 @@ def settle(
     """Settles all and takes up to `take` jobs, in one call."""
     args: list[Word] = [keys.base, now_ms, take, pickup.packed()]
     for one in settlements:
-        args += (one.job_id, one.kind, one.token, one.value, one.options, one.fields)
+        args += one
     decode = functools.partial(_harvest, settlements)
     return call(own("settle"), _settle_keys(keys), args, decode)
 

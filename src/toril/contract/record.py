@@ -34,7 +34,8 @@ class JobRecord:
     @classmethod
     def from_flat(cls, job_id: str, flat: Sequence[bytes]) -> JobRecord:
         """From a flat `field, value, …` list, as scripts and RESP2 return hashes."""
-        return cls(job_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+        words = iter(flat)
+        return cls(job_id, dict(zip(words, words, strict=True)))
 
     @classmethod
     def from_mapping(cls, job_id: str, fields: Mapping[Any, Any]) -> JobRecord:
