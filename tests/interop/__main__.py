@@ -89,9 +89,15 @@ def _scenarios(jobs: int) -> Sequence[Scenario]:
 
 
 @contextmanager
-def _twins(bullmq: Reference, left: Server, right: Server, make: Callable[[Server], Side]) -> Iterator[Twins]:
-    tested = make(right)
-    twins = Twins(NodeSide(bullmq, left), tested, same_tokens=not isinstance(tested, ApplicationSide))
+def _twins(
+    bullmq: Reference,
+    left: Server,
+    right: Server,
+    make: Callable[[Server], Side],
+    rules: Rules = NO_RULES,
+) -> Iterator[Twins]:
+    reference, tested = NodeSide(bullmq, left, rules=rules), make(right)
+    twins = Twins(reference, tested, same_tokens=not isinstance(tested, ApplicationSide))
     try:
         yield twins
     finally:
