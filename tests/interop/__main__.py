@@ -25,7 +25,7 @@ from tests.interop.planted_bugs import BUGS
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground, Result
 from tests.interop.shadow import shadow
-from tests.interop.sides import NO_RULES, STRICT, NodeSide, PlantedBug, Side, Spoil
+from tests.interop.sides import NO_RULES, STRICT, NodeSide, PlantedBug, Rules, Side, Spoil
 from tests.interop.steps import RECORDINGS, save
 from tests.interop.traces import traces_continue
 from tests.interop.twins import Differs, Twins
