@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.interop import scenarios
-from tests.interop.reference import Reference
+from tests.interop.reference import SIX, Reference
 from tests.interop.scenarios import Ground
 from tests.interop.shadow import shadow
 from tests.interop.traces import traces_continue
@@ -16,6 +18,17 @@ from tests.servers import Server
 def ground(valkey: Server, prefix: str, bullmq: Reference) -> Ground:
     bullmq.set_clock(None)
     return Ground(valkey, prefix, bullmq)
+
+
+@pytest.fixture(scope="module")
+def bullmq6() -> Iterator[Reference]:
+    with Reference(SIX) as reference:
+        yield reference
+
+
+@pytest.fixture
+def next_generation(valkey: Server, prefix: str, bullmq6: Reference) -> Ground:
+    return Ground(valkey, prefix, bullmq6)
 
 
 async def test_a_toril_worker_does_what_a_node_producer_asks(ground: Ground) -> None:
@@ -55,4 +68,23 @@ async def test_workers_of_both_kinds_share_a_queue_without_losing_or_doubling_a_
 
 async def test_a_trace_begun_in_one_language_goes_on_in_the_other(ground: Ground) -> None:
     result = await traces_continue(ground)
+    assert result.differences == []
+
+
+async def test_a_toril_worker_does_what_a_producer_of_the_next_generation_asks(
+    next_generation: Ground,
+) -> None:
+    result = await scenarios.node_producer_toril_worker(next_generation, 200)
+    assert result.differences == []
+
+
+async def test_a_worker_of_the_next_generation_does_what_a_toril_producer_asks(
+    next_generation: Ground,
+) -> None:
+    result = await scenarios.toril_producer_node_worker(next_generation, 200)
+    assert result.differences == []
+
+
+async def test_workers_of_toril_and_the_next_generation_share_a_queue(next_generation: Ground) -> None:
+    result = await shadow(next_generation, 200)
     assert result.differences == []
