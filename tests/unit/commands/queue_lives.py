@@ -215,6 +215,16 @@ class QueueLife(RuleBasedStateMachine):
                 self.held.pop(one.job_id, None)
         self.held.update((job_id, pickup.token) for job_id, _ in harvest.jobs)
 
+    @rule(count=st.integers(1, 6), take=st.integers(0, 6), forget=RARELY, stranger=RARELY)
+    def plain_work(self, count: int, take: int, forget: bool, stranger: bool) -> None:
+        """What most calls are: jobs complete, and as many are taken."""
+        if forget:
+            self.forget_or_shorten_the_events(None)
+        outcomes = [
+            (number, "completed", stranger and number == 2, {"count": -1}, False) for number in range(count)
+        ]
+        self.work(outcomes, take, None, True, False)
+
     def _chosen(self, outcomes: list[Any]) -> list[str]:
         """A different job for each outcome: mostly held ones, rarely any."""
         held = sorted(self.held)

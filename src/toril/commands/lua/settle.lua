@@ -292,24 +292,29 @@ end
 
 -- The settlements from `at` on that may go the short way together: { at, id, job, atm }.
 local function plainRun(at)
-  local ids, locks, family = {}, {}, {}
-  while at <= #ARGV and #ids < RUN and ARGV[at + 1] == "completed" and ARGV[at + 5] == "" and plainOptions(ARGV[at + 4]) do
+  local ids, locks, family, named = {}, {}, {}, {}
+  while at <= #ARGV and #ids < RUN and ARGV[at + 1] == "completed" and ARGV[at + 5] == "" and plainOptions(ARGV[at + 4])
+    and not named[ARGV[at]] do
     local job = base .. ARGV[at]
+    named[ARGV[at]] = true
     ids[#ids + 1] = {at, ARGV[at], job}
     locks[#locks + 1] = job .. ":lock"
     family[#family + 1] = job .. ":dependencies"
     family[#family + 1] = job .. ":unsuccessful"
     at = at + 6
   end
-  if #ids == 0 or call("EXISTS", unpack(family)) > 0 then
+  if #ids == 0 then
     return {}
   end
+  -- Few have a family; only when somebody has one, it is looked for, and the run ends before it.
+  local kin = call("EXISTS", unpack(family)) > 0
   local run = {}
   local tokens = call("MGET", unpack(locks))
   for place, entry in ipairs(ids) do
     local fields = call("HMGET", entry[3], "name", "parentKey", "parent", "deid", "atm")
     local made = tonumber(fields[5] or 0)
-    if not fields[1] or fields[2] or fields[3] or fields[4] or not made or tokens[place] ~= ARGV[entry[1] + 2] then
+    if not fields[1] or fields[2] or fields[3] or fields[4] or not made or tokens[place] ~= ARGV[entry[1] + 2]
+      or (kin and call("EXISTS", family[2 * place - 1], family[2 * place]) > 0) then
       break
     end
     entry[4] = made
