@@ -7,6 +7,7 @@ inherited, even if its parent leaves.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -87,7 +88,9 @@ class Membership:
         self._leaving.set()
         if self._watcher is None:
             return
-        self._bell.send(b"!")  # Not by closing it: a forked child may hold a copy.
+        # Not by closing it: a forked child may hold a copy. A watcher that saw the server stopped has closed its end.
+        with contextlib.suppress(BrokenPipeError):
+            self._bell.send(b"!")
         self._watcher.join(timeout=1.0)  # A watcher that is reviving a keeper sees the flag when it is done.
         self._bell.close()
 
