@@ -21,6 +21,7 @@ from toril.contract.errors import (
     LockLost,
     MalformedValue,
     ReplyLost,
+    ScriptRefused,
     StoreOutOfMemory,
     StoreUnavailable,
     TorilError,
@@ -45,6 +46,8 @@ from toril.store import Reader as StoreReader
 # Bounds of one call: well under the time that other clients of the server notice.
 LOCKS_PER_CALL = 1000
 SUSPECTS_PER_STEP = 500
+# The largest number that Lua holds exactly.
+_MOST = 2**53
 # A report outlives two missed heartbeats.
 REPORT_LIVES = 3
 # Packed options that are kept: jobs of a batch share their token and, as a rule, their options.
@@ -78,7 +81,7 @@ class BullmqDelivery:
         self.id = record.id
         self.record = record
         self.token = token
-        self.attempts_made = record.attempts_made
+        self.attempts_made = _made(record)
         self.lock_lost = False
 
     @property
@@ -125,6 +128,7 @@ class BullmqSource:
         self._packed: dict[tuple[str, str, bytes], bytes] = {}  # of finishes, by token, kind and options
         self._in_doubt: set[str] = set()  # finishes whose reply was lost
         self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
+        self._called = False  # whether the last wait ended by a marker
         self._series = Series(keys, store)
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -153,7 +157,7 @@ class BullmqSource:
         if self._series:
             # Before anything is settled: a series must not end with the job in hand.
             await self._series.go_on()
-        adopted = await self._adopt(room) if self._lost_tokens else []
+        adopted = await self._adopt(room) if self._lost_tokens and room else []
         held = [one for one in settled if isinstance(one.outcome, RateLimited)]
         if held:
             await self._hold_rate(held)
@@ -161,7 +165,7 @@ class BullmqSource:
         settlements = [await self._settlement(one, pickup) for one in settled]
         call = work.settle(
             self.keys,
-            [one for one in settlements if one is not None],
+            [one for one in settlements if isinstance(one, Settlement)],
             take=room - len(adopted),
             pickup=pickup,
             now_ms=await self.store.now_ms(),
@@ -171,7 +175,12 @@ class BullmqSource:
         except ReplyLost:
             self._doubt(settled, pickup)
             raise
-        verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
+        try:
+            verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
+        except StoreUnavailable:
+            # What had been accepted before could not be told. What was taken now is found again by its token.
+            self._doubt(settled, pickup)
+            raise
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
         await self._series.begin(one.record for one in taken.deliveries)
         return taken
@@ -187,7 +196,7 @@ class BullmqSource:
             return False
         pickup = self._new_pickup()
         words = [self._plain_settlement(one.delivery, one.outcome, pickup) for one in settled]
-        settlements = [one for one in words if one is not None]
+        settlements = [one for one in words if isinstance(one, Settlement)]
         if len(settlements) < len(settled):
             return False
         now = self.store.clock.now_ms()
@@ -235,8 +244,8 @@ class BullmqSource:
             refused=_refused(harvest.refused) if harvest.refused else None,
         )
 
-    async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | None:
-        """The words of an outcome; None for those that have a script of their own."""
+    async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | TorilError | None:
+        """The words of an outcome; None for what a script of its own has settled, an error for what it refused."""
         words = self._plain_settlement(one.delivery, one.outcome, pickup)
         if words is not None:
             return words
@@ -311,11 +320,18 @@ class BullmqSource:
         push = "RPUSH" if _opts(delivery.record).get("lifo") else "LPUSH"
         return self._words(delivery, "retry", value=push, fields=fields)
 
-    async def _park(self, delivery: BullmqDelivery) -> Settlement | None:
+    async def _park(self, delivery: BullmqDelivery) -> Settlement | TorilError | None:
         """Waits for children if any is pending; else the job goes on at once."""
         now = await self.store.now_ms()
         call = work.move_to_waiting_children(self.keys, delivery.id, token=delivery.token, now_ms=now)
-        return None if await self.store.run(call) else self._words(delivery, "wait")
+        try:
+            parked = await self.store.run(call)
+        except ScriptRefused as refused:
+            return refused
+        finally:
+            # Should the rest of the exchange fail, this job is parked once more and refused.
+            self._in_doubt.add(delivery.id)
+        return None if parked else self._words(delivery, "wait")
 
     async def _hold_rate(self, held: Sequence[Settled]) -> None:
         spans = [one.outcome.delay for one in held if isinstance(one.outcome, RateLimited)]
@@ -328,11 +344,11 @@ class BullmqSource:
     async def _verdicts(
         self,
         settled: Sequence[Settled],
-        settlements: Sequence[Settlement | None],
+        settlements: Sequence[Settlement | TorilError | None],
         answers: Sequence[TorilError | None],
     ) -> list[TorilError | None]:
         remaining = iter(answers)
-        verdicts = [next(remaining) if words is not None else None for words in settlements]
+        verdicts = [next(remaining) if isinstance(words, Settlement) else words for words in settlements]
         if self._in_doubt:
             for i, (one, verdict) in enumerate(zip(settled, verdicts, strict=True)):
                 if one.delivery.id in self._in_doubt:
@@ -370,7 +386,8 @@ class BullmqSource:
             for (one, owner), flat in zip(mine, flats, strict=True)
             if not isinstance(flat, Exception)
         ]
-        # What does not fit now keeps its lock until it runs out and is recovered as stalled.
+        # What does not fit now is looked for again, until its lock runs out and it is recovered as stalled.
+        self._lost_tokens.extend({one.token for one in found[room:]})
         return found[:room]
 
     # --- waiting --------------------------------------------------------------------------------------------
@@ -379,6 +396,7 @@ class BullmqSource:
         if self._reader is None:
             return
         due_ms = await self._reader.run(work.wait_for_marker(self.keys, seconds), seconds)
+        self._called = due_ms is not None
         if due_ms:
             await self._wait_until(due_ms, seconds)
 
@@ -394,17 +412,21 @@ class BullmqSource:
             await self._reader.unblock()
 
     async def decline(self) -> None:
-        await self.store.run(work.set_marker(self.keys))
+        if self._called:  # we took the marker, and with it the only word of the work
+            await self.store.run(work.set_marker(self.keys))
 
     # --- keeping and sweeping -------------------------------------------------------------------------------
 
     def keep_alive(self, deliveries: Sequence[BullmqDelivery]) -> list[BullmqDelivery]:
+        # A job that we lost and took again is in hand twice: the older of the two has lost its lock for certain.
+        newest = {one.id: one for one in deliveries}
+        pairs = [(one.id, one.token) for one in newest.values()]
         lost: set[str] = set()
-        for start in range(0, len(deliveries), LOCKS_PER_CALL):
-            pairs = [(one.id, one.token) for one in deliveries[start : start + LOCKS_PER_CALL]]
-            gone = self._keeper_store.run(locks.extend_locks(self.keys, pairs, lock_ms=self._terms.lock_ms))
+        for start in range(0, len(pairs), LOCKS_PER_CALL):
+            part = pairs[start : start + LOCKS_PER_CALL]
+            gone = self._keeper_store.run(locks.extend_locks(self.keys, part, lock_ms=self._terms.lock_ms))
             lost.update(gone)
-        return [one for one in deliveries if one.id in lost]
+        return [one for one in deliveries if one.id in lost or newest[one.id] is not one]
 
     def cancelled(self, deliveries: Sequence[BullmqDelivery]) -> list[tuple[BullmqDelivery, str]]:
         """Those of our jobs that somebody asked to stop, and why. Called from the keeper's thread."""
@@ -450,18 +472,34 @@ def _opts(record: JobRecord) -> Mapping[str, Any]:
         return {}
 
 
+def _made(record: JobRecord) -> int:
+    """A count that does not parse must not hold up the jobs that came with it: the script will bury the job."""
+    try:
+        return record.attempts_made
+    except MalformedValue:
+        return 0
+
+
 def _attempts(opts: Mapping[str, Any], override: int | None) -> int:
-    attempts = opts.get("attempts")
-    return override or (int(attempts) if isinstance(attempts, (int, float)) else 0)
+    return override or max(0, _whole(opts.get("attempts")) or 0)
 
 
 def _keep(own: Any, fallback: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Upstream's reading of removeOnComplete and removeOnFail."""
+    """Upstream's reading of removeOnComplete and removeOnFail; what it could not read keeps the job."""
     if own is None:
         return fallback or {"count": -1}
     if isinstance(own, bool):
         return {"count": 0 if own else -1}
-    return own if isinstance(own, Mapping) else {"count": own}
+    wanted = own if isinstance(own, Mapping) else {"count": own}
+    limits = {name: _whole(value) for name, value in wanted.items() if name in ("count", "age")}
+    return {name: value for name, value in limits.items() if value is not None} or {"count": -1}
+
+
+def _whole(value: Any) -> int | None:
+    """A number as the scripts can hold it; None for everything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(max(-_MOST, min(value, _MOST))) if value == value else None  # NaN differs from itself
 
 
 def _failure_fields(record: JobRecord, outcome: Failed | Retry) -> bytes:

@@ -43,7 +43,7 @@ class Series:
     def _plan_next(self, record: JobRecord) -> None:
         try:
             step = next_step(self._keys, record, self._store.clock.now_ms())
-        except TorilError as error:
+        except (TorilError, ValueError, TypeError, ArithmeticError) as error:  # whatever a broken hash can cause
             self._give_up(record.id, error)
             return
         if step is not None:
@@ -77,5 +77,5 @@ class Series:
         if isinstance(answer, TorilError):
             self._give_up(job_id, answer)
 
-    def _give_up(self, job_id: str, error: TorilError) -> None:
+    def _give_up(self, job_id: str, error: Exception) -> None:
         logger.error("the series of job %s in %s cannot go on: %s", job_id, self._keys.name, error)

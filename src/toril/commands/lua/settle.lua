@@ -3,8 +3,9 @@
 
   Each step leaves what the official script would leave when Node runs it with the same arguments, in the order given: a
   finish fetches the next job while there is room, then pickups fill what room is left. A step that raises (a poisoned
-  hash, a wrong type) fails alone: the others are done, and what was taken before is handed out. When the server itself
-  refuses to write, it does so before the first write: then the whole call is refused.
+  hash, a wrong type) fails alone: the others are done, and what was taken before is handed out. Upstream's scripts would
+  leave such a job half moved, or hand it out for ever; here it is buried among the failed ones, with the reason. When
+  the server itself refuses to write, it does so before the first write: then the whole call is refused.
 
   Two ways lead there. The official bodies are included and do whatever is special. Plain work goes a shorter way: a
   completed job without parent, children, deduplication, metrics or limits to keep, on a queue without pause, limit or
@@ -109,6 +110,54 @@ local function refusesWrites(text)
     if at then
       return string.sub(text, at)
     end
+  end
+end
+
+-- --- jobs that no script can read ------------------------------------------------------------------------------------
+
+local function isIn(id, lists, sets)
+  for _, list in ipairs(lists) do
+    if redis.call("LPOS", list, id) then
+      return true
+    end
+  end
+  for _, set in ipairs(sets) do
+    if redis.call("ZSCORE", set, id) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Puts a job where it ends: among the failed, by the plainest means. What is no hash is no job, and leaves the queue.
+local function bury(id, why)
+  redis.call("LREM", KEYS[2], 0, id)
+  redis.call("SREM", KEYS[5], id)
+  redis.call("DEL", base .. id .. ":lock")
+  if type(redis.pcall("HSET", base .. id, "failedReason", why, "finishedOn", now)) == "number" then
+    redis.call("ZADD", KEYS[13], now, id)
+  end
+  redis.call("XADD", KEYS[4], "*", "event", "failed", "jobId", id, "failedReason", why, "prev", "active")
+end
+
+-- A step raised for a job that was ours. A finish that was done before the next job made it raise counts as done; a job
+-- that has left us for another place is safe there; any other is buried.
+local function clearUp(id, why)
+  if isIn(id, {}, {KEYS[12], KEYS[13]}) then
+    return 0
+  elseif not isIn(id, {KEYS[1], KEYS[8]}, {KEYS[3], KEYS[7], base .. "waiting-children"}) then
+    bury(id, why)
+  end
+  return why
+end
+
+-- A pickup raised: the job that it had begun to move leads the active ones now. `before` are the two that led them
+-- earlier: the first of these may be the one that was finished in the same step.
+local function buryNew(before, why)
+  local first = redis.call("LINDEX", KEYS[2], 0)
+  if first and first ~= before[1] and first ~= before[2] then
+    bury(first, why)
+    return true
   end
 end
 
@@ -244,6 +293,15 @@ local function handOut(id)
   open = #jobs < room
 end
 
+-- Hands a job out if it can be read; false when it had to be buried.
+local function offer(id)
+  local ok, failure = pcall(handOut, id)
+  if not ok then
+    bury(id, textOf(failure))
+  end
+  return ok
+end
+
 local function nextDelayed()
   local first = call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")
   return first[2] and tonumber(first[2]) / 0x1000
@@ -254,11 +312,11 @@ local function takeAfterFinish(wanted, pending)
   if open then
     -- The finish is done: a next job that cannot be handed out must not undo it.
     local ok, id = pcall(nextId, wanted)
-    if ok and id then
-      ok, id = pcall(handOut, id)
-      if ok then
+    while ok and id do
+      if offer(id) then
         return
       end
+      ok, id = pcall(nextId, wanted)
     end
     open = false
     if not ok then
@@ -369,6 +427,7 @@ while at <= #ARGV do
       codes[#codes + 1] = textOf(failure)
     end
   else
+    local before, ours = call("LRANGE", KEYS[2], 0, 1), call("GET", base .. ARGV[at] .. ":lock") == ARGV[at + 2]
     local ok, code = pcall(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
     if not ok or type(code) == "table" then
       code = textOf(code)
@@ -376,6 +435,8 @@ while at <= #ARGV do
       if refusal then
         return {err = refusal}
       end
+      buryNew(before, code)
+      code = ours and clearUp(ARGV[at], code) or code
     end
     codes[#codes + 1] = code
     moreDue = true
@@ -385,11 +446,18 @@ end
 
 local function fill()
   if not plainQueue then
-    return keep(take(takeKeys, takeArgs))
+    local before = call("LRANGE", KEYS[2], 0, 1)
+    local ok, reply = pcall(take, takeKeys, takeArgs)
+    if ok then
+      return keep(reply)
+    elseif not buryNew(before, textOf(reply)) then
+      error(reply)
+    end
+    return
   end
   local id = nextId(room - #jobs)
   if id then
-    return handOut(id)
+    return offer(id)
   end
   open = false
   nextAt = nextDelayed() or 0

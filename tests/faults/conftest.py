@@ -1,0 +1,48 @@
+"""A queue under attack, a proxy that harms chosen calls, and processes that are there to be killed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from tests.faults.fleet import Fleet
+from tests.faults.proxy import Proxy
+from tests.servers import Server
+from toril import Queue
+from toril.store import AsyncStore
+
+QUEUE = "work"
+
+
+@pytest.fixture
+async def under_attack(valkey: Server, prefix: str) -> AsyncIterator[Queue]:
+    async with Queue(QUEUE, redis=valkey.url, prefix=prefix) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def behind(valkey: Server) -> AsyncIterator[AsyncStore]:
+    """For what happens behind the worker's back."""
+    async with AsyncStore(valkey.url) as store:
+        yield store
+
+
+@pytest.fixture
+def bad_network(valkey: Server) -> Iterator[Proxy]:
+    with Proxy(valkey.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def fleet(prefix: str) -> Iterator[Callable[..., Fleet]]:
+    """Worker processes: `fleet(url, lock=1.0)`; whatever still lives at the end is killed."""
+    fleets: list[Fleet] = []
+
+    def make(url: str, **options: object) -> Fleet:
+        fleets.append(Fleet(url, prefix, QUEUE, **options))
+        return fleets[-1]
+
+    yield make
+    for one in fleets:
+        one.end()
