@@ -24,16 +24,18 @@ class NotInstalled(Exception):
 
 def install(contender: Contender) -> None:
     """Makes sure that the contender can be started."""
-    home = contender.environment
-    if home is None:
-        return
-    pins = _pins(contender)
+    if contender.environment is not None:
+        install_pinned(contender.label, contender.environment, _pins(contender), python=contender.python)
+
+
+def install_pinned(label: str, home: Path, pins: list[Path], *, python: bool) -> None:
+    """Installs what `pins` say into `home`, unless it is there already."""
     wanted = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()
     stamp = home / STAMP
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
         return
-    print(f"installing {contender.label}", file=sys.stderr)
-    if contender.python:
+    print(f"installing {label}", file=sys.stderr)
+    if python:
         _install_python(home, pins[0])
     else:
         _install_node(home, pins)
