@@ -9,16 +9,20 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import datetime
+from datetime import date, datetime, time
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
+
+T = TypeVar("T")
 
 # A pipe has no width: wide enough for an id, a name and a reason beside each other.
 PIPE_WIDTH = 160
@@ -68,8 +72,10 @@ def emit_line(value: Any) -> None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, datetime):
+    if isinstance(value, (date, time)):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, (set, frozenset, tuple)):
         return list(value)
     return str(value) if isinstance(value, (Path, bytes)) else repr(value)
@@ -113,6 +119,16 @@ def show_facts(facts: Mapping[str, object]) -> None:
     for name, value in facts.items():
         made.add_row(Text(harmless(name)), Text(harmless(value)))
     console().print(made)
+
+
+def in_batches(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequence[T]]:
+    """The items in parts, with a bar on standard error while there is more than one part and somebody to see it."""
+    parts = [items[start : start + size] for start in range(0, len(items), size)]
+    screen = Console(stderr=True)
+    if len(parts) < 2 or not screen.is_terminal:
+        yield from parts
+        return
+    yield from track(parts, description=f"  {doing}", console=screen, transient=True)
 
 
 def seconds(value: float | None) -> str:

@@ -12,15 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import emit, say
+from toril.cli._output import emit, in_batches, say
 from toril.cli._target import QueueName, Target
 from toril.contract.backoff import Backoff
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS
 from toril.contract.errors import InvalidOption
 from toril.contract.options import JobOptions, NewJob
-
-# Jobs sent at once: a bar that moves, and calls that hold up nobody.
-BATCH = 500
 
 
 def add_to(app: typer.Typer) -> None:
@@ -131,8 +128,7 @@ async def _add_jobs(
     settings = JobOptions(**options)
     async with target.bullmq(where, "add") as queue:
         jobs = []
-        for start in range(0, len(payloads), BATCH):
-            part = payloads[start : start + BATCH]
+        for part in in_batches(payloads, "adding"):
             jobs += await queue.add_bulk([NewJob(name, one, settings) for one in part])
         if wait is None:
             return [job.id for job in jobs], None
@@ -155,8 +151,11 @@ async def _add_envelopes(
             return [
                 (await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=most)).job_id
             ]
-        added = await queue.add_bulk([(name, one) for one in payloads], delay=delay, max_attempts=most)
-        return [one.job_id for one in added]
+        ids: list[str] = []
+        for part in in_batches(payloads, "adding"):
+            added = await queue.add_bulk([(name, one) for one in part], delay=delay, max_attempts=most)
+            ids += (one.job_id for one in added)
+        return ids
 
 
 def _print(where: QueueName, ids: list[str], results: list[Any] | None, *, as_json: bool) -> None:

@@ -23,6 +23,7 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where th
 _FOLDER = Path(DEFAULT_FOLDER)
 # How long a server that loads a large append-only file may take.
 READY_WITHIN = 60.0
+LOOK_EVERY = 0.5
 # Processes that outlive us on purpose; kept so that Python does not warn of them.
 _DETACHED: list[subprocess.Popen[bytes]] = []
 
@@ -61,8 +62,8 @@ def start(
         signal.signal(number, lambda *_: over.set())
     with EmbeddedServer(folder, port=port, fsync=fsync, timeout=READY_WITHIN) as server:
         _print_status(server.status(), as_json=as_json)
-        # A short wait in a loop: signals reach Python code only between waits on some systems.
-        while not over.wait(0.5):
+        # A server that somebody stopped for all stays down; there is nothing left to keep up.
+        while not over.wait(LOOK_EVERY) and server.status().phase != "stopped":
             pass
 
 

@@ -1,0 +1,43 @@
+"""`toril pipeline`: the tables from the shell, with Spark where they are written and without where they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.conftest import Start, Toril
+
+
+def test_tables_that_are_not_there_yet_are_empty(toril: Toril, here: list[str], tmp_path: Path) -> None:
+    lake = ["--lake", str(tmp_path / "lake")]
+    assert toril("pipeline", "report", *lake).out == "no rows\n"
+    assert toril("pipeline", "query", "select 1 as one", *lake, "--json").data == [{"one": 1}]
+    status = toril("pipeline", "status", *lake, "--json", *here).data
+    assert status["tables"] == []
+
+
+def test_a_query_that_is_none_is_one_line(toril: Toril, tmp_path: Path) -> None:
+    result = toril("pipeline", "query", "selekt", "--lake", str(tmp_path))
+    assert result.code == 1 and result.err.count("\n") == 1
+
+
+@pytest.mark.timeout(240)
+def test_a_run_brings_the_events_into_the_tables(
+    start: Start, toril: Toril, here: list[str], tmp_path: Path
+) -> None:
+    toril("add", "emails", "work", "--count", "5", *here)
+    worker = start("worker", "handlers:handle", "-q", "emails", "--until-idle", "--log-level", "error", *here)
+    worker.communicate(timeout=60)
+    lake = ["--lake", str(tmp_path / "lake")]
+    # In a process of its own: Spark's session would outlive the test.
+    process = start("pipeline", "run", "--once", "--json", "--queues", "emails", *lake, *here)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err[-2000:]
+    assert json.loads(out)["events"] > 0
+    (row,) = toril("pipeline", "report", "--json", *lake).data
+    assert (row["queue"], row["completed"]) == ("emails", 5)
+    tables = {one["table"] for one in toril("pipeline", "status", "--json", *lake, *here).data["tables"]}
+    assert {"bronze/events", "silver/attempts", "gold/queue_hour"} <= tables
+    assert "gold/queue_hour" in toril("pipeline", "status", *lake, *here).out
