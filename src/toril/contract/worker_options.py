@@ -134,9 +134,24 @@ class WorkerOptions:
                 raise InvalidOption(name, f"is {given!r}", f"choose one of {', '.join(get_args(choices))}")
         if self.worker_id is not None:
             check_text("worker_id", self.worker_id)
+        self._check_types()
         for name, function in self.backoffs.items():
             if not callable(function):
                 raise InvalidOption("backoffs", f"{name!r} is not a function", "give a function")
+
+    def _check_types(self) -> None:
+        wanted: dict[str, tuple[Any, str]] = {
+            "backoffs": (Mapping, "a mapping from names to functions"),
+            "error_rules": (Sequence, "a list of rules"),
+            "rate_limit": (RateLimit, "RateLimit(count, period)"),
+            "metrics": (MetricsCollector, "an object with the methods of MetricsCollector"),
+            "tracer": (Tracer, "an object with the methods of Tracer"),
+            "logger": ((logging.Logger, logging.LoggerAdapter), "a logger"),
+        }
+        for name, (kind, remedy) in wanted.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise InvalidOption(name, f"is a {type(value).__name__}", f"give {remedy}")
 
     def _check_together(self) -> None:
         if self.max_backoff_delay < self.backoff_delay:

@@ -1,7 +1,7 @@
 """What the core reports while it works: a protocol for figures, one for traces, and a collector of nothing.
 
 Guarantee: a leaf. It imports nothing of toril, costs one empty call where no collector is set and one comparison where
-no tracer is, and none of its methods may block or raise; the core does not guard against one that does.
+no tracer is, and none of its methods may block. A worker that is given a collector which raises says so and goes on.
 
 Durations are seconds. `queue` is the queue's name without prefix, `list:NAME` or `stream:NAME` for the other kinds.
 Only `set_active_workers` names a worker, so that the number of time series does not grow with every restart.

@@ -16,18 +16,20 @@ import enum
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from toril.contract.backoff import Backoff
+from toril.contract.duration import to_seconds
 from toril.contract.errors import Closed, InvalidOption, JobCancelled, StoreUnavailable, TorilError
 from toril.contract.outcome import Outcome
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
 from toril.store import ConnectionPolicy
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Work
+from toril.telemetry.hooks import Work
 from toril.worker._callbacks import Callback, Callbacks, WorkerEvent
+from toril.worker._careful_metrics import careful
 from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, choose
 from toril.worker._handlers import by_name
 from toril.worker._health import WorkerHealth
@@ -43,6 +45,8 @@ from toril.worker._witness import Witness
 
 # After the time-out of a stop, this long is left for handing jobs back to a server that may be slow or away.
 HAND_BACK_SECONDS = 5.0
+# Then handlers that do not end when they are cancelled are left behind, and this long is left for their jobs.
+LAST_SECONDS = 1.0
 # How often `run_until_idle` looks at the queue while nothing tells it to.
 IDLE_GLANCE = 0.05
 
@@ -68,11 +72,15 @@ class BaseWorker:
         self.id = options.worker_id or new_worker_id()
         self.state = WorkerState.STOPPED
         self._handlers = by_name(handler)
-        self._metrics: MetricsCollector = options.metrics or NO_METRICS
         self._log = WorkerLog(options.logger, worker_id=self.id, queue=queue, payloads=options.log_payloads)
+        self._metrics = careful(options.metrics, self._log.trouble)
         self._callbacks = Callbacks(self._log.trouble)
         self._witness = Witness(self.label, self._metrics, self._log, self._callbacks)
         self._paused = False
+        self._resumed = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._opening = False  # connecting for the first time
+        self._abandoned = False  # stopped before it ran
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._failure: TorilError | None = None
@@ -155,9 +163,14 @@ class BaseWorker:
         )
 
     async def start(self) -> None:
-        """Connects and begins to take jobs. May be called twice."""
-        if self.state is not WorkerState.STOPPED:
-            return
+        """Connects and begins to take jobs. May be called twice; a worker that is stopping starts again afterwards."""
+        while self.state is WorkerState.SHUTTING_DOWN and self._stopping is not None:
+            await asyncio.wait({self._stopping})
+        async with self._starting:
+            if self.state is WorkerState.STOPPED:
+                await self._start()
+
+    async def _start(self) -> None:
         self._stopped = asyncio.Event()
         self._stopping = None
         self._failure = None
@@ -165,11 +178,16 @@ class BaseWorker:
         self._source = self._make_source()
         self._executors = self._make_executors()
         self._wire_up()
+        self._opening, self._abandoned = True, False
         try:
             await self._open()
-        except BaseException:
+        except BaseException as error:
             await self._close_all()
+            if self._abandoned:
+                raise Closed("the worker was stopped while it started") from error
             raise
+        finally:
+            self._opening = False
         self._set_state(WorkerState.RUNNING)
         self._keeper.start()
         self._sweeper.start()
@@ -197,7 +215,7 @@ class BaseWorker:
                 case "process":
                     made[name] = self._make_process_executor(handler)
                 case _:
-                    made[name] = ThreadExecutor(handler, self.options.concurrency)
+                    made[name] = ThreadExecutor(handler)
         return made
 
     def _wire_up(self) -> None:
@@ -254,16 +272,34 @@ class BaseWorker:
 
         `timeout=None` means `shutdown_timeout`; 0 means at once. May be called twice: the second call may be shorter.
         """
+        limit = to_seconds("timeout", self.options.shutdown_timeout if timeout is None else timeout)
+        if self._opening:
+            await self._abandon_start()
         if self.state is WorkerState.STOPPED and self._stopping is None:
             return
-        limit = float(self.options.shutdown_timeout) if timeout is None else timeout
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(limit), name="toril-stop")
-        elif limit <= 0:
+        elif limit <= 0 and not self._stopping.done():
             self._send_back()
         await asyncio.shield(self._stopping)
+        await self._callbacks.settle()
+
+    async def _abandon_start(self) -> None:
+        self._abandoned = True
+        self._reconnector.end()
+        await self._source.close()
+        async with self._starting:
+            """The start has noticed."""
 
     async def _stop(self, limit: float) -> None:
+        try:
+            await self._wind_down(limit)
+        finally:
+            self._set_state(WorkerState.STOPPED)
+            self._callbacks.tell("closed")
+            self._stopped.set()
+
+    async def _wind_down(self, limit: float) -> None:
         self._set_state(WorkerState.SHUTTING_DOWN)
         self._pump.hold()
         self._reconnector.stop()
@@ -272,10 +308,6 @@ class BaseWorker:
         await self._finish_jobs(limit)
         await self._close_all()
         self._metrics.set_active_workers(self.label, self.id, False)
-        self._set_state(WorkerState.STOPPED)
-        self._callbacks.tell("closed")
-        await self._callbacks.settle()
-        self._stopped.set()
 
     async def _finish_jobs(self, limit: float) -> None:
         if limit > 0 and not await self._within(limit, self._pump.drained()):
@@ -283,7 +315,9 @@ class BaseWorker:
                 TimeoutError(f"{len(self._runner.attempts)} jobs did not finish within {limit:g} s")
             )
         self._send_back()
-        await self._within(HAND_BACK_SECONDS, self._pump.drained())
+        if not await self._within(HAND_BACK_SECONDS, self._pump.drained()):
+            self._runner.give_up_all()
+            await self._within(LAST_SECONDS, self._pump.drained())
 
     @staticmethod
     async def _within(seconds: float, step: Any) -> bool:
@@ -298,8 +332,10 @@ class BaseWorker:
 
     async def _close_all(self) -> None:
         # Connections first: a call to a server that is silent must not hold up the end.
+        self._reconnector.end()
         await self._source.close()
         await self._release()
+        await self._pump.close()
         await self._sweeper.stop()
         await asyncio.to_thread(self._keeper.stop)
         await self._runner.close()
@@ -312,10 +348,18 @@ class BaseWorker:
             self._log.state(state.value)
 
     async def run(self) -> None:
-        """Runs until stopped or signalled; raises if Redis stayed away for longer than allowed."""
-        await self.start()
+        """Runs until stopped, signalled or cancelled; raises if Redis stayed away for longer than allowed."""
         with signals_caught(self._begin_stop, functools.partial(self._begin_stop, 0.0)):
-            await self._stopped.wait()
+            try:
+                await self.start()
+                await self._stopped.wait()
+            except Closed:
+                if not self._abandoned:
+                    raise
+            except asyncio.CancelledError:
+                await self.stop()
+                raise
+        await self._callbacks.settle()
         if self._failure is not None:
             raise self._failure
 
@@ -327,12 +371,18 @@ class BaseWorker:
         """Runs until nothing is waiting, active or due for a retry."""
         await self.start()
         while not self._stopped.is_set():
-            if self._pump.hungry and not await self._busy_elsewhere():
+            if self._pump.hungry and not await self._busy():
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), IDLE_GLANCE)
         if self._failure is not None:
             raise self._failure
+
+    async def _busy(self) -> bool:
+        try:
+            return await self._busy_elsewhere()
+        except StoreUnavailable:
+            return True  # whether the server comes back is for the pump to find out
 
     async def wait_stopped(self) -> None:
         """Returns when the worker has stopped."""
@@ -371,20 +421,33 @@ class BaseWorker:
         self._paused = True
         if self.state is not WorkerState.STOPPED:
             self._pump.hold()
-            await self._pump.stop_waiting()
+            self._resumed.clear()
+            await self._unless_resumed(self._pump.stop_waiting())
             if wait:
-                await self._pump.drained()
+                await self._unless_resumed(self._pump.drained())
         self._callbacks.tell("paused")
+
+    async def _unless_resumed(self, step: Coroutine[Any, Any, None]) -> None:
+        """Waits for a step, or until somebody resumes or stops the worker: then the step may take for ever."""
+        steps = [asyncio.ensure_future(one) for one in (step, self._resumed.wait(), self._stopped.wait())]
+        try:
+            await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in steps:
+                one.cancel()
 
     def resume(self) -> None:
         """Takes jobs again after `pause`."""
         self._paused = False
+        self._resumed.set()
         if self.state in (WorkerState.RUNNING, WorkerState.DISCONNECTED):
             self._pump.start()
         self._callbacks.tell("resumed")
 
     def cancel(self, job_id: str, reason: str = "cancelled") -> bool:
         """Stops a job of this worker; it fails with `JobCancelled`. False when it is not in hand."""
+        if self.state is WorkerState.STOPPED:
+            return False
         return self._runner.cancel(job_id, JobCancelled(job_id, reason))
 
     def on(self, event: WorkerEvent, callback: Callback) -> Callback:
@@ -428,8 +491,8 @@ class BaseWorker:
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
             # A job that ended meanwhile gave its lock back by itself.
-            attempt = self._runner.attempts.get(delivery.id)
-            if attempt is not None and attempt.delivery is delivery:
+            attempt = self._runner.attempts.get(id(delivery))
+            if attempt is not None and not delivery.lock_lost:
                 self._witness.lock_lost(attempt)
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:

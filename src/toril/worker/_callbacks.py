@@ -85,6 +85,6 @@ class Callbacks:
             self._on_error(error)
 
     async def settle(self) -> None:
-        """Waits for callbacks that still run."""
-        if self._tasks:
+        """Waits for callbacks that still run; called by one of them, for none: each would wait for the other."""
+        if self._tasks and asyncio.current_task() not in self._tasks:
             await asyncio.wait(self._tasks)

@@ -6,14 +6,13 @@ comes back for its job.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from toril.contract.errors import InvalidOption
+from toril.worker._threads import JobThreads
 
 Handler = Callable[[Any], Any]
 
@@ -72,21 +71,16 @@ class ThreadExecutor:
 
     blocking = True
 
-    def __init__(self, handler: Handler, concurrency: int) -> None:
+    def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._pool = self._make(concurrency)
-
-    @staticmethod
-    def _make(concurrency: int) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(concurrency, thread_name_prefix="toril-job")
+        self._threads = JobThreads("toril-job")
 
     async def run(self, job: Any) -> Any:
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, self._handler, job)
+        return await self._threads.call(lambda: context.run(self._handler, job))
 
     def resize(self, concurrency: int) -> None:
-        old, self._pool = self._pool, self._make(concurrency)
-        old.shutdown(wait=False)
+        """There are as many threads as jobs."""
 
     async def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toril.contract.errors import InvalidOption
+from toril.contract.keys import check_text
 from toril.worker._executors import Handler
 
 
@@ -19,6 +20,8 @@ def by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handle
             (None if name == "*" else name): one for name, one in handler.items()
         }
         for name, one in named.items():
+            if name is not None:
+                check_text("handler", name)
             _check_handler(one, f"handler[{name!r}]")
         return named
     _check_handler(handler, "handler")

@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # Each lane that suspends rouses two: a hundred slow jobs all run after seven turns of the loop.
 ROUSED_AT_ONCE = 2
+# A handler that will not be cancelled is left behind after this time.
+STUBBORN_SECONDS = 1.0
 
 
 @types.coroutine
@@ -93,7 +95,8 @@ class Lanes(Generic[T]):
                 await within(self._context.copy(), self._work(item, task), self._suspended)
                 if task.cancelling():
                     await self._calm(task)
-            await self._rest(task)
+            if not self._closed:
+                await self._rest(task)
 
     async def _calm(self, task: asyncio.Task[Any]) -> None:
         """A cancellation was meant for the job that has just ended: the next one must not feel it."""
@@ -125,4 +128,4 @@ class Lanes(Generic[T]):
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=STUBBORN_SECONDS)

@@ -73,10 +73,10 @@ class LockKeeper:
         while not self._wake.is_set():
             self._turned = now = time.monotonic()
             if now >= next_beat:
-                self._beat()
+                self._safely(self._beat, 0)
                 next_beat = max(next_beat + self._interval, now)
             else:
-                self._look()
+                self._safely(self._look, 0)
             self._wake.wait(max(0.0, min(next_beat - time.monotonic(), GLANCE_SECONDS)))
 
     def _beat(self) -> None:
@@ -103,10 +103,10 @@ class LockKeeper:
         glance = self._glance
         jobs = self._in_hand() if glance is not None else ()
         if jobs and glance is not None:
-            self._safely(lambda: glance(jobs), 0)
+            glance(jobs)
 
     def _safely(self, step: Callable[[], Any], jobs: int) -> None:
         try:
             step()
-        except Exception as error:  # noqa: BLE001  # neither a report nor a glance is worth a lost heartbeat
+        except Exception as error:  # noqa: BLE001  # whatever happens in one turn, the next one comes
             self._on_error(error, jobs)

@@ -55,14 +55,19 @@ class Pump:
         self._on_drained = on_drained
         self._on_answer = on_answer
         self._post = getattr(source, "post", None)  # a source may offer a shorter way
-        self.running: dict[str, Any] = {}  # jobs whose handlers run
-        self.settling: dict[str, Any] = {}  # jobs done here, not yet known to be done there
+        # By delivery, not by job: one that was lost and came back to us is in hand twice for a while.
+        self.running: dict[int, Any] = {}  # jobs whose handlers run
+        self.settling: dict[int, Any] = {}  # jobs done here, not yet known to be done there
         self._settled: list[Settled] = []
         self._asked = 0  # jobs that calls in flight may bring
         self._in_flight = 0
         self._taking = False
         self._open = True  # whether the queue may have something for us
+        self._unheard = (
+            False  # a wait has ended, and nobody has asked for the work that it may have announced
+        )
         self._disconnected = False
+        self._closed = False
         self._flush_planned = False
         self._waiter: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -91,6 +96,8 @@ class Pump:
         while waiter is not None and not waiter.done():
             await self._source.wake()
             await asyncio.wait({waiter}, timeout=0.05)
+        if self._unheard and not self._taking:
+            await self._decline()
 
     def set_concurrency(self, concurrency: int) -> None:
         self._concurrency = concurrency
@@ -109,13 +116,13 @@ class Pump:
 
     def in_hand(self) -> list[Any]:
         """Jobs whose locks must be kept: those that run, and those whose end is not accepted yet."""
-        return [*self.running.values(), *self.settling.values()]
+        return [*self.settling.values(), *self.running.values()]  # oldest first
 
     def settle(self, settled: Settled) -> None:
         """A handler is done: its outcome goes with the next call."""
         delivery = settled.delivery
-        self.running.pop(delivery.id, None)
-        self.settling[delivery.id] = delivery
+        self.running.pop(id(delivery), None)
+        self.settling[id(delivery)] = delivery
         self._settled.append(settled)
         if self.running:
             self._plan_flush()
@@ -125,6 +132,13 @@ class Pump:
     async def drained(self) -> None:
         """Returns when nothing runs and every outcome is delivered."""
         await self._idle.wait()
+
+    async def close(self) -> None:
+        """Begins no more calls and returns when those in flight have ended; the source must be closed by then."""
+        self._closed = True
+        left = {*self._calls, *([self._waiter] if self._waiter is not None else [])}
+        if left:
+            await asyncio.wait(left)
 
     # --- calls ----------------------------------------------------------------------------------------------
 
@@ -142,7 +156,7 @@ class Pump:
     def _flush(self) -> None:
         self._flush_planned = False
         self._note_idle()
-        if self._disconnected or self._in_flight >= MAX_IN_FLIGHT:
+        if self._closed or self._disconnected or self._in_flight >= MAX_IN_FLIGHT:
             return
         room = self._room()
         if self._settled or (room and self._open):
@@ -154,6 +168,7 @@ class Pump:
         batch, self._settled = self._settled[:MAX_BATCH], self._settled[MAX_BATCH:]
         self._in_flight += 1
         self._asked += room
+        self._unheard = self._unheard and not room
         self._idle.clear()
         if self._post is None or not self._post(batch, room, functools.partial(self._answered, batch, room)):
             self._spawn(self._exchange(batch, room))
@@ -165,6 +180,8 @@ class Pump:
 
     def _answered(self, batch: list[Settled], room: int, answer: Taken | TorilError) -> None:
         """The answer to a call that went the short way."""
+        if self._closed:
+            return
         self._in_flight -= 1
         self._asked -= room
         if isinstance(answer, TorilError):
@@ -205,16 +222,22 @@ class Pump:
 
     def _accept(self, batch: list[Settled], taken: Taken, room: int) -> None:
         for settled, verdict in zip(batch, taken.verdicts, strict=True):
-            self.settling.pop(settled.delivery.id, None)
+            self.settling.pop(id(settled.delivery), None)
             if verdict is not None:
                 self._on_verdict(settled, verdict)
-        if batch:
-            self._on_settled(batch)
         for delivery in taken.deliveries:
-            self.running[delivery.id] = delivery
+            self.running[id(delivery)] = delivery
             self._run(delivery)
+        if batch:
+            self._tell(batch)
         if room:
             self._learn(taken, room)
+
+    def _tell(self, batch: list[Settled]) -> None:
+        try:
+            self._on_settled(batch)
+        except Exception as error:  # noqa: BLE001  # a collector or logger that raises must not stop the pump
+            self._on_error(error)
 
     def _learn(self, taken: Taken, room: int) -> None:
         """Whether, and when, it is worth asking again."""
@@ -268,16 +291,18 @@ class Pump:
             self._on_error(error)
             # An error that comes back at once must not become a tight loop.
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - started)))
-        if self._taking and self._room() == 0:
+        self._unheard = True
+        if self._room() == 0:
             await self._decline()
         self._open = True
         self._waiter = None
         self._plan_flush()
 
     async def _decline(self) -> None:
+        self._unheard = False
         try:
             await self._source.decline()
-        except StoreUnavailable as error:
+        except TorilError as error:  # others will look for themselves when their own waits end
             self._on_error(error)
 
     def _note_idle(self) -> None:

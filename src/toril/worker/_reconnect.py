@@ -16,6 +16,9 @@ from toril.contract.errors import TorilError
 from toril.store import ConnectionPolicy
 from toril.worker._log import WorkerLog
 
+# A worker that is stopping with results in hand tries this often: its time is short, but a tight loop helps nobody.
+LAST_PAUSE = 1.0
+
 
 class Reconnector:
     """Tries until the server answers, the worker stops, or the limit is reached."""
@@ -35,6 +38,7 @@ class Reconnector:
         self._attempts = 0
         self._lost_at: float | None = None
         self._stop = asyncio.Event()
+        self._end = asyncio.Event()
 
     @property
     def attempts(self) -> int:
@@ -50,8 +54,13 @@ class Reconnector:
         return away
 
     def stop(self) -> None:
-        """Ends the pauses; what is being tried is tried once more and given up."""
+        """Ends the pause that is running: what is in hand is tried once more at once, then at short intervals."""
         self._stop.set()
+
+    def end(self) -> None:
+        """Nobody waits for the server any more."""
+        self._stop.set()
+        self._end.set()
 
     async def restore(self, trouble: TorilError) -> bool:
         """True when the server can be reached again; False when we gave up."""
@@ -79,5 +88,7 @@ class Reconnector:
         return limit > 0 and self._attempts >= limit
 
     async def _pause(self, seconds: float) -> None:
+        stopping = self._stop.is_set()
+        woken, limit = (self._end, min(seconds, LAST_PAUSE)) if stopping else (self._stop, seconds)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            await asyncio.wait_for(woken.wait(), limit)

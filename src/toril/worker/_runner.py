@@ -27,7 +27,7 @@ class StoppedByWorker(TorilError):
 class Attempt:
     """One attempt at a job: its task, and why it was cancelled, if it was."""
 
-    __slots__ = ("delivery", "error", "reason", "result", "started", "subject", "task", "timer")
+    __slots__ = ("delivery", "error", "given_up", "reason", "result", "started", "subject", "task", "timer")
 
     def __init__(self, delivery: Any) -> None:
         self.delivery = delivery
@@ -35,6 +35,7 @@ class Attempt:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.reason: TorilError | None = None
+        self.given_up = False  # settled without its handler, which would not end
         self.result: Any = None
         self.error: BaseException | None = None
         self.started = time.monotonic()
@@ -73,12 +74,13 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
         self._lanes: Lanes[Attempt] = Lanes(self._run)
-        self.attempts: dict[str, Attempt] = {}
+        # By delivery: a job that was lost and came back to us is in hand twice until its first handler ends.
+        self.attempts: dict[int, Attempt] = {}
 
     def start(self, delivery: Any) -> None:
         """Begins an attempt; its outcome comes through `on_end`."""
         attempt = Attempt(delivery)
-        self.attempts[delivery.id] = attempt
+        self.attempts[id(delivery)] = attempt
         self._lanes.put(attempt)
 
     async def close(self) -> None:
@@ -86,9 +88,27 @@ class Runner:
         await self._lanes.close()
 
     def cancel(self, job_id: str, reason: TorilError) -> bool:
-        """Stops an attempt as far as its executor can; False when there is none."""
-        attempt = self.attempts.get(job_id)
-        if attempt is None or attempt.reason is not None:
+        """Stops the attempts at a job as far as their executor can; False when there is none."""
+        found = [one for one in self.attempts.values() if one.delivery.id == job_id]
+        stopped = [self._stop(one, reason) for one in found]
+        return any(stopped)
+
+    def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
+        for attempt in list(self.attempts.values()):
+            self._stop(attempt, reason(attempt.delivery.id))
+
+    def give_up_all(self) -> None:
+        """Sends back jobs whose handlers did not end when they were cancelled; what these still return is ignored."""
+        for attempt in list(self.attempts.values()):
+            attempt.given_up = True
+            self.attempts.pop(id(attempt.delivery), None)
+            self._on_end(
+                attempt, Requeued(f"the handler of job {attempt.delivery.id} does not end: it is left behind")
+            )
+
+    @staticmethod
+    def _stop(attempt: Attempt, reason: TorilError) -> bool:
+        if attempt.reason is not None:
             return False
         attempt.reason = reason
         if hasattr(attempt.subject, "cancelled"):
@@ -97,23 +117,24 @@ class Runner:
             attempt.task.cancel()
         return True
 
-    def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
-        for job_id in list(self.attempts):
-            self.cancel(job_id, reason(job_id))
-
     async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
         delivery = attempt.delivery
         try:
             outcome = await self._begun(attempt, task)
         except asyncio.CancelledError:
             outcome = self._stopped(attempt)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome
+        except GeneratorExit:
+            raise  # the loop is being torn down: nothing can be settled any more
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome
             attempt.error = error
             outcome = self._judged(attempt, error)
         if attempt.timer is not None:
             attempt.timer.cancel()
-        self.attempts.pop(delivery.id, None)
-        self._on_end(attempt, outcome)
+        if not attempt.given_up:
+            self.attempts.pop(id(delivery), None)
+            self._on_end(attempt, outcome)
+        if isinstance(attempt.error, KeyboardInterrupt):
+            raise attempt.error  # settled, and still meant for the whole process
 
     async def _begun(self, attempt: Attempt, task: asyncio.Task[Any]) -> Outcome:
         if attempt.reason is not None:
@@ -121,8 +142,9 @@ class Runner:
         attempt.task = task
         attempt.started = time.monotonic()
         if self._timeout is not None:
-            job_id, seconds = attempt.delivery.id, float(self._timeout)
-            attempt.timer = self._loop.call_later(seconds, self.cancel, job_id, JobTimedOut(job_id, seconds))
+            seconds = float(self._timeout)
+            overdue = JobTimedOut(attempt.delivery.id, seconds)
+            attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
         if self._tracer is None:
             return await self._attempt(attempt)
         with self._tracer.processing(self._work_of(attempt.delivery)):
