@@ -6,10 +6,11 @@ from xml.etree import ElementTree as ET
 
 from benchmarks.flame import draw, tree
 
+LOOP = "main (adapter.py:9);BaseEventLoop.run_forever (asyncio/base_events.py:607)"
 STACKS = [
-    "main (adapter.py:9);BaseEventLoop.run_forever (asyncio/base_events.py:607);work (toril/a.py:1);read (toril/b.py:5) 30",
-    "main (adapter.py:9);BaseEventLoop.run_forever (asyncio/base_events.py:607);work (toril/a.py:2);write (redis/c.py:5) 10",
-    "main (adapter.py:9);BaseEventLoop.run_forever (asyncio/base_events.py:607);EpollSelector.select (selectors.py:468) 500",
+    f"{LOOP};work (toril/a.py:1);read (toril/b.py:5) 30",
+    f"{LOOP};work (toril/a.py:2);write (redis/c.py:5) 10",
+    f"{LOOP};EpollSelector.select (selectors.py:468) 500",
     "main (adapter.py:2);import_everything (importlib.py:1) 99",
 ]
 
