@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from tests.servers.cluster import ValkeyCluster
 
@@ -11,7 +12,9 @@ class Mover:
     """Moves slots between nodes, key by key as resharding tools do, or at once as Valkey 9 can."""
 
     def __init__(self, cluster: ValkeyCluster) -> None:
-        self.clients = [node.client() for node in cluster.nodes]
+        self.clients: list[Any] = [
+            node.client() for node in cluster.nodes
+        ]  # redis-py leaves raw calls untyped
         self.ids = [client.execute_command("CLUSTER", "MYID").decode() for client in self.clients]
 
     def close(self) -> None:
