@@ -1,7 +1,7 @@
 """Times single calls: recovery of stalled jobs, lock extension, and the limits of the data model. toril only.
 
-Guarantee: each call is timed where it is made, round trip included; other clients' waiting is timed meanwhile, by a
-client that does nothing else.
+Guarantee: calls of recovery are timed by what the server's main thread computes for them, as long as others must wait;
+the waiting of another client is timed beside, as it is felt. The limits of the data model are round trips.
 """
 
 from __future__ import annotations
@@ -58,17 +58,25 @@ class Bystander:
 
 
 class Stopwatch:
-    """Runs commands and remembers how long each took, by name."""
+    """Runs commands and remembers how long the server computed for each, by name."""
 
-    def __init__(self, store: BlockingStore) -> None:
+    def __init__(self, store: BlockingStore, server: Server) -> None:
         self._store = store
+        self._client = server.client()
         self.ms: dict[str, list[float]] = {}
 
     def run(self, name: str, command: Any) -> Any:
-        began = time.perf_counter()
+        before = self._spent()
         value = self._store.run(command)
-        self.ms.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+        self.ms.setdefault(name, []).append((self._spent() - before) * 1000)
         return value
+
+    def _spent(self) -> float:
+        info = self._client.info("cpu")
+        return float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"])
+
+    def close(self) -> None:
+        self._client.close()
 
     def longest(self, name: str) -> float:
         return max(self.ms[name])
@@ -82,13 +90,14 @@ def sweeping(arena: Arena, _: Contender, words: Mapping[str, Any]) -> Mapping[st
     with BlockingStore(arena.server.url) as store:
         asyncio.run(_fill(arena.server.url, words["queue"], count))
         ids = _take_all(store, keys, count)
-        watch = Stopwatch(store)
+        watch = Stopwatch(store, arena.server)
         with Bystander(arena.server) as other:
             _extend(watch, keys, ids)
             _sweep(watch, keys, "mark")
             _sweep(watch, keys, "alive")
             _expire(arena.server, keys, ids)
             moved = _sweep(watch, keys, "stalled")
+        watch.close()
     if moved != count:
         raise AssertionError(f"the sweep recovered {moved} of {count} stalled jobs")
     return {
