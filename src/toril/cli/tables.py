@@ -79,7 +79,10 @@ def run(
     """Bring everything that is in the queues now into the tables."""
     if not once:
         raise typer.BadParameter("use `toril pipeline up` to go on and on")
-    summary = _pipeline(redis, queues, prefix, lake).run_once()
+    _summarise(_pipeline(redis, queues, prefix, lake).run_once(), as_json=as_json)
+
+
+def _summarise(summary: Any, *, as_json: bool) -> None:
     if as_json:
         emit({"events": summary.events, "seconds": summary.seconds, "steps": summary.steps})
         return
@@ -142,10 +145,10 @@ def replay(
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
     redis: RedisUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
-    summary = _pipeline(redis, queues, prefix, lake).replay()
-    say(f"{summary.events} events in {summary.seconds:.1f} s")
+    _summarise(_pipeline(redis, queues, prefix, lake).replay(), as_json=as_json)
 
 
 def _lake(place: str) -> Any:
