@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.interop.command_side import LOCK_MS, MAX_STALLED, SWEEP_MS, renamed
+from tests.interop.looks import Looks
 from tests.interop.sides import NO_RULES, QUEUE, Rules
 from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
@@ -20,7 +21,6 @@ from toril import (
     Backoff,
     FlowNode,
     FlowProducer,
-    Job,
     JobOptions,
     NewJob,
     PermanentError,
@@ -63,7 +63,7 @@ class GivenClock(ServerClock):
         return self.ms
 
 
-class ApplicationSide:
+class ApplicationSide(Looks):
     """toril's own classes on a server of its own."""
 
     name = "toril's applications"
@@ -152,9 +152,6 @@ class ApplicationSide:
     def source(self) -> BullmqSource:
         assert self._source is not None
         return self._source
-
-    def _job(self, job_id: str, fields: Mapping[Any, Any] | None = None) -> Job[Any]:
-        return Job(JobRecord.from_mapping(job_id, fields or {}), self.queue._desk)
 
     # Adding
 
@@ -303,26 +300,26 @@ class ApplicationSide:
     # Changing one job
 
     async def update_progress(self, *, job_id: str, progress: Any) -> None:
-        await self._job(job_id).update_progress(progress)
+        await self.job_of(job_id).update_progress(progress)
 
     async def log(self, *, job_id: str, line: str, keep: int) -> int:
         return await self.queue.add_job_log(job_id, line, keep=keep)
 
     async def update_data(self, *, job_id: str, data: Any) -> None:
-        await self._job(job_id).update_data(data)
+        await self.job_of(job_id).update_data(data)
 
     async def promote(self, *, job_id: str) -> None:
-        await self._job(job_id).promote()
+        await self.job_of(job_id).promote()
 
     async def change_priority(self, *, job_id: str, priority: int, lifo: bool) -> None:
-        await self._job(job_id).change_priority(priority, lifo=lifo)
+        await self.job_of(job_id).change_priority(priority, lifo=lifo)
 
     async def change_delay(self, *, job_id: str, delay: int) -> None:
-        await self._job(job_id).change_delay(delay / 1000)
+        await self.job_of(job_id).change_delay(delay / 1000)
 
     async def retry(self, *, job_id: str, state: Any) -> None:
         fields: Any = self.client.hgetall(self.queue.keys.job(job_id))
-        await self._job(job_id, fields).retry(state)
+        await self.job_of(job_id, fields).retry(state)
 
     async def remove(self, *, job_id: str, children: bool) -> None:
         await self.queue.remove(job_id, children=children)

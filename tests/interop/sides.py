@@ -159,6 +159,10 @@ _SHAPES: Mapping[str, Callable[[Any], Outcome]] = {
     "remove": _removed,
     "extend_lock": lambda kept: Outcome(bool(kept)),
     "remove_deduplication": lambda count: Outcome(bool(count)),
+    "jobs": lambda views: Outcome([view["id"] for view in views]),
+    "dependencies": lambda found: Outcome(
+        {kind: sorted(found.get(kind) or ()) for kind in ("processed", "unprocessed", "failed", "ignored")}
+    ),
 }
 
 Spoil = Callable[[redis.Redis, Step], None]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.interop.board_walk import walk_the_board
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground
 from tests.servers import Server
+
+pytestmark = pytest.mark.timeout(200)
 
 
 async def test_every_route_of_bull_board_answers_and_acts(

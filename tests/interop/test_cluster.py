@@ -14,6 +14,8 @@ from tests.interop.reference import Bench, Reference
 from tests.interop.scenarios import QUEUE, Ground
 from tests.servers import Server, ValkeyCluster
 
+pytestmark = pytest.mark.timeout(200)
+
 
 class ClusterGround(Ground):
     """The same scenarios; keys come from all nodes and are read without the braces that Node writes itself."""

@@ -13,6 +13,8 @@ from tests.interop.shadow import shadow
 from tests.interop.traces import traces_continue
 from tests.servers import Server
 
+pytestmark = pytest.mark.timeout(200)
+
 
 @pytest.fixture
 def ground(valkey: Server, prefix: str, bullmq: Reference) -> Ground:

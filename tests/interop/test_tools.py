@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -62,8 +63,8 @@ def test_ids_of_stream_entries_do_not_matter_but_their_order_does(client: redis.
 def test_a_life_in_the_wrong_unit_is_a_difference(client: redis.Redis, prefix: str) -> None:
     client.set(f"{prefix}:q:1:lock", "t", px=30_000)
     left = dump(client, prefix)
-    for life in ({"px": 30}, {"ex": 30_000}, {}):
-        client.set(f"{prefix}:q:1:lock", "t", **life)
+    for life in (30, 30_000_000, None):
+        client.set(f"{prefix}:q:1:lock", "t", px=life)
         parts = [one.part for one in differences(left, dump(client, prefix))]
         assert parts in (["ttl"], ["exists"])  # thirty milliseconds may be over already
 
@@ -87,7 +88,7 @@ def test_a_job_in_no_state_or_in_two_is_inconsistent(client: redis.Redis, prefix
     ]
 
 
-def test_a_sequence_survives_its_file(tmp_path) -> None:
+def test_a_sequence_survives_its_file(tmp_path: Path) -> None:
     steps = [Step("pause"), Step("add", {"name": "ünï", "data": {"a": [1, None]}, "opts": {}})]
     save(steps, tmp_path / "found.json")
     assert load(tmp_path / "found.json") == steps

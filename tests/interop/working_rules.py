@@ -1,0 +1,170 @@
+"""What producers and workers do in a random life: add, pick up, keep, end, and die."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from tests.interop.life import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
+from tests.interop.lives import DATA, ERRORS, FLOWS, JOBS, REPEATS, RESULTS, SPANS, flow_of
+
+
+class WorkingRules(Life):
+    """Jobs come and go."""
+
+    # Adding
+
+    @has("add")
+    @rule(job=JOBS)
+    def add(self, job: dict[str, Any]) -> None:
+        self.do("add", **job)
+
+    @has("add_bulk")
+    @rule(jobs=st.lists(JOBS, min_size=1, max_size=4))
+    def add_bulk(self, jobs: list[dict[str, Any]]) -> None:
+        self.do("add_bulk", jobs=jobs)
+
+    @has("add_flow")
+    @rule(flow=FLOWS)
+    def add_flow(self, flow: dict[str, Any]) -> None:
+        self.flows += 1
+        self.do("add_flow", flow=flow_of(self.flows, flow))
+
+    @has("upsert_scheduler")
+    @rule(repeat=REPEATS, data=DATA)
+    def upsert_scheduler(self, repeat: dict[str, Any], data: Any) -> None:
+        # Another interval for a scheduler that exists is the one place where upstream's two versions differ.
+        scheduler = f"every-{repeat['every']}" if "every" in repeat else "cron"
+        self.do(
+            "upsert_scheduler",
+            id=scheduler,
+            repeat=repeat,
+            template={"name": "tick", "data": data, "opts": {"attempts": 1}},
+        )
+
+    @has("remove_scheduler")
+    @rule(scheduler=st.sampled_from(["every-10000", "every-60000", "cron"]))
+    def remove_scheduler(self, scheduler: str) -> None:
+        self.do("remove_scheduler", id=scheduler)
+
+    # Working
+
+    @has("pick_up")
+    @rule(worker=WORKERS, jobs=st.sampled_from([1, 1, 2, 4]))
+    def pick_up(self, worker: str, jobs: int) -> None:
+        for _ in range(jobs):
+            token = self.token()
+            self.take(self.do("pick_up", token=token, worker=worker), token)
+
+    @has("complete", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES, value=RESULTS, fetch_next=st.booleans(), worker=WORKERS)
+    def complete(self, pick: int, stranger: bool, value: Any, fetch_next: bool, worker: str) -> None:
+        self.settle("complete", pick, stranger, value=value, fetch_next=fetch_next, worker=worker)
+
+    @has("fail", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES, error=ERRORS, fetch_next=st.booleans(), worker=WORKERS)
+    def fail(self, pick: int, stranger: bool, error: dict[str, str], fetch_next: bool, worker: str) -> None:
+        self.settle("fail", pick, stranger, error=error, fetch_next=fetch_next, worker=worker)
+
+    @has("complete", jobs=1)
+    @rule(worker=WORKERS, value=RESULTS, error=st.none() | ERRORS, fetch_next=st.booleans())
+    def work(self, worker: str, value: Any, error: dict[str, str] | None, fetch_next: bool) -> None:
+        """A whole round of a worker: without it, few random lives would see a job end."""
+        token = self.token()
+        self.take(self.do("pick_up", token=token, worker=worker), token)
+        for job_id in [job_id for job_id, held in self.held.items() if held == token]:
+            self.held.pop(job_id)
+            end = {"value": value} if error is None else {"error": error}
+            op = "complete" if error is None else "fail"
+            self.take(self.do(op, id=job_id, token=token, fetch_next=fetch_next, worker=worker, **end), token)
+
+    @has("exchange", jobs=1)
+    @rule(
+        ends=st.lists(st.tuples(PICK, RESULTS, st.none() | ERRORS), max_size=4),
+        take=st.integers(0, 4),
+        lost=SOMETIMES,
+    )
+    def exchange(self, ends: list[tuple[int, Any, dict[str, str] | None]], take: int, lost: bool) -> None:
+        """A pump's call: several jobs of one worker end, several are taken, all under the worker's own token."""
+        if self.ids("repeat"):
+            # Node schedules the next run between two pickups, a pump after its call: nobody promises either.
+            ends, take = ends[:1], min(take, 1)
+        mine = sorted(job_id for job_id, token in self.held.items() if token == PUMP)
+        if lost and mine:
+            self.do("lose_lock", id=mine[0])
+        settle: dict[str, dict[str, Any]] = {}
+        for pick, value, error in ends if mine else []:
+            job_id = mine[pick % len(mine)]
+            end = ("complete", {"value": value}) if error is None else ("fail", {"error": error})
+            settle.setdefault(job_id, {"op": end[0], "args": {"id": job_id, **end[1]}})
+        outcome = self.do("exchange", settle=list(settle.values()), take=take, token=PUMP, worker="w1")
+        for job_id in settle:
+            self.held.pop(job_id)
+        for job in outcome.value["taken"]:
+            self.held[job["id"]] = PUMP
+
+    @has("give_back", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES)
+    def give_back(self, pick: int, stranger: bool) -> None:
+        self.settle("give_back", pick, stranger)
+
+    @has("postpone", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES, span=SPANS)
+    def postpone(self, pick: int, stranger: bool, span: int) -> None:
+        self.settle("postpone", pick, stranger, until=self.twins.now + span)
+
+    @has("wait_for_children", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES)
+    def wait_for_children(self, pick: int, stranger: bool) -> None:
+        job_id, token = self.holder(pick, stranger)
+        outcome = self.do("wait_for_children", id=job_id, token=token)
+        if outcome.value:
+            self.held.pop(job_id, None)
+
+    @has("extend_lock", jobs=1)
+    @rule(pick=PICK, stranger=SOMETIMES)
+    def extend_lock(self, pick: int, stranger: bool) -> None:
+        job_id, token = self.holder(pick, stranger)
+        self.do("extend_lock", id=job_id, token=token, duration=LOCK_MS)
+
+    @has("extend_locks", jobs=1)
+    @rule(stranger=SOMETIMES)
+    def extend_locks(self, stranger: bool) -> None:
+        held = {**self.held, **({"nobody": "no-token"} if stranger else {})}
+        self.do(
+            "extend_locks",
+            ids=sorted(held),
+            tokens=[held[job_id] for job_id in sorted(held)],
+            duration=LOCK_MS,
+        )
+
+    @has("sweep_stalled")
+    @rule()
+    def sweep_stalled(self) -> None:
+        self.do("sweep_stalled")
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK)
+    def lose_lock(self, pick: int) -> None:
+        self.do("lose_lock", id=sorted(self.held)[pick % len(self.held)])
+
+    @precondition(lambda self: self.held and self.twins.can("sweep_stalled"))
+    @rule(pick=PICK, everybody=st.booleans())
+    def worker_dies(self, pick: int, everybody: bool) -> None:
+        """Its locks run out, one sweep suspects its jobs, the next one takes them back."""
+        held = sorted(self.held)
+        for job_id in held if everybody else [held[pick % len(held)]]:
+            self.do("lose_lock", id=job_id)
+        for _ in range(2):
+            self.do("sweep_stalled")
+            self.do("advance", ms=2 * LOCK_MS)
+
+    @rule()
+    def wake(self) -> None:
+        self.do("wake")
+
+    @rule(span=SPANS)
+    def advance(self, span: int) -> None:
+        self.do("advance", ms=span)
