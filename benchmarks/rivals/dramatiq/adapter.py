@@ -9,12 +9,14 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 
 import dramatiq
+import redis
 from dramatiq.brokers.redis import RedisBroker
 from protocol import Latency, Meter, Task, add_blocking, answer
 
 
 def _broker(task: Task, tick: Any) -> tuple[RedisBroker, Any]:
-    broker = RedisBroker(url=task.url)
+    pool = redis.BlockingConnectionPool.from_url(task.url, max_connections=task.concurrency + 10)
+    broker = RedisBroker(client=redis.Redis(connection_pool=pool))
     dramatiq.set_broker(broker)
 
     @dramatiq.actor(queue_name=task.queue, actor_name="handle")

@@ -9,6 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+import redis
 from huey import RedisHuey
 from protocol import Latency, Meter, Task, add_blocking, answer
 
@@ -16,7 +17,8 @@ logging.disable(logging.WARNING)
 
 
 def _huey(task: Task, tick: Any) -> tuple[RedisHuey, Any]:
-    huey = RedisHuey(task.queue, url=task.url, results=False, blocking=True)
+    pool = redis.BlockingConnectionPool.from_url(task.url, max_connections=task.concurrency + 10)
+    huey = RedisHuey(task.queue, connection_pool=pool, results=False, blocking=True)
 
     @huey.task(name="handle")
     def handle(_data: Any) -> None:
