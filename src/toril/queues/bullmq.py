@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from toril.commands import locks, manage, read, work
@@ -158,15 +158,13 @@ class BullmqSource:
             # Before anything is settled: a series must not end with the job in hand.
             await self._series.go_on()
         adopted = await self._adopt(room) if self._lost_tokens and room else []
-        held = [one for one in settled if isinstance(one.outcome, RateLimited)]
-        if held:
-            await self._hold_rate(held)
+        pause = await self._hold_rate(settled)
         pickup = self._new_pickup()
         settlements = [await self._settlement(one, pickup) for one in settled]
         call = work.settle(
             self.keys,
             [one for one in settlements if isinstance(one, Settlement)],
-            take=room - len(adopted),
+            take=0 if pause else room - len(adopted),
             pickup=pickup,
             now_ms=await self.store.now_ms(),
         )
@@ -182,6 +180,8 @@ class BullmqSource:
             self._doubt(settled, pickup)
             raise
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
+        if pause:
+            taken = replace(taken, limited_for=pause)
         await self._series.begin(one.record for one in taken.deliveries)
         return taken
 
@@ -333,11 +333,13 @@ class BullmqSource:
             self._in_doubt.add(delivery.id)
         return None if parked else self._words(delivery, "wait")
 
-    async def _hold_rate(self, held: Sequence[Settled]) -> None:
-        spans = [one.outcome.delay for one in held if isinstance(one.outcome, RateLimited)]
-        longest = max((span for span in spans if span is not None), default=None)
-        if longest is not None:
+    async def _hold_rate(self, settled: Sequence[Settled]) -> float:
+        """Closes the queue to workers with a rate limit, as upstream does; without one, only this worker pauses."""
+        spans = [one.outcome.delay for one in settled if isinstance(one.outcome, RateLimited)]
+        longest = max((span for span in spans if span is not None), default=0.0)
+        if longest > 0:
             await self.store.run(manage.hold_rate(self.keys, max(1, _ms(longest))))
+        return longest if self._terms.limiter is None else 0.0
 
     # --- doubt ----------------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class Pump:
             False  # a wait has ended, and nobody has asked for the work that it may have announced
         )
         self._disconnected = False
+        self._held = False  # a rate limit, or a full server: no jobs until the timer
         self._closed = False
         self._flush_planned = False
         self._waiter: asyncio.Task[None] | None = None
@@ -149,7 +150,7 @@ class Pump:
             self._loop.call_soon(self._flush)
 
     def _room(self) -> int:
-        if not self._taking:
+        if not self._taking or self._held:
             return 0
         return max(0, min(self._concurrency - len(self.running) - self._asked, MAX_BATCH))
 
@@ -244,23 +245,26 @@ class Pump:
         was_open = self._open
         self._open = not taken.exhausted or len(taken.deliveries) == room
         self._cancel_timer()
-        delays = [taken.limited_for] if taken.limited_for > 0 else []
+        pause = max(taken.limited_for, 0.0)
         if taken.refused is not None:
             self._on_error(taken.refused)
-            delays = [REFUSED_PAUSE]
-        if taken.next_due_in is not None:
-            delays.append(max(taken.next_due_in, 0.0))
-        if not self._open and delays and self._loop is not None and self._taking:
-            self._timer = self._loop.call_later(min(delays), self._reopen)
+            pause = REFUSED_PAUSE
+        # While we are held, a marker tells nothing that we may act on.
+        self._held = pause > 0
+        due = pause or taken.next_due_in
+        if not self._open and due is not None and self._loop is not None and self._taking:
+            self._timer = self._loop.call_later(max(due, 0.0), self._reopen)
         if was_open and not self._open and not self.running:
             self._on_drained()
 
     def _reopen(self) -> None:
         self._timer = None
+        self._held = False
         self._open = True
         self._plan_flush()
 
     def _cancel_timer(self) -> None:
+        self._held = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from typing import Any
 
 import pytest
@@ -120,6 +121,23 @@ async def test_signals_steer_a_job_without_costing_an_attempt(
     job = await queue.add("n", {})
     async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix):
         assert await job.wait_until_finished(timeout=10) == 0
+
+
+async def test_a_rate_limit_error_pauses_a_worker_that_has_no_limit_of_its_own(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    started: list[float] = []
+
+    async def handle(_: Job[Any]) -> None:
+        started.append(time.monotonic())
+        if len(started) == 1:
+            raise RateLimitError(0.5)
+
+    await queue.add_bulk([("n", {}), ("n", {})])
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        await worker.run_until_idle()
+    assert len(started) == 3
+    assert started[1] - started[0] >= 0.45
 
 
 async def test_a_result_without_a_json_form_fails_the_job(queue: Queue, valkey_url: str, prefix: str) -> None:
