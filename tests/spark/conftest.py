@@ -20,6 +20,15 @@ from toril.spark.pipeline.session import build_session, own_session
 TIME_FOR_SPARK = 240  # seconds: a test of a whole pipeline starts many small Spark jobs on shared cores
 
 
+# Small data and short lives: compiling plans and code well costs more than it brings.
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark" in str(item.fspath) and not item.get_closest_marker("timeout"):
@@ -45,9 +54,7 @@ def _is_py4j(thread: threading.Thread) -> bool:
 @pytest.fixture(scope="session")
 def base_session() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = build_session(
-        "local[2]", **{"spark.sql.shuffle.partitions": "2", "spark.driver.bindAddress": "127.0.0.1"}
-    )
+    session = build_session("local[2]", **SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
