@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -36,6 +39,7 @@ from toril.store import AsyncStore
 PICTURES = 6
 SLOWEST = 5
 NEWEST_FAILURES = 5
+SVG_WIDTH = 132
 SAMPLE = 20  # active jobs of a queue looked at for the slowest
 
 
@@ -47,6 +51,9 @@ def top(
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between pictures.")] = 1.0,
     pictures: Annotated[int | None, typer.Option("--pictures", min=1, help="End after so many.")] = None,
     queues: QueuesOption = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Also write the last picture to a file.")
+    ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
@@ -54,8 +61,11 @@ def top(
 ) -> None:
     """Watch rates, states, workers, slow and failing jobs, until Ctrl-C."""
     target = Target.of(redis, prefix, env)
+    album: list[Picture] = []
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch(target, names_in(queues), every, pictures, as_json=as_json))
+        asyncio.run(_watch(target, names_in(queues), every, pictures, album, as_json=as_json))
+    if svg is not None and album:
+        svg.write_text(painted(album[-1]), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +191,13 @@ def _running_numbers(figures: QueueFigures) -> dict[str, int]:
 
 
 async def _watch(
-    target: Target, names: list[str], every: float, pictures: int | None, *, as_json: bool
+    target: Target,
+    names: list[str],
+    every: float,
+    pictures: int | None,
+    album: list[Picture],
+    *,
+    as_json: bool,
 ) -> None:
     screen = console()
     async with AsyncStore(target.redis) as store:
@@ -197,6 +213,7 @@ async def _watch(
             shown = 0
             while pictures is None or shown < pictures:
                 picture = await watcher.look()
+                album[:] = [picture]
                 _show(picture, live, as_json=as_json)
                 shown += 1
                 if shown != pictures:
@@ -239,6 +256,13 @@ def drawn(picture: Picture) -> RenderableType:
         ]
         parts += [Text(), table(["failed in", "job", "name", "ago", "why"], failures, right=["ago"])]
     return Group(*parts)
+
+
+def painted(picture: Picture) -> str:
+    """The picture as an SVG that needs no fonts from elsewhere."""
+    screen = Console(record=True, width=SVG_WIDTH, file=io.StringIO(), markup=False, highlight=False)
+    screen.print(drawn(picture))
+    return re.sub(r"@font-face\s*\{[^}]*\}", "", screen.export_svg(title="toril top"))
 
 
 def _heading(picture: Picture) -> Text:

@@ -49,6 +49,15 @@ def test_top_is_a_live_screen_in_a_terminal(toril: Toril, here: list[str]) -> No
     assert shown.count("toril top") == 3 and "emails" in shown
 
 
+def test_a_picture_can_be_kept(toril: Toril, here: list[str], tmp_path: Path) -> None:
+    toril("add", "emails", "<send>", *here)
+    file = tmp_path / "top.svg"
+    assert toril("top", "--pictures", "1", "--svg", str(file), *here).code == 0
+    text = file.read_text()
+    assert text.startswith("<svg") and "emails" in text
+    assert "@font-face" not in text, "a picture loads nothing from elsewhere"
+
+
 def test_the_exporter_serves_all_queues(start: Start, toril: Toril, here: list[str]) -> None:
     toril("add", "emails", "send", "--count", "3", *here)
     toril("add", "stream:jobs.b", "send", *here)

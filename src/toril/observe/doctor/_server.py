@@ -13,7 +13,7 @@ from typing import Final
 
 from toril.commands._command import Command, plain
 from toril.commands.read import server_info, server_time
-from toril.contract.errors import AccessDenied, StoreError, TorilError
+from toril.contract.errors import StoreError, TorilError
 from toril.observe.doctor._finding import Finding, note, ok, problem, warning
 from toril.store import AsyncStore
 
@@ -105,48 +105,35 @@ def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
 async def _persistence(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]:
     if not info:
         return []
-    found: list[Finding] = []
     if info.get("aof_enabled") == "1":
-        fsync = await _setting(store, "appendfsync")
-        if fsync == "no":
-            found.append(
-                warning(
-                    "persistence",
-                    "appendfsync is no: a power cut loses up to half a minute",
-                    "set it to everysec",
-                )
-            )
-        else:
-            window = "nothing" if fsync == "always" else "about a second"
-            found.append(ok("persistence", f"append-only file; a power cut loses {window}"))
-        if info.get("aof_last_write_status", "ok") != "ok":
-            found.append(
-                problem(
-                    "persistence",
-                    "the append-only file cannot be written",
-                    "look at the disk: full or broken",
-                )
-            )
-        return found
-    points = await _setting(store, "save")
+        return list(_append_only(info, await _setting(store, "appendfsync")))
+    return list(_snapshots(info, await _setting(store, "save")))
+
+
+def _append_only(info: Mapping[str, str], fsync: str | None) -> Iterator[Finding]:
+    if fsync == "no":
+        message = "appendfsync is no: a power cut loses up to half a minute"
+        yield warning("persistence", message, "set it to everysec")
+    else:
+        window = "nothing" if fsync == "always" else "about a second"
+        yield ok("persistence", f"append-only file; a power cut loses {window}")
+    if info.get("aof_last_write_status", "ok") != "ok":
+        message = "the append-only file cannot be written"
+        yield problem("persistence", message, "look at the disk: full or broken")
+
+
+def _snapshots(info: Mapping[str, str], points: str | None) -> Iterator[Finding]:
+    remedy = "switch the append-only file on: appendonly yes"
     if points:
         message = f"snapshots only (save {points}): a crash loses every job since the last one"
-        found.append(warning("persistence", message, "switch the append-only file on: appendonly yes"))
+        yield warning("persistence", message, remedy)
     elif points == "":
-        found.append(
-            warning(
-                "persistence", "nothing is written to disk: a restart loses all jobs", "set appendonly yes"
-            )
-        )
+        yield warning("persistence", "nothing is written to disk: a restart loses all jobs", remedy)
     else:
-        found.append(
-            note("persistence", "no append-only file, and CONFIG may not be read", "set appendonly yes")
-        )
+        yield note("persistence", "no append-only file, and CONFIG may not be read", remedy)
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        found.append(
-            problem("persistence", "the last snapshot failed; writes may be refused", "look at the disk")
-        )
-    return found
+        message = "the last snapshot failed; writes may be refused"
+        yield problem("persistence", message, "look at the disk: full or broken")
 
 
 async def _setting(store: AsyncStore, name: str) -> str | None:
@@ -206,8 +193,3 @@ async def _latency(store: AsyncStore) -> list[Finding]:
             warning("latency", figures, "run workers near the server; look at SLOWLOG and at the network")
         ]
     return [ok("latency", figures)]
-
-
-def denied(error: TorilError) -> bool:
-    """Whether a command was refused by the server's access rules."""
-    return isinstance(error, AccessDenied)
