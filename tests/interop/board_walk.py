@@ -64,6 +64,7 @@ async def populated(ground: Ground) -> AsyncIterator[Queue[Any]]:
         prefix=ground.prefix,
         concurrency=6,
         worker_id="till-7",
+        metrics_minutes=60,
         shutdown_timeout=0,
     )
     async with ground.queue(QUEUE) as queue, worker:
@@ -184,7 +185,9 @@ class Walk:
     async def surroundings(self) -> None:
         workers = (await self.get("queues", QUEUE, "workers"))["workers"]
         self.expect("workers", [worker["name"] for worker in workers], ["till-7"])
-        self.expect("metrics", set(await self.get("queues", QUEUE, "metrics")), {"completed", "failed"})
+        metrics = await self.get("queues", QUEUE, "metrics")
+        counted = {state: metrics[state]["meta"]["count"] for state in ("completed", "failed")}
+        self.expect("metrics", counted, {"completed": 2, "failed": 3})
         self.expect("rate limit", (await self.get("queues", QUEUE, "rate-limit"))["rateLimit"], None)
         listed = (await self.get("job-schedulers"))["schedulers"]
         self.expect("schedulers", [(one["id"], one["pattern"]) for one in listed], [("nightly", "0 3 * * *")])

@@ -89,6 +89,7 @@ class WorkerOptions:
     max_jobs_per_process: int | None = default(None)  # a process is replaced after so many jobs
     max_process_memory: int | None = default(None)  # … or above so many bytes
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
+    metrics_minutes: int | None = default(None)  # minutes of ended jobs kept for get_metrics and bull-board
     metrics: MetricsCollector | None = default(None)
     tracer: Tracer | None = default(None)  # spans around handlers, in the trace of whoever added the job
     logger: Logger | None = default(None)
@@ -194,8 +195,9 @@ _INTEGERS = {
     "events_max_len": 1,
     "max_jobs_per_process": 1,
     "max_process_memory": 1,
+    "metrics_minutes": 1,
 }
-_OPTIONAL_INTEGERS = ("max_attempts", "max_jobs_per_process", "max_process_memory")
+_OPTIONAL_INTEGERS = ("max_attempts", "max_jobs_per_process", "max_process_memory", "metrics_minutes")
 
 
 class WorkerOptionsDict(TypedDict, total=False):
@@ -225,6 +227,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     max_jobs_per_process: int | None
     max_process_memory: int | None
     drain_delay: Duration
+    metrics_minutes: int | None
     metrics: MetricsCollector | None
     tracer: Tracer | None
     logger: Logger | None

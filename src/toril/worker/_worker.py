@@ -65,6 +65,7 @@ class Worker(BaseWorker):
             heartbeat=float(options.heartbeat_interval),
             limiter=options.rate_limit.to_wire() if options.rate_limit is not None else None,
             max_attempts=options.max_attempts,
+            metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
         )
         self._keeper_store = BlockingStore(self._address, policy=self.policy)
