@@ -262,7 +262,9 @@ def painted(picture: Picture) -> str:
     """The picture as an SVG that needs no fonts from elsewhere."""
     screen = Console(record=True, width=SVG_WIDTH, file=io.StringIO(), markup=False, highlight=False)
     screen.print(drawn(picture))
-    return re.sub(r"@font-face\s*\{[^}]*\}", "", screen.export_svg(title="toril top"))
+    return re.sub(
+        r"@font-face\s*\{[^}]*\}|<!--.*?-->", "", screen.export_svg(title="toril top"), flags=re.DOTALL
+    )
 
 
 def _heading(picture: Picture) -> Text:
