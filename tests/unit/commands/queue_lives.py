@@ -87,7 +87,8 @@ KINDS = st.sampled_from(["completed"] * 4 + ["failed"] * 2 + ["delayed", "retry"
 OUTCOMES = st.lists(
     st.tuples(PICKS, KINDS, RARELY, KEEPS, st.booleans()), max_size=5, unique_by=lambda drawn: drawn[0]
 )
-SPOILS = st.sampled_from(["opts", "parent", "priority", "no data", "no hash", "deid", "parentKey", "atm"])
+# Nothing that makes a script raise: upstream's leave such a job half moved, ours bury it, and have tests for that.
+SPOILS = st.sampled_from(["opts", "priority", "no data", "no hash", "deid", "parentKey"])
 
 
 class QueueLife(RuleBasedStateMachine):
