@@ -27,7 +27,6 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"
 def add_to(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
     app.command("exporter")(exporter)
-    app.command("dashboards")(dashboards)
 
 
 def names_in(text: str | None) -> list[str]:
@@ -88,17 +87,6 @@ def _text(finding: Finding) -> Text:
     return text
 
 
-def dashboards(
-    kind: Annotated[
-        Literal["grafana", "alerts"],
-        typer.Argument(metavar="grafana|alerts", help="Which file.", show_default=False),
-    ],
-    as_json: AsJson = False,  # noqa: ARG001  # both files are JSON, which is also YAML
-) -> None:
-    """Print the Grafana dashboard or the Prometheus alert rules for these metrics."""
-    print(dashboard_text() if kind == "grafana" else rules_text(), end="")
-
-
 def exporter(
     host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 9538,
@@ -107,12 +95,19 @@ def exporter(
         float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
     ] = 60.0,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    show: Annotated[
+        Literal["grafana", "alerts"] | None,
+        typer.Option("--print", help="Print a Grafana dashboard or Prometheus' alert rules, and end."),
+    ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
     """Serve Prometheus metrics of all queues under /metrics until Ctrl-C."""
+    if show is not None:
+        print(dashboard_text() if show == "grafana" else rules_text(), end="")
+        return
     try:
         from toril.observe.exporter import Exporter, serve
     except ModuleNotFoundError as error:

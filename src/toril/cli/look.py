@@ -12,13 +12,16 @@ from toril.cli._complete import complete_job
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import emit, moment, say, seconds, shortened, show, show_facts, warn
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import JobNotFound, MalformedValue
+from toril.contract.errors import JobNotFound
+from toril.contract.record import JobRecord
 from toril.jobs import Job
 from toril.observe.directory import FoundQueue, find_queues
 from toril.observe.figures import Glance, QueueFigures, look
-from toril.store import AsyncStore
+from toril.store import AsyncStore, parse_address
 
 NUMBERS = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
+# Characters of a value on a screen: some twenty lines.
+MOST_SHOWN = 2_000
 _RIGHT = (*NUMBERS, "oldest", "workers")
 
 
@@ -109,15 +112,36 @@ async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json
             raise JobNotFound(job_id)
         state = await queue.get_job_state(job_id)
         logs = await queue.get_job_logs(job_id)
-    facts = {"state": state.value, **job.record.as_dict(), "logs": logs.lines}
     if as_json:
-        emit(facts)
+        emit({"state": state.value, **job.record.as_dict(), "logs": logs.lines})
         return
-    show_facts({name: _cell(value) for name, value in facts.items() if value not in (None, [], {})})
+    facts = {"state": state.value, "data": _start_of(job.record, MOST_SHOWN), **_without_data(job.record)}
+    shown = {name: _cell(value) for name, value in facts.items() if value not in (None, [], {})}
+    show_facts(shown | ({"logs": "\n".join(logs.lines)} if logs.lines else {}))
+
+
+def _without_data(record: JobRecord) -> dict[str, Any]:
+    """Everything but the payload, which may be huge and need not be decoded to be glanced at."""
+    facts = JobRecord(
+        record.id, {name: value for name, value in record.fields.items() if name != b"data"}
+    ).as_dict()
+    facts.pop("data", None)
+    return facts
+
+
+def _start_of(record: JobRecord, characters: int) -> str:
+    raw = record.raw_data
+    text = raw[: characters * 4].decode(errors="replace")  # a character has four bytes at most
+    return (
+        text
+        if len(text) <= characters and len(raw) <= characters * 4
+        else f"{text[:characters]}… (--json has all)"
+    )
 
 
 def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MOST_SHOWN * 2 else f"{text[:MOST_SHOWN]}… (--json has all)"
 
 
 async def _inspect_queue(
@@ -158,16 +182,14 @@ def _show_jobs(jobs: list[Job], states: dict[str, str]) -> None:
 def _gist(job: Job) -> str:
     if job.failed_reason:
         return shortened(job.failed_reason, 60)
-    try:
-        return shortened(json.dumps(job.data, ensure_ascii=False), 60)
-    except MalformedValue as error:
-        return str(error)
+    return shortened(job.record.raw_data[:240].decode(errors="replace"), 60)
 
 
 async def _inspect_envelopes(
     target: Target, where: QueueName, job_id: str | None, limit: int, *, as_json: bool
 ) -> None:
-    found = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=False)
+    cluster = parse_address(target.redis).is_cluster
+    found = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=cluster)
     glance = await _glance(target, found)
     async with target.envelopes(where) as queue:
         scheduled = await queue.scheduled(limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -24,8 +25,8 @@ _FOLDER = Path(DEFAULT_FOLDER)
 # How long a server that loads a large append-only file may take.
 READY_WITHIN = 60.0
 LOOK_EVERY = 0.5
-# Processes that outlive us on purpose; kept so that Python does not warn of them.
-_DETACHED: list[subprocess.Popen[bytes]] = []
+# Processes that outlive us on purpose; kept so that whoever stops the server can see them off.
+_DETACHED: dict[Path, subprocess.Popen[bytes]] = {}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -74,7 +75,7 @@ def _start_in_background(folder: Path, port: int | None, fsync: str) -> None:
         holder = subprocess.Popen(  # noqa: S603  # our own interpreter and arguments
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
         )
-        _DETACHED.append(holder)
+        _DETACHED[folder.resolve()] = holder
         deadline = time.monotonic() + READY_WITHIN
         while not _serves(status(folder), holder.pid):
             if holder.poll() is not None or time.monotonic() > deadline:
@@ -103,6 +104,10 @@ def stop_server(folder: FolderArgument = _FOLDER, yes: Yes = False, as_json: AsJ
     if users:
         ask(f"{len(users)} processes use it ({', '.join(map(str, users))}). Stop it?", yes=yes)
     was_running = stop(folder)
+    holder = _DETACHED.pop(folder.resolve(), None)
+    if holder is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            holder.wait(LOOK_EVERY * 10)
     if as_json:
         emit({"folder": str(folder), "was_running": was_running})
     else:

@@ -160,6 +160,7 @@ def test_a_huge_value_is_cut_in_tables_and_whole_in_json(toril: Toril, here: lis
     data = json.dumps({"text": "x" * 100_000})
     file_free = toril("add", "emails", "send", "--data", data, "--json", *here)
     assert len(toril("inspect", "emails", *here).out) < 5_000
+    assert len(toril("inspect", "emails", file_free.data["ids"][0], *here).out) < 10_000
     job = toril("inspect", "emails", file_free.data["ids"][0], "--json", *here).data
     assert len(job["data"]["text"]) == 100_000
 

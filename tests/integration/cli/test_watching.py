@@ -1,4 +1,4 @@
-"""`toril top`, `exporter`, `doctor`, `dashboards`: the commands of those who watch."""
+"""`toril top`, `exporter`, `doctor`: the commands of those who watch."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_the_doctor_prints_an_acl(toril: Toril) -> None:
 
 
 def test_dashboard_and_alerts_are_printed(toril: Toril) -> None:
-    assert json.loads(toril("dashboards", "grafana").out)["title"] == "toril"
-    assert json.loads(toril("dashboards", "alerts").out)["groups"]
+    assert json.loads(toril("exporter", "--print", "grafana").out)["title"] == "toril"
+    assert json.loads(toril("exporter", "--print", "alerts").out)["groups"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toril.commands._library import check_all, upstream
@@ -18,7 +18,7 @@ from toril.contract.errors import (
     StoreUnavailable,
     TorilError,
 )
-from toril.observe.directory import BULLMQ_PREFIX, Directory
+from toril.observe.directory import BULLMQ_PREFIX, Directory, nodes_of
 from toril.observe.doctor._finding import Finding, note, ok, problem
 from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
 from toril.observe.doctor._server import examine_server
@@ -73,7 +73,7 @@ class Doctor:
             reached = await self._connection(store)
             findings.append(reached)
             if reached.level == "ok":
-                findings += await self._part("server", examine_server(store, self._wall_clock))
+                findings += await self._servers(store)
                 findings += await self._part("rights", examine_rights(store, self._prefix or BULLMQ_PREFIX))
                 more, queues = await self._queues(store)
                 findings += more
@@ -99,6 +99,15 @@ class Doctor:
                 "connection", f"{label} cannot be reached: {error}", "start the server, or check the address"
             )
         return ok("connection", f"{label} answers")
+
+    async def _servers(self, store: AsyncStore) -> list[Finding]:
+        """Each server of a cluster, or the one there is."""
+        findings: list[Finding] = []
+        async for node in nodes_of(store):
+            found = await self._part("server", examine_server(node, self._wall_clock))
+            label = "" if node is store else f"{node.address.label}: "
+            findings += (replace(one, message=label + one.message) for one in found)
+        return findings
 
     async def _part(self, name: str, examination: Awaitable[list[Finding]]) -> list[Finding]:
         try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from toril.commands._command import Command, Word, plain
+from toril.commands._command import Command, Replay, Word
 from toril.commands._library import check_all, official, own, own_names
 from toril.contract.errors import AccessDenied, InvalidOption
 from toril.observe.doctor._finding import Finding, ok, problem
@@ -111,7 +111,11 @@ def _probes(key: str) -> list[tuple[str, Command[object]]]:
         ("INFO", "server"),
         ("TIME",),
     ]
-    return [(_title(one), plain(_anything, *one)) for one in words]
+    keyed = {"EVAL": (key,)}  # its key does not stand where those of other commands do
+    return [
+        (_title(one), Command(one, _anything, keys=keyed.get(str(one[0]), ()), replay=Replay.SAFE))
+        for one in words
+    ]
 
 
 def _title(words: tuple[Word, ...]) -> str:
