@@ -231,7 +231,7 @@ def test_worker_reports_become_workers_and_alerts(make_pipeline, factory, valkey
         "memory": 1000,
     }
     queue.store.run_many(
-        report_worker(queue.keys, "w-1", json.dumps(report).encode(), now_ms=now, life_ms=60_000)
+        report_worker(queue.keys, "w-1", json.dumps(report).encode(), now_ms=now, life_ms=3_600_000)
     )
     pipeline = make_pipeline()
     pipeline.run_once()

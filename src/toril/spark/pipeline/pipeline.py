@@ -133,7 +133,9 @@ class Pipeline:
         writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake)).queryName("toril_ingest")
         writer = writer.option("checkpointLocation", self.checkpoint)
         trigger = (
-            {"availableNow": True} if once else {"processingTime": f"{int(self.options.interval * 1000)} ms"}
+            {"availableNow": True}
+            if once
+            else {"processingTime": f"{int(self.options.interval * 1000)} milliseconds"}
         )
         return writer.trigger(**trigger).start()
 

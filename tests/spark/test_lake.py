@@ -1,0 +1,192 @@
+"""The lake without Spark: positions, files, commits, and the page about it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import CommitFailedError
+
+from toril.lake import Lake, TableMissing, write_report
+from toril.lake._plots import Series, lines, stacked_bars
+from toril.lake.report import render
+from toril.lake.tables import TABLES
+from toril.spark.pipeline._ingest import committed_position, position_marks
+from toril.spark.pipeline._staging import write_file
+from toril.spark.sources._positions import ORIGIN, Position, fair_shares, split_by_time, stretch
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+def put(lake, name, rows, **partition):
+    log = lake.ensure(name)
+    file = write_file(lake, name, pa.Table.from_pylist(rows, schema=log.spec.schema), partition)
+    log.commit([file], application="test", version=log.version + 1)
+    return log
+
+
+def minute(queue, at, **figures):
+    names = TABLES["gold/queue_minute"].schema.names
+    counts = dict.fromkeys(("completed", "failed", "retried", "stalled", "suspended", "attempts"), 3)
+    return {**dict.fromkeys(names), "queue": queue, "minute": at, **counts, "day": at.date(), **figures}
+
+
+def test_of_two_writers_that_start_from_the_same_version_one_fails(tmp_path):
+    first, second = Lake(tmp_path), Lake(tmp_path)
+    logs = [lake.ensure("bronze/rejects") for lake in (first, second)]
+    row = {"queue": "q", "id": "1-0", "ts": NOW, "reason": "r", "row": "{}"}
+    files = [
+        write_file(lake, "bronze/rejects", pa.Table.from_pylist([row], schema=logs[0].spec.schema), {})
+        for lake in (first, second)
+    ]
+    logs[0].commit([files[0]], application="a", version=1)
+    with pytest.raises(CommitFailedError):
+        logs[1].commit([files[1]], application="a", version=1)
+    assert first.read("bronze/rejects").num_rows == 1
+
+
+def test_a_position_travels_with_the_commit_it_belongs_to(tmp_path):
+    lake = Lake(tmp_path)
+    log = lake.ensure("bronze/events")
+    assert committed_position(log, "q") == ORIGIN
+    place = Position("1794780316048-1048575", 12345)
+    log.commit(
+        [], application="x", version=0, marks=position_marks({"q": place, "old": Position("5-0", None)})
+    )
+    again = Lake(tmp_path).table("bronze/events")
+    assert committed_position(again, "q") == place
+    assert committed_position(again, "old") == Position("5-0", None)
+
+
+def test_filters_on_any_column_find_their_rows(tmp_path):
+    lake = Lake(tmp_path)
+    put(lake, "gold/queue_minute", [minute("a", NOW), minute("b", NOW)], day="2026-03-01")
+    for condition in ("queue = 'a'", "completed = 3", "wait_p50_ms is null", "day = date '2026-03-01'"):
+        assert lake.query(f"select * from gold.queue_minute where {condition}").num_rows in (1, 2)
+
+
+def test_shares_are_fair_and_never_more_than_the_limit():
+    assert fair_shares({"small": 10, "large": 1000, "huge": 5000}, 510) == {
+        "small": 10,
+        "large": 250,
+        "huge": 250,
+    }
+    chance = random.Random(1)
+    for _ in range(200):
+        wanted = {str(n): chance.randrange(1, 500) for n in range(chance.randrange(1, 9))}
+        limit = chance.randrange(1, 1000)
+        shares = fair_shares(wanted, limit)
+        assert sum(shares.values()) <= limit
+        assert all(shares[queue] <= wanted[queue] for queue in wanted)
+
+
+def test_pieces_by_time_cover_the_stretch_without_overlap():
+    whole = stretch("q", "k", Position("1000-5", 7), Position("9000-1", 99))
+    pieces = split_by_time(whole, "2000-0", 4)
+    assert (pieces[0].start, pieces[-1].end) == (whole.start, whole.end)
+    assert all(one.end == other.start for one, other in itertools.pairwise(pieces))
+    assert len(pieces) == 4
+
+
+def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path):
+    lake = Lake(tmp_path / "lake")
+    rows = [
+        minute(
+            queue,
+            NOW + timedelta(minutes=n),
+            wait_p50_ms=1.5,
+            wait_p95_ms=20.0,
+            wait_p99_ms=1e9,
+            run_p50_ms=0.0,
+            run_p95_ms=5.0,
+            run_p99_ms=6.0,
+        )
+        for queue in ("emails", HOSTILE)
+        for n in (0, 1, 5)
+    ]
+    put(lake, "gold/queue_minute", rows, day="2026-03-01")
+    error = {
+        "queue": HOSTILE,
+        "fingerprint": "f",
+        "pattern": HOSTILE,
+        "name": HOSTILE,
+        "count": 3,
+        "jobs": 1,
+        "first_at": NOW,
+        "last_at": NOW,
+        "sample": HOSTILE,
+        "sample_job_id": HOSTILE,
+        "day": NOW.date(),
+    }
+    put(lake, "gold/errors", [error], day="2026-03-01")
+    alert = {
+        "rule": HOSTILE,
+        "queue": HOSTILE,
+        "subject": HOSTILE,
+        "raised_at": NOW,
+        "value": 0.5,
+        "threshold": 0.1,
+        "message": HOSTILE,
+    }
+    put(lake, "gold/alerts", [alert])
+    gap = {"queue": HOSTILE, "ts": NOW, "from_id": "1-0", "until_id": "2-0", "lost": None, "reason": HOSTILE}
+    put(lake, "silver/gaps", [gap])
+    text = write_report(lake, tmp_path / "report.html", now=NOW).read_text()
+    assert "<script" not in text
+    assert text.count("<svg") == 4
+    assert "01 Mar 2026 12:00 – 01 Mar 2026 12:05 UTC" in text
+    assert _balanced(text)
+
+
+def _balanced(text: str) -> bool:
+    class Reader(HTMLParser):
+        open_tags: ClassVar[list[str]] = []
+
+        def handle_starttag(self, tag, attributes):
+            if tag not in ("meta", "line", "polyline", "br"):
+                self.open_tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.open_tags.pop() == tag
+
+        def handle_startendtag(self, tag, attributes):
+            pass
+
+    reader = Reader()
+    reader.feed(text)
+    return not reader.open_tags
+
+
+def test_a_page_about_no_tables_says_what_to_do(tmp_path):
+    with pytest.raises(TableMissing, match="run --once"):
+        render(Lake(tmp_path), NOW)
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [None], [1e12, 1e-9], [float(n) for n in range(50)]])
+def test_plots_take_any_values(values):
+    times = [NOW + timedelta(minutes=n) for n in range(len(values))]
+    series = [Series(name="x", kind="completed", values=values)]
+    for draw in (stacked_bars, lines):
+        assert draw(times, series, "ms", 60).endswith("</svg>")
+
+
+def test_a_lake_may_be_read_by_many_threads(tmp_path):
+    lake = Lake(tmp_path)
+    put(lake, "gold/queue_minute", [minute("a", NOW)], day="2026-03-01")
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(lake.query("select * from gold.queue_minute").num_rows))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 8
