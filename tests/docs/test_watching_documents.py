@@ -37,10 +37,10 @@ def test_a_program_prints_what_its_document_says(program: str, output: str, tmp_
     assert (run.stdout, run.returncode) == (output, 0), run.stderr
 
 
-def test_the_first_session_of_the_command_goes_as_it_is_shown(tmp_path: Path) -> None:
-    session = CONSOLE.search(text_of("cli"))
-    assert session is not None
-    parts = re.findall(r"^\$ (.*)\n((?:[^$\n].*\n)*)", session[1], re.MULTILINE)
+def test_the_first_dialogue_with_the_command_goes_as_it_is_shown(tmp_path: Path) -> None:
+    dialogue = CONSOLE.search(text_of("cli"))
+    assert dialogue is not None
+    parts = re.findall(r"^\$ (.*)\n((?:[^$\n].*\n)*)", dialogue[1], re.MULTILINE)
     assert len(parts) >= 8
     for line, output in parts:
         words = [sys.executable, "-m", "toril.cli", *shlex.split(line)[1:]]

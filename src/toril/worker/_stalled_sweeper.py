@@ -12,6 +12,9 @@ from typing import Any
 from toril.queues.source import Source
 from toril.worker._service import Report, Service
 
+# A sweep that takes this many intervals does not come to an end.
+STUCK_AFTER = 3
+
 
 class StalledSweeper(Service):
     """Asks the source to sweep, every interval, and tells what came back."""
@@ -30,14 +33,22 @@ class StalledSweeper(Service):
         self._on_stalled = on_stalled
         self._on_skipped = on_skipped
         self._sweep: asyncio.Task[None] | None = None
+        self._skipped_in_a_row = 0
         self.done = 0
         self.skipped = 0
+
+    @property
+    def on_time(self) -> bool:
+        """Whether sweeps begin when they are due, and end before the next ones."""
+        return super().on_time and self._skipped_in_a_row < STUCK_AFTER
 
     async def round(self) -> None:
         if self._sweep is not None and not self._sweep.done():
             self.skipped += 1
+            self._skipped_in_a_row += 1
             self._on_skipped()
             return
+        self._skipped_in_a_row = 0
         self._sweep = asyncio.create_task(self._run(), name="toril-sweep")
 
     async def _run(self) -> None:
