@@ -106,8 +106,6 @@ class Arena:
             self._ask(contender, {**words, "task": "bulk", "jobs": depth})
             options = {"rounds": rounds, "one_queue": True}
         else:
-            for number in range(rounds):
-                self._ask(contender, {**words, "task": "bulk", "queue": f"{words['queue']}-{number}"})
             options = {"rounds": rounds, "one_queue": False}
         figures = self._ask(contender, {**words, "task": "rounds", "options": options})
         return {"rate": percentiles("", figures["rates"])["p50"]}

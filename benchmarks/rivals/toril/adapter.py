@@ -79,7 +79,7 @@ async def process(task: Task) -> dict[str, Any]:
 
 
 async def rounds(task: Task) -> dict[str, Any]:
-    """The first jobs of one deep queue, or of many shallow ones, each round by a worker of its own."""
+    """The first jobs of one deep queue, or all of many shallow ones, each round by a worker of its own."""
     rates: list[float] = []
     for number in range(task.options["rounds"]):
         meter = Meter(task)
@@ -87,7 +87,11 @@ async def rounds(task: Task) -> dict[str, Any]:
         async def handle(_: Any, meter: Meter = meter) -> None:
             meter.tick()
 
-        name = task.queue if task.options["one_queue"] else f"{task.queue}-{number}"
+        name = task.queue
+        if not task.options["one_queue"]:
+            name = f"{task.queue}-{number}"
+            async with Queue(name, redis=task.url) as queue:
+                await queue.add_bulk([("job", task.payload(i)) for i in range(task.jobs)])
         async with Worker(name, handle, redis=task.url, concurrency=task.concurrency):
             await meter.finished()
         rates.append(meter.rate())
