@@ -105,6 +105,13 @@ class TestASweep:
         assert begin(hand) == 0
         assert begin(hand) == -1
 
+    def test_trims_the_events(self, hand: Hand, spoil: Callable):
+        hand.add(*(f"j{n}" for n in range(300)))
+        spoil("HSET", hand.keys.meta, "opts.maxLenEvents", 10)
+        before = spoil("XLEN", hand.keys.events)
+        begin(hand)
+        assert spoil("XLEN", hand.keys.events) < before
+
     def test_leaves_jobs_that_are_locked(self, hand: Hand, dead: Callable):
         dead("gone")
         hand.add("alive")
