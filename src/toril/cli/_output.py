@@ -29,6 +29,7 @@ PIPE_WIDTH = 160
 # A cell is there to be glanced at; `--json` has everything.
 LONGEST_CELL = 200
 
+_OBEYED_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -61,12 +62,18 @@ def shortened(value: object, limit: int = LONGEST_CELL) -> str:
 
 def emit(value: Any) -> None:
     """One JSON document."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2), flush=True)
+    print(_encoded(value, indent=2), flush=True)
 
 
 def emit_line(value: Any) -> None:
     """One JSON document in a line: for streams of them."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)
+    print(_encoded(value), flush=True)
+
+
+def _encoded(value: Any, indent: int | None = None) -> str:
+    """JSON in readable letters, with every sign escaped that a terminal would obey."""
+    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
+    return _OBEYED_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:

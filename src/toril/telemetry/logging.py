@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
@@ -22,6 +23,7 @@ from toril.contract.errors import redact
 
 __all__ = ["JsonFormatter", "StructlogHandler", "log_as_json", "log_as_text"]
 
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What every record has; all else was given by whoever logged.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -59,10 +61,11 @@ def _shown(value: Any) -> Any:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Plain lines, with the passwords of URLs replaced."""
+    """Plain lines, with the passwords of URLs replaced and nothing in them that a terminal would obey."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        text = redact(super().format(record))
+        return _OBEYED.sub(lambda sign: f"\\x{ord(sign[0]):02x}", text)
 
 
 class BoundLogger(Protocol):

@@ -154,6 +154,9 @@ def test_hostile_job_data_is_shown_and_never_obeyed(toril: Toril, here: list[str
         shown = toril(*words, *here).out
         assert not set("\x1b\x07\x9b\u202e") & set(shown), words
     assert "[bold]send[/bold]" in toril("inspect", "emails", *here).out
+    as_json = toril("inspect", "emails", added["ids"][0], "--json", *here)
+    assert not set("\x1b\x07\x9b\u202e") & set(as_json.out)
+    assert as_json.data["data"]["text"] == HOSTILE
 
 
 def test_a_huge_value_is_cut_in_tables_and_whole_in_json(toril: Toril, here: list[str]) -> None:

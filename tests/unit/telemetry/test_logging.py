@@ -68,6 +68,14 @@ def test_plain_lines_are_redacted_as_well(logger: logging.Logger) -> None:
     assert "canary-992" not in stream.getvalue() and "is away" in stream.getvalue()
 
 
+def test_plain_lines_hold_nothing_that_a_terminal_obeys(logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    log_as_text(stream=stream)
+    logger.warning("\x1b[2Jgone\x9b31m\ttab")
+    assert "\x1b" not in stream.getvalue() and "\x9b" not in stream.getvalue()
+    assert "\\x1b[2Jgone\\x9b31m\ttab" in stream.getvalue()
+
+
 def test_a_value_without_a_json_form_is_written_as_text() -> None:
     record = logging.makeLogRecord({"msg": "x", "what": object, "numbers": (1, None, True)})
     found = json.loads(JsonFormatter().format(record))
