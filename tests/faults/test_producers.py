@@ -11,7 +11,7 @@ from tests.faults.proxy import FAULTS, Kind, Proxy
 from tests.integration.hand import Hand
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Queue
-from toril.contract.errors import ReplyLost
+from toril.contract.errors import Closed, ReplyLost
 from toril.store import ConnectionPolicy
 
 POLICY = ConnectionPolicy(
@@ -123,3 +123,18 @@ async def test_whoever_waits_for_a_job_hears_of_its_end_over_a_breaking_connecti
         waiting = asyncio.create_task(job.wait_until_finished(30))
         await hand.complete(await hand.take(), "done")
         assert await waiting == "done"
+
+
+async def test_a_call_that_is_interrupted_from_outside_leaves_nobody_waiting(
+    proxy: Proxy, prefix: str
+) -> None:
+    policy = ConnectionPolicy(command_timeout=0.3, reconnect_delay=20, max_reconnect_delay=20)
+    async with Queue("emails", redis=proxy.url, prefix=prefix, policy=policy) as queue:
+        await queue.add("first")
+        proxy.arm("cut after", b"toril:ledger")
+        adding = asyncio.create_task(queue.add("x"))
+        while not (trying := [task for task in asyncio.all_tasks() if task.get_name() == "toril-post"]):
+            await asyncio.sleep(0.01)
+        trying[0].cancel()  # as a loop does that is about to end
+        with pytest.raises(Closed):
+            await adding

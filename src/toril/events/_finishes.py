@@ -8,6 +8,7 @@ after the last.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from toril.commands.read import Finished, finish_of_event, is_finished
@@ -17,6 +18,8 @@ from toril.contract.keys import QueueKeys
 from toril.events._stream import EventStream, Gap
 from toril.store import AsyncStore
 
+logger = logging.getLogger("toril.events")
+
 # How long the reading outlives its last waiter; whoever waits for one job after another keeps it going.
 _LINGER_SECONDS = 5.0
 
@@ -24,7 +27,7 @@ _LINGER_SECONDS = 5.0
 class FinishWatch:
     """Tells waiters how their jobs ended."""
 
-    __slots__ = ("_closed", "_keys", "_opening", "_store", "_stream", "_task", "_waiters")
+    __slots__ = ("_closed", "_keys", "_opening", "_store", "_stream", "_tasks", "_waiters")
 
     def __init__(self, store: AsyncStore, keys: QueueKeys) -> None:
         self._store = store
@@ -32,7 +35,7 @@ class FinishWatch:
         self._waiters: dict[str, set[asyncio.Future[Finished]]] = {}
         self._stream: EventStream | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def wait(self, job_id: str, timeout: float | None = None) -> Finished:
@@ -75,23 +78,40 @@ class FinishWatch:
         except TorilError:
             self._stream = None
             raise
-        self._task = asyncio.create_task(self._watch(stream), name=f"toril-finishes-{self._keys.name}")
+        task = asyncio.create_task(self._watch(stream), name=f"toril-finishes-{self._keys.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("waiting for jobs of %s ended with an error", self._keys.name, exc_info=error)
 
     async def _watch(self, stream: EventStream) -> None:
         silent = 0
         try:
             while not stream.closed:
                 batch = await stream.next_batch()
-                silent = 0 if batch else silent + 1
                 self._tell(batch)
-                if any(isinstance(one, Gap) for one in batch) or (silent > 1 and self._waiters):
-                    await self._ask_for_all()
-                # Two silences: the first is the look before the wait, the second the wait itself.
-                if silent > 1 and not self._waiters:
+                # A stream that has nothing looks first and waits then: every second silence is a long one.
+                silent = 0 if batch else silent + 1
+                waited_in_vain = silent > 0 and silent % 2 == 0
+                if waited_in_vain and not self._waiters:
                     return
+                if waited_in_vain or any(isinstance(one, Gap) for one in batch):
+                    await self._ask_for_all()
+        except BaseException:
+            self._break_off("the events of the queue cannot be read")
+            raise
         finally:
             self._stream = self._opening = None
             await stream.close()
+
+    def _break_off(self, why: str) -> None:
+        """Nobody may wait for ever for something that nobody watches."""
+        for future in [future for waiters in self._waiters.values() for future in waiters]:
+            if not future.done():
+                future.set_exception(Closed(why))
 
     def _tell(self, batch: Sequence[Event | Gap]) -> None:
         for event in batch:
@@ -116,16 +136,13 @@ class FinishWatch:
     async def close(self) -> None:
         """Ends the reading; those who still wait get `Closed`."""
         self._closed = True
-        for waiters in self._waiters.values():
-            for future in waiters:
-                if not future.done():
-                    future.set_exception(Closed("the queue was closed while a job was waited for"))
+        self._break_off("the queue was closed while a job was waited for")
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._stream is not None:
             await self._stream.close()
-        if self._task is not None:
-            await self._task
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 def _finish(event: Event) -> Finished | None:

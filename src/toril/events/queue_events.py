@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeAlias
 
-from toril.contract.errors import Closed, InvalidOption
+from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.event import KNOWN_EVENTS, Event
 from toril.contract.keys import QueueKeys
 from toril.events._stream import EventStream, Gap
@@ -84,7 +84,7 @@ class QueueEvents:
         for stream in list(self._streams):
             await stream.close()
         if self._calling is not None:
-            await self._calling
+            await asyncio.wait([self._calling])
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -140,10 +140,13 @@ class QueueEvents:
             self._calling = asyncio.create_task(self._call(stream), name=f"toril-events-{self.name}")
 
     async def _call(self, stream: EventStream) -> None:
-        while not stream.closed:
-            for event in await stream.next_batch():
-                for callback in (*self._callbacks.get(event.type, ()), *self._callbacks.get("*", ())):
-                    await _contained(callback, event)
+        try:
+            while not stream.closed:
+                for event in await stream.next_batch():
+                    for callback in (*self._callbacks.get(event.type, ()), *self._callbacks.get("*", ())):
+                        await _contained(callback, event)
+        except TorilError:
+            logger.exception("events of %s cannot be read any more: callbacks will not be called", self.name)
 
 
 async def _contained(callback: Callback, event: Event | Gap) -> None:

@@ -102,6 +102,9 @@ class AsyncStore:
             (result,) = await self._hold(continued(command, trouble, self.policy))
         except TorilError as error:  # the store was closed meanwhile
             result = error
+        except BaseException:
+            answer(Closed("the call was interrupted"))  # whoever waits must not wait for ever
+            raise
         answer(result)
 
     def _spawn(self, step: Coroutine[Any, Any, None]) -> None:

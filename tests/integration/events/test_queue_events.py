@@ -146,6 +146,19 @@ async def test_callbacks_hear_their_type_and_an_error_in_one_stops_nobody(
     assert "a callback for waiting events failed" in caplog.text
 
 
+async def test_callbacks_end_with_a_line_in_the_log_when_events_may_not_be_read(
+    queue: Queue, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with events_of(queue, server) as events:
+        with server.client() as client:
+            client.delete(queue.keys.events)
+            client.set(queue.keys.events, "no stream")
+        events.on("added", print)
+        async with asyncio.timeout(20):
+            while "cannot be read any more" not in caplog.text:
+                await asyncio.sleep(0.01)
+
+
 async def test_an_unknown_type_is_refused_and_a_closed_reader_stays_closed(
     queue: Queue, server: Server
 ) -> None:
