@@ -250,8 +250,7 @@ class AsyncStore:
         """Closes all connections and lets the embedded server go. May be called twice."""
         self._closed = True
         for dialing in list(self._dialing.values()):
-            dialing.cancel()
-            await asyncio.wait([dialing])
+            await _call_off(dialing)
         for reader in list(self._readers):
             await reader.close()
         links, self._links = self._links, {}
@@ -272,6 +271,17 @@ class AsyncStore:
         await self.close()
 
 
+# Seconds after which a task that did not heed its cancellation is told again.
+CANCEL_AGAIN = 0.05
+
+
+async def _call_off(task: asyncio.Task[Any]) -> None:
+    """Cancels a task and returns when it has ended. A login in progress can miss a single cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN)
+
+
 def _succeeded(task: asyncio.Task[Any]) -> bool:
     return not task.cancelled() and task.exception() is None
 
@@ -287,6 +297,7 @@ class Reader:
         self._store = store
         self._name = name
         self._link: Link | None = None
+        self._dialing: asyncio.Task[Link] | None = None
         self._node: Node | None = None
         self._client_id: int | None = None
         self._blocked: object | None = None  # stands for the call that is blocked now
@@ -336,8 +347,19 @@ class Reader:
         if self._closed:
             raise Closed("the reader was closed")  # a call that is still being repeated ends here
         await self._forget()
-        # Kept before the first exchange, so that whoever closes the reader meanwhile closes the link.
-        self._link = link = await self._store.dial(node, self._name)
+        # Kept, and the link before its first exchange: whoever closes the reader meanwhile ends both.
+        self._dialing = dialing = asyncio.create_task(self._store.dial(node, self._name))
+        try:
+            self._link = link = await dialing
+        except asyncio.CancelledError:
+            await _call_off(dialing)
+            if _succeeded(dialing):
+                await dialing.result().close()
+            if self._closed:
+                raise Closed("the reader was closed") from None
+            raise
+        finally:
+            self._dialing = None
         self._node = node
         (reply,) = await link.exchange([("CLIENT", "ID")], self._store.policy.command_timeout)
         if isinstance(reply, (NotSent, Lost)):
@@ -365,4 +387,6 @@ class Reader:
     async def close(self) -> None:
         self._closed = True
         self._store.forget_reader(self)
+        if self._dialing is not None:
+            await _call_off(self._dialing)
         await self._forget()

@@ -179,12 +179,22 @@ class BlockingStore:
             if address.kind == "sentinel" and node is None:
                 node = blocking_primary(address, self.policy)
             connection = blocking_connection(address, node, self.policy, self._name)
-            connection.connect()
+            self._greet(connection)
         except DENIAL as error:
             raise Denied(str(error) or type(error).__name__) from error
         except (MasterNotFoundError, *TROUBLE) as error:
             raise NotSent(str(error) or type(error).__name__) from error
         return connection
+
+    def _greet(self, connection: Any) -> None:
+        self._busy.add(connection)
+        try:
+            connection.connect()
+        finally:
+            self._busy.discard(connection)
+        if self._closed:  # meanwhile, by another thread
+            connection.disconnect()
+            raise Closed(f"the connection to {self.address.label} was closed")
 
     def _give_back(self, node: Node | None, connection: Any) -> None:
         with self._lock:

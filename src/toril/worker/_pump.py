@@ -186,7 +186,7 @@ class Pump:
         self._in_flight -= 1
         self._asked -= room
         if isinstance(answer, TorilError):
-            self._settled[:0] = batch
+            self._take_back(batch)
             self._spawn(self._after_trouble(answer))
             return
         try:
@@ -195,6 +195,10 @@ class Pump:
         except Exception as error:  # noqa: BLE001  # the connection that told us must not be the one to suffer
             self._on_error(error)
         self._flush()
+
+    def _take_back(self, batch: list[Settled]) -> None:
+        self._settled[:0] = batch
+        self._note_idle()  # with nothing in hand, nobody need wait for the server to come back
 
     async def _after_trouble(self, trouble: TorilError) -> None:
         if not isinstance(trouble, StoreUnavailable):
@@ -214,7 +218,7 @@ class Pump:
         self._in_flight -= 1
         self._asked -= room
         if trouble is not None:
-            self._settled[:0] = batch
+            self._take_back(batch)
             await self._recover(trouble)
         else:
             self._on_answer()
