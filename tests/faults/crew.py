@@ -1,7 +1,8 @@
 """A worker in a process of its own, there to be killed: python -m tests.faults.crew JSON.
 
 Says "ready" when it takes jobs, writes down each run in Redis when it begins, and does what the job's data says:
-`seconds` of work, `fail` so many times, `die` by this signal.
+`seconds` of work, `block` the loop so long, `fail` so many times, `die` by this signal, `tell` when it began by the
+server's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ import json
 import logging
 import os
 import sys
+import time
 from typing import Any
+
+SKEW = float(os.environ.get("CLOCK_SKEW", "0"))  # seconds by which this process mistakes the time
+if SKEW:
+    _true_time, _true_time_ns = time.time, time.time_ns
+    time.time = lambda: _true_time() + SKEW
+    time.time_ns = lambda: _true_time_ns() + int(SKEW * 1e9)
 
 import redis.asyncio
 
@@ -21,10 +29,15 @@ from toril import Job, TransientError, Worker
 
 def handler(record: redis.asyncio.Redis, key: str) -> Any:
     async def handle(job: Job[Any]) -> int:
+        began = await record.time()
         await record.rpush(key, job.id)
         data = job.data
+        if "tell" in data:
+            await record.hset(f"{key}:began", job.id, began[0] * 1000 + began[1] // 1000)
         if "die" in data:
             os.kill(os.getpid(), data["die"])
+        if "block" in data:
+            time.sleep(data["block"])
         await asyncio.sleep(data.get("seconds", 0))
         if job.attempts_made < data.get("fail", 0):
             raise TransientError("not yet")

@@ -1,0 +1,237 @@
+"""Servers that go away, hang, forget, refuse and are killed: workers wait without fuss, come back, and lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.conftest import QUEUE
+from tests.faults.fleet import PATIENCE, Fleet, until
+from tests.faults.proxy import Proxy
+from tests.servers import Server
+from toril import Job, Queue, Worker
+from toril.contract.errors import StoreUnavailable
+from toril.worker import WorkerState
+
+pytestmark = pytest.mark.timeout(120)
+MakeFleet = Callable[..., Fleet]
+
+
+async def reached(condition: Callable[[], bool], within: float = PATIENCE) -> None:
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def lines_about(log: Path) -> list[str]:
+    return log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+async def test_an_idle_worker_waits_for_its_server_quietly_and_ends_when_told(
+    start_valkey: Callable[..., Server], fleet: MakeFleet, tmp_path: Path, how: str
+) -> None:
+    server, log = start_valkey(), tmp_path / "worker.log"
+    crew = fleet(server.url, log=str(log), lock=30.0)
+    (one,) = crew.launch()
+    process = psutil.Process(one.pid)
+    used = sum(process.cpu_times()[:2])
+    await asyncio.to_thread(server.stop if how == "stopped" else server.freeze)
+    watched = time.monotonic()
+    # One that is frozen shows by a call that is not answered in time.
+    await asyncio.to_thread(until, lambda: "Redis disconnected" in log.read_text(), "the worker notices")
+    await asyncio.to_thread(until, lambda: time.monotonic() - watched > 3, "three seconds are over")
+    seconds = time.monotonic() - watched
+    busy = (sum(process.cpu_times()[:2]) - used) / seconds
+    lines = lines_about(log)
+    assert len(lines) <= 2 + 6, (
+        lines
+    )  # once that it is lost, and once for each pause of 0.1, 0.2, 0.4, 0.8, 1.6 s
+    assert busy < 0.1, f"{busy:.0%} of a core to do nothing"
+    asked = time.monotonic()
+    assert await asyncio.to_thread(crew.terminate, one) == 0
+    took = time.monotonic() - asked
+    print(f"{how}: {len(lines)} lines, {busy:.1%} CPU, ended after {took:.2f} s")
+    assert took < 3.0  # about one on a quiet machine
+
+
+async def test_a_worker_with_a_result_in_hand_keeps_trying_without_fuss_until_its_time_is_over(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_valkey()
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job[Any]) -> None:
+        begun.set()
+        await release.wait()
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        await queue.add("n", {})
+        worker = Worker(QUEUE, handle, redis=server.url, prefix=prefix)
+        await worker.start()
+        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.to_thread(server.kill)
+        release.set()
+        with caplog.at_level(logging.WARNING, "toril.worker"):
+            await asyncio.wait_for(worker.stop(timeout=2), 20)
+        said = [line for line in caplog.messages if "reconnect" in line or "disconnected" in line]
+        assert worker.state is WorkerState.STOPPED
+        assert len(said) <= 12, said
+
+
+async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    runs: collections.Counter[str] = collections.Counter()
+    added: list[str] = []
+    over = asyncio.Event()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+        await asyncio.sleep(0.005)
+
+    async def produce(queue: Queue) -> None:
+        while not over.is_set():
+            try:
+                jobs = await asyncio.gather(*(queue.add("n", {}) for _ in range(5)), return_exceptions=True)
+            except StoreUnavailable:
+                continue
+            added.extend(job.id for job in jobs if isinstance(job, Job))
+            await asyncio.sleep(0.01)
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        worker = Worker(
+            QUEUE, handle, redis=server.url, prefix=prefix, concurrency=5, max_reconnect_delay=0.2,
+            lock_duration=2, stalled_check_interval=1, max_stalled_count=10,
+        )  # fmt: skip
+        async with worker:
+            producing = asyncio.create_task(produce(queue))
+            for _ in range(3):
+                await reached(lambda seen=len(added): len(added) > seen + 60)
+                server.kill()
+                server.start()
+            over.set()
+            await producing
+            await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+        counts = await queue.get_job_counts()
+        states = collections.Counter([await queue.get_job_state(one) for one in added])
+        print(f"{len(added)} acknowledged, {runs.total() - len(runs)} repeated, {counts}")
+        assert set(states) == {"completed"}
+        assert runs.total() - len(runs) <= 3 * 5 * 2
+
+
+REFUSALS = {
+    "LOADING": b"-LOADING Redis is loading the dataset in memory\r\n",
+    "BUSY": b"-BUSY Redis is busy running a script.\r\n",
+    "MASTERDOWN": b"-MASTERDOWN Link with MASTER is down.\r\n",
+    "CLUSTERDOWN": b"-CLUSTERDOWN The cluster is down\r\n",
+    "TRYAGAIN": b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+    "READONLY": b"-READONLY You can't write against a read only replica.\r\n",
+    "MISCONF": b"-MISCONF Errors writing to the AOF file: No space left on device\r\n",
+    "NOREPLICAS": b"-NOREPLICAS Not enough good replicas to write.\r\n",
+    "OOM": b"-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+    "NOSCRIPT": b"-NOSCRIPT No matching script. Please use EVAL.\r\n",
+    "max clients": b"-ERR max number of clients reached\r\n",
+    "unknown": b"-ERR something nobody has heard of\r\n",
+}
+
+
+@pytest.mark.parametrize("word", REFUSALS)
+async def test_a_worker_outlives_every_refusal_and_runs_each_job_once(
+    under_attack: Queue, bad_network: Proxy, prefix: str, word: str
+) -> None:
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+        if runs.total() in (3, 4, 8):
+            bad_network.arm("answer", f"{prefix}:{QUEUE}:wait".encode(), reply=REFUSALS[word])
+
+    jobs = await under_attack.add_bulk([("n", {}) for _ in range(12)])
+    async with Worker(
+        QUEUE,
+        handle,
+        redis=bad_network.url,
+        prefix=prefix,
+        concurrency=2,
+        reconnect_delay=0.01,
+        max_reconnect_delay=0.1,
+    ) as worker:
+        await asyncio.wait_for(worker.run_until_idle(), 20)
+        assert worker.state is WorkerState.RUNNING
+    assert runs == collections.Counter(job.id for job in jobs)
+    assert (await under_attack.get_job_counts()).completed == 12
+
+
+async def test_a_server_that_forgets_its_scripts_ten_times_a_second_causes_no_error(
+    under_attack: Queue, valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = threading.Event()
+
+    def forget() -> None:
+        with valkey.client() as client:
+            while not over.wait(0.1):
+                client.script_flush()
+
+    async def handle(job: Job[Any]) -> None:
+        await job.update_progress(50)
+        await job.log("half way")
+        await asyncio.sleep(0.01)
+
+    flushing = threading.Thread(target=forget)
+    flushing.start()
+    try:
+        with caplog.at_level(logging.WARNING, "toril"):
+            async with Worker(
+                QUEUE,
+                handle,
+                redis=valkey.url,
+                prefix=prefix,
+                concurrency=10,
+                lock_duration=0.4,
+                stalled_check_interval=0.2,
+            ) as worker:
+                for _ in range(20):
+                    await under_attack.add_bulk([("n", {}) for _ in range(50)])
+                    await asyncio.wait_for(worker.run_until_idle(), 20)
+    finally:
+        over.set()
+        flushing.join()
+    counts = await under_attack.get_job_counts()
+    assert (counts.completed, counts.failed, caplog.messages) == (1000, 0, [])
+
+
+async def test_sigterm_in_the_middle_of_an_outage_and_a_return_lose_nothing(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    """The results in hand are delivered when the server comes back within the time that a stop leaves."""
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job[Any]) -> str:
+        begun.set()
+        await release.wait()
+        return "done"
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        job = await queue.add("n", {})
+        worker = Worker(QUEUE, handle, redis=server.url, prefix=prefix)
+        await worker.start()
+        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.to_thread(server.kill)
+        release.set()
+        stopping = asyncio.create_task(worker.stop(timeout=10))
+        await asyncio.sleep(1.0)
+        server.start()
+        await asyncio.wait_for(stopping, 15)
+        assert await job.get_state() == "completed"
