@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import quantiles
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from toril.cli._board import drawn
 from toril.cli._options import AsJson, RedisUrl
 from toril.cli._output import emit, say, seconds, show
 from toril.cli._play import QUEUE, Clerk, Tally, expected_failures, written
+from toril.cli._second_act import SecondAct, play
 from toril.contract.errors import TorilError
 from toril.contract.state import JobCounts
 from toril.jobs import Job
@@ -68,6 +69,7 @@ class Report:
     waited: Spread
     ran: Spread
     as_planned: bool
+    stream: SecondAct | None = None  # on a server of our own
 
     @property
     def rate(self) -> float:
@@ -86,11 +88,13 @@ def demo(
     """Watch jobs being added and processed, on a server of its own unless --redis names one."""
     with _server(redis, quiet=as_json) as url:
         report = asyncio.run(_play(url, jobs, concurrency, pace, quiet=as_json))
+        if redis is None:
+            report = replace(report, stream=asyncio.run(play(url, _silent_logger())))
     if as_json:
         emit({**asdict(report), "rate": round(report.rate, 1)})
     else:
         _print(report)
-    if not report.as_planned:
+    if not report.as_planned or (report.stream is not None and not report.stream.as_planned):
         raise TorilError(_REFUSED)
 
 
@@ -227,6 +231,12 @@ def _print(report: Report) -> None:
     )
     for reason, number in report.failures.items():
         say(f"{number} failed for good: {reason}")
+    if report.stream is not None:
+        act = report.stream
+        say(
+            f"then a stream queue: {act.jobs} jobs, {act.dead_letters} of them dead letters, "
+            f"{act.replayed} replayed, {act.completed} completed in the end"
+        )
     say(f"{report.rate:.0f} jobs per second; every job had the fate that was planned for it")
     say('next: `toril add emails send --data \'{"to": "a@b.c"}\'`, `toril queues`, `toril worker --help`')
 

@@ -35,6 +35,7 @@ def test_its_figures_can_be_read_by_programs(toril: Toril) -> None:
     assert report["counts"]["completed"] + report["counts"]["failed"] == report["jobs"] == 40
     assert report["retries"] > 0 and report["failures"] == {"has no header": report["counts"]["failed"]}
     assert report["attempts"] == report["jobs"] + report["retries"]
+    assert report["stream"] == {"jobs": 30, "dead_letters": 3, "replayed": 3, "completed": 30}
 
 
 @pytest.mark.any_key
