@@ -170,7 +170,7 @@ class TestResharding:
             held: list[str] = []
             pickup = Pickup(token="t", lock_ms=60_000)
             options = finish_options(pickup=pickup, token="t", keep={"count": -1}, attempts=1)
-            while not (over.is_set() and len(done) == len(added)):
+            while not (producing.done() and len(done) == len(added)):
                 outcomes = [
                     Settlement(job_id=one, kind="completed", token="t", value="1", options=options)
                     for one in held
@@ -180,11 +180,12 @@ class TestResharding:
                 done.extend(held)
                 held = [job_id for job_id, _ in harvest.jobs]
 
-        tasks = [asyncio.create_task(produce()), asyncio.create_task(work())]
+        producing = asyncio.create_task(produce())
+        working = asyncio.create_task(work())
         for _ in range(3):
             await mover.move_at_once(key_slot(keys.wait.encode()))
         over.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        await asyncio.wait_for(asyncio.gather(producing, working), 30)
         assert sorted(done) == sorted(added)
         assert (await store.run(read.get_counts(keys)))["completed"] == len(added) > 0
 
