@@ -74,9 +74,9 @@ class Stretch:
 class Meter:
     """Counts handled jobs; every handler calls `tick` as its only work."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, goal: int | None = None) -> None:
         self._task = task
-        self._goal = task.jobs
+        self._goal = goal or task.jobs
         self._lock = threading.Lock()
         self._stretch: Stretch | None = None
         self._figures: dict[str, Any] | None = None

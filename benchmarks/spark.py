@@ -1,0 +1,195 @@
+"""`python -m benchmarks.spark`: the Spark connector and the pipeline beside raw redis-py, in the same run.
+
+Only the ratios count; the machine is what it is. Sizes: `--events 500000 --jobs 100000 --rows 100000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.servers import Server
+from toril.commands.add import JobToAdd, add_job
+from toril.contract.keys import QueueKeys
+from toril.spark.pipeline import Pipeline, PipelineOptions
+from toril.spark.pipeline.session import build_session, own_session
+
+PREFIX = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One comparison: what, how many per second here, how many raw, and what was promised."""
+
+    what: str
+    rate: float
+    raw: float
+    promise: float | None = None  # of the raw rate
+
+    @property
+    def ratio(self) -> float:
+        return self.rate / self.raw if self.raw else 0.0
+
+    def __str__(self) -> str:
+        promised = f", promised {self.promise:.2f}" if self.promise else ""
+        return f"{self.what:34s} {self.rate:10,.0f}/s   raw {self.raw:10,.0f}/s   ratio {self.ratio:.2f}{promised}"
+
+
+def timed(act: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    act()
+    return time.monotonic() - began
+
+
+def fill_events(client: redis.Redis, queue: str, jobs: int) -> int:
+    """Lives of `jobs` jobs as plain events: added, waiting, active, completed."""
+    key = QueueKeys(queue, PREFIX).events
+    for start in range(0, jobs, 1000):
+        pipe = client.pipeline(transaction=False)
+        for _ in range(start, min(start + 1000, jobs)):
+            job = str(uuid.uuid4())
+            pipe.xadd(key, {"event": "added", "jobId": job, "name": "send"})
+            pipe.xadd(key, {"event": "waiting", "jobId": job})
+            pipe.xadd(key, {"event": "active", "jobId": job, "prev": "waiting"})
+            pipe.xadd(key, {"event": "completed", "jobId": job, "returnvalue": "null", "prev": "active"})
+        pipe.execute()
+    client.hset(QueueKeys(queue, PREFIX).meta, "version", "bullmq:5.62.0")
+    return jobs * 4
+
+
+def raw_events(client: redis.Redis, queue: str) -> int:
+    key, after, count = QueueKeys(queue, PREFIX).events, "-", 0
+    while page := client.execute_command("XRANGE", key, after, "+", "COUNT", 5000):
+        count += len(page)
+        after = b"(" + page[-1][0]
+    return count
+
+
+def measure_pipeline(spark: Any, server: Server, client: redis.Redis, events: int) -> list[Figure]:
+    count = fill_events(client, "events", events // 4)
+    raw = count / timed(lambda: raw_events(client, "events"))
+    with tempfile.TemporaryDirectory() as folder:
+        options = PipelineOptions(
+            redis=server.url, prefix=PREFIX, queues="events", lake=Path(folder), fill="none"
+        )
+        pipeline = Pipeline(options, spark=spark)
+        ingest = timed(pipeline.ingest)
+        rest = timed(pipeline.refine) + timed(pipeline.gold)
+    return [
+        Figure("events ingested to Delta", count / ingest, raw, 0.25),
+        Figure("whole pipeline (goal 40,000/s)", count / (ingest + rest), raw),
+    ]
+
+
+def fill_jobs(client: redis.Redis, queue: str, count: int) -> None:
+    keys = QueueKeys(queue, PREFIX)
+    for start in range(0, count, 1000):
+        pipe = client.pipeline(transaction=False)
+        for number in range(start, min(start + 1000, count)):
+            job = str(uuid.uuid4())
+            fields = {
+                "name": "send",
+                "data": f'{{"n":{number}}}',
+                "opts": '{"attempts":3}',
+                "timestamp": 1700000000000,
+            }
+            pipe.hset(
+                keys.job(job), mapping=fields | {"delay": 0, "priority": 0, "atm": 1, "ats": 1, "pb": "w-1"}
+            )
+            pipe.lpush(keys.wait, job)
+        pipe.execute()
+    client.hset(keys.meta, "version", "bullmq:5.62.0")
+
+
+def raw_jobs(client: redis.Redis, queue: str) -> int:
+    keys = QueueKeys(queue, PREFIX)
+    ids = client.lrange(keys.wait, 0, -1)
+    for start in range(0, len(ids), 1000):
+        pipe = client.pipeline(transaction=False)
+        for job in ids[start : start + 1000]:
+            pipe.hgetall(keys.job(job.decode()))
+        pipe.execute()
+    return len(ids)
+
+
+def measure_jobs(spark: Any, server: Server, client: redis.Redis, count: int) -> Figure:
+    fill_jobs(client, "jobs", count)
+    raw = count / timed(lambda: raw_jobs(client, "jobs"))
+    options = {"url": server.url, "prefix": PREFIX, "table": "jobs", "queues": "jobs"}
+    frame = spark.read.format("toril").options(**options).load()
+    seconds = timed(lambda: frame.write.format("noop").mode("overwrite").save())
+    return Figure("jobs read", count / seconds, raw, 0.8)
+
+
+def raw_enqueue(client: redis.Redis, count: int) -> None:
+    """One official script call per job, pipelined by a thousand."""
+    keys = QueueKeys("raw", PREFIX)
+    for start in range(0, count, 1000):
+        pipe = client.pipeline(transaction=False)
+        for number in range(start, min(start + 1000, count)):
+            job = JobToAdd(
+                name="send",
+                data=b'{"n":%d}' % number,
+                options={"attempts": 3},
+                timestamp=0,
+                id=str(uuid.uuid4()),
+            )
+            command = add_job(keys, job)
+            pipe.execute_command(*(command.eval() if number == 0 else command.evalsha()))
+        pipe.execute()
+
+
+def measure_enqueue(spark: Any, server: Server, client: redis.Redis, count: int) -> Figure:
+    raw = count / timed(lambda: raw_enqueue(client, count))
+    rows = spark.range(0, count, 1, 2).selectExpr("'send' as name", "named_struct('n', id) as data")
+    writer = rows.write.format("toril").options(url=server.url, prefix=PREFIX, queue="rows").mode("append")
+    return Figure("rows enqueued", count / timed(writer.save), raw, 1.0)
+
+
+def warm_up(spark: Any, server: Server, client: redis.Redis) -> None:
+    """Python workers are started and plans compiled before anything is measured."""
+    measure_pipeline(spark, server, client, 4_000)
+    measure_jobs(spark, server, client, 1_000)
+    measure_enqueue(spark, server, client, 1_000)
+    client.flushall()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=500_000)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    base = build_session("local[2]", memory="2g")
+    base.sparkContext.setLogLevel("OFF")
+    spark = own_session(base)
+    with Server.valkey() as server, server.client() as client:
+        client.response_callbacks.pop("XRANGE", None)
+        warm_up(spark, server, client)
+        figures = measure_pipeline(spark, server, client, given.events)
+        figures.append(measure_jobs(spark, server, client, given.jobs))
+        figures.append(measure_enqueue(spark, server, client, given.rows))
+    for figure in figures:
+        print(figure)
+    print(f"load of the machine: {os.getloadavg()[0]:.1f}")
+    if given.json:
+        rows = [{"what": one.what, "rate": one.rate, "raw": one.raw, "ratio": one.ratio} for one in figures]
+        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    base.stop()
+
+
+if __name__ == "__main__":
+    main()
