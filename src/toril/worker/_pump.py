@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from toril.contract.errors import ReplyLost, StoreUnavailable, TorilError
+from toril.contract.errors import ReplyLost, StoreOutOfMemory, StoreUnavailable, TorilError
 from toril.queues.source import Settled, Source, Taken
 
 # Two: while the server works on one batch, we work on the other.
@@ -278,7 +278,10 @@ class Pump:
             return  # the other call in flight is at it already
         self._disconnected = True
         try:
-            await self._on_disconnect(trouble)
+            if isinstance(trouble, StoreOutOfMemory):  # the server is there, and will have room again
+                await asyncio.sleep(REFUSED_PAUSE)
+            else:
+                await self._on_disconnect(trouble)
         finally:
             self._disconnected = False
             self._open = True
