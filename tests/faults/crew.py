@@ -15,12 +15,6 @@ import sys
 import time
 from typing import Any
 
-SKEW = float(os.environ.get("CLOCK_SKEW", "0"))  # seconds by which this process mistakes the time
-if SKEW:
-    _true_time, _true_time_ns = time.time, time.time_ns
-    time.time = lambda: _true_time() + SKEW
-    time.time_ns = lambda: _true_time_ns() + int(SKEW * 1e9)
-
 import redis.asyncio
 
 from tests.faults.fleet import runs_key
@@ -66,7 +60,16 @@ async def live(words: dict[str, Any]) -> None:
         await record.aclose()
 
 
+def mistake_the_time(by: float) -> None:
+    """For this process, it is so many seconds later than it is."""
+    true_time, true_time_ns = time.time, time.time_ns
+    time.time = lambda: true_time() + by
+    time.time_ns = lambda: true_time_ns() + int(by * 1e9)
+
+
 def main() -> None:
+    if "CLOCK_SKEW" in os.environ:
+        mistake_the_time(float(os.environ["CLOCK_SKEW"]))
     words = json.loads(sys.argv[1])
     if "log" in words:
         logging.basicConfig(filename=words["log"], format="%(asctime)s %(message)s")

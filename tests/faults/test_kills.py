@@ -1,4 +1,4 @@
-"""Worker processes that are killed, stopped and frozen at any moment: nothing is lost, and what runs twice is counted."""
+"""Worker processes that are killed, stopped and frozen at any moment: nothing is lost, repetitions are counted."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged
         async with worker:
             producing = asyncio.create_task(produce(queue))
             for _ in range(3):
-                await reached(lambda seen=len(added): len(added) > seen + 60)
+                goal = len(added) + 60
+                await reached(lambda goal=goal: len(added) > goal)
                 server.kill()
                 server.start()
             over.set()

@@ -1,0 +1,218 @@
+"""Every call of a worker meets every fault of a network: no job is lost, and none is done again without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import QUEUE
+from tests.faults.proxy import Kind, Proxy
+from tests.servers import Server
+from toril import Job, Queue, TransientError, Worker
+from toril.commands import add, read
+from toril.contract.errors import WaitingChildrenError
+from toril.contract.state import JobState
+from toril.store import AsyncStore, ConnectionPolicy
+
+pytestmark = pytest.mark.timeout(90)
+KINDS: tuple[Kind, ...] = ("cut before", "cut after", "cut within", "delay", "swallow")
+
+# What a worker says to the server, by a word that only this call holds.
+CALLS = {
+    "settle and take": ":wait",
+    "wait for work": "BZPOPMIN",
+    "renew locks": ":stalled",
+    "sweep": ":stalled-check",
+    "report": "toril:worker",
+    "look for cancellations": "toril:cancel",
+    "tell progress": "progress",
+    "ask the time": "TIME",
+}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers wait five seconds for a reply; here one, so that a test of many lost replies takes seconds."""
+    monkeypatch.setattr(
+        Worker,
+        "policy",
+        ConnectionPolicy(call_attempts=1, command_timeout=1.0, reconnect_delay=0.02, max_reconnect_delay=0.2),
+    )
+
+
+# The great exchange meets them all; for the small calls, a cut and a silence tell what there is to know.
+MEETINGS = [
+    (call, kind)
+    for call in CALLS
+    for kind in (KINDS if call == "settle and take" else ("cut after", "swallow"))
+]
+
+
+@pytest.mark.parametrize(("call", "kind"), MEETINGS)
+async def test_a_call_that_meets_a_fault_loses_no_job(
+    under_attack: Queue,
+    bad_network: Proxy,
+    prefix: str,
+    call: str,
+    kind: Kind,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs: collections.Counter[str] = collections.Counter()
+    harmed = 0
+
+    async def handle(job: Job[Any]) -> None:
+        nonlocal harmed
+        runs[job.id] += 1
+        if runs.total() in (5, 15, 25):
+            harmed += 1
+            bad_network.arm(kind, CALLS[call].encode(), seconds=1.5)
+        if call == "tell progress":
+            await job.update_progress(10)
+        await asyncio.sleep(0.01)
+        if job.data["i"] % 10 == 3 and job.attempts_made == 0:
+            raise TransientError("again")
+
+    jobs = await under_attack.add_bulk(
+        [("n", {"i": i}) for i in range(40)],
+    )
+    with caplog.at_level(logging.INFO, "toril.worker"):
+        async with Worker(
+            QUEUE, handle, redis=bad_network.url, prefix=prefix, concurrency=4, max_stalled_count=10, drain_delay=0.5,
+            lock_duration=1, stalled_check_interval=0.5, backoff_jitter=0, unknown_errors="transient",
+        ):  # fmt: skip
+            await all_done(under_attack, 40)
+    counts = await under_attack.get_job_counts()
+    assert counts.completed == 40, counts
+    assert set(runs) == {job.id for job in jobs}
+    repeated = {job_id: count for job_id, count in runs.items() if count > expected(jobs, job_id)}
+    for job_id in repeated:
+        said = [
+            line for line in caplog.messages if job_id in line and ("stalled" in line or "retried" in line)
+        ]
+        assert said, f"{job_id} ran {runs[job_id]} times without a word"
+    print(f"{call}, {kind}: {len(repeated)} of 40 repeated")
+
+
+def expected(jobs: list[Job[Any]], job_id: str) -> int:
+    return next(2 if job.data["i"] % 10 == 3 else 1 for job in jobs if job.id == job_id)
+
+
+async def all_done(queue: Queue, count: int) -> None:
+    async with asyncio.timeout(40):
+        while (await queue.get_job_counts()).completed < count:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["cut after", "cut within"])
+async def test_jobs_whose_pickup_was_not_heard_of_are_found_by_their_token_and_run_once(
+    under_attack: Queue, bad_network: Proxy, prefix: str, kind: Kind
+) -> None:
+    """No stall and no second run: the worker finds them under its own token, long before their lock runs out."""
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+
+    jobs = await under_attack.add_bulk([("n", {}) for _ in range(5)])
+    fault = bad_network.arm(kind, b":wait")
+    async with Worker(
+        QUEUE,
+        handle,
+        redis=bad_network.url,
+        prefix=prefix,
+        concurrency=5,
+        lock_duration=60,
+        stalled_check_interval=60,
+    ):
+        await all_done(under_attack, 5)
+    assert fault.struck.is_set()
+    assert runs == collections.Counter(job.id for job in jobs)
+    assert max(job.stalled_count for job in await under_attack.get_completed()) == 0
+
+
+@pytest.mark.parametrize("kind", ["cut after", "cut within"])
+async def test_a_finish_that_was_not_heard_of_is_recognised_and_counted_once(
+    under_attack: Queue, bad_network: Proxy, prefix: str, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    async def handle(job: Job[Any]) -> str:
+        bad_network.arm(kind, b":wait")
+        if job.name == "bad":
+            raise ValueError("no")
+        return "done"
+
+    worker = Worker(QUEUE, handle, redis=bad_network.url, prefix=prefix)
+    worker.on("completed", lambda job, _: told.append(job.id))
+    worker.on("failed", lambda job, _: told.append(job.id))
+    good = await under_attack.add("good", {}, remove_on_complete=True)
+    bad = await under_attack.add("bad", {}, attempts=1)
+    async with worker:
+        async with asyncio.timeout(20):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+    assert sorted(told) == sorted([good.id, bad.id])
+    assert (worker.processed, worker.failed) == (1, 1)
+    assert (await good.get_state(), await bad.get_state()) == (JobState.UNKNOWN, JobState.FAILED)
+    assert "refused" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_parent_that_parks_itself_over_a_bad_line_runs_again_when_its_children_are_done(
+    under_attack: Queue, behind: AsyncStore, bad_network: Proxy, prefix: str, kind: Kind
+) -> None:
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> str:
+        runs[job.name] += 1
+        if job.name == "parent" and runs["parent"] == 1:
+            await add_child(behind, under_attack, job)
+            bad_network.arm(kind, b":waiting-children", seconds=1.5)
+            raise WaitingChildrenError("first the child")
+        return "done"
+
+    parent = await under_attack.add("parent", {})
+    async with Worker(
+        QUEUE, handle, redis=bad_network.url, prefix=prefix, lock_duration=1, stalled_check_interval=0.5,
+        max_stalled_count=10, drain_delay=0.5,
+    ):  # fmt: skip
+        async with asyncio.timeout(30):
+            while await parent.get_state() != JobState.COMPLETED:
+                await asyncio.sleep(0.02)
+    assert runs["child"] == 1
+    assert runs["parent"] >= 2
+
+
+async def add_child(store: AsyncStore, queue: Queue, parent: Job[Any]) -> None:
+    child = add.JobToAdd(
+        name="child", data=b"{}", options={}, timestamp=await store.now_ms(), id="child",
+        parent_key=queue.keys.job(parent.id), parent={"id": parent.id, "queueKey": queue.keys.qualified},
+    )  # fmt: skip
+    await store.run(add.add_job(queue.keys, child))
+    assert await store.run(read.get_state(queue.keys, "child")) in ("waiting", "wait")
+
+
+async def test_many_cuts_in_a_row_on_a_busy_worker_lose_nothing(
+    under_attack: Queue, valkey: Server, bad_network: Proxy, prefix: str
+) -> None:
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+        if runs.total() % 20 == 0:
+            kind: Kind = KINDS[runs.total() // 20 % 3]
+            bad_network.arm(kind, b":wait")
+
+    await under_attack.add_bulk([("n", {}) for _ in range(500)])
+    async with Worker(
+        QUEUE, handle, redis=bad_network.url, prefix=prefix, concurrency=20, lock_duration=5, stalled_check_interval=1,
+        max_stalled_count=10,
+    ):  # fmt: skip
+        await all_done(under_attack, 500)
+    assert len(runs) == 500
+    print(f"{runs.total() - 500} repeated")
+    assert runs.total() == 500
