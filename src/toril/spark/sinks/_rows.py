@@ -62,8 +62,10 @@ class RowReader:
     partition: int
     now_ms: int
     _run_key: bytes = b""
+    _columns: tuple[str, ...] | None = None  # those that are options; all rows of a task have the same
     _seen: Counter[bytes] = field(default_factory=Counter)
-    _known_options: dict[tuple[Any, ...], JobOptions] = field(default_factory=dict)
+    _known_options: dict[tuple[Any, ...], tuple[JobOptions, dict[str, Any]]] = field(default_factory=dict)
+    _known_queues: set[str] = field(default_factory=set)  # checked already
 
     def __post_init__(self) -> None:
         self._run_key = hashlib.blake2b(self.run.encode(), digest_size=32).digest()
@@ -97,7 +99,9 @@ class RowReader:
         queue = self.options.queue or fields.get("queue")
         if not queue:
             raise InvalidOption("queue", "is missing", 'add a column "queue", or set option("queue", …)')
-        self.options.keys(queue, cluster=False)
+        if queue not in self._known_queues:
+            self.options.keys(queue, cluster=False)
+            self._known_queues.add(queue)
         return str(queue)
 
     def _digest(self, fields: Mapping[str, Any], content: bytes) -> bytes:
@@ -121,27 +125,35 @@ class RowReader:
 
     def _bullmq_job(self, fields: dict[str, Any], name: str, default_id: str) -> JobToAdd:
         data = _data(fields, OPTION_COLUMNS)
-        options = self._job_options(fields)
+        options, wire = self._job_options(fields)
         if options.size_limit is not None and len(data) > options.size_limit:
             raise InvalidOption("data", f"has {len(data)} bytes", f"size_limit is {options.size_limit}")
         moment = options.timestamp
         return JobToAdd(
             name=name,
             data=data,
-            options=options.to_wire(),
+            options=wire,
+            packed=options.packed,
             timestamp=self.now_ms if moment is None else int(moment.timestamp() * 1000),
             id=options.job_id or default_id,
         )
 
-    def _job_options(self, fields: Mapping[str, Any]) -> JobOptions:
-        given = {name: fields[name] for name in OPTION_COLUMNS if fields.get(name) is not None}
+    def _job_options(self, fields: Mapping[str, Any]) -> tuple[JobOptions, dict[str, Any]]:
+        """The options of a row and their wire form; rows mostly share them, so they are made once."""
+        given = {name: fields[name] for name in self._option_columns(fields) if fields[name] is not None}
         key = tuple(given.items())
-        options = self._known_options.get(key)
-        if options is None:
+        known = self._known_options.get(key)
+        if known is None:
             options = JobOptions.of(given)
+            known = options, options.to_wire()
             if "job_id" not in given and len(self._known_options) < 1_000:
-                self._known_options[key] = options
-        return options
+                self._known_options[key] = known
+        return known
+
+    def _option_columns(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        if self._columns is None:
+            self._columns = tuple(name for name in fields if name in OPTION_COLUMNS)
+        return self._columns
 
     def _envelope(self, fields: dict[str, Any], name: str, default_id: str) -> EnvelopeToAdd:
         payload = msgspec.json.decode(_data(fields, _ENVELOPE_COLUMNS))

@@ -134,11 +134,14 @@ def jobs_table(
         "job_id": text_column([ids[row] for row in there]),
         "state": pa.array([states[row] for row in there], pa.string()),
         "snapshot_at": pa.repeat(pa.scalar(datetime.now(UTC), TIME), len(kept)),
-        "extra": pa.array([_extra(fields) for fields in kept], pa.string()),
     }
+    present = set().union(*kept)  # most jobs have half of the fields
     for build, names in ((text_column, _TEXT), (number_column, _NUMBERS), (time_column, _TIMES)):
         for column, field in names.items():
-            columns[column] = build([fields.get(field) for fields in kept])
+            if field in present:
+                columns[column] = build([fields.get(field) for fields in kept])
+    if not present <= _KNOWN:
+        columns["extra"] = pa.array([_extra(fields) for fields in kept], pa.string())
     return assemble(JOBS.schema, columns, len(kept))
 
 

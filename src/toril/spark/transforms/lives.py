@@ -22,11 +22,18 @@ _ENDS: Final = ("completed", "failed", "waiting", "delayed", "waiting-children",
 _LIFE_EVENTS: Final = ("added", "active", "removed", *_ENDS)
 _DONE: Final = ("completed", "failed", "removed")
 _JOB: Final = ("queue", "job_id")
+# fmt: off
+_POINT: Final = (  # what the functions below need of a turning point; all else would only fill the memory
+    *_JOB, "ts", "seq", "event", "was_state", "failed_reason", "name", "attempt", "stalls", "added_at", "ready_at",
+    "active_at", "before_event", "late_end", "next_event", "next_ts", "next_failed_reason", "after_next",
+)
+# fmt: on
 
 
 def lives(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
-    """Every event of every job that has news, with what was known of the job by then and what came next."""
-    return _along(_steps(events).unionByName(_carried(open_jobs)))
+    """The turning points of every job: pickups, ends and the last event, with what was known by then and came next."""
+    points = _along(_steps(events).unionByName(_carried(open_jobs)))
+    return points.where(_ended() | _is_last() | _begins_in_the_middle()).select(*_POINT)
 
 
 def _steps(events: DataFrame) -> DataFrame:
@@ -118,11 +125,23 @@ def _numbered(so_far: WindowSpec) -> Column:
     return F.col("pickups") - F.coalesce(before_added, F.lit(0))
 
 
+def _ended() -> Column:
+    seen = _is_running("event", "was_state") & F.coalesce(F.col("next_event").isin(*_ENDS), F.lit(False))
+    return seen | F.col("late_end")
+
+
+def _is_last() -> Column:
+    return F.col("next_event").isNull()
+
+
+def _begins_in_the_middle() -> Column:
+    return F.col("before_event").isNull() & ~F.col("event").isin("added", STATE)
+
+
 def attempts(of: DataFrame) -> DataFrame:
     """The attempts that ended within these lives, as rows of silver/attempts."""
     late = F.col("late_end")
-    seen = _is_running("event", "was_state") & F.col("next_event").isin(*_ENDS)
-    ended = of.where(seen | late).select(
+    ended = of.where(_ended()).select(
         "*",
         F.when(late, F.col("event")).otherwise(F.col("next_event")).alias("end"),
         F.when(late, F.col("next_event")).otherwise(F.col("after_next")).alias("then"),
@@ -165,7 +184,7 @@ def _ms_between(start: Column, end: Column) -> Column:
 
 def jobs(of: DataFrame) -> DataFrame:
     """The last word on each job, as rows of silver/jobs. Give the `open` ones to the next batch."""
-    last = of.where(F.col("next_event").isNull())
+    last = of.where(_is_last())
     state = _state()
     done = state.isin(*_DONE)
     return last.select(
@@ -198,5 +217,4 @@ def _state() -> Column:
 
 def orphans(of: DataFrame) -> DataFrame:
     """Jobs whose lives begin in the middle: finished before and touched again, or their first events were lost."""
-    first = of.where(F.col("before_event").isNull() & ~F.col("event").isin("added", STATE))
-    return first.select(*_JOB).distinct()
+    return of.where(_begins_in_the_middle()).select(*_JOB).distinct()
