@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -18,10 +19,19 @@ LIMIT = 10 * 1024 * 1024
 HOSTILE = [
     "", " ", ":", "a:b", "0:1", "12345", "-1", "1e5", "meta", "wait", "events", "marker", "id", "toril", "active",
     "completed", "failed", "stalled", "stalled-check", "limiter", "pc", "{x}", "}{", "a{b", "nul\0nul", "\0", "\n",
-    "\r\n*1\r\n$8\r\nFLUSHALL\r\n", "ünï", "日本語", "👩‍👩‍👧‍👦", "\u202eevil", "\ud800", "x" * 255, "x" * 257, "x" * 100_000,
+    "\r\n*1\r\n$8\r\nFLUSHALL\r\n", "ünï", "日本語", "👩‍👩‍👧‍👦", "\u202eevil", "\ud800", "x" * 255, "x" * 257,
+    "x" * 100_000,
     "../../etc", "*", "?", "[a]", "%s", "'; --", "<script>", "__proto__", "null", "undefined", "NaN",
 ]  # fmt: skip
 NAMES = ["plain", *HOSTILE]
+
+
+async def attempted(step: Awaitable[Job[Any]]) -> tuple[Job[Any] | None, str]:
+    """What an `add` gave, or how it was refused."""
+    try:
+        return await step, ""
+    except InvalidOption as error:
+        return None, str(error)
 
 
 @pytest.mark.parametrize("job_id", HOSTILE, ids=lambda text: ascii(text)[:30])
@@ -35,10 +45,9 @@ async def test_an_id_is_refused_before_any_io_or_runs_under_exactly_this_id(
         return job.id
 
     async with Queue(QUEUE, redis=valkey.url, prefix=prefix) as queue:
-        try:
-            job = await queue.add("n", {}, job_id=job_id)
-        except InvalidOption as error:
-            assert "job_id" in str(error) and len(str(error)) < 1000
+        job, refusal = await attempted(queue.add("n", {}, job_id=job_id))
+        if job is None:
+            assert "job_id" in refusal and len(refusal) < 1000
             assert await queue.count() == 0
             return
         async with Worker(QUEUE, handle, redis=valkey.url, prefix=prefix):
@@ -59,10 +68,9 @@ async def test_a_job_name_is_refused_or_reaches_the_handler_as_it_was(
         return job.name
 
     async with Queue(QUEUE, redis=valkey.url, prefix=prefix) as queue:
-        try:
-            job = await queue.add(name, {"name": name.encode("utf-8", "replace").decode()})
-        except InvalidOption as error:
-            assert "name" in str(error) or "data" in str(error)
+        job, refusal = await attempted(queue.add(name, {}))
+        if job is None:
+            assert "name" in refusal
             return
         async with Worker(QUEUE, handle, redis=valkey.url, prefix=prefix):
             assert await job.wait_until_finished(timeout=10) == name

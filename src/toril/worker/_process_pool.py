@@ -7,17 +7,20 @@ overdue job's child is killed; children are replaced after a number of jobs or a
 from __future__ import annotations
 
 import asyncio
+import functools
 import multiprocessing
+import os
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from toril.contract.errors import InvalidOption, PermanentError
 from toril.worker._memory import resident_bytes
+from toril.worker._threads import JobThreads
 
 # A fresh interpreter: no locks, sockets or loops of the parent come along.
 _SPAWN = multiprocessing.get_context("spawn")
@@ -50,6 +53,9 @@ def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
     """The life of a child: jobs come through the pipe, results go back, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
+    # A daemon is what the parent must not wait for; here it would forbid handlers to have children.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
     run: Callable[[Any], Any] = pickle.loads(handler)  # noqa: S301  # our own parent's bytes
     dress: Opener = pickle.loads(opener)  # noqa: S301
     while True:
@@ -58,6 +64,14 @@ def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
         except (EOFError, OSError):
             return
         pipe.send(_attempt(run, dress, parcel))
+
+
+def _end_with_parent() -> None:
+    """A handler that hangs, or would go on for hours, must not outlive the worker: its job is another's by then."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, str, int]:
@@ -96,18 +110,24 @@ class _Child:
     def run(self, job_id: str, parcel: Any) -> Any:
         """Blocks until the job is done or the process is."""
         self.jobs += 1
+        answer = self._answer(parcel)
+        if answer is None:
+            self.process.join()
+            raise ProcessDied(job_id, self.process.exitcode)
+        ok, value, trace, self.memory = answer
+        if ok:
+            return value
+        raise value from RemoteTraceback(trace)
+
+    def _answer(self, parcel: Any) -> tuple[bool, Any, str, int] | None:
+        """What the child said; None when it is gone. The handler's own errors are no concern of this."""
         try:
             self.pipe.send(parcel)
             ready = wait([self.pipe, self.process.sentinel])
-            if self.pipe in ready:
-                ok, value, trace, self.memory = self.pipe.recv()
-                if ok:
-                    return value
-                raise value from RemoteTraceback(trace)
-        except (EOFError, OSError, BrokenPipeError):
-            pass  # the process is gone: said below
-        self.process.join()
-        raise ProcessDied(job_id, self.process.exitcode)
+            return self.pipe.recv() if self.pipe in ready else None
+        except (EOFError, OSError):
+            self.process.kill()  # whatever is left of it cannot be understood any more
+            return None
 
     @property
     def usable(self) -> bool:
@@ -127,6 +147,32 @@ class _Child:
         self.process.close()
 
 
+class _Turn:
+    """One job's turn with a child: it may be ended from outside before the child is there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._over = False
+
+    def begin(self, child: _Child) -> None:
+        with self._lock:
+            self._child = child
+            if self._over:
+                child.kill()
+
+    def finish(self) -> None:
+        """The child is free for others."""
+        with self._lock:
+            self._child = None
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._child is not None:
+                self._child.kill()
+
+
 class ProcessExecutor:
     """A process for each job in hand, used again while it behaves."""
 
@@ -137,7 +183,6 @@ class ProcessExecutor:
         handler: Callable[[Any], Any],
         opener: Opener,
         pack: Callable[[Any], Any],
-        concurrency: int,
         *,
         max_jobs: int | None,
         max_memory: int | None,
@@ -148,47 +193,57 @@ class ProcessExecutor:
         self._max_jobs = max_jobs
         self._max_memory = max_memory
         self._free: list[_Child] = []
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="toril-child")
+        self._closed = False
+        self._threads = JobThreads("toril-child")
 
     async def run(self, job: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        child = await loop.run_in_executor(self._threads, self._take)
-        call = loop.run_in_executor(self._threads, child.run, job.id, self._pack(job))
+        turn = _Turn()
+        call = self._threads.call(functools.partial(self._in_thread, turn, job.id, self._pack(job)))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            child.kill()
+            turn.end()
             await asyncio.wait({call})
-            call.exception()  # the death of the child is what we wanted
+            if not call.cancelled():
+                call.exception()  # the death of the child is what we wanted
             raise
+
+    def _in_thread(self, turn: _Turn, job_id: str, parcel: Any) -> Any:
+        """From taking a child to putting it back, in one go: whatever is cancelled meanwhile, no child is forgotten."""
+        child = self._take()
+        try:
+            turn.begin(child)
+            return child.run(job_id, parcel)
         finally:
-            await loop.run_in_executor(self._threads, self._put_back, child)
+            turn.finish()
+            self._put_back(child)
 
     def _take(self) -> _Child:
-        while self._free:
-            child = self._free.pop()
+        while True:
+            try:
+                child = self._free.pop()
+            except IndexError:
+                return _Child(self._handler, self._opener)
             if child.usable:
                 return child
             child.end()
-        return _Child(self._handler, self._opener)
 
     def _put_back(self, child: _Child) -> None:
         worn = self._max_jobs is not None and child.jobs >= self._max_jobs
         bloated = self._max_memory is not None and child.memory > self._max_memory
-        if child.usable and not worn and not bloated:
+        if child.usable and not worn and not bloated and not self._closed:
             self._free.append(child)
         else:
             child.end()
 
     def resize(self, concurrency: int) -> None:
-        old, self._threads = self._threads, ThreadPoolExecutor(concurrency, thread_name_prefix="toril-child")
-        old.shutdown(wait=False)
+        """There are as many processes as jobs."""
 
     async def close(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._closed = True
         children, self._free = self._free, []
-        await asyncio.gather(*(loop.run_in_executor(None, child.end) for child in children))
-        self._threads.shutdown(wait=False)
+        await asyncio.gather(*(asyncio.to_thread(child.end) for child in children))
+        self._threads.close()
 
 
 def _pickled(what: str, value: Any) -> bytes:

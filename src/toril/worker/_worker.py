@@ -104,7 +104,6 @@ class Worker(BaseWorker):
             handler,
             opener,
             _parcel,
-            self.options.concurrency,
             max_jobs=self.options.max_jobs_per_process,
             max_memory=self.options.max_process_memory,
         )
