@@ -159,6 +159,8 @@ def worker(
     )
     if processes > 1 and index is None:
         raise typer.Exit(_lead(order, processes))
+    if handler is not None:
+        load_handler(handler)  # what is refused is said in one line, before the log begins
     _write_log(log_level, log_format)
     asyncio.run(_work(order))
 

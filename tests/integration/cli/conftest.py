@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -61,7 +62,7 @@ Toril = Callable[..., Result]
 
 
 @pytest.fixture
-def toril(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Toril:
+def toril(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Toril]:
     """Runs one command line: `toril("queues", "--json")`."""
     monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
 
@@ -71,7 +72,10 @@ def toril(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         printed = capsys.readouterr()
         return Result(code, printed.out, printed.err)
 
-    return call
+    logger = logging.getLogger("toril")
+    before = list(logger.handlers)
+    yield call
+    assert logger.handlers == before, "a command that was called here must not change the log of this process"
 
 
 @pytest.fixture

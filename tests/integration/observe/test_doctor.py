@@ -59,7 +59,8 @@ async def test_a_healthy_server_with_busy_queues_of_all_kinds_gives_no_finding(h
             StreamWorker("jobs.b", handle, redis=url, concurrency=5),
         ):
             await seen.wait()
-            diagnosis = await diagnosed(url)
+            # In a loop of its own: the way to the server is measured, not how busy these workers are.
+            diagnosis = await asyncio.to_thread(lambda: asyncio.run(diagnosed(url)))
     assert diagnosis.problems() == []
     assert diagnosis.healthy and diagnosis.queues == 3
     checks = {one.check for one in diagnosis.findings}
