@@ -1,0 +1,16 @@
+"""End to end: real workers of both languages, and the tables against what their handlers counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.spark.day import Day, check
+
+
+async def test_every_attempt_of_node_and_toril_workers_is_in_the_tables(valkey_url, prefix, make_pipeline):
+    day = Day(valkey_url, prefix, 1_000)
+    await day.live()
+    pipeline = make_pipeline()
+    await asyncio.to_thread(pipeline.run_once)
+    await asyncio.to_thread(check, day, pipeline)
+    assert 0 < day.by_node < day.outcomes.total()
