@@ -43,7 +43,12 @@ class Series:
     def _plan_next(self, record: JobRecord) -> None:
         try:
             step = next_step(self._keys, record, self._store.clock.now_ms())
-        except (TorilError, ValueError, TypeError, ArithmeticError) as error:  # whatever a broken hash can cause
+        except (
+            TorilError,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+        ) as error:  # whatever a broken hash can cause
             self._give_up(record.id, error)
             return
         if step is not None:
