@@ -45,7 +45,7 @@ const worker = new Worker(process.argv[2], async job => {
 }, { connection: { host, port: Number(port) }, prefix: process.argv[3], concurrency: 20 });
 await worker.waitUntilReady();
 console.log('ready');
-process.on('SIGTERM', async () => { await worker.close(); process.exit(0); });
+process.on('SIGTERM', () => worker.close());
 """
 
 
@@ -60,6 +60,7 @@ class Day:
     outcomes: Counter[str] = field(default_factory=Counter)
     attempts: Counter[str] = field(default_factory=Counter)
     by_node: int = 0
+    _listening: Any = None
 
     async def live(self) -> None:
         with Factory(self.url, self.queue, self.prefix) as factory:
@@ -120,6 +121,7 @@ class Day:
         node = await asyncio.create_subprocess_exec(*words, cwd=NODE_FOLDER, stdout=pipe)
         assert node.stdout is not None
         assert (await node.stdout.readline()).strip() == b"ready"
+        self._listening = asyncio.create_task(self._listen(node))
         return node
 
     async def _until_done(self, queue: Queue[Any]) -> None:
@@ -133,8 +135,12 @@ class Day:
 
     async def _end_node(self, node: asyncio.subprocess.Process) -> None:
         node.terminate()
-        output, _ = await node.communicate()
-        for line in output.splitlines():
+        await self._listening
+        await node.wait()
+
+    async def _listen(self, node: asyncio.subprocess.Process) -> None:
+        assert node.stdout is not None
+        async for line in node.stdout:
             self.by_node += 1
             self._note(*json.loads(line))
 
