@@ -24,6 +24,7 @@ from toril.worker._threads import JobThreads
 
 # A fresh interpreter: no locks, sockets or loops of the parent come along.
 _SPAWN = multiprocessing.get_context("spawn")
+BEGUN = "begun"  # what a child says before it runs a job
 Opener = Callable[[Any], Any]  # makes the handler's job object from what was sent, inside the child
 
 
@@ -34,6 +35,10 @@ class ProcessDied(PermanentError):
         super().__init__(f"the process that ran job {job_id} died: {_meaning(exit_code)}")
         self.job_id = job_id
         self.exit_code = exit_code
+
+
+class _NotBegun(Exception):
+    """A child that had been idle was dead before it could begin."""
 
 
 def _meaning(exit_code: int | None) -> str:
@@ -63,6 +68,7 @@ def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
             parcel = pipe.recv()
         except (EOFError, OSError):
             return
+        pipe.send(BEGUN)
         pipe.send(_attempt(run, dress, parcel))
 
 
@@ -109,8 +115,10 @@ class _Child:
 
     def run(self, job_id: str, parcel: Any) -> Any:
         """Blocks until the job is done or the process is."""
-        self.jobs += 1
-        answer = self._answer(parcel)
+        used_before, self.jobs = self.jobs > 0, self.jobs + 1
+        begun, answer = self._answer(parcel)
+        if used_before and not begun:
+            raise _NotBegun
         if answer is None:
             self.process.join()
             raise ProcessDied(job_id, self.process.exitcode)
@@ -119,15 +127,22 @@ class _Child:
             return value
         raise value from RemoteTraceback(trace)
 
-    def _answer(self, parcel: Any) -> tuple[bool, Any, str, int] | None:
-        """What the child said; None when it is gone. The handler's own errors are no concern of this."""
+    def _answer(self, parcel: Any) -> tuple[bool, tuple[bool, Any, str, int] | None]:
+        """Whether the child began, and what it said; None when it is gone."""
+        begun = False
         try:
             self.pipe.send(parcel)
-            ready = wait([self.pipe, self.process.sentinel])
-            return self.pipe.recv() if self.pipe in ready else None
+            begun = self._heard() == BEGUN
+            return begun, self._heard()
         except (EOFError, OSError):
             self.process.kill()  # whatever is left of it cannot be understood any more
-            return None
+            return begun, None
+
+    def _heard(self) -> Any:
+        ready = wait([self.pipe, self.process.sentinel])
+        if self.pipe not in ready:
+            raise EOFError
+        return self.pipe.recv()
 
     @property
     def usable(self) -> bool:
@@ -210,13 +225,16 @@ class ProcessExecutor:
 
     def _in_thread(self, turn: _Turn, job_id: str, parcel: Any) -> Any:
         """From taking a child to putting it back, in one go: whatever is cancelled meanwhile, no child is forgotten."""
-        child = self._take()
-        try:
-            turn.begin(child)
-            return child.run(job_id, parcel)
-        finally:
-            turn.finish()
-            self._put_back(child)
+        while True:
+            child = self._take()
+            try:
+                turn.begin(child)
+                return child.run(job_id, parcel)
+            except _NotBegun:
+                continue  # it had died while it was idle: another one takes the job
+            finally:
+                turn.finish()
+                self._put_back(child)
 
     def _take(self) -> _Child:
         while True:
