@@ -11,7 +11,9 @@ import pytest
 from tests.faults.conftest import QUEUE
 from tests.servers import Server
 from toril import InvalidOption, Job, Queue, Worker
+from toril.commands._command import plain
 from toril.contract.errors import PayloadTooLarge
+from toril.store import AsyncStore
 
 NOWHERE = "redis://127.0.0.1:1"  # nobody listens: what is refused here was refused before any I/O
 LIMIT = 10 * 1024 * 1024
@@ -136,3 +138,42 @@ async def test_a_huge_result_is_stored_or_fails_its_job_and_never_wedges_the_wor
             await asyncio.wait_for(worker.run_until_idle(), 30)
         assert await small.get_state() == "completed"
         assert await big.get_state() in ("completed", "failed")
+
+
+async def test_words_that_cannot_be_sent_shift_nobodys_replies(behind: AsyncStore, prefix: str) -> None:
+    """Many callers share a connection: one whose call fails before it is sent must not get in the way of the others."""
+
+    async def bad(i: int) -> None:
+        strange: Any = [None, "\ud800", object()][i % 3]
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            await behind.run(plain(str, "GET", strange))
+
+    async def good(i: int) -> None:
+        assert await behind.run(plain(bytes.decode, "ECHO", f"{prefix} {i}")) == f"{prefix} {i}"
+
+    await behind.connect()
+    await asyncio.wait_for(asyncio.gather(*(step(i) for i in range(10) for step in (bad, good))), 10)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"bytes", "\ud800", ["a"]], ids=repr)
+async def test_an_id_that_is_no_text_is_refused_wherever_it_is_asked_for(wrong: Any) -> None:
+    queue = Queue(QUEUE, redis=NOWHERE)
+    try:
+        for step in (queue.get_job, queue.get_job_state, queue.get_job_logs, queue.remove, queue.cancel):
+            with pytest.raises(InvalidOption, match="job_id"):
+                await asyncio.wait_for(step(wrong), 10)
+    finally:
+        await queue.close()
+
+
+async def test_a_log_line_with_a_stray_surrogate_is_kept_as_far_as_it_can_be(
+    valkey: Server, prefix: str
+) -> None:
+    async def handle(job: Job[Any]) -> None:
+        await job.log("before \ud800 after")
+
+    async with Queue(QUEUE, redis=valkey.url, prefix=prefix) as queue:
+        job = await queue.add("n", {})
+        async with Worker(QUEUE, handle, redis=valkey.url, prefix=prefix):
+            await job.wait_until_finished(timeout=10)
+        assert (await queue.get_job_logs(job.id)).lines == ["before ? after"]

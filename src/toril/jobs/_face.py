@@ -258,9 +258,8 @@ class JobFace(Generic[T]):
 
     def _log_command(self, line: str) -> Command[int]:
         keep = self.opts.get("kl")
-        return manage.add_log(
-            self.keys, self.id, str(line), keep=self._desk.keep_logs if keep is None else keep
-        )
+        text = str(line).encode("utf-8", "replace").decode()  # a line with a stray surrogate is still a line
+        return manage.add_log(self.keys, self.id, text, keep=self._desk.keep_logs if keep is None else keep)
 
     def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
         lines: list[str] = yield read.get_logs(self.keys, self.id, start=start, end=end)[0]

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from toril.commands import read
 from toril.commands._command import Command
-from toril.contract.errors import Closed, TorilError
+from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.keys import QueueKeys
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
@@ -17,6 +17,19 @@ V = TypeVar("V")
 
 # Jobs read in one pipeline: a reply of some hundred kilobytes for usual payloads.
 JOBS_AT_ONCE = 200
+
+
+def asked_id(job_id: object) -> str:
+    """An id to look for: other clients may have made it, so any text will do."""
+    if not isinstance(job_id, str):
+        raise InvalidOption(
+            "job_id", f"must be a string, not {type(job_id).__name__}", "Node's numbers are text, too"
+        )
+    try:
+        job_id.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption("job_id", "contains a lone surrogate", "use valid Unicode text") from None
+    return job_id
 
 
 class QueuePart(Generic[T]):

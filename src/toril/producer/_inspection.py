@@ -18,7 +18,7 @@ from toril.contract.record import JobRecord
 from toril.contract.state import COUNTED_STATES, JobCounts, JobState
 from toril.jobs import Job
 from toril.jobs._face import T
-from toril.producer._base import QueuePart
+from toril.producer._base import QueuePart, asked_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Inspection(QueuePart[T]):
 
     async def get_job(self, job_id: str) -> Job[T] | None:
         """A job by its id; None when there is none."""
-        flat = await self._run(read.get_job(self.keys, job_id))
+        flat = await self._run(read.get_job(self.keys, asked_id(job_id)))
         return Job(JobRecord.from_flat(job_id, flat), self._desk) if flat else None
 
     async def get_jobs(
@@ -88,7 +88,7 @@ class Inspection(QueuePart[T]):
 
     async def get_job_state(self, job_id: str) -> JobState:
         """Where a job is; `unknown` when there is none."""
-        name = await self._run(read.get_state(self.keys, job_id))
+        name = await self._run(read.get_state(self.keys, asked_id(job_id)))
         return JobState.parse(name)
 
     async def get_job_counts(self) -> JobCounts:
@@ -110,7 +110,7 @@ class Inspection(QueuePart[T]):
     ) -> JobLogs:
         """Lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
         first, last = (start, end) if ascending else (-(end + 1), -(start + 1))
-        lines, count = await self._run_all(*read.get_logs(self.keys, job_id, start=first, end=last))
+        lines, count = await self._run_all(*read.get_logs(self.keys, asked_id(job_id), start=first, end=last))
         return JobLogs(lines if ascending else lines[::-1], count)
 
     async def get_metrics(

@@ -21,7 +21,7 @@ from toril.contract.state import JobState
 from toril.jobs import Job
 from toril.jobs._face import FinalState, T
 from toril.jobs.desk import KEEP_LOGS
-from toril.producer._base import JOBS_AT_ONCE, QueuePart
+from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_id
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
@@ -114,7 +114,7 @@ class Management(QueuePart[T]):
 
     async def remove(self, job_id: str, *, children: bool = True) -> None:
         """Removes a job and its children; raises `JobLocked` while one of them is being worked on."""
-        await self._run(manage.remove(self.keys, job_id, children=children))
+        await self._run(manage.remove(self.keys, asked_id(job_id), children=children))
 
     async def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
         """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it.
@@ -122,7 +122,7 @@ class Management(QueuePart[T]):
         Raises `JobNotFound`, or `JobNotInState` when the job has ended already.
         """
         # The word is left first: a job that is taken between our look and our deed is stopped all the same.
-        await self._run(manage.ask_to_cancel(self.keys, job_id, reason, CANCEL_LIFE_MS))
+        await self._run(manage.ask_to_cancel(self.keys, asked_id(job_id), reason, CANCEL_LIFE_MS))
         name = await self._run(read.get_state(self.keys, job_id))
         state = JobState.parse(name)
         if state is not JobState.ACTIVE and await self._removed_unless_locked(job_id, state):

@@ -15,7 +15,7 @@ from typing import Any, Final, Self, Unpack, overload
 from toril.commands import manage, read
 from toril.commands._command import Command
 from toril.contract.codec import PayloadCodec
-from toril.contract.errors import OptionWarning, TorilError
+from toril.contract.errors import InvalidOption, OptionWarning, TorilError
 from toril.contract.keys import QueueKeys
 from toril.contract.options import JobOptions, JobOptionsDict, NewJob
 from toril.jobs import Job, JobDesk
@@ -99,6 +99,8 @@ class Queue(Inspection[T], Management[T]):
         `events_max_len` says about how many events Redis keeps; None leaves what is there, or 10,000.
         `skip_meta` leaves no trace in a queue that is only looked at.
         """
+        if not isinstance(defaults, JobOptions):
+            raise InvalidOption("defaults", f"is a {type(defaults).__name__}", "give JobOptions(...)")
         self._store = AsyncStore(redis, policy=policy)
         self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
         codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)

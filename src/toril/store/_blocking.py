@@ -110,23 +110,26 @@ class BlockingStore:
             return cast("list[Any]", end.value)
 
     def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
+        message = b"".join([packed(one) for one in words])  # before a connection is taken: it may fail
         try:
             connection = self._take(node)
         except NotSent as error:
             return [error] * len(words)
         self._busy.add(connection)
         try:
-            return self._exchange(node, connection, words, timeout)
+            return self._exchange(node, connection, message, len(words), timeout)
         finally:
             self._busy.discard(connection)
 
-    def _exchange(self, node: Node | None, connection: Any, words: list[Any], timeout: float) -> list[Any]:
+    def _exchange(
+        self, node: Node | None, connection: Any, message: bytes, count: int, timeout: float
+    ) -> list[Any]:
         try:
-            connection.send_packed_command([b"".join([packed(one) for one in words])], check_health=False)
+            connection.send_packed_command([message], check_health=False)
         except TROUBLE as error:
             # Some bytes may have left: a script could have run.
-            return [self._lost(connection, error)] * len(words)
-        replies = self._read(connection, len(words), timeout)
+            return [self._lost(connection, error)] * count
+        replies = self._read(connection, count, timeout)
         if not any(isinstance(reply, Lost) for reply in replies):
             self._give_back(node, connection)
         return replies

@@ -106,9 +106,11 @@ class Link(asyncio.Protocol):
             await self._can_write.wait()
         if self.closed:
             return [NotSent("the connection is closed")] * len(words)
+        # Packed first: words that cannot be sent must not leave a place in the queue of those that wait for replies.
+        message = b"".join([packed(one) for one in words])
         exchange = _Exchange(self._loop.create_future(), len(words), self._loop.time() + timeout)
         self._waiting.append(exchange)
-        self._transport.write(b"".join([packed(one) for one in words]))
+        self._transport.write(message)
         self._watch(exchange.deadline)
         return await exchange.future
 
@@ -119,9 +121,10 @@ class Link(asyncio.Protocol):
         """
         if self.closed or not self._can_write.is_set():
             return False
+        message = packed(words)  # first, as in `exchange`
         post = _Post(answer, self._loop.time() + timeout)
         self._waiting.append(post)
-        self._transport.write(packed(words))
+        self._transport.write(message)
         self._watch(post.deadline)
         return True
 

@@ -47,6 +47,8 @@ class Worker(BaseWorker):
     ) -> None:
         if options is not None and fields:
             raise InvalidOption("options", "is given together with single options", "give one or the other")
+        if options is not None and not isinstance(options, WorkerOptions):
+            raise InvalidOption("options", f"is a {type(options).__name__}", "give WorkerOptions(...)")
         self._address = parse_address(redis)
         self.keys = QueueKeys(name, prefix, hash_tag=hash_tag).resolve(cluster=self._address.is_cluster)
         super().__init__(name, handler, options or WorkerOptions(**fields))
