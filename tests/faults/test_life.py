@@ -19,7 +19,7 @@ import pytest
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Proxy
 from tests.servers import Server, free_port
-from toril import InvalidOption, Job, Queue, Worker
+from toril import InvalidOption, Job, Queue, Worker, sync
 from toril.contract.errors import Closed, StoreUnavailable
 from toril.contract.state import JobState
 from toril.sync import Job as BlockingJob
@@ -190,6 +190,30 @@ async def test_a_callback_may_stop_its_worker(make: Make, under_attack: Queue, e
     await under_attack.add("bad", {}, attempts=1)
     await under_attack.add("good", {})
     await asyncio.wait_for(worker.run(), 10)
+    assert worker.state is WorkerState.STOPPED
+
+
+@pytest.mark.parametrize("how", ["run", "with"])
+def test_a_blocking_callback_may_stop_its_blocking_worker(valkey: Server, prefix: str, how: str) -> None:
+    ended = threading.Event()
+
+    def handle(_: BlockingJob[Any]) -> None: ...
+
+    worker = sync.Worker(QUEUE, handle, redis=valkey.url, prefix=prefix)
+
+    def enough(*_: Any) -> None:
+        worker.stop()
+        ended.set()
+
+    worker.on("completed", enough)
+    with sync.Queue(QUEUE, redis=valkey.url, prefix=prefix) as queue:
+        queue.add("n", {})
+        if how == "run":
+            worker.run()
+            assert ended.wait(10)
+        else:
+            with worker:
+                assert ended.wait(10)
     assert worker.state is WorkerState.STOPPED
 
 

@@ -16,6 +16,7 @@ Guarantee: a callback that raises is logged and disturbs nobody; a coroutine fun
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -39,6 +40,10 @@ WorkerEvent = Literal[
     "closed",
 ]
 Callback = Callable[..., Any]
+
+
+# Whose callback we are in; it travels into the threads and tasks that a callback makes.
+_telling: contextvars.ContextVar[object] = contextvars.ContextVar("telling", default=None)
 
 
 class Callbacks:
@@ -75,7 +80,9 @@ class Callbacks:
                     self._spawn(result)
 
     def _spawn(self, coroutine: Any) -> None:
-        task = asyncio.create_task(coroutine)
+        context = contextvars.copy_context()
+        context.run(_telling.set, self)
+        task = asyncio.create_task(coroutine, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -86,5 +93,5 @@ class Callbacks:
 
     async def settle(self) -> None:
         """Waits for callbacks that still run; called by one of them, for none: each would wait for the other."""
-        if self._tasks and asyncio.current_task() not in self._tasks:
+        if self._tasks and _telling.get() is not self:
             await asyncio.wait(self._tasks)
