@@ -444,30 +444,30 @@ while at <= #ARGV do
   end
 end
 
+-- Fills what room is left; `open` says whether there is any, and anything to fill it with.
 local function fill()
-  if not plainQueue then
+  while open and plainQueue do
+    local id = nextId(room - #jobs)
+    if id then
+      offer(id)
+    else
+      open = false
+      nextAt = nextDelayed() or 0
+    end
+  end
+  while open do
     local before = call("LRANGE", KEYS[2], 0, 1)
     local ok, reply = pcall(take, takeKeys, takeArgs)
     if ok then
-      return keep(reply)
+      keep(reply)
     elseif not buryNew(before, textOf(reply)) then
       error(reply)
     end
-    return
   end
-  local id = nextId(room - #jobs)
-  if id then
-    return offer(id)
-  end
-  open = false
-  nextAt = nextDelayed() or 0
 end
-while open do
-  local ok, reply = pcall(fill)
-  if not ok then
-    trouble = textOf(reply)
-    open = false
-  end
+local filled, failure = pcall(fill)
+if not filled then
+  trouble = textOf(failure)
 end
 if plainQueue and #jobs > 0 then
   call("ZADD", KEYS[11], 0, "0")
