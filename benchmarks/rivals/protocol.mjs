@@ -1,6 +1,7 @@
 // The words between the runner and an adapter in Node: see protocol.py, of which this is the twin.
 
 const IDLE_MS = 1000;
+const EMPTY_GLANCES = 10;
 const PAUSE_BETWEEN_SAMPLES_MS = 5;
 
 const cpuSeconds = () => {
@@ -51,11 +52,16 @@ export class Meter {
 
   async finished() {
     if (!this.task.shared) return this.done;
-    for (let seen = -1; seen !== this.count || !this.count; await sleep(IDLE_MS)) seen = this.count;
+    // One that was late may find that the others have done everything.
+    for (let seen = -1, empty = 0; seen !== this.count || (!this.count && empty < EMPTY_GLANCES); empty += 1) {
+      seen = this.count;
+      await sleep(IDLE_MS);
+    }
   }
 
   figures() {
-    return { ...this.last, rss_mb: process.memoryUsage.rss() / 1e6 };
+    const nothing = { jobs: 0, seconds: 0, cpu: 0, began: Date.now() / 1000, ended: 0 };
+    return { ...(this.last ?? nothing), rss_mb: process.memoryUsage.rss() / 1e6 };
   }
 }
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 IDLE_SECONDS = 1.0  # One of several processes is done when nothing came for this long.
+EMPTY_GLANCES = 10  # … or when as many such spans brought nothing at all.
 GIVE_UP_SECONDS = 120.0  # A rival that hangs fails its run, not the benchmark.
 PAUSE_BETWEEN_SAMPLES = 0.005  # Long enough for a worker to go back to its blocking wait.
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -104,9 +105,10 @@ class Meter:
             if not self._done.wait(GIVE_UP_SECONDS):
                 raise TimeoutError(f"{self.count} of {self._goal} jobs after {GIVE_UP_SECONDS:g} s")
             return
-        seen = -1
-        while seen != self.count or not self.count:
-            seen = self.count
+        seen, empty = -1, 0
+        # One that was late may find that the others have done everything.
+        while seen != self.count or (not self.count and empty < EMPTY_GLANCES):
+            seen, empty = self.count, empty + 1
             if self._done.wait(IDLE_SECONDS):
                 return
 
