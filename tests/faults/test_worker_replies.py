@@ -134,6 +134,32 @@ async def test_jobs_whose_pickup_was_not_heard_of_are_found_by_their_token_and_r
     assert max(job.stalled_count for job in await under_attack.get_completed()) == 0
 
 
+async def test_jobs_found_by_their_token_are_taken_as_there_is_room_and_each_once(
+    under_attack: Queue, bad_network: Proxy, prefix: str
+) -> None:
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+        await asyncio.sleep(0.02)
+
+    jobs = await under_attack.add_bulk([("n", {}) for _ in range(12)])
+    fault = bad_network.arm("cut after", b":wait")
+    async with Worker(
+        QUEUE,
+        handle,
+        redis=bad_network.url,
+        prefix=prefix,
+        concurrency=12,
+        lock_duration=60,
+        stalled_check_interval=60,
+    ) as worker:
+        await asyncio.to_thread(fault.struck.wait, 10)
+        worker.concurrency = 5  # all twelve are ours, and there is room for five
+        await all_done(under_attack, 12)
+    assert runs == collections.Counter(job.id for job in jobs)
+
+
 @pytest.mark.parametrize("kind", ["cut after", "cut within"])
 async def test_a_finish_that_was_not_heard_of_is_recognised_and_counted_once(
     under_attack: Queue, bad_network: Proxy, prefix: str, kind: Kind, caplog: pytest.LogCaptureFixture

@@ -128,6 +128,7 @@ class BullmqSource:
         self._packed: dict[tuple[str, str, bytes], bytes] = {}  # of finishes, by token, kind and options
         self._in_doubt: set[str] = set()  # finishes whose reply was lost
         self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
+        self._adopted: set[tuple[str, str]] = set()  # such jobs that are in hand by now, with their tokens
         self._called = False  # whether the last wait ended by a marker
         self._series = Series(keys, store)
 
@@ -158,6 +159,13 @@ class BullmqSource:
             # Before anything is settled: a series must not end with the job in hand.
             await self._series.go_on()
         adopted = await self._adopt(room) if self._lost_tokens and room else []
+        try:
+            return await self._exchange(settled, room, adopted)
+        except BaseException:
+            self._disown(adopted)
+            raise
+
+    async def _exchange(self, settled: Sequence[Settled], room: int, adopted: list[BullmqDelivery]) -> Taken:
         pause = await self._hold_rate(settled)
         pickup = self._new_pickup()
         settlements = [await self._settlement(one, pickup) for one in settled]
@@ -179,6 +187,7 @@ class BullmqSource:
             # What had been accepted before could not be told. What was taken now is found again by its token.
             self._doubt(settled, pickup)
             raise
+        self._let_go(settled)
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
         if pause:
             taken = replace(taken, limited_for=pause)
@@ -207,6 +216,7 @@ class BullmqSource:
                 if isinstance(harvest, ReplyLost):
                     self._doubt(settled, pickup)
                 return answer(harvest)
+            self._let_go(settled)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
             self._series.plan(one.record for one in taken.deliveries)
             self._series.post()
@@ -378,7 +388,8 @@ class BullmqSource:
         try:
             ids = await self.store.run(read.get_ranges(self.keys, ["active"]))
             owners = await self.store.run_many([read.get_lock(self.keys, one) for one in ids])
-            mine = [(one, owner) for one, owner in zip(ids, owners, strict=True) if owner in tokens]
+            held = zip(ids, owners, strict=True)
+            mine = [one for one in held if one[1] in tokens and one not in self._adopted]
             flats = await self.store.run_many([read.get_job(self.keys, one) for one, _ in mine])
         except StoreUnavailable:
             self._lost_tokens.extend(tokens)
@@ -390,7 +401,17 @@ class BullmqSource:
         ]
         # What does not fit now is looked for again, until its lock runs out and it is recovered as stalled.
         self._lost_tokens.extend({one.token for one in found[room:]})
+        self._adopted.update((one.id, one.token) for one in found[:room])
         return found[:room]
+
+    def _disown(self, adopted: Sequence[BullmqDelivery]) -> None:
+        """The exchange failed before they could be handed out: they are looked for again."""
+        self._adopted.difference_update((one.id, one.token) for one in adopted)
+        self._lost_tokens.extend({one.token for one in adopted})
+
+    def _let_go(self, settled: Sequence[Settled]) -> None:
+        if self._adopted:
+            self._adopted.difference_update((one.delivery.id, one.delivery.token) for one in settled)
 
     # --- waiting --------------------------------------------------------------------------------------------
 
