@@ -20,8 +20,11 @@ setup:  ## prepare everything for tests and benchmarks (incremental)
 python-setup:
 	@scripts/set-up python
 
-.PHONY: demo
-demo: python-setup  ## see jobs being added and processed on an embedded server
+.PHONY: demo demo-setup
+demo-setup:
+	@scripts/set-up demo
+
+demo: demo-setup  ## see jobs being added and processed on an embedded server
 	@$(PYTHON) -m toril.cli demo
 
 .PHONY: test
@@ -30,7 +33,7 @@ test: setup  ## run every test on real servers and enforce coverage
 
 .PHONY: check
 check: lint  ## lint and the quick tests, for every save
-	@$(PYTEST) -q tests/unit
+	@$(PYTEST) -q --numprocesses 2 tests/unit
 
 .PHONY: lint
 lint: python-setup  ## style, types, import contracts, size report (under a minute)

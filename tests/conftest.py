@@ -185,6 +185,32 @@ class TlsServer:
         return f"{self.url}?ssl_ca_certs={self.authority}"
 
 
+# --- several processes at once --------------------------------------------------------------------------------------
+
+# Folders whose tests share something that is slow to start (a JVM, a browser): each stays in one process.
+TOGETHER = ("tests/spark", "tests/browser")
+# What takes longest starts first, so that no process is left alone with it at the end.
+LONGEST_FIRST = ("tests/spark", "tests/interop", "tests/faults", "tests/conformance", "tests/browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: tests of one file run in one process, in their random order."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _group(item: pytest.Item) -> str:
+    path = item.nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+
+
+def _turn(path: str) -> int:
+    return next(
+        (turn for turn, folder in enumerate(LONGEST_FIRST) if path.startswith(folder)), len(LONGEST_FIRST)
+    )
+
+
 # --- what a test may not leave behind -------------------------------------------------------------------------------
 
 
