@@ -56,12 +56,15 @@ interop: setup  ## play the same sequences on Node's BullMQ and on toril, and co
 	@$(PYTEST) -q tests/interop
 	@$(PYTHON) -m tests.interop
 
-.PHONY: faults soak
+.PHONY: faults soak true-values
 faults: setup  ## inject the faults that happen in production, and count what was lost
 	@$(PYTEST) tests/faults
 
 soak: setup  ## run under load and faults for an hour
 	@$(PYTHON) -m tests.faults.soak
+
+true-values: setup  ## kill workers and block loops with the locks that users have (three minutes)
+	@$(PYTHON) -m tests.faults.true_values
 
 .PHONY: screenshots
 screenshots: setup  ## take the pictures of the documentation again

@@ -1,8 +1,8 @@
 """A worker in a process of its own, there to be killed: python -m tests.faults.crew JSON.
 
 Says "ready" when it takes jobs, writes down each run in Redis when it begins, and does what the job's data says:
-`seconds` of work, `block` the loop so long, `fail` so many times, `die` by this signal, `tell` when it began by the
-server's clock.
+`seconds` of work, `first` so many in the first run only, `block` the loop so long, `compute` in the loop so long,
+`fail` so many times, `die` by this signal, `tell` when it began by the server's clock.
 """
 
 from __future__ import annotations
@@ -32,12 +32,22 @@ def handler(record: redis.asyncio.Redis, key: str) -> Any:
             os.kill(os.getpid(), data["die"])
         if "block" in data:
             time.sleep(data["block"])
+        if "compute" in data:
+            compute(data["compute"])
+        await asyncio.sleep(data.get("first", 0) if job.stalled_count == 0 else 0)
         await asyncio.sleep(data.get("seconds", 0))
         if job.attempts_made < data.get("fail", 0):
             raise TransientError("not yet")
         return job.attempts_made
 
     return handle
+
+
+def compute(seconds: float) -> None:
+    """Keeps the processor and the event loop busy."""
+    end, number = time.monotonic() + seconds, 1
+    while time.monotonic() < end:
+        number = number * 1103515245 % 2147483647
 
 
 async def live(words: dict[str, Any]) -> None:
