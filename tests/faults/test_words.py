@@ -94,7 +94,7 @@ def test_a_queue_name_is_refused_by_queue_and_worker_alike(name: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [object(), {"x": float("nan")}, {"x": float("inf")}, lambda: 1, {"x": {(1, 2): 3}}, {"\ud800": 1}],
-    ids=repr,
+    ids=["an object", "NaN", "infinity", "a function", "a tuple as key", "half a character"],
 )
 async def test_data_without_a_json_form_is_refused_before_any_io(data: Any) -> None:
     queue = Queue(QUEUE, redis=NOWHERE)
