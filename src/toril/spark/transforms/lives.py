@@ -13,31 +13,32 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — how everybody writes it
 from pyspark.sql.types import LongType, StringType, TimestampType
 
-STATE: Final = "toril.state"  # the pseudo-event that carries a job over from the last batch
-_ENDS: Final = ("completed", "failed", "waiting", "delayed", "waiting-children", "stalled")
-_LIFE_EVENTS: Final = ("added", "active", "removed", *_ENDS)
+from toril.spark.transforms._walk import ENDS, LIFE_EVENTS, STATE, walk
+
 _DONE: Final = ("completed", "failed", "removed")
 _JOB: Final = ("queue", "job_id")
 # fmt: off
 _POINT: Final = (  # what the functions below need of a turning point; all else would only fill the memory
-    *_JOB, "ts", "seq", "event", "was_state", "failed_reason", "name", "attempt", "stalls", "added_at", "ready_at",
-    "active_at", "before_event", "late_end", "next_event", "next_ts", "next_failed_reason", "after_next",
+    "queue string, job_id string, ts timestamp, seq long, event string, was_state string, failed_reason string, "
+    "name string, attempt long, stalls long, added_at timestamp, ready_at timestamp, active_at timestamp, "
+    "before_event string, late_end boolean, next_event string, next_ts timestamp, next_failed_reason string, "
+    "after_next string"
 )
 # fmt: on
 
 
 def lives(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
     """The turning points of every job: pickups, ends and the last event, with what was known by then and came next."""
-    points = _along(_steps(events).unionByName(_carried(open_jobs)))
-    return points.where(_ended() | _is_last() | _begins_in_the_middle()).select(*_POINT)
+    steps = _steps(events).unionByName(_carried(open_jobs))
+    return steps.repartition("job_id", "queue").mapInArrow(walk, _POINT)
 
 
 def _steps(events: DataFrame) -> DataFrame:
-    seen = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*_LIFE_EVENTS))
+    seen = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
     return seen.select(
         *_JOB,
         "ts",
@@ -73,61 +74,11 @@ def _carried(open_jobs: DataFrame) -> DataFrame:
     )
 
 
-def _along(steps: DataFrame) -> DataFrame:
-    in_order = Window.partitionBy(*_JOB).orderBy("ts", "seq")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    event, at = F.col("event"), F.col("ts")
-    neighbours = steps.select(
-        "*",
-        *(F.lag(column).over(in_order).alias(f"before_{column}") for column in ("event", "was_state")),
-        *(
-            F.lead(column).over(in_order).alias(f"next_{column}")
-            for column in ("event", "ts", "failed_reason")
-        ),
-        F.lead("event", 2).over(in_order).alias("after_next"),
-    ).withColumn("late_end", _is_late_end())
-    known = neighbours.select(
-        "*",
-        F.sum(_counted("was_attempt", (event == "active") | F.col("late_end"))).over(so_far).alias("pickups"),
-        F.sum(_counted("was_stalls", event == "stalled")).over(so_far).alias("stalls"),
-        _latest("step_name", so_far).alias("name"),
-        _latest(F.when(event == "added", at).otherwise(F.col("was_added_at")), so_far).alias("added_at"),
-        _latest(F.when(event.isin("waiting", "added"), at).otherwise(F.col("was_ready_at")), so_far).alias(
-            "ready_at"
-        ),
-        _latest(F.when(event == "active", at).otherwise(F.col("was_active_at")), so_far).alias("active_at"),
-    )
-    return known.select("*", _numbered(so_far).alias("attempt"))
-
-
-def _counted(carried: str, counts: Column) -> Column:
-    return F.when(F.col("event") == STATE, F.col(carried)).when(counts, 1).otherwise(0)
-
-
-def _is_running(event: str, was_state: str) -> Column:
-    active = (F.col(event) == "active") | ((F.col(event) == STATE) & (F.col(was_state) == "active"))
-    return F.coalesce(active, F.lit(False))
-
-
-def _is_late_end() -> Column:
-    """An event that ends a pickup which nobody saw, because its event was lost in a gap."""
-    ends = F.col("event").isin(*_ENDS) & (F.col("prev") == "active")
-    return F.coalesce(ends, F.lit(False)) & ~_is_running("before_event", "before_was_state")
-
-
-def _latest(value: str | Column, frame: WindowSpec) -> Column:
-    return F.last(value, ignorenulls=True).over(frame)
-
-
-def _numbered(so_far: WindowSpec) -> Column:
-    """Pickups since the job was last added: an id that is used again starts again."""
-    before_added = F.max(F.when(F.col("event") == "added", F.col("pickups"))).over(so_far)
-    return F.col("pickups") - F.coalesce(before_added, F.lit(0))
-
-
 def _ended() -> Column:
-    seen = _is_running("event", "was_state") & F.coalesce(F.col("next_event").isin(*_ENDS), F.lit(False))
-    return seen | F.col("late_end")
+    event = F.col("event")
+    running = (event == "active") | ((event == STATE) & (F.col("was_state") == "active"))
+    seen = running & F.col("next_event").isin(*ENDS)
+    return F.coalesce(seen, F.lit(False)) | F.col("late_end")
 
 
 def _is_last() -> Column:
