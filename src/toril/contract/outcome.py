@@ -7,7 +7,6 @@ the same outcome, up to the random numbers passed in.
 from __future__ import annotations
 
 import random
-import traceback
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from toril.contract.errors import (
     Requeue,
     WaitingChildrenError,
 )
+from toril.contract.stack_trace import stack_of
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import FailureReason
 
@@ -141,28 +141,26 @@ def _retry(
         )
     except Exception as problem:  # noqa: BLE001 (a backoff that is missing here, gave nonsense, or raised)
         reason = f"{reason_of(error)} (no retry: {reason_of(problem)})"
-        return Failed(reason, stack_of(error), "permanent", error)
+        return Failed(reason, _storable(stack_of(error)), "permanent", error)
     if delay is None:
         return _failed(error, "transient_exhausted")
-    return Retry(delay, reason_of(error), stack_of(error))
+    return Retry(delay, reason_of(error), _storable(stack_of(error)))
 
 
 def _failed(error: BaseException, kind: FailureReason) -> Failed:
-    return Failed(reason_of(error), stack_of(error), kind, error)
+    return Failed(reason_of(error), _storable(stack_of(error)), kind, error)
 
 
 def reason_of(error: BaseException) -> str:
-    """The message of an error, as `failedReason` holds it; its type if it has none."""
+    """The message of an error, as `failedReason` holds it; its type if it has none, or one that says nothing alone."""
+    kind = type(error).__name__
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 (an error that cannot even be printed still has a type)
         message = ""
-    return _storable(message or type(error).__name__)
-
-
-def stack_of(error: BaseException) -> str:
-    """The stack trace of an error, with its causes."""
-    return _storable("".join(traceback.format_exception(error)))
+    if message and (isinstance(error, KeyError) or not isinstance(error, Exception)):
+        message = f"{kind}: {message}"  # the message of KeyError is a key, that of SystemExit a number
+    return _storable(message or kind)
 
 
 def _storable(text: str) -> str:

@@ -14,7 +14,6 @@ Guarantee: a trace that begins in Node goes on here and the other way round: the
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -25,6 +24,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from toril.contract.errors import HandlerSignal, redact
+from toril.contract.stack_trace import stack_of
 from toril.telemetry.hooks import AddingSpan, FailureReason, JobStatus, Work
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTracer"]
@@ -137,7 +137,7 @@ def _current(span: Span) -> Iterator[None]:
     except BaseException as error:
         reason = redact(str(error)) or type(error).__name__
         # Written by hand: `record_exception` would repeat a password that stands in a URL of the message.
-        trail = redact("".join(traceback.format_exception(error)))
+        trail = redact(stack_of(error))
         kind = type(error).__qualname__
         facts = {"exception.type": kind, "exception.message": reason, "exception.stacktrace": trail}
         span.add_event("exception", facts)

@@ -13,12 +13,12 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from toril.contract.errors import InvalidOption, PermanentError
+from toril.contract.stack_trace import RemoteTrace, stack_of
 from toril.worker._memory import resident_bytes
 from toril.worker._threads import JobThreads
 
@@ -48,10 +48,6 @@ def _meaning(exit_code: int | None) -> str:
         except ValueError:
             return f"killed by signal {-exit_code}"
     return f"exit code {exit_code}"
-
-
-class RemoteTraceback(Exception):
-    """Carries the child's stack trace to the parent's log."""
 
 
 def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
@@ -87,7 +83,7 @@ def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[boo
             result = asyncio.run(result)
         pickle.dumps(result)
     except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
-        return False, _portable(error), traceback.format_exc(), resident_bytes()
+        return False, _portable(error), stack_of(error), resident_bytes()
     return True, result, "", resident_bytes()
 
 
@@ -125,7 +121,7 @@ class _Child:
         ok, value, trace, self.memory = answer
         if ok:
             return value
-        raise value from RemoteTraceback(trace)
+        raise value from RemoteTrace(trace)
 
     def _answer(self, parcel: Any) -> tuple[bool, tuple[bool, Any, str, int] | None]:
         """Whether the child began, and what it said; None when it is gone."""

@@ -53,3 +53,7 @@ class Odd(Exception):
 
 def odd(job: Job[Any]) -> None:
     raise Odd("strange", "thing")
+
+
+def fall(job: Job[Any]) -> None:
+    raise KeyError("the floor")

@@ -1,0 +1,95 @@
+"""What is stored with a failed job shows the handler's own frames, wherever it ran."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import toril
+from tests.integration.worker import handlers
+from tests.integration.worker.conftest import QUEUE
+from toril import Job, JobFailed, PermanentError, Queue, Worker
+from toril.contract.stack_trace import stack_of
+from toril.sync import Job as BlockingJob
+
+LIBRARY = str(toril.__path__[0])
+
+
+def fall() -> None:
+    raise KeyError("the floor")
+
+
+async def in_loop(job: Job[Any]) -> None:
+    fall()
+
+
+def in_thread(job: BlockingJob[Any]) -> None:
+    fall()
+
+
+async def trace_of(queue: Queue, worker: Worker, name: str = "n") -> tuple[str, str]:
+    """The reason and the trace of a job that fails."""
+    async with worker:
+        job = await queue.add(name, {}, attempts=1)
+        with pytest.raises(JobFailed) as failed:
+            await job.wait_until_finished(timeout=20)
+    (trace,) = failed.value.stacktrace
+    return failed.value.reason, trace
+
+
+@pytest.mark.parametrize(
+    ("handler", "executor"), [(in_loop, "async"), (in_thread, "thread"), (handlers.fall, "process")]
+)
+async def test_a_trace_begins_with_the_handler(
+    queue: Queue, valkey_url: str, prefix: str, handler: Any, executor: Any
+) -> None:
+    worker = Worker(QUEUE, handler, redis=valkey_url, prefix=prefix, executor=executor)
+    reason, trace = await trace_of(queue, worker)
+    first, *_, last = trace.strip().splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert f", in {handler.__name__}\n" in trace.split("File", 2)[1]
+    assert last == "KeyError: 'the floor'"
+    assert LIBRARY not in trace
+    assert reason == "KeyError: 'the floor'"  # a key alone would tell nobody anything
+
+
+async def test_causes_and_groups_stay(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def handle(job: Job[Any]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(in_loop(job))
+
+    async def outer(job: Job[Any]) -> None:
+        try:
+            await handle(job)
+        except* KeyError as group:
+            raise PermanentError("no way") from group
+
+    _, trace = await trace_of(queue, Worker(QUEUE, outer, redis=valkey_url, prefix=prefix))
+    assert trace.count("KeyError: 'the floor'") == 1
+    assert "direct cause" in trace
+    assert trace.strip().endswith("PermanentError: no way")
+    assert LIBRARY not in trace
+
+
+async def test_what_toril_itself_refuses_has_no_frames(queue: Queue, valkey_url: str, prefix: str) -> None:
+    worker = Worker(QUEUE, {"known": in_loop}, redis=valkey_url, prefix=prefix)
+    reason, trace = await trace_of(queue, worker, "unknown")
+    assert "no handler for jobs named 'unknown'" in reason
+    assert trace.strip() == f"toril.contract.errors.PermanentError: {reason}"
+
+
+def test_an_unexpected_error_inside_toril_keeps_its_frames() -> None:
+    code = compile("def broken():\n    return {}['key']\nbroken()\n", f"{LIBRARY}/worker/_broken.py", "exec")
+    with pytest.raises(KeyError) as raised:
+        exec(code, {})
+    error = raised.value
+    error.__traceback__ = raised.tb.tb_next  # from inside the library only
+    assert f"{LIBRARY}/worker/_broken.py" in stack_of(error)
+
+
+def test_errors_that_form_a_ring_are_told_once() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert stack_of(first).count("ValueError: first") == 1
