@@ -299,9 +299,9 @@ def delete_keys(names: Sequence[str]) -> Command[int]:
     return plain(int, "UNLINK", *names)
 
 
-def ask_to_cancel(keys: QueueKeys, job_id: str, reason: str, life_ms: int) -> Command[None]:
-    """Leaves word for the worker that runs a job."""
-    return plain(_nothing, "SET", cancel_key(keys, job_id), reason, "PX", life_ms)
+def ask_to_cancel(keys: QueueKeys, job_id: str, token: str, reason: str, life_ms: int) -> Command[None]:
+    """Leaves word for the worker that runs a job: the lock's token says which attempt is meant, and no other is."""
+    return plain(_nothing, "SET", cancel_key(keys, job_id), f"{token}\n{reason}", "PX", life_ms)
 
 
 def forget_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
@@ -310,5 +310,5 @@ def forget_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
 
 
 def cancel_key(keys: QueueKeys, job_id: str) -> str:
-    """Where a worker looks whether somebody wants a job of his to end; the value is the reason."""
+    """Where a worker looks whether somebody wants a job of his to end; the value is token and reason."""
     return keys.toril(f"cancel:{job_id}")

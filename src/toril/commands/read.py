@@ -107,10 +107,17 @@ def _text_or_none(reply: bytes | None) -> str | None:
     return None if reply is None else reply.decode()
 
 
-def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[str | None]]:
-    """For each job the reason why it shall stop, or None."""
+def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[tuple[str, str] | None]]:
+    """For each job the lock token of the attempt that shall stop and the reason why, or None."""
     wanted = (keys.toril(f"cancel:{job_id}") for job_id in job_ids)
-    return plain(lambda reply: [_text_or_none(one) for one in reply], "MGET", *wanted)
+    return plain(lambda reply: [_cancellation(one) for one in reply], "MGET", *wanted)
+
+
+def _cancellation(reply: bytes | None) -> tuple[str, str] | None:
+    if reply is None:
+        return None
+    token, _, reason = reply.decode().partition("\n")
+    return token, reason
 
 
 def get_fields(keys: QueueKeys, job_id: str, fields: Sequence[str]) -> Command[list[bytes | None]]:
@@ -254,6 +261,11 @@ def get_deduplication_job_id(keys: QueueKeys, deduplication_id: str) -> Command[
 def is_maxed(keys: QueueKeys) -> Command[bool]:
     """Whether as many jobs are active as the queue's concurrency allows."""
     return call(official("isMaxed"), (keys.meta, keys.active), [], bool, Replay.SAFE)
+
+
+def get_held_ms(keys: QueueKeys) -> Command[int]:
+    """Milliseconds until what was counted towards the rate limit is forgotten; negative when nothing is."""
+    return plain(int, "PTTL", keys.limiter)
 
 
 def get_rate_limit_ttl(keys: QueueKeys, max_jobs: int | None = None) -> Command[int]:

@@ -179,7 +179,10 @@ class HandlerSignal(TorilError):
 
 
 class RateLimitError(HandlerSignal):
-    """Puts the job back and pauses the whole queue for `delay` seconds (`None`: the limit already set)."""
+    """Puts the job back and holds the queue for `delay` seconds (`None`: as long as it is held already).
+
+    As in BullMQ, the hold counts for this worker, and for all workers of a queue or with a `rate_limit`.
+    """
 
     def __init__(self, delay: float | None = None, message: str = "rate limited") -> None:
         super().__init__(message)
@@ -254,7 +257,7 @@ class JobNotFound(ScriptRefused):
 
     code = -1
     problem = "does not exist"
-    hint = "it was never added, or was removed when it finished"
+    hint = "it was never added, was cancelled while it waited, or was removed when it finished"
 
 
 class LockLost(ScriptRefused):
@@ -277,6 +280,7 @@ class JobNotInState(ScriptRefused):
 
     code = -3
     problem = "is not in the state that this needs"
+    hint = "it was moved, finished or removed meanwhile: get_state() tells"
 
 
 class PendingChildren(ScriptRefused):

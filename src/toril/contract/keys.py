@@ -52,7 +52,7 @@ def check_text(field_name: str, value: object) -> str:
     if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_LENGTH:
         return value  # nearly all names: each message has five of them
     if not isinstance(value, str):
-        raise InvalidOption(field_name, f"must be a string, not {type(value).__name__}")
+        raise InvalidOption(field_name, f"must be a string, not {type(value).__name__}", "give text")
     if not value:
         raise InvalidOption(field_name, "is empty", "give at least one character")
     if len(value) > MAX_NAME_LENGTH:

@@ -7,6 +7,7 @@ refused raises an error that says why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Literal
@@ -27,6 +28,8 @@ from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_id
 BATCH: Final = 1000
 # How long word of a cancellation waits for the worker: many times the second in which it looks.
 CANCEL_LIFE_MS: Final = 60_000
+# A job that is taken while we look is found locked at the second look; more often than that only its children are.
+CANCEL_LOOKS: Final = 3
 # Clients know the server's time to within half a round trip.
 CLOCK_SLACK_MS: Final = 1000
 
@@ -119,27 +122,23 @@ class Management(QueuePart[T]):
     async def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
         """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it.
 
-        Raises `JobNotFound`, or `JobNotInState` when the job has ended already.
+        Raises `JobNotFound`, `JobNotInState` when the job has ended already, or `JobLocked` when it waits for a child
+        that is being worked on.
         """
-        # The word is left first: a job that is taken between our look and our deed is stopped all the same.
-        await self._run(manage.ask_to_cancel(self.keys, asked_id(job_id), reason, CANCEL_LIFE_MS))
-        name = await self._run(read.get_state(self.keys, job_id))
-        state = JobState.parse(name)
-        if state is not JobState.ACTIVE and await self._removed_unless_locked(job_id, state):
-            await self._run(manage.forget_cancel(self.keys, job_id))
-            return "removed"
-        return "asked"
-
-    async def _removed_unless_locked(self, job_id: str, state: JobState) -> bool:
-        if state is JobState.UNKNOWN or state.is_final:
-            await self._run(manage.forget_cancel(self.keys, job_id))
-            kind = JobNotFound if state is JobState.UNKNOWN else JobNotInState
-            raise kind(job_id, command="cancel")
-        try:
-            await self._run(manage.remove(self.keys, job_id))
-        except JobLocked:
-            return False
-        return True
+        for _ in range(CANCEL_LOOKS):
+            found = await self._run_all(
+                read.get_state(self.keys, asked_id(job_id)), read.get_lock(self.keys, job_id)
+            )
+            state, token = JobState.parse(found[0]), found[1]
+            if state is JobState.UNKNOWN or state.is_final:
+                raise (JobNotFound if state is JobState.UNKNOWN else JobNotInState)(job_id, command="cancel")
+            if token is not None:
+                await self._run(manage.ask_to_cancel(self.keys, job_id, token, reason, CANCEL_LIFE_MS))
+                return "asked"
+            with contextlib.suppress(JobLocked):  # taken since we looked, or one of its children is
+                await self._run(manage.remove(self.keys, job_id))
+                return "removed"
+        raise JobLocked(job_id, command="cancel", hint="one of its children is: cancel that first")
 
     async def update_job_progress(self, job_id: str, progress: Any) -> None:
         """Says how far a job is, from outside of its handler."""

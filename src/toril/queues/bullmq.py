@@ -346,10 +346,15 @@ class BullmqSource:
     async def _hold_rate(self, settled: Sequence[Settled]) -> float:
         """Closes the queue to workers with a rate limit, as upstream does; without one, only this worker pauses."""
         spans = [one.outcome.delay for one in settled if isinstance(one.outcome, RateLimited)]
+        if not spans:
+            return 0.0
         longest = max((span for span in spans if span is not None), default=0.0)
         if longest > 0:
             await self.store.run(manage.hold_rate(self.keys, max(1, _ms(longest))))
-        return longest if self._terms.limiter is None else 0.0
+        if self._terms.limiter is not None:
+            return 0.0
+        # Without a time of its own, the error means the hold that is set already.
+        return longest or max(0, await self.store.run(read.get_held_ms(self.keys))) / 1000
 
     # --- doubt ----------------------------------------------------------------------------------------------
 
@@ -453,9 +458,10 @@ class BullmqSource:
 
     def cancelled(self, deliveries: Sequence[BullmqDelivery]) -> list[tuple[BullmqDelivery, str]]:
         """Those of our jobs that somebody asked to stop, and why. Called from the keeper's thread."""
-        reasons = self._keeper_store.run(read.get_cancellations(self.keys, [one.id for one in deliveries]))
-        asked = [(one, why) for one, why in zip(deliveries, reasons, strict=True) if why is not None]
-        # The word was for this attempt: whoever retries the job wants it to run.
+        words = self._keeper_store.run(read.get_cancellations(self.keys, [one.id for one in deliveries]))
+        pairs = zip(deliveries, words, strict=True)
+        # A word is for one attempt: whoever retries a job, or adds its id again, wants it to run.
+        asked = [(one, word[1]) for one, word in pairs if word is not None and word[0] == one.token]
         self._keeper_store.run_many([manage.forget_cancel(self.keys, one.id) for one, _ in asked])
         return asked
 

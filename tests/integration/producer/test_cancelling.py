@@ -7,8 +7,10 @@ import threading
 
 import pytest
 
-from toril import Job, Queue, Worker, sync
-from toril.contract.errors import JobFailed
+from tests.integration.hand import Hand
+from tests.servers import Server
+from toril import FlowNode, FlowProducer, Job, Queue, Worker, sync
+from toril.contract.errors import JobFailed, JobLocked, JobNotFound
 
 
 async def test_a_running_job_is_stopped_and_may_be_retried_at_once(server_url: str, prefix: str) -> None:
@@ -60,3 +62,58 @@ async def test_a_handler_in_a_thread_is_told_that_its_job_was_cancelled(server_u
             assert await asyncio.to_thread(told.wait, 20)
         finally:
             stopped.set()
+
+
+async def test_word_that_came_too_late_stops_no_later_job_of_that_id(
+    server: Server, server_url: str, prefix: str
+) -> None:
+    def looks() -> int:
+        with server.client() as client:
+            return int(client.info("commandstats").get("cmdstat_mget", {}).get("calls", 0))
+
+    async def handle(job: Job) -> str:
+        before = looks()
+        while looks() < before + 2:  # the worker has looked twice for word about this job
+            await asyncio.sleep(0.05)
+        return "done"
+
+    async with Queue("emails", redis=server_url, prefix=prefix) as queue, asyncio.timeout(30):
+        first = await queue.add("x", job_id="order-7")
+        async with Hand(server_url, queue.keys) as hand:
+            taken = await hand.take()
+            assert await queue.cancel(first.id) == "asked"
+            await hand.complete(taken)
+        await first.remove()
+        second = await queue.add("x", job_id="order-7", attempts=1)
+        async with Worker("emails", handle, redis=server_url, prefix=prefix):
+            assert await second.wait_until_finished() == "done"
+
+
+async def test_who_waits_for_a_job_that_is_cancelled_before_it_began_is_told(
+    server_url: str, prefix: str
+) -> None:
+    async with Queue("emails", redis=server_url, prefix=prefix) as queue, asyncio.timeout(30):
+        job = await queue.add("x")
+        waiting = asyncio.ensure_future(job.wait_until_finished())
+        await asyncio.sleep(0)
+        assert await queue.cancel(job.id) == "removed"
+        with pytest.raises(JobNotFound, match="cancelled while it waited"):
+            await waiting
+
+
+async def test_a_parent_whose_child_runs_is_not_cancelled_behind_its_back(
+    server_url: str, prefix: str
+) -> None:
+    async with (
+        Queue("emails", redis=server_url, prefix=prefix) as queue,
+        FlowProducer(redis=server_url, prefix=prefix) as flows,
+        asyncio.timeout(30),
+    ):
+        flow = await flows.add(
+            FlowNode("parent", queue="emails", children=[FlowNode("child", queue="emails")])
+        )
+        async with Hand(server_url, queue.keys) as hand:
+            await hand.take()
+        with pytest.raises(JobLocked, match="children"):
+            await queue.cancel(flow.job.id)
+        assert await queue.get_job(flow.job.id) is not None

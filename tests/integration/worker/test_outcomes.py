@@ -140,6 +140,25 @@ async def test_a_rate_limit_error_pauses_a_worker_that_has_no_limit_of_its_own(
     assert started[1] - started[0] >= 0.45
 
 
+async def test_a_rate_limit_error_without_a_time_means_the_hold_that_is_set(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    started: list[float] = []
+
+    async def handle(job: Job[Any]) -> int:
+        started.append(time.monotonic())
+        if len(started) == 1:
+            await queue.rate_limit(0.5)
+            raise RateLimitError
+        return job.attempts_made
+
+    job = await queue.add("n", {})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix):
+        assert await job.wait_until_finished(timeout=10) == 0
+    assert len(started) == 2
+    assert started[1] - started[0] >= 0.45
+
+
 async def test_a_result_without_a_json_form_fails_the_job(queue: Queue, valkey_url: str, prefix: str) -> None:
     async def handle(_: Job[Any]) -> object:
         return float("nan")

@@ -171,9 +171,9 @@ class TestASecondLook:
 
 
 def test_a_worker_is_told_which_of_its_jobs_shall_end(hand: Hand):
-    hand.run(manage.ask_to_cancel(hand.keys, "a", "enough", 60_000))
+    hand.run(manage.ask_to_cancel(hand.keys, "a", "token", "enough,\nnow", 60_000))
     wanted = read.get_cancellations(hand.keys, ["a", "b"])
-    assert hand.run(wanted) == ["enough", None]
+    assert hand.run(wanted) == [("token", "enough,\nnow"), None]
     hand.run(manage.forget_cancel(hand.keys, "a"))
     assert hand.run(wanted) == [None, None]
 
