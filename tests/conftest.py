@@ -193,10 +193,12 @@ TOGETHER = ("tests/spark", "tests/browser")
 LONGEST_FIRST = ("tests/spark", "tests/interop", "tests/faults", "tests/conformance", "tests/browser")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """For `--dist loadgroup`: tests of one file run in one process, in their random order."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
+    yield
     items.sort(key=lambda item: _turn(item.nodeid))
 
 
