@@ -32,6 +32,10 @@ class DataFile:
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; `DataFile(**words)` reads it back."""
+        return {"path": self.path, "size": self.size, "rows": self.rows, "partition": dict(self.partition)}
+
 
 class TableLog:
     """The log of one table, as of the moment it was opened; `refresh` moves it on."""

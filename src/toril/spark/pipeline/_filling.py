@@ -5,15 +5,14 @@ Guarantee: a hash adds what events do not say and never changes what they do; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow.compute as pc
 
 from toril.commands.read import get_fields
 from toril.contract.keys import QueueKeys
@@ -22,6 +21,9 @@ from toril.spark.sources._readers import open_store
 
 _FIELDS: Final = ("pb", "ats", "atm", "failedReason", "stacktrace", "processedOn")
 _PIPELINE: Final = 1_000
+_FILLED: Final = ("worker", "error", "active_at", "run_ms")
+
+Hash = Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,62 +34,72 @@ class HashFiller:
     prefix: str
     everything: bool = True  # False: only attempts that did not complete, which spares Redis one read per job
 
-    def __call__(self, attempts: DataFrame) -> DataFrame:
-        schema = attempts.schema
-        if self.everything:
-            return attempts.mapInArrow(self._fill, schema)
-        concerned = F.col("outcome") != "completed"
-        return attempts.where(~concerned).unionByName(
-            attempts.where(concerned).mapInArrow(self._fill, schema)
-        )
-
-    def _fill(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, attempts: pa.Table) -> pa.Table:
+        concerned = self._concerned(attempts)
+        if not len(concerned):
+            return attempts
+        asked = attempts.take(concerned)
         with open_store(self.url) as store:
-            for batch in batches:
-                for start in range(0, batch.num_rows, _PIPELINE):
-                    part = batch.slice(start, _PIPELINE)
-                    yield _filled(part, store.run_many(self._reads(part, cluster=store.is_cluster)))
+            hashes = [
+                one
+                for start in range(0, len(asked), _PIPELINE)
+                for one in store.run_many(
+                    self._reads(asked.slice(start, _PIPELINE), cluster=store.is_cluster)
+                )
+            ]
+        return _filled(attempts, concerned.to_pylist(), [_fields(one) for one in hashes])
 
-    def _reads(self, part: pa.RecordBatch, *, cluster: bool) -> list[Any]:
+    def _concerned(self, attempts: pa.Table) -> pa.Array:
+        rows = pa.array(range(len(attempts)), pa.int64())
+        return rows if self.everything else rows.filter(pc.not_equal(attempts["outcome"], "completed"))
+
+    def _reads(self, part: pa.Table, *, cluster: bool) -> list[Any]:
         keys: dict[str, QueueKeys] = {}
         reads = []
-        for queue, job_id in zip(
-            part.column("queue").to_pylist(), part.column("job_id").to_pylist(), strict=True
-        ):
+        for queue, job_id in zip(part["queue"].to_pylist(), part["job_id"].to_pylist(), strict=True):
             if queue not in keys:
                 keys[queue] = QueueKeys(queue, self.prefix).resolve(cluster=cluster)
             reads.append(get_fields(keys[queue], job_id, _FIELDS))
         return reads
 
 
-def _filled(part: pa.RecordBatch, hashes: Sequence[Any]) -> pa.RecordBatch:
-    rows = part.to_pylist()
-    for row, fields in zip(rows, hashes, strict=True):
-        known = dict(zip(_FIELDS, fields, strict=True)) if isinstance(fields, list) else {}
-        row["worker"] = _worker(known, row["attempt"])
-        if row["error"] is None and row["outcome"] in ("retried", "failed"):
-            row["error"] = _error(known, row["attempt"])
-        if row["active_at"] is None:
-            _fill_beginning(row, known)
-    return pa.RecordBatch.from_pylist(rows, schema=part.schema)
+def _fields(reply: Any) -> Hash:
+    return dict(zip(_FIELDS, reply, strict=True)) if isinstance(reply, list) else {}
 
 
-def _fill_beginning(row: dict[str, Any], known: Mapping[str, bytes | None]) -> None:
+def _filled(attempts: pa.Table, rows: Sequence[int], hashes: Sequence[Hash]) -> pa.Table:
+    """Only what hashes can tell is taken apart; the other columns stay as they are."""
+    told = {name: attempts[name].to_pylist() for name in _FILLED}
+    facts = zip(*(attempts[name].to_pylist() for name in ("attempt", "outcome", "ended_at")), strict=True)
+    known = dict(zip(rows, hashes, strict=True))
+    for row, (attempt, outcome, ended_at) in enumerate(facts):
+        fields = known.get(row)
+        if not fields:
+            continue
+        told["worker"][row] = _worker(fields, attempt)
+        if told["error"][row] is None and outcome in ("retried", "failed"):
+            told["error"][row] = _error(fields, attempt)
+        if told["active_at"][row] is None:
+            told["active_at"][row], told["run_ms"][row] = _beginning(fields, attempt, ended_at)
+    columns = {name: told.get(name, attempts[name]) for name in attempts.column_names}
+    return pa.table(columns, schema=attempts.schema)
+
+
+def _beginning(known: Hash, attempt: int, ended_at: datetime) -> tuple[datetime | None, int | None]:
     """The pickup was lost in a gap; the hash still has the time of the last one."""
     began = whole_number(known.get("processedOn"))
-    if began is None or whole_number(known.get("ats")) != row["attempt"]:
-        return
-    row["active_at"] = datetime.fromtimestamp(began / 1000, UTC)
-    row["run_ms"] = max(0, int(row["ended_at"].timestamp() * 1000) - began)
+    if began is None or whole_number(known.get("ats")) != attempt:
+        return None, None
+    return datetime.fromtimestamp(began / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - began)
 
 
-def _worker(known: Mapping[str, bytes | None], attempt: int) -> str | None:
+def _worker(known: Hash, attempt: int) -> str | None:
     """The hash names the worker of the last pickup only."""
     name = known.get("pb")
     return name.decode(errors="replace") if name and whole_number(known.get("ats")) == attempt else None
 
 
-def _error(known: Mapping[str, bytes | None], attempt: int) -> str | None:
+def _error(known: Hash, attempt: int) -> str | None:
     """The reason of a failed attempt: from the trace at its place, or the last reason if it was the last."""
     traces = _traces(known.get("stacktrace"))
     failures = whole_number(known.get("atm")) or len(traces)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from toril.lake import Lake
 from toril.lake._log import DataFile, TableLog
-from toril.spark.pipeline._staging import frame_of, write_file
+from toril.spark.pipeline._staging import frame_of, write_parts
 from toril.spark.sources._events import gap_table, read_stretch
 from toril.spark.sources._options import SourceOptions
 from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
@@ -81,7 +81,7 @@ class Written:
                 "stretches": [
                     [_as_list(whole), _as_list(part), rows] for whole, part, rows in self.stretches
                 ],
-                "files": [_file_as_dict(file) for file in self.files],
+                "files": [file.as_dict() for file in self.files],
             }
         )
 
@@ -104,27 +104,9 @@ def _from_list(raw: list[Any]) -> Stretch:
     return Stretch(queue=queue, key=key, start=positions[0], end=positions[1], recreated=recreated)
 
 
-def _file_as_dict(file: DataFile) -> dict[str, Any]:
-    return {"path": file.path, "size": file.size, "rows": file.rows, "partition": dict(file.partition)}
-
-
-def with_day(table: pa.Table) -> pa.Table:
-    return table.append_column("day", table.column("ts").cast(pa.date32()))
-
-
 def write_days(lake: Lake, table: pa.Table) -> list[DataFile]:
     """One file per day."""
-    dated = with_day(table)
-    days = pc.unique(dated.column("day")).to_pylist()
-    return [
-        write_file(
-            lake,
-            TABLE,
-            dated.filter(pc.equal(dated.column("day"), day)) if len(days) > 1 else dated,
-            {"day": day.isoformat()},
-        )
-        for day in days
-    ]
+    return write_parts(lake, TABLE, table.append_column("day", table.column("ts").cast(pa.date32())))
 
 
 class IngestReader(EventStreamReader):

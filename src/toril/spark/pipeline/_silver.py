@@ -7,22 +7,31 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark import StorageLevel
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.lake import Lake
 from toril.lake._log import DataFile, TableLog
+from toril.spark.pipeline._life_writer import (
+    REPORT,
+    Filler,
+    LifeWriter,
+    files_in,
+    strangers_in,
+    unchanged,
+)
 from toril.spark.pipeline._staging import frame_of, read_table, stage
-from toril.spark.transforms import attempts, gaps, jobs, lives, orphans
+from toril.spark.transforms import gaps
+from toril.spark.transforms.lives import steps
 
 APPLICATION: Final = "toril.refine"
 _BRONZE, _ATTEMPTS, _GAPS, _JOBS = "bronze/events", "silver/attempts", "silver/gaps", "silver/jobs"
-
-Filler = Callable[[DataFrame], DataFrame]
+_JOB: Final = ["queue", "job_id"]
 
 
 @dataclass(slots=True)
@@ -31,7 +40,7 @@ class SilverRefiner:
 
     spark: SparkSession
     lake: Lake
-    fill: Filler = lambda rows: rows  # completes attempts from job hashes
+    fill: Filler = unchanged  # completes attempts from job hashes
     max_rows: int = 4_000_000  # of one batch: more would not fit the memory of a small driver
 
     def run(self) -> int:
@@ -49,7 +58,7 @@ class SilverRefiner:
         if files:
             self._refine(files, until)
         else:
-            self._commit(_JOBS, list, until)
+            self._commit(_JOBS, [], until)
         return sum(file.rows for file in files) or 1
 
     def _next(self) -> tuple[int, int, list[DataFile]]:
@@ -70,53 +79,54 @@ class SilverRefiner:
 
     def _refine(self, files: list[DataFile], until: int) -> None:
         events = frame_of(self.spark, self.lake, _BRONZE, files)
-        story = self._lives(events)
-        try:
-            self._commit(_ATTEMPTS, lambda: stage(self.fill(attempts(story)), self.lake, _ATTEMPTS), until)
-            self._commit(_GAPS, lambda: stage(gaps(events), self.lake, _GAPS), until)
-            self._commit(
-                _JOBS, lambda: stage(jobs(story), self.lake, _JOBS), until, replaced=self._open_files()
-            )
-        finally:
-            story.unpersist()
+        open_files = self.lake.ensure(_JOBS).files(phase="open")
+        with ThreadPoolExecutor(1) as beside:
+            lost = beside.submit(self._stage_gaps, events, until)
+            written = self._write_lives(events, open_files, until)
+            found = lost.result()
+        self._commit(_ATTEMPTS, written[_ATTEMPTS], until)
+        self._commit(_GAPS, found, until)
+        self._commit(_JOBS, written[_JOBS], until, replaced=open_files)
 
-    def _open_files(self) -> list[DataFile]:
-        return self.lake.ensure(_JOBS).files(phase="open")
+    def _stage_gaps(self, events: DataFrame, until: int) -> list[DataFile]:
+        return stage(gaps(events), self.lake, _GAPS) if self._lacks(_GAPS, until) else []
 
-    def _lives(self, events: DataFrame) -> DataFrame:
-        open_jobs = frame_of(self.spark, self.lake, _JOBS, self._open_files())
-        story = lives(events, open_jobs).persist(StorageLevel.MEMORY_AND_DISK)
-        return self._with_second_lives(story, events)
-
-    def _with_second_lives(self, story: DataFrame, events: DataFrame) -> DataFrame:
-        """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
+    def _write_lives(
+        self, events: DataFrame, open_files: list[DataFile], until: int
+    ) -> dict[str, list[DataFile]]:
         done_files = self.lake.ensure(_JOBS).files(phase="done")
-        strangers = orphans(story).persist()
-        try:
-            if not done_files or strangers.isEmpty():
-                return story
-            before = frame_of(self.spark, self.lake, _JOBS, done_files).join(
-                strangers, ["queue", "job_id"], "semi"
-            )
-            again = lives(events.join(strangers, ["queue", "job_id"], "semi"), _latest(before))
-            others = story.join(strangers, ["queue", "job_id"], "anti")
-            merged = others.unionByName(again).persist(StorageLevel.MEMORY_AND_DISK)
-            merged.count()
-            story.unpersist()
-            return merged
-        finally:
-            strangers.unpersist()
+        writer = LifeWriter(
+            self.lake, self.fill, with_attempts=self._lacks(_ATTEMPTS, until), hold_strangers=bool(done_files)
+        )
+        open_jobs = frame_of(self.spark, self.lake, _JOBS, open_files)
+        report = _write(writer, events, open_jobs)
+        written, strangers = files_in(report), strangers_in(report)
+        if strangers.num_rows:
+            for name, files in self._write_second_lives(writer, events, strangers, done_files).items():
+                written[name] += files
+        return written
+
+    def _write_second_lives(
+        self, writer: LifeWriter, events: DataFrame, strangers: pa.Table, done_files: list[DataFile]
+    ) -> dict[str, list[DataFile]]:
+        """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
+        named = self.spark.createDataFrame(strangers)
+        before = frame_of(self.spark, self.lake, _JOBS, done_files).join(named, _JOB, "semi")
+        touched = events.join(named, _JOB, "semi")
+        return files_in(_write(replace(writer, hold_strangers=False), touched, _latest(before)))
+
+    def _lacks(self, name: str, until: int) -> bool:
+        return self.lake.ensure(name).committed(APPLICATION) < until
 
     def _commit(
-        self,
-        name: str,
-        write: Callable[[], list[DataFile]],
-        until: int,
-        replaced: list[DataFile] | None = None,
+        self, name: str, files: list[DataFile], until: int, replaced: Sequence[DataFile] = ()
     ) -> None:
-        log = self.lake.ensure(name)
-        if log.committed(APPLICATION) < until:
-            log.commit(write(), removed=replaced or [], application=APPLICATION, version=until)
+        if self._lacks(name, until):
+            self.lake.ensure(name).commit(files, removed=replaced, application=APPLICATION, version=until)
+
+
+def _write(writer: LifeWriter, events: DataFrame, jobs_before: DataFrame) -> pa.Table:
+    return steps(events, jobs_before).mapInArrow(writer, REPORT).toArrow()
 
 
 def _latest(jobs_done: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ def stage(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
     """Writes `frame` beside the table's files; the result is what to commit."""
     spec = table_spec(name)
     folder = f"batch-{uuid.uuid4().hex}"
-    writer = frame.select(*spec.schema.names).write.mode("errorifexists")
+    writer = frame.select(*spec.schema.names).write.mode("error")
     if spec.partition_by:
         writer = writer.partitionBy(*spec.partition_by)
     writer.parquet(f"{for_spark(lake.location(name))}/{folder}")
@@ -68,11 +69,21 @@ def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, s
     return DataFile(path=path, size=size, rows=table.num_rows, partition=dict(partition))
 
 
+def write_parts(lake: Lake, name: str, table: pa.Table) -> list[DataFile]:
+    """One file for each value of the column that the table is parted by; the rows need not be in order."""
+    (column,) = table_spec(name).partition_by
+    values = pc.unique(table[column]).to_pylist()
+    parts = [table] if len(values) == 1 else [table.filter(pc.equal(table[column], one)) for one in values]
+    return [
+        write_file(lake, name, part, {column: str(value)}) for value, part in zip(values, parts, strict=True)
+    ]
+
+
 def _repeating(columns: Sequence[str]) -> list[str]:
     return [
         name
         for name in columns
-        if name in ("queue", "event", "name", "prev", "state", "kind", "worker", "ts")
+        if name in ("queue", "event", "name", "prev", "state", "kind", "worker", "ts", "outcome", "source")
     ]
 
 

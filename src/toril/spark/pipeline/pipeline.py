@@ -165,9 +165,10 @@ class Pipeline:
 
     def _filler(self) -> Any:
         from toril.spark.pipeline._filling import HashFiller
+        from toril.spark.pipeline._life_writer import unchanged
 
         if self.options.fill == "none":
-            return lambda rows: rows
+            return unchanged
         return HashFiller(self.options.redis, self.options.prefix, self.options.fill == "all")
 
     def gold(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> int:

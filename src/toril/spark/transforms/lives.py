@@ -11,15 +11,20 @@ the server.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — how everybody writes it
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, TimestampType
 
-from toril.spark.transforms._walk import ENDS, LIFE_EVENTS, STATE, walk
+from toril.lake.tables import ATTEMPTS, SILVER_JOBS
+from toril.spark.transforms._telling import attempts_table, jobs_table
+from toril.spark.transforms._walk import LIFE_EVENTS, STATE, walk
 
-_DONE: Final = ("completed", "failed", "removed")
 _JOB: Final = ("queue", "job_id")
 # fmt: off
 _POINT: Final = (  # what the functions below need of a turning point; all else would only fill the memory
@@ -33,8 +38,12 @@ _POINT: Final = (  # what the functions below need of a turning point; all else 
 
 def lives(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
     """The turning points of every job: pickups, ends and the last event, with what was known by then and came next."""
-    steps = _steps(events).unionByName(_carried(open_jobs))
-    return steps.repartition("job_id", "queue").mapInArrow(walk, _POINT)
+    return steps(events, open_jobs).mapInArrow(walk, _POINT)
+
+
+def steps(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
+    """What lives are made of, all steps of a job in one partition."""
+    return _steps(events).unionByName(_carried(open_jobs)).repartition("job_id", "queue")
 
 
 def _steps(events: DataFrame) -> DataFrame:
@@ -74,98 +83,24 @@ def _carried(open_jobs: DataFrame) -> DataFrame:
     )
 
 
-def _ended() -> Column:
-    event = F.col("event")
-    running = (event == "active") | ((event == STATE) & (F.col("was_state") == "active"))
-    seen = running & F.col("next_event").isin(*ENDS)
-    return F.coalesce(seen, F.lit(False)) | F.col("late_end")
-
-
-def _is_last() -> Column:
-    return F.col("next_event").isNull()
-
-
-def _begins_in_the_middle() -> Column:
-    return F.col("before_event").isNull() & ~F.col("event").isin("added", STATE)
-
-
 def attempts(of: DataFrame) -> DataFrame:
     """The attempts that ended within these lives, as rows of silver/attempts."""
-    late = F.col("late_end")
-    ended = of.where(_ended()).select(
-        "*",
-        F.when(late, F.col("event")).otherwise(F.col("next_event")).alias("end"),
-        F.when(late, F.col("next_event")).otherwise(F.col("after_next")).alias("then"),
-        F.when(late, F.col("ts")).otherwise(F.col("next_ts")).alias("ended_at"),
-        F.when(late, F.col("failed_reason")).otherwise(F.col("next_failed_reason")).alias("reason"),
-        F.when(~late, F.col("ready_at")).alias("was_ready"),
-        F.when(~late, F.col("active_at")).alias("was_active"),
-    )
-    return ended.select(
-        *_JOB,
-        "name",
-        "attempt",
-        "added_at",
-        F.col("was_ready").alias("ready_at"),
-        F.col("was_active").alias("active_at"),
-        "ended_at",
-        _outcome().alias("outcome"),
-        _ms_between(F.col("was_ready"), F.col("was_active")).alias("wait_ms"),
-        _ms_between(F.col("was_active"), F.col("ended_at")).alias("run_ms"),
-        F.when(F.col("end") == "failed", F.col("reason")).alias("error"),
-        F.lit(None).cast(StringType()).alias("worker"),
-        F.lit("events").alias("source"),
-        F.to_date("ended_at").alias("day"),
-    )
-
-
-def _outcome() -> Column:
-    end, then = F.col("end"), F.col("then")
-    return (
-        F.when(end.isin("completed", "failed"), end)
-        .when((end == "stalled") | ((end == "waiting") & (then == "stalled")), F.lit("stalled"))
-        .when(end == "waiting-children", F.lit("suspended"))
-        .otherwise(F.lit("retried"))
-    )
-
-
-def _ms_between(start: Column, end: Column) -> Column:
-    return F.unix_millis(end) - F.unix_millis(start)
+    return of.mapInArrow(partial(_told, attempts_table), from_arrow_schema(ATTEMPTS.schema))
 
 
 def jobs(of: DataFrame) -> DataFrame:
     """The last word on each job, as rows of silver/jobs. Give the `open` ones to the next batch."""
-    last = of.where(_is_last())
-    state = _state()
-    done = state.isin(*_DONE)
-    return last.select(
-        *_JOB,
-        "name",
-        state.alias("state"),
-        "attempt",
-        "stalls",
-        "added_at",
-        "ready_at",
-        "active_at",
-        F.when(done, F.col("ts")).alias("finished_at"),
-        F.col("ts").alias("updated_at"),
-        F.col("seq").alias("updated_seq"),
-        F.when((F.col("event") == "failed") | (F.col("event") == STATE), F.col("failed_reason")).alias(
-            "error"
-        ),
-        F.when(done, F.lit("done")).otherwise(F.lit("open")).alias("phase"),
-    )
-
-
-def _state() -> Column:
-    event = F.col("event")
-    return (
-        F.when(event == STATE, F.col("was_state"))
-        .when(event.isin("added", "stalled"), F.lit("waiting"))
-        .otherwise(event)
-    )
+    return of.mapInArrow(partial(_told, jobs_table), from_arrow_schema(SILVER_JOBS.schema))
 
 
 def orphans(of: DataFrame) -> DataFrame:
     """Jobs whose lives begin in the middle: finished before and touched again, or their first events were lost."""
-    return of.where(_begins_in_the_middle()).select(*_JOB).distinct()
+    unknown = F.col("before_event").isNull() & ~F.col("event").isin("added", STATE)
+    return of.where(unknown).select(*_JOB).distinct()
+
+
+def _told(
+    tell: Callable[[pa.Table], pa.Table], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from tell(pa.Table.from_batches([batch])).to_batches()
