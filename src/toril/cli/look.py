@@ -61,13 +61,13 @@ def _row(figures: QueueFigures) -> tuple[object, ...]:
     if figures.queue.kind != "bullmq":
         numbers[4] = getattr(figures.overview, "totals", {}).get("completed", 0) or "·"
     oldest = seconds(figures.oldest_waiting) if figures.ready else "·"
-    return figures.queue, *numbers, oldest, len(figures.workers) or "·", "paused" if figures.paused else ""
+    return figures.label, *numbers, oldest, len(figures.workers) or "·", "paused" if figures.paused else ""
 
 
 def as_facts(figures: QueueFigures) -> dict[str, Any]:
     """A queue for programs."""
     return {
-        "queue": str(figures.queue),
+        "queue": figures.label,
         "kind": figures.queue.kind,
         "prefix": figures.queue.prefix,
         "states": figures.states,

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
-import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import console, emit_line, seconds, shortened, table
+from toril.cli._output import console, emit_line
+from toril.cli._screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, drawn, painted
 from toril.cli._target import Target
 from toril.cli.health import QueuesOption, names_in
 from toril.cli.look import as_facts
@@ -37,9 +33,6 @@ from toril.store import AsyncStore
 
 # A rate over the last pictures: steady enough to read, quick enough to follow.
 PICTURES = 6
-SLOWEST = 5
-NEWEST_FAILURES = 5
-SVG_WIDTH = 132
 SAMPLE = 20  # active jobs of a queue looked at for the slowest
 
 
@@ -68,27 +61,6 @@ def top(
         svg.write_text(painted(album[-1]), encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
-    """A job worth a line."""
-
-    queue: str
-    job_id: str
-    name: str
-    seconds: float
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """What one look has shown."""
-
-    glance: Glance
-    rates: dict[str, dict[str, float]]  # queue → added, completed, failed in a second
-    slowest: list[JobLine]
-    failing: list[JobLine]
-
-
 class Watcher:
     """Looks again and again and remembers enough to tell rates."""
 
@@ -99,7 +71,7 @@ class Watcher:
 
     async def look(self) -> Picture:
         glance = await look(self._store, await self._directory.queues())
-        numbers = {str(one.queue): _running_numbers(one) for one in glance.queues}
+        numbers = {one.label: _running_numbers(one) for one in glance.queues}
         events = await self._events(glance)
         for queue, counts in events.items():
             numbers[queue] |= counts
@@ -112,7 +84,7 @@ class Watcher:
         queues = [one for one in glance.queues if isinstance(one.queue.keys, QueueKeys)]
         states = await self._store.run_many([read.event_total(_keys(one)) for one in queues])
         return {
-            str(one.queue): {"events": state}
+            one.label: {"events": state}
             for one, state in zip(queues, states, strict=True)
             if isinstance(state, int)
         }
@@ -158,7 +130,7 @@ class Watcher:
             [read.get_fields(_keys(one), job_id, fields) for one, job_id in wanted]
         )
         return [
-            (str(one.queue), JobRecord(job_id, _known(fields, values)))
+            (one.label, JobRecord(job_id, _known(fields, values)))
             for (one, job_id), values in zip(wanted, hashes, strict=True)
             if not isinstance(values, TorilError)
         ]
@@ -201,15 +173,16 @@ async def _watch(
 ) -> None:
     screen = console()
     async with AsyncStore(target.redis) as store:
-        watcher = Watcher(
-            store, Directory(store, names, prefix=target.prefix, env=target.env, search_every=10)
-        )
+        directory = Directory(store, names, prefix=target.prefix, env=target.env, search_every=10)
+        watcher = Watcher(store, directory)
         live = (
             Live(console=screen, auto_refresh=False, screen=True)
             if screen.is_terminal and not as_json
             else None
         )
-        with live or contextlib.nullcontext():
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(directory.close)
+            stack.enter_context(live or contextlib.nullcontext())
             shown = 0
             while pictures is None or shown < pictures:
                 picture = await watcher.look()
@@ -224,102 +197,19 @@ def _show(picture: Picture, live: Live | None, *, as_json: bool) -> None:
     if as_json:
         emit_line(_as_json(picture))
     elif live is not None:
-        live.update(drawn(picture), refresh=True)
+        screen = live.console.size
+        live.update(drawn(picture, screen.width, screen.height), refresh=True)
     else:
-        console().print(drawn(picture))
+        screen_like = console()
+        screen_like.print(drawn(picture, screen_like.width))
 
 
 def _as_json(picture: Picture) -> dict[str, Any]:
     return {
         "time_ms": picture.glance.now_ms,
         "queues": [
-            {**as_facts(one), "rates": picture.rates.get(str(one.queue), {})} for one in picture.glance.queues
+            {**as_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.glance.queues
         ],
         "slowest": picture.slowest,
         "failing": picture.failing,
     }
-
-
-def drawn(picture: Picture) -> RenderableType:
-    """The picture for people."""
-    parts: list[RenderableType] = [_heading(picture), Text(), _queue_table(picture)]
-    workers = [(one, report) for one in picture.glance.queues for report in one.workers]
-    if workers:
-        parts += [Text(), _worker_table(workers)]
-    if picture.slowest:
-        rows = [(one.queue, one.job_id, one.name, seconds(one.seconds)) for one in picture.slowest]
-        parts += [Text(), table(["slowest in", "job", "name", "runs for"], rows, right=["runs for"])]
-    if picture.failing:
-        failures = [
-            (one.queue, one.job_id, one.name, seconds(one.seconds), shortened(one.text, 60))
-            for one in picture.failing
-        ]
-        parts += [Text(), table(["failed in", "job", "name", "ago", "why"], failures, right=["ago"])]
-    return Group(*parts)
-
-
-def painted(picture: Picture) -> str:
-    """The picture as an SVG that needs no fonts from elsewhere."""
-    screen = Console(record=True, width=SVG_WIDTH, file=io.StringIO(), markup=False, highlight=False)
-    screen.print(drawn(picture))
-    return re.sub(
-        r"@font-face\s*\{[^}]*\}|<!--.*?-->", "", screen.export_svg(title="toril top"), flags=re.DOTALL
-    )
-
-
-def _heading(picture: Picture) -> Text:
-    queues = picture.glance.queues
-    ready, active = sum(one.ready for one in queues), sum(one.states.get("active", 0) for one in queues)
-    done = sum(rates.get("completed", 0.0) for rates in picture.rates.values())
-    text = Text("toril top", style="bold")
-    text.append(
-        f"  {len(queues)} queues  {ready} ready  {active} active  {done:.0f} completed/s", style="not bold"
-    )
-    return text
-
-
-def _queue_table(picture: Picture) -> RenderableType:
-    columns = [
-        "queue",
-        "ready",
-        "active",
-        "delayed",
-        "failed",
-        "completed",
-        "done/s",
-        "failed/s",
-        "events/s",
-        "oldest",
-    ]
-    rows = []
-    for one in picture.glance.queues:
-        rates = picture.rates.get(str(one.queue), {})
-        completed = getattr(one.overview, "totals", {}).get("completed", one.states.get("completed", 0))
-        numbers = [
-            one.ready,
-            *(one.states.get(state, 0) for state in ("active", "delayed", "failed")),
-            completed,
-        ]
-        speeds = [f"{rates.get(name, 0.0):.1f}" for name in ("completed", "failed", "events")]
-        oldest = seconds(one.oldest_waiting) if one.ready else "·"
-        name = f"{one.queue} (paused)" if one.paused else str(one.queue)
-        rows.append((name, *numbers, *speeds, oldest))
-    return table(columns, rows, right=columns[1:])
-
-
-def _worker_table(workers: list[tuple[QueueFigures, Any]]) -> RenderableType:
-    columns = ["worker", "queue", "state", "jobs", "done", "failed", "beats missed", "memory"]
-    rows = [
-        (
-            report.get("worker", "?"),
-            one.queue,
-            report.get("state", "?"),
-            f"{report.get('jobs', 0)}/{report.get('concurrency', '?')}",
-            report.get("processed", 0),
-            report.get("failed", 0),
-            report.get("heartbeats_failed", 0),
-            f"{int(report.get('memory', 0)) / 2**20:.0f} MB",
-        )
-        for one, report in workers
-    ]
-    return table(columns, rows, right=columns[3:])

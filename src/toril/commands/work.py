@@ -162,6 +162,11 @@ def wait_for_marker(keys: QueueKeys, timeout: float) -> Command[float | None]:
     return Command(("BZPOPMIN", keys.marker, timeout), _marker_score, replay=Replay.SAFE)
 
 
+def any_marker(keys: QueueKeys) -> Command[bool]:
+    """Whether the queue has a marker; nothing is popped."""
+    return plain(bool, "EXISTS", keys.marker)
+
+
 def set_marker(keys: QueueKeys) -> Command[None]:
     """Lets one waiting worker know that there is work."""
     return plain(_nothing, "ZADD", keys.marker, 0, "0")

@@ -6,6 +6,8 @@ its queues. Whoever looks often keeps a `Directory`, which searches again at its
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from toril.commands._command import Command, plain
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.store import AsyncStore
 
@@ -153,14 +155,34 @@ class Directory:
         self._env = env
         self._search_every = search_every
         self._searched: float | None = None
+        self._searching: asyncio.Task[None] | None = None
         cluster = store.is_cluster
         self._queues = sorted(FoundQueue.named(one, prefix=prefix, env=env, cluster=cluster) for one in names)
         self._fixed = bool(self._queues)
 
     async def queues(self) -> list[FoundQueue]:
-        """Queues by kind and name; costs a search now and then, and nothing otherwise."""
-        due = self._searched is None or time.monotonic() - self._searched >= self._search_every
-        if due and not self._fixed:
-            self._queues = await find_queues(self._store, prefix=self._prefix, env=self._env)
-            self._searched = time.monotonic()
+        """Queues by kind and name. The first call searches; later ones answer at once, and search behind their back."""
+        if not self._fixed:
+            if self._searched is None:
+                await self._search()
+            elif self._due() and (self._searching is None or self._searching.done()):
+                self._searching = asyncio.create_task(self._search_again(), name="toril-search")
         return self._queues
+
+    def _due(self) -> bool:
+        return self._searched is None or time.monotonic() - self._searched >= self._search_every
+
+    async def _search(self) -> None:
+        self._queues = await find_queues(self._store, prefix=self._prefix, env=self._env)
+        self._searched = time.monotonic()
+
+    async def _search_again(self) -> None:
+        with contextlib.suppress(TorilError):  # whoever asks next sees for himself that the server is away
+            await self._search()
+
+    async def close(self) -> None:
+        """Ends a search that still runs; close it before its store."""
+        searching, self._searching = self._searching, None
+        if searching is not None:
+            searching.cancel()
+            await asyncio.wait([searching])

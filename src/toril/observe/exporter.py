@@ -1,8 +1,8 @@
 """Prometheus metrics of all queues of a server, without a worker.
 
 Guarantee: a scrape is one pipelined read, whatever the number of queues and jobs; names come from the caller or from a
-search that runs at the start and then at its own pace, never with a scrape that could do without. A server that is away
-is a metric (`bullmq_exporter_up 0`), not an error.
+search that runs at the start and then at its own pace, beside the scrapes. A server that is away is a metric
+(`bullmq_exporter_up 0`), not an error. No two time series share their labels.
 """
 
 from __future__ import annotations
@@ -47,13 +47,22 @@ class Exporter:
         self._directory = Directory(self._store, queues, prefix=prefix, env=env, search_every=search_every)
         self._scraping = asyncio.Lock()
 
+    async def prepare(self) -> None:
+        """Searches for queues, so that no scrape has to; a server that is away is asked with the first scrape."""
+        with contextlib.suppress(TorilError):
+            await self._directory.queues()
+
     async def scrape(self) -> bytes:
         """What `/metrics` shows."""
+        return generate_latest(_Collected(await self.families()))
+
+    async def families(self) -> list[Metric]:
+        """The same as values."""
         async with self._scraping:
             began = time.monotonic()
             glance, trouble = await self._look()
             seconds = time.monotonic() - began
-        return generate_latest(_Collected(list(_families(glance, trouble, seconds))))
+        return list(_families(glance, trouble, seconds))
 
     async def _look(self) -> tuple[Glance, TorilError | None]:
         try:
@@ -73,6 +82,7 @@ class Exporter:
         return Exposition({"/metrics": metrics, "/healthz": alive}, host=host, port=port)
 
     async def close(self) -> None:
+        await self._directory.close()
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -120,17 +130,13 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
     yield _gauge(
         "bullmq_job_count",
         "Jobs in one state, by the names of the queue's own kind.",
-        (([str(one.queue), state], count) for one in queues for state, count in one.states.items()),
+        (([one.label, state], count) for one in queues for state, count in one.states.items()),
         ["queue", "state"],
     )
     yield _gauge(
         "bullmq_queue_length",
         "Jobs in one state; wait counts prioritized and paused jobs as well.",
-        (
-            ([str(one.queue), state], count)
-            for one in queues
-            for state, count in lengths_of(one.states).items()
-        ),
+        (([one.label, state], count) for one in queues for state, count in lengths_of(one.states).items()),
         ["queue", "state"],
     )
     figures: dict[str, tuple[str, Callable[[QueueFigures], float]]] = {
@@ -144,17 +150,22 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
         "bullmq_queue_workers": ("Workers that reported lately.", lambda one: len(one.workers)),
     }
     for name, (text, figure) in figures.items():
-        yield _gauge(name, text, (([str(one.queue)], figure(one)) for one in queues), ["queue"])
+        yield _gauge(name, text, (([one.label], figure(one)) for one in queues), ["queue"])
     yield _gauge(
         "bullmq_active_workers",
         "1 for each worker that reported lately.",
-        (([str(one.queue), str(report.get("worker", "?"))], 1) for one in queues for report in one.workers),
+        (([one.label, worker], 1) for one in queues for worker in _ids(one)),
         ["queue", "worker_id"],
     )
 
 
+def _ids(figures: QueueFigures) -> list[str]:
+    """Workers by name, each once, whatever somebody else wrote under our keys."""
+    return list(dict.fromkeys(str(report.get("worker", "?")) for report in figures.workers))
+
+
 def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
-    seen = [(str(one.queue), one.queue.kind, one.overview) for one in queues]
+    seen = [(one.label, one.queue.kind, one.overview) for one in queues]
     streams = [
         (name, view) for name, kind, view in seen if kind == "stream" and isinstance(view, EnvelopeOverview)
     ]
@@ -184,8 +195,10 @@ def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
 
 async def serve(exporter: Exporter, *, host: str, port: int, on_start: Any = None) -> None:
     """Serves until cancelled."""
-    async with exporter, exporter.exposition(host=host, port=port) as exposition:
-        if on_start is not None:
-            on_start(exposition.url)
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+    async with exporter:
+        await exporter.prepare()
+        async with exporter.exposition(host=host, port=port) as exposition:
+            if on_start is not None:
+                on_start(exposition.url)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()

@@ -22,6 +22,7 @@ class QueueFigures:
     """One queue, in words that fit all kinds."""
 
     queue: FoundQueue
+    label: str  # the queue as people and metrics name it: no two queues of a glance share it
     overview: QueueOverview | EnvelopeOverview
     now_ms: int
 
@@ -73,8 +74,8 @@ class QueueFigures:
 
     @property
     def workers(self) -> list[Mapping[str, Any]]:
-        """What workers last said of themselves."""
-        return self.overview.workers
+        """What workers that run last said of themselves; one that stopped leaves a last word for a while."""
+        return [one for one in self.overview.workers if one.get("state") != "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,18 @@ async def look(store: AsyncStore, queues: Sequence[FoundQueue]) -> Glance:
             raise reply
     now_ms = round(clock * 1000)
     seen, troubles = [], {}
-    for queue, reply in zip(queues, replies, strict=True):
+    for queue, label, reply in zip(queues, _labels(queues), replies, strict=True):
         if isinstance(reply, TorilError):
-            troubles[str(queue)] = reply
+            troubles[label] = reply
         else:
-            seen.append(QueueFigures(queue=queue, overview=reply, now_ms=now_ms))
+            seen.append(QueueFigures(queue=queue, label=label, overview=reply, now_ms=now_ms))
     return Glance(queues=seen, troubles=troubles, now_ms=now_ms)
+
+
+def _labels(queues: Sequence[FoundQueue]) -> list[str]:
+    """Names; of a queue that lives in both layouts, the one with a hash tag is named as Node names it."""
+    plain = {str(one) for one in queues if not one.hash_tag}
+    return [
+        f"{{{one.name}}}" if one.kind == "bullmq" and one.hash_tag and str(one) in plain else str(one)
+        for one in queues
+    ]

@@ -145,6 +145,8 @@ class BullmqSource:
             self._reader = self.store.open_reader(
                 name=client_name(self.keys, "worker", self._terms.worker_id)
             )
+        # A worker that always finds work never waits, yet its name must stand in the list of connections.
+        await self._reader.run(work.any_marker(self.keys), 0)
 
     async def close(self) -> None:
         reader, self._reader = self._reader, None

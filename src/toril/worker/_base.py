@@ -47,6 +47,8 @@ from toril.worker._witness import Witness
 HAND_BACK_SECONDS = 5.0
 # Then handlers that do not end when they are cancelled are left behind, and this long is left for their jobs.
 LAST_SECONDS = 1.0
+# Saying that the worker has stopped must not hold up its end: the report would vanish by itself, only later.
+FAREWELL_SECONDS = 0.5
 # How often `run_until_idle` looks at the queue while nothing tells it to.
 IDLE_GLANCE = 0.05
 
@@ -300,12 +302,15 @@ class BaseWorker:
             self._stopped.set()
 
     async def _wind_down(self, limit: float) -> None:
+        connected = self.state is not WorkerState.DISCONNECTED
         self._set_state(WorkerState.SHUTTING_DOWN)
         self._pump.hold()
         self._reconnector.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pump.stop_waiting(), 1.0)
         await self._finish_jobs(limit)
+        if connected:
+            await self._within(FAREWELL_SECONDS, asyncio.to_thread(self._keeper.retire))
         await self._close_all()
         self._metrics.set_active_workers(self.label, self.id, False)
 

@@ -45,6 +45,7 @@ class LockKeeper:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._turned = time.monotonic()
+        self._retiring = False
         self.ok = 0
         self.failed = 0
 
@@ -57,16 +58,23 @@ class LockKeeper:
     def start(self) -> None:
         if self._thread is None:
             self._wake.clear()
+            self._retiring = False
             self._turned = time.monotonic()
             self._thread = threading.Thread(target=self._loop, name="toril-lock-keeper", daemon=True)
             self._thread.start()
 
+    def retire(self) -> None:
+        """Ends the thread with a last report, in which the worker has stopped; blocks like `stop`."""
+        self._retiring = True
+        self.stop()
+
     def stop(self) -> None:
         """Ends the thread; blocks for the renewal that runs now, so call it off the event loop."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None:
             self._wake.set()
             thread.join()
+            self._thread = None
 
     def _loop(self) -> None:
         next_beat = time.monotonic()
@@ -78,13 +86,19 @@ class LockKeeper:
             else:
                 self._safely(self._look, 0)
             self._wake.wait(max(0.0, min(next_beat - time.monotonic(), GLANCE_SECONDS)))
+        if self._retiring:
+            self._report({"state": "stopped"})
 
     def _beat(self) -> None:
         jobs = self._in_hand()
         if jobs:
             self._renew(jobs)
-        if self._figures is not None:
-            self._safely(lambda: self._source.report(self._figures() if self._figures else {}), 0)
+        self._report({})
+
+    def _report(self, news: dict[str, Any]) -> None:
+        figures = self._figures
+        if figures is not None:
+            self._safely(lambda: self._source.report({**figures(), **news}), 0)
 
     def _renew(self, jobs: Sequence[Any]) -> None:
         started = time.monotonic()

@@ -131,6 +131,48 @@ def calls(client: Any) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in found.items()}
 
 
+async def test_new_queues_are_searched_for_beside_the_scrapes(valkey: Server, prefix: str) -> None:
+    async with Exporter(valkey.url, prefix=prefix, search_every=0.001) as exporter:
+        assert ("bullmq_queue_paused", "emails") not in parsed(await exporter.scrape())
+        async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+            await queue.add("send", {})
+        async with asyncio.timeout(10):
+            while ("bullmq_queue_paused", "emails") not in parsed(await exporter.scrape()):
+                await asyncio.sleep(0.005)
+
+
+async def test_an_exporter_that_serves_has_searched_before_the_first_scrape(
+    valkey: Server, prefix: str
+) -> None:
+    async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
+        await queue.add("send", {})
+    async with Exporter(valkey.url, prefix=prefix) as exporter:
+        await exporter.prepare()
+        with valkey.client() as client:
+            before = calls(client).get("scan", 0)
+            values = parsed(await exporter.scrape())
+            assert calls(client).get("scan", 0) == before
+    assert values["bullmq_job_count", "emails", "waiting"] == 1
+
+
+async def test_a_queue_that_lives_in_both_layouts_gives_each_its_own_series(
+    valkey: Server, prefix: str
+) -> None:
+    async with (
+        Queue("emails", redis=valkey.url, prefix=prefix, hash_tag=False) as plain,
+        Queue("emails", redis=valkey.url, prefix=prefix, hash_tag=True) as tagged,
+    ):
+        await plain.add("send", {})
+        await tagged.add_bulk([("send", {})] * 2)
+    async with Exporter(valkey.url, prefix=prefix) as exporter:
+        text = (await exporter.scrape()).decode()
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series)), "Prometheus refuses a scrape in which a series comes twice"
+    values = parsed(text.encode())
+    assert values["bullmq_job_count", "emails", "waiting"] == 1
+    assert values["bullmq_job_count", "{emails}", "waiting"] == 2
+
+
 async def test_named_queues_cost_no_search_at_all(valkey: Server, prefix: str) -> None:
     async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
         await queue.add("send", {})

@@ -6,8 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.servers import Server
-from toril import Job, Queue, Worker
+from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.commands.overview import any_overview
+from toril.observe.directory import find_queues
+from toril.observe.figures import look
+from toril.store import AsyncStore
 from toril.worker import WorkerHealth
 
 QUEUE = "emails"
@@ -73,3 +79,45 @@ async def test_a_worker_whose_sweeps_never_end_is_not_alive(
         finally:
             server.thaw()
         await until(lambda: worker.health().sweeping)
+
+
+async def test_a_worker_that_is_never_idle_is_seen_by_others_from_its_start(
+    server_url: str, prefix: str
+) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Job[Any]) -> None:
+        started.set()
+        await release.wait()
+
+    async with Queue(QUEUE, redis=server_url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {})] * 3)
+        async with Worker(QUEUE, handle, redis=server_url, prefix=prefix) as worker:
+            await asyncio.wait_for(started.wait(), 10)
+            assert [one.worker_id for one in await queue.get_workers()] == [worker.id]
+            release.set()
+
+
+@pytest.mark.parametrize("kind", ["bullmq", "list", "stream"])
+async def test_a_worker_that_stopped_leaves_its_figures_and_is_counted_no_more(
+    valkey_url: str, prefix: str, kind: str
+) -> None:
+    queues: dict[str, Any] = {"bullmq": Queue, "list": ListQueue, "stream": StreamQueue}
+    workers: dict[str, Any] = {"bullmq": Worker, "list": ListWorker, "stream": StreamWorker}
+    async with queues[kind](QUEUE, redis=valkey_url, prefix=prefix) as queue, AsyncStore(valkey_url) as store:
+        await queue.add_bulk([("send", {})] * 3)
+        async with workers[kind](QUEUE, lambda _: None, redis=valkey_url, prefix=prefix) as worker:
+            await until_reported(store, queue.keys)
+            await worker.run_until_idle()
+        found = await store.run(any_overview(queue.keys))
+        assert [(one["worker"], one["state"], one["processed"]) for one in found.workers] == [
+            (worker.id, "stopped", 3)
+        ]
+        glance = await look(store, await find_queues(store, prefix=prefix))
+        assert [one.workers for one in glance.queues] == [[]]
+
+
+async def until_reported(store: AsyncStore, keys: Any) -> None:
+    async with asyncio.timeout(30):
+        while not (await store.run(any_overview(keys))).workers:
+            await asyncio.sleep(0.01)
