@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers import (
     Certificates,
@@ -193,18 +195,23 @@ TOGETHER = ("tests/spark", "tests/browser")
 LONGEST_FIRST = ("tests/spark", "tests/interop", "tests/faults", "tests/conformance", "tests/browser")
 
 
+class ByFile(LoadScopeScheduling):
+    """Tests of one file run in one process, and so do those of a folder that belongs together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """For `--dist loadgroup`: tests of one file run in one process, in their random order."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    """The order stays random within each turn."""
     yield
     items.sort(key=lambda item: _turn(item.nodeid))
-
-
-def _group(item: pytest.Item) -> str:
-    path = item.nodeid.partition("::")[0]
-    return next((folder for folder in TOGETHER if path.startswith(folder)), path)
 
 
 def _turn(path: str) -> int:
