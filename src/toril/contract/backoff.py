@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from toril.contract.advice import advise
 from toril.contract.duration import Duration, to_ms, to_seconds
-from toril.contract.errors import InvalidOption, MalformedValue, OptionWarning, UnknownBackoff
+from toril.contract.errors import InvalidOption, MalformedValue, UnknownBackoff
 from toril.contract.keys import check_text
 
 Random: TypeAlias = Callable[[], float]
@@ -94,7 +94,7 @@ def _base_delay(value: Duration) -> float:
     delay = to_seconds("backoff.delay", value, positive=True)
     if delay > _SUSPICIOUS_SECONDS:
         problem = f"backoff.delay is {delay:g} s, more than an hour: durations are seconds, not milliseconds"
-        warnings.warn(problem, OptionWarning, stacklevel=4)
+        advise(problem)
     return delay
 
 

@@ -17,7 +17,6 @@ import errno
 import json
 import socket
 import ssl
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from datetime import UTC, datetime
@@ -28,7 +27,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from toril.contract._known_errors import PERMANENT_NAMES, REDIS_PREFIXES, THROTTLING_CODES, TRANSIENT_NAMES
-from toril.contract.errors import InvalidOption, OptionWarning, PermanentError, TransientError
+from toril.contract.advice import advise
+from toril.contract.errors import InvalidOption, PermanentError, TransientError
 
 
 class ErrorCategory(Enum):
@@ -94,7 +94,7 @@ def _by_rules(error: BaseException, rules: Sequence[ErrorRule]) -> ErrorCategory
         try:
             category = rule(error)
         except Exception as problem:  # noqa: BLE001 (a rule that fails has no opinion)
-            warnings.warn(f"the error rule {rule!r} raised {problem!r}", OptionWarning, stacklevel=2)
+            advise(f"the error rule {rule!r} raised {problem!r}")
             continue
         if category is not None:
             return category

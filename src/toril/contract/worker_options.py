@@ -11,15 +11,15 @@ import logging
 import os
 import secrets
 import socket
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
+from toril.contract.advice import advise
 from toril.contract.backoff import Backoff, BackoffFunction
 from toril.contract.duration import Duration, to_ms, to_seconds
-from toril.contract.errors import InvalidOption, OptionWarning
+from toril.contract.errors import InvalidOption
 from toril.contract.keys import check_text
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
@@ -160,11 +160,9 @@ class WorkerOptions:
         if self.max_reconnect_delay < self.reconnect_delay:
             raise InvalidOption("max_reconnect_delay", "is below reconnect_delay", "raise it")
         if self.heartbeat_interval > self.lock_duration / 2:
-            warnings.warn(
+            advise(
                 f"heartbeat_interval ({self.heartbeat_interval:g} s) is more than half of lock_duration "
-                f"({self.lock_duration:g} s): one missed renewal loses the lock",
-                OptionWarning,
-                stacklevel=4,
+                f"({self.lock_duration:g} s): one missed renewal loses the lock"
             )
 
     @property

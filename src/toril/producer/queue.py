@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, Unpack, overload
 
 from toril.commands import manage, read
 from toril.commands._command import Command
+from toril.contract.advice import advise
 from toril.contract.codec import PayloadCodec
-from toril.contract.errors import InvalidOption, OptionWarning, TorilError
+from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import QueueKeys
 from toril.contract.options import JobOptions, JobOptionsDict, NewJob
 from toril.jobs import Job, JobDesk
@@ -230,4 +230,4 @@ class Queue(Inspection[T], Management[T]):
             f"another client uses the other key layout; pass hash_tag={not self.keys.hash_tag} to use it, too"
         )
         logger.warning(text)
-        warnings.warn(text, OptionWarning, stacklevel=2)
+        advise(text)

@@ -1,0 +1,182 @@
+"""The root of the tree, errors of options and handlers, and the signals of handlers.
+
+Guarantee: every error pickles with all its fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+_Error = TypeVar("_Error", bound="TorilError")
+
+
+def _restore(cls: type[_Error], args: tuple[Any, ...], state: dict[str, Any]) -> _Error:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class TorilError(Exception):
+    """The base of all errors of this library."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by calling their class with `args`; ours have fields, so their state is kept.
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+# --- refused before any I/O ---------------------------------------------------------------------------------
+
+
+class InvalidOption(TorilError, ValueError):
+    """A value given by the caller is not acceptable; the message says which, why and what to do."""
+
+    def __init__(self, field: str, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{field}: {problem}; {remedy}" if remedy else f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+        self.remedy = remedy
+
+
+class NotSerializable(InvalidOption):
+    """The value has no JSON form."""
+
+
+class PayloadTooLarge(InvalidOption):
+    """Data and options together exceed what a job may hold."""
+
+
+# --- how a failure is treated -------------------------------------------------------------------------------
+
+
+class TransientError(TorilError):
+    """A failure that may pass: the job is tried again while attempts are left.
+
+    `retry_after` (seconds) asks for at least that pause before the next attempt.
+    """
+
+    retry_after: float | None = None
+
+    def __init__(self, *args: object, retry_after: float | None = None) -> None:
+        super().__init__(*args)
+        if retry_after is not None:
+            self.retry_after = retry_after
+
+
+class PermanentError(TorilError):
+    """A failure that will not pass: the job fails at once, whatever attempts are left."""
+
+
+UnrecoverableError = PermanentError  # the name BullMQ's users know
+
+
+class PayloadMismatch(InvalidOption, PermanentError):
+    """The data does not fit the payload model or schema of the queue: refused at `add`, fatal at pickup."""
+
+
+class MalformedValue(PermanentError):
+    """A field read from Redis does not parse. The raw value is not repeated: it may be huge or secret."""
+
+    def __init__(self, field: str, problem: str, *, job_id: str | None = None) -> None:
+        where = f"job {job_id}: {field}" if job_id else field
+        super().__init__(f"{where} is malformed: {problem}")
+        self.field = field
+        self.problem = problem
+        self.job_id = job_id
+
+
+class MissingUser(PermanentError):
+    """The user that the job works for does not exist (any more)."""
+
+
+class UnknownBackoff(PermanentError):
+    """The job asks for a custom backoff that this worker was not given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no backoff {name!r}; pass backoffs={{{name!r}: …}} to the worker")
+        self.name = name
+
+
+class JobTimedOut(TransientError, TimeoutError):
+    """The handler ran longer than the job's time-out."""
+
+    def __init__(self, job_id: str, seconds: float) -> None:
+        super().__init__(f"job {job_id} ran longer than {seconds:g} s; raise the time-out or split the job")
+        self.job_id = job_id
+        self.seconds = seconds
+
+
+class JobCancelled(PermanentError):
+    """The job was cancelled while it ran."""
+
+    def __init__(self, job_id: str, reason: str = "cancelled") -> None:
+        super().__init__(
+            f"job {job_id} was cancelled: {reason}"
+            if reason != "cancelled"
+            else f"job {job_id} was cancelled"
+        )
+        self.job_id = job_id
+        self.reason = reason
+
+
+# --- raised by handlers to steer their job ------------------------------------------------------------------
+
+
+class HandlerSignal(TorilError):
+    """Not a failure: the handler asks for another way than completed or failed."""
+
+
+class RateLimitError(HandlerSignal):
+    """Puts the job back and holds the queue for `delay` seconds (`None`: as long as it is held already).
+
+    As in BullMQ, the hold counts for this worker, and for all workers of a queue or with a `rate_limit`.
+    """
+
+    def __init__(self, delay: float | None = None, message: str = "rate limited") -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class Postpone(HandlerSignal):
+    """Runs this job again in `delay` seconds, without counting an attempt."""
+
+    def __init__(self, delay: float = 0.0, message: str = "postponed") -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class Requeue(HandlerSignal):
+    """Puts this job back at once, without counting an attempt."""
+
+
+class WaitingChildrenError(HandlerSignal):
+    """The job waits until its children have finished, then runs again."""
+
+
+DelayedError = Postpone  # the names BullMQ's users know
+WaitingError = Requeue
+
+
+class JobFailed(TorilError):
+    """The job that was waited for ended in `failed`."""
+
+    def __init__(self, job_id: str, reason: str, stacktrace: list[str] | None = None) -> None:
+        super().__init__(f"job {job_id} failed: {reason}")
+        self.job_id = job_id
+        self.reason = reason
+        self.stacktrace = stacktrace or []
+
+
+# --- the library's own parts --------------------------------------------------------------------------------
+
+
+class EmbeddedServerFailed(TorilError):
+    """The embedded server did not start, or died."""
+
+
+class Closed(TorilError):
+    """The object was used after it was closed."""
+
+
+class OptionWarning(UserWarning):
+    """A value is allowed, but it is probably not what was meant."""
