@@ -63,7 +63,7 @@ class Notebook:
         self.work: list[Work] = []
 
     @contextlib.contextmanager
-    def adding(self, queue: str, names: Sequence[str], *, bulk: bool = False) -> Iterator[Notebook]:
+    def adding(self, queue: str, names: Sequence[str], *, operation: str = "add") -> Iterator[Notebook]:
         yield self
 
     def added(self, job_ids: Sequence[str]) -> None:

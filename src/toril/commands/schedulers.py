@@ -29,6 +29,7 @@ class SchedulerToAdd:
     repeat: Mapping[str, Any]  # pattern or every, tz, limit, startDate, endDate
     next_ms: int | None  # None: the script computes it from `every`
     now_ms: int
+    carrier: str | None = None  # trace context for the next job; the template does not keep it
 
     def scheduler_options(self) -> dict[str, Any]:
         names = ("startDate", "endDate", "tz", "pattern", "every", "limit")
@@ -67,6 +68,8 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
         next_ms=scheduler.next_ms,
         now_ms=scheduler.now_ms,
     )
+    if scheduler.carrier is not None:
+        following["tm"] = scheduler.carrier
     args: list[Word] = [
         "" if scheduler.next_ms is None else scheduler.next_ms,
         pack(scheduler.scheduler_options()),

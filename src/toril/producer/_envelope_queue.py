@@ -22,7 +22,7 @@ from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLette
 from toril.contract.errors import InvalidOption, JobNotFound
 from toril.queues.dead_letters import DeadLetters, LetterFilter
 from toril.store import AsyncStore
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
+from toril.telemetry.hooks import NO_METRICS, Adding, MetricsCollector, Tracer
 
 NewEnvelope: TypeAlias = Envelope | tuple[str, Mapping[str, Any]] | str
 
@@ -106,7 +106,7 @@ class EnvelopeQueue:
                 now=ms_to_datetime(now_ms),
             )
         due = _due(delay, run_at, now_ms)
-        (sent,) = await self._add_all([envelope], due, bulk=False)
+        (sent,) = await self._add_all([envelope], due, "add")
         return sent
 
     async def add_bulk(
@@ -120,13 +120,13 @@ class EnvelopeQueue:
         now_ms = await self._store.now_ms()
         now = ms_to_datetime(now_ms)
         made = [self._envelope_of(one, max_attempts, now) for one in jobs]
-        return await self._add_all(made, _due(delay, None, now_ms), bulk=True)
+        return await self._add_all(made, _due(delay, None, now_ms), "addBulk")
 
-    async def _add_all(self, made: list[Envelope], due: int | None, *, bulk: bool) -> list[Envelope]:
+    async def _add_all(self, made: list[Envelope], due: int | None, operation: Adding) -> list[Envelope]:
         if self._tracer is None:
             await self._send_all(made, due)
             return made
-        with self._tracer.adding(self.name, [one.task_type for one in made], bulk=bulk) as span:
+        with self._tracer.adding(self.name, [one.task_type for one in made], operation=operation) as span:
             made = [_carrying(one, span.carrier) for one in made]
             await self._send_all(made, due)
             span.added([one.job_id for one in made])

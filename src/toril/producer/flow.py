@@ -18,9 +18,11 @@ from toril.contract.keys import QueueKeys, check_text, hash_tag_of
 from toril.contract.options import JobOptions, ParentRef
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
+from toril.producer._context import carrying
 from toril.producer._drafts import Draft, Drafter
 from toril.producer._intake import Added, Lane
 from toril.store import AsyncStore, ConnectionPolicy
+from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
 J = TypeVar("J")
 
@@ -86,8 +88,12 @@ class FlowProducer:
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
         policy: ConnectionPolicy | None = None,
+        metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._store = AsyncStore(redis, policy=policy)
+        self._metrics = metrics or NO_METRICS
+        self._tracer = tracer
         self._prefix = prefix
         self._hash_tag = hash_tag
         self._defaults = defaults
@@ -102,11 +108,26 @@ class FlowProducer:
 
     async def add(self, flow: FlowNode) -> JobNode[Job[Any]]:
         """Adds a job and all its children, and theirs, in one step."""
-        (added,) = await self.add_bulk([flow])
-        return added
+        _check(flow)
+        if self._tracer is None:
+            (added,) = await self._add_all([flow])
+            return added
+        with self._tracer.adding(flow.queue, [flow.name], operation="addFlow") as span:
+            (added,) = await self._add_all([flow])
+            span.added([added.job.id])
+            return added
 
     async def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[Job[Any]]]:
         """Adds several flows, all checked before the first is sent; on a cluster one step for each hash tag."""
+        given = [_check(flow) for flow in flows]
+        if self._tracer is None:
+            return await self._add_all(given)
+        with self._tracer.adding("", [flow.name for flow in given], operation="addBulkFlows") as span:
+            added = await self._add_all(given)
+            span.added([root.job.id for root in added])
+            return added
+
+    async def _add_all(self, flows: Sequence[FlowNode]) -> list[JobNode[Job[Any]]]:
         if self._closed:
             raise Closed("the flow producer was closed")
         roots = [self._plan(flow) for flow in flows]
@@ -115,7 +136,10 @@ class FlowProducer:
             for answer in answers:
                 if isinstance(answer, TorilError):
                     raise answer
-        return [_added(root) for root in roots]
+        added = [_added(root) for root in roots]
+        for job in (job for root in added for job in root.walk()):
+            self._metrics.increment_jobs_added(job.queue_name)
+        return added
 
     def _in_one_slot(self, roots: Sequence[_Planned]) -> list[list[_Planned]]:
         groups: dict[str, list[_Planned]] = {}
@@ -139,11 +163,19 @@ class FlowProducer:
         return planned
 
     def _draft(self, node: FlowNode, parent: _Planned | None) -> _Planned:
+        if self._tracer is None:
+            return self._planned(node, parent, None)
+        with self._tracer.adding(node.queue, [node.name], operation="addNode") as span:
+            planned = self._planned(node, parent, span.carrier)
+            span.added([planned.draft.id])
+            return planned
+
+    def _planned(self, node: FlowNode, parent: _Planned | None, carrier: str | None) -> _Planned:
         desk = self._desk(node.queue, node.prefix or self._prefix)
         drafter = Drafter(
             desk.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._store.is_cluster
         )
-        given = node.options.given_fields() if node.options is not None else {}
+        given = dict(carrying(node.options, carrier))
         if parent is not None:
             given["parent"] = ParentRef(parent.draft.id, parent.desk.keys.qualified)
         draft = drafter.draft(node.name, node.data, given)
@@ -240,6 +272,14 @@ class FlowProducer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _check(flow: object) -> FlowNode:
+    if not isinstance(flow, FlowNode):
+        raise InvalidOption(
+            "flow", f"is a {type(flow).__name__}", "give FlowNode(name, queue=…, children=[…])"
+        )
+    return flow
 
 
 def _by_level(roots: Sequence[_Planned]) -> list[_Planned]:

@@ -111,7 +111,7 @@ class Queue(Inspection[T], Management[T]):
         )
         self._intake = Intake(self._store, self.keys, ready=self._ready, prepare=self._prepared)
         self.schedulers = Schedulers(  # jobs that come again
-            self.keys, self._desk, self._drafter, self._prepared, self._run_all
+            self.keys, self._desk, self._drafter, self._prepared, self._run_all, tracer
         )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
@@ -152,7 +152,7 @@ class Queue(Inspection[T], Management[T]):
         if self._tracer is None:
             return await self._add_all([self._drafter.draft_each(job) for job in jobs])
         given = list(jobs)
-        with self._tracer.adding(self.name, [name_of(job) for job in given], bulk=True) as span:
+        with self._tracer.adding(self.name, [name_of(job) for job in given], operation="addBulk") as span:
             sent = [self._drafter.draft_each(each_carrying(job, span.carrier)) for job in given]
             added = await self._add_all(sent)
             span.added([job.id for job in added])

@@ -22,8 +22,10 @@ from toril.contract.keys import QueueKeys, check_text
 from toril.contract.options import JobOptions
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
-from toril.producer._drafts import NOTHING, Drafter
+from toril.producer._context import carrying
+from toril.producer._drafts import NOTHING, Draft, Drafter
 from toril.queues.repeats import next_time
+from toril.telemetry.hooks import Tracer
 
 V = TypeVar("V")
 
@@ -56,12 +58,14 @@ class Schedulers:
         drafter: Drafter,
         prepared: Callable[[], Awaitable[int]],
         run_all: Callable[..., Awaitable[list[Any]]],
+        tracer: Tracer | None = None,
     ) -> None:
         self._keys = keys
         self._desk = desk
         self._drafter = drafter
         self._prepared = prepared  # makes sure that the queue is open, and tells the server's time
         self._run_all = run_all
+        self._tracer = tracer
 
     async def _run(self, command: Command[V]) -> V:
         (value,) = await self._run_all(command)
@@ -91,16 +95,32 @@ class Schedulers:
         check_scheduler_id(scheduler_id)
         draft = self._drafter.draft(name or scheduler_id, data, options)
         repeat = _repeat(cron, every, tz, start, end, limit)
+        if self._tracer is None:
+            return await self._upsert(scheduler_id, draft, repeat, immediately, None)
+        with self._tracer.adding(self._keys.name, [draft.name]) as span:
+            carrier = carrying(draft.options, span.carrier).get("telemetry_metadata")
+            job = await self._upsert(scheduler_id, draft, repeat, immediately, carrier)
+            span.added([job.id])
+            return job
+
+    async def _upsert(
+        self,
+        scheduler_id: str,
+        draft: Draft,
+        repeat: Mapping[str, Any],
+        immediately: bool,
+        carrier: str | None,
+    ) -> Job[Any]:
         now_ms = await self._prepared()
-        next_ms = _first(repeat, immediately, now_ms)
         scheduler = SchedulerToAdd(
             id=scheduler_id,
             name=draft.name,
             data=draft.data,
             options=draft.options.to_wire(),
             repeat=repeat,
-            next_ms=next_ms,
+            next_ms=_first(repeat, immediately, now_ms),
             now_ms=now_ms,
+            carrier=carrier,
         )
         job_id, _ = await self._run(schedulers.add_scheduler(self._keys, scheduler))
         flat = await self._run(read.get_job(self._keys, job_id))

@@ -14,6 +14,7 @@ from toril.producer import FlowProducer as AsyncFlowProducer
 from toril.producer.flow import NO_OPTIONS
 from toril.store import BlockingStore, ConnectionPolicy
 from toril.sync._face import Face
+from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
 class FlowProducer(Face[AsyncFlowProducer]):
@@ -27,6 +28,8 @@ class FlowProducer(Face[AsyncFlowProducer]):
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
         policy: ConnectionPolicy | None = None,
+        metrics: MetricsCollector | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         super().__init__(
             functools.partial(
@@ -36,6 +39,8 @@ class FlowProducer(Face[AsyncFlowProducer]):
                 hash_tag=hash_tag,
                 defaults=defaults,
                 policy=policy,
+                metrics=metrics,
+                tracer=tracer,
             )
         )
         self._store = BlockingStore(redis, policy=policy)

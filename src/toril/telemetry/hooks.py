@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 JobStatus: TypeAlias = Literal["completed", "failed", "retried"]
+# How jobs are added, by the names of Node's spans.
+Adding: TypeAlias = Literal["add", "addBulk", "addFlow", "addBulkFlows", "addNode"]
 FailureReason: TypeAlias = Literal["permanent", "transient_exhausted", "stalled", "timeout", "cancelled"]
 
 
@@ -120,9 +122,9 @@ class Tracer(Protocol):
     """Opens spans around what the core does. A block that raises has failed, and its span says so."""
 
     def adding(
-        self, queue: str, names: Sequence[str], *, bulk: bool = False
+        self, queue: str, names: Sequence[str], *, operation: Adding = "add"
     ) -> AbstractContextManager[AddingSpan]:
-        """While jobs are being added."""
+        """While jobs are being added. Each job of a flow is an "addNode" within the "addFlow" of all."""
 
     def processing(self, work: Work) -> AbstractContextManager[None]:
         """While a handler runs; inside, the job's span is the current one."""

@@ -25,7 +25,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from toril.contract.errors import HandlerSignal, redact
 from toril.contract.stack_trace import stack_of
-from toril.telemetry.hooks import AddingSpan, FailureReason, JobStatus, Work
+from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, Work
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTracer"]
 
@@ -38,15 +38,15 @@ MOST_NAMES: Final = 128
 class _Adding:
     """The span of jobs that are being added."""
 
-    def __init__(self, span: Span, *, bulk: bool) -> None:
+    def __init__(self, span: Span, *, many: bool) -> None:
         self._span = span
-        self._bulk = bulk
+        self._many = many
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         self.carrier: str | None = json.dumps(carrier, separators=(",", ":")) if carrier else None
 
     def added(self, job_ids: Sequence[str]) -> None:
-        if self._bulk:
+        if self._many:
             self._span.set_attribute("bullmq.job.ids", list(job_ids[:MOST_NAMES]))
         elif job_ids:
             self._span.set_attribute("bullmq.job.id", job_ids[0])
@@ -60,23 +60,23 @@ class OpenTelemetryTracer:
         self._tracer = trace.get_tracer(INSTRUMENTATION, tracer_provider=tracer_provider)
 
     def adding(
-        self, queue: str, names: Sequence[str], *, bulk: bool = False
+        self, queue: str, names: Sequence[str], *, operation: Adding = "add"
     ) -> AbstractContextManager[AddingSpan]:
-        return self._adding(queue, names, bulk=bulk)
+        return self._adding(queue, names, operation)
 
     @contextmanager
-    def _adding(self, queue: str, names: Sequence[str], *, bulk: bool) -> Iterator[AddingSpan]:
-        operation = "addBulk" if bulk else "add"
-        title = f"{operation} {queue}" if bulk else f"{operation} {queue}.{names[0]}"
+    def _adding(self, queue: str, names: Sequence[str], operation: Adding) -> Iterator[AddingSpan]:
+        title = f"add {queue}.{names[0]}" if operation == "add" else f"{operation} {queue}".rstrip()
         attributes = _common(queue, operation, "send")
-        if bulk:
+        many = operation in ("addBulk", "addBulkFlows")
+        if many:
             attributes["bullmq.job.bulk.count"] = attributes["messaging.batch.message_count"] = len(names)
             attributes["bullmq.job.bulk.names"] = list(names[:MOST_NAMES])
         else:
-            attributes["bullmq.job.name"] = names[0]
+            attributes["bullmq.flow.name" if operation == "addFlow" else "bullmq.job.name"] = names[0]
         span = self._tracer.start_span(title, kind=SpanKind.PRODUCER, attributes=attributes)
         with _current(span):
-            yield _Adding(span, bulk=bulk)
+            yield _Adding(span, many=many)
 
     def processing(self, work: Work) -> AbstractContextManager[None]:
         return self._processing(work)

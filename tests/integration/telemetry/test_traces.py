@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from toril import Job, JobOptions, ListQueue, ListWorker, NewJob, Queue, Worker
+from toril import FlowNode, FlowProducer, Job, JobOptions, ListQueue, ListWorker, NewJob, Queue, Worker
 from toril.contract.errors import Postpone
-from toril.telemetry.hooks import MetricsCollector, Tracer
+from toril.telemetry.hooks import MetricsCollector, NoMetrics, Tracer
 from toril.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracer
 
 QUEUE = "emails"
@@ -283,3 +283,68 @@ def collected(reader: InMemoryMetricReader) -> dict[str, Sequence[float]]:
 
 def test_the_tracer_is_one(memory: Memory) -> None:
     assert isinstance(memory.tracer, Tracer)
+
+
+async def test_each_job_of_a_flow_is_processed_in_the_trace_of_whoever_added_the_flow(
+    valkey_url: str, prefix: str, memory: Memory
+) -> None:
+    async def handle(job: Job[Any]) -> None: ...
+
+    application = memory.provider.get_tracer("application")
+    children = [
+        FlowNode("leaf", queue=QUEUE),
+        FlowNode("silent", queue=QUEUE, options=JobOptions(omit_context=True)),
+    ]
+    async with FlowProducer(redis=valkey_url, prefix=prefix, tracer=memory.tracer) as flows:
+        with application.start_as_current_span("request"):
+            flow = await flows.add(FlowNode("root", queue=QUEUE, children=children))
+    await worked(valkey_url, prefix, handle, memory)
+    spans = memory.exporter.get_finished_spans()
+    added = memory.named("addFlow emails")
+    nodes = {(one.attributes or {})["bullmq.job.name"]: one for one in spans if one.name == "addNode emails"}
+    done = {(one.attributes or {})["bullmq.job.name"]: one for one in spans if one.name == "process emails"}
+    assert parent_of(added) == self_of(memory.named("request"))
+    assert (added.attributes or {})["bullmq.flow.name"] == "root"
+    assert (nodes["root"].attributes or {})["bullmq.job.id"] == flow.job.id
+    assert {parent_of(one) for one in nodes.values()} == {self_of(added)}
+    assert parent_of(done["root"]) == self_of(nodes["root"])
+    assert parent_of(done["leaf"]) == self_of(nodes["leaf"])
+    assert parent_of(done["silent"]) is None
+
+
+async def test_several_flows_share_one_span(valkey_url: str, prefix: str, memory: Memory) -> None:
+    async with FlowProducer(redis=valkey_url, prefix=prefix, tracer=memory.tracer) as flows:
+        await flows.add_bulk([FlowNode(name, queue=QUEUE) for name in "ab"])
+    added = memory.named("addBulkFlows")
+    assert (added.attributes or {})["bullmq.job.bulk.names"] == ("a", "b")
+
+
+async def test_the_jobs_of_a_scheduler_go_on_in_the_trace_of_whoever_made_it(
+    valkey_url: str, prefix: str, memory: Memory
+) -> None:
+    async def handle(job: Job[Any]) -> None: ...
+
+    async with Queue(QUEUE, redis=valkey_url, prefix=prefix, tracer=memory.tracer) as queue:
+        job = await queue.schedulers.upsert("tick", every=3600, name="beat")
+        scheduler = await queue.schedulers.get("tick")
+        await worked(valkey_url, prefix, handle, memory)
+        (following,) = await queue.get_delayed()
+    added = memory.named("add emails.beat")
+    trace_id, span_id = self_of(added)
+    carrier = f"00-{trace_id:032x}-{span_id:016x}-"
+    assert (added.attributes or {})["bullmq.job.id"] == job.id
+    assert parent_of(memory.named("process emails")) == self_of(added)
+    assert json.loads(following.opts["tm"])["traceparent"].startswith(carrier)  # as Node hands it on
+    assert scheduler is not None and scheduler.options.telemetry_metadata is None
+
+
+async def test_jobs_of_flows_are_counted_for_their_queues(valkey_url: str, prefix: str) -> None:
+    counted: list[str] = []
+
+    class Counter(NoMetrics):
+        def increment_jobs_added(self, queue: str, count: int = 1) -> None:
+            counted.append(queue)
+
+    async with FlowProducer(redis=valkey_url, prefix=prefix, metrics=Counter()) as flows:
+        await flows.add(FlowNode("root", queue="a", children=[FlowNode("leaf", queue="b")]))
+    assert sorted(counted) == ["a", "b"]
