@@ -111,8 +111,20 @@ def _flood(site: Site, handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"<!-- " + b"x" * 65536 + b" -->")
 
 
+def _download(site: Site, handler: BaseHTTPRequestHandler) -> None:
+    """A file to be saved."""
+    _send(handler, 200, "hello", **{"Content-Disposition": "attachment; filename=a.bin"})
+
+
+def _locked(site: Site, handler: BaseHTTPRequestHandler) -> None:
+    """A page that asks for a password."""
+    _send(handler, 401, "who are you?", **{"WWW-Authenticate": "Basic realm=here"})
+
+
 STEPS: dict[str, Callable[[Site, BaseHTTPRequestHandler], None]] = {
     "/never": _never,
     "/busy": _busy,
     "/flood": _flood,
+    "/download": _download,
+    "/locked": _locked,
 }

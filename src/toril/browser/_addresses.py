@@ -15,11 +15,19 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Addresses of IPv4 hosts as IPv6 networks write them (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+# All that was ever given out of IPv6 for the public internet. Python's own tables name exceptions, and miss old ones.
+_UNICAST = ipaddress.ip_network("2000::/3")
 
 
 def is_public(address: Address) -> bool:
     """Whether the address, and every address hidden in it, belongs to the public internet."""
-    return all(one.is_global and not one.is_multicast and not one.is_reserved for one in _unwrapped(address))
+    return all(map(_is_public_itself, _unwrapped(address)))
+
+
+def _is_public_itself(address: Address) -> bool:
+    if address.version == 6 and address not in _UNICAST:
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def _unwrapped(address: Address) -> Iterator[Address]:

@@ -2,7 +2,8 @@
 
 Guarantee: a connection is made to the very address that was checked. So neither redirects, nor frames, scripts and
 images, nor a name that resolves to another address the second time, reach what is not allowed. Each connection carries
-one request to one host, so a server cannot lure the next request onto its own connection.
+one request to one host, so a server cannot lure the next request onto its own connection. What comes in is counted,
+whoever asked for it (frames, workers, sockets, other windows), and cut off at the limit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 from urllib.parse import urlsplit
 
 from toril.browser._addresses import may_visit
@@ -45,14 +47,19 @@ class _Head:
 
 
 class Gate:
-    """A forward proxy for one browser."""
+    """A forward proxy for one page; `limit` is how many bytes it lets in (None: any number)."""
 
-    def __init__(self, options: BrowserOptions, resolve: Resolve = system_resolve) -> None:
+    def __init__(
+        self, options: BrowserOptions, resolve: Resolve = system_resolve, limit: int | None = None
+    ) -> None:
         self._options = options
         self._resolve = resolve
+        self._limit = limit
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._refused: set[str] = set()
+        self._loaded = 0
+        self.on_excess: Callable[[], object] | None = None  # called once, when the limit is reached
 
     @property
     def url(self) -> str:
@@ -80,6 +87,13 @@ class Gate:
         if server is not None:
             await server.wait_closed()
 
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def check(self, host: str, port: int) -> str:
         """An allowed address of the host; raises `AddressRefused` if it has none."""
         addresses = await self._addresses(host, port)
@@ -93,7 +107,11 @@ class Gate:
         try:
             return [str(ipaddress.ip_address(host))]
         except ValueError:
+            pass
+        try:
             return await self._resolve(host, port)
+        except UnicodeError as error:  # labels that are empty or too long have no form on the wire
+            raise OSError(f"{host!r} is not a host name") from error
 
     # --- one connection -------------------------------------------------------------------------------------
 
@@ -102,7 +120,9 @@ class Gate:
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        # A cancelled connection is one of a page that is gone: nobody is left to be told.
+        quiet = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
+        with contextlib.suppress(*quiet):
             try:
                 await self._answer(reader, writer)
             finally:
@@ -126,12 +146,21 @@ class Gate:
         try:
             if head.method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await _both_ways(_pump(reader, back), _pump(there, writer))
+                await _both_ways(_pump(reader, back), _pump(there, writer, self._count))
             else:
                 back.write(_request(head))
-                await _both_ways(_pump(reader, back), _respond(there, writer))
+                await _both_ways(_pump(reader, back), _respond(there, writer, self._count))
         finally:
             back.close()
+
+    def _count(self, size: int) -> None:
+        """Notes what came in; raises when that is more than the page may load."""
+        before, self._loaded = self._loaded, self._loaded + size
+        if self._limit is None or self._loaded <= self._limit:
+            return
+        if before <= self._limit and self.on_excess is not None:
+            self.on_excess()
+        raise ConnectionAbortedError("the page has loaded all that it may")
 
 
 def _parse(raw: bytes) -> _Head | None:
@@ -162,15 +191,21 @@ def _request(head: _Head) -> bytes:
     return b"\r\n".join([first, *head.lines, b"Connection: close", b"", b""])
 
 
-async def _respond(there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _respond(
+    there: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
+) -> None:
     """The server's answer, with the promise that this connection carries no other."""
     first, *lines = (await there.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
     writer.write(b"\r\n".join([first, *_kept(lines), b"Connection: close", b"", b""]))
-    await _pump(there, writer)
+    await _pump(there, writer, count)
 
 
-async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _pump(
+    source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None] | None = None
+) -> None:
     while chunk := await source.read(_CHUNK):
+        if count is not None:
+            count(len(chunk))
         target.write(chunk)
         await target.drain()
     with contextlib.suppress(OSError):
@@ -192,7 +227,7 @@ async def _both_ways(upwards: Awaitable[None], downwards: Awaitable[None]) -> No
 async def _say(writer: asyncio.StreamWriter, status: str, text: str, *, refused: bool = False) -> None:
     body = text.encode()
     mark = f"{REFUSED_HEADER}: 1\r\n" if refused else ""
-    size = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    size = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
     head = f"HTTP/1.1 {status}\r\n{mark}{size}Connection: close\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()

@@ -6,6 +6,7 @@
     PageBusy (TransientError)          http_503, http_429    the server answered with an error that may pass
     PageRefused (PermanentError)       http_404, …           the server answered with another error
     AddressRefused (PermanentError)    address_refused       the page, or a redirect, leads to a private address
+    PageIsDownload (PermanentError)    download_refused      the address leads to a file, not to a page
     PageTooLarge (PermanentError)      page_too_large        more bytes than a page may load
     ResultTooLarge (PermanentError)    result_too_large      more bytes than a result may have
 
@@ -67,6 +68,12 @@ class AddressRefused(PermanentError):
         )
         self.host = host
         self.address = address
+
+
+class PageIsDownload(PermanentError):
+    """The address leads to a file to be saved, not to a page."""
+
+    error_code = "download_refused"
 
 
 class PageTooLarge(PermanentError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -25,13 +26,14 @@ from playwright.async_api import Locator, Page, Request, Response
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toril.browser._gate import REFUSED_HEADER, Resolve, system_resolve
-from toril.browser._pool import BrowserPool
+from toril.browser._pool import ANSWER_SECONDS, BrowserPool, Tab
 from toril.browser._requests import Extract, Pdf, Screenshot, Visit, read_request
 from toril.browser.errors import (
     AddressRefused,
     BrowserCrashed,
     BrowserTimeout,
     PageBusy,
+    PageIsDownload,
     PageRefused,
     PageTooLarge,
     PageUnreachable,
@@ -40,16 +42,31 @@ from toril.browser.errors import (
 from toril.browser.options import BrowserOptions
 from toril.contract.codec import to_json
 from toril.contract.envelope import Envelope
+from toril.contract.errors import PayloadMismatch, PermanentError
 
 Task = Callable[[Envelope], Awaitable[dict[str, Any]]]
 
 _MAY_PASS = (408, 425, 429)
-# One step in the page instead of many calls over the wire.
-_DESCRIBE = """nodes => nodes.map(node => ({
-    text: (node.innerText ?? node.textContent ?? "").trim(),
-    html: node.outerHTML,
-    attributes: Object.fromEntries([...node.attributes].map(each => [each.name, each.value])),
-}))"""
+# Chromium's words for what another attempt will not change.
+_NO_CREDENTIALS = "net::ERR_INVALID_AUTH_CREDENTIALS"
+_OTHER_SCHEME = "net::ERR_UNSAFE_REDIRECT"
+# How Playwright says that a selector cannot be read.
+_NO_SELECTOR = ("while parsing", "is not a valid", "Selector cannot")
+# One step in the page instead of many calls over the wire. What is too large stays there: only its size comes back.
+_DESCRIBE = """(nodes, limit) => {
+    const found = [];
+    let size = 0;
+    for (let at = 0; at < nodes.length; at++) {
+        const text = `${nodes[at].innerText ?? nodes[at].textContent ?? ""}`.trim();
+        const html = `${nodes[at].outerHTML}`;
+        size += text.length + html.length;
+        if (size > limit) return size;
+        const attributes = {};
+        for (const each of nodes[at].attributes) attributes[each.name] = each.value;
+        found[at] = {text, html, attributes};
+    }
+    return found;
+}"""
 
 
 class BrowserTasks(Mapping[str, Task]):
@@ -91,15 +108,17 @@ class BrowserTasks(Mapping[str, Task]):
         async with self._visit(wanted) as (page, head):
             found = page.locator(wanted.selector)
             await found.first.wait_for(state="attached", timeout=0)  # the job's own time-out ends it
-            matches = await self._describe(found, wanted.all)
+            matches = await self._describe(found if wanted.all else found.first)
             return self._checked(
                 {**head, "text": matches[0]["text"], "count": len(matches), "matches": matches}
             )
 
-    @staticmethod
-    async def _describe(found: Locator, every: bool) -> list[dict[str, Any]]:
-        nodes = found if every else found.first
-        described: list[dict[str, Any]] = await nodes.evaluate_all(_DESCRIBE)
+    async def _describe(self, found: Locator) -> list[dict[str, Any]]:
+        described: list[dict[str, Any]] | int = await found.evaluate_all(
+            _DESCRIBE, self.options.max_result_bytes
+        )
+        if isinstance(described, int):
+            raise self._too_large("result", described)
         return described
 
     async def screenshot(self, envelope: Envelope) -> dict[str, Any]:
@@ -121,16 +140,17 @@ class BrowserTasks(Mapping[str, Task]):
 
     def _file(self, head: dict[str, Any], content_type: str, content: bytes) -> dict[str, Any]:
         if len(content) > self.options.max_result_bytes:
-            raise ResultTooLarge(
-                f"the file has {len(content)} bytes; {self.options.max_result_bytes} are allowed"
-            )
+            raise self._too_large("file", len(content))
         return {**head, "content_type": content_type, "base64": base64.b64encode(content).decode()}
 
     def _checked(self, result: dict[str, Any]) -> dict[str, Any]:
         size = len(to_json(result, field="result"))
         if size > self.options.max_result_bytes:
-            raise ResultTooLarge(f"the result has {size} bytes; {self.options.max_result_bytes} are allowed")
+            raise self._too_large("result", size)
         return result
+
+    def _too_large(self, what: str, size: int) -> ResultTooLarge:
+        return ResultTooLarge(f"the {what} has {size} bytes; {self.options.max_result_bytes} are allowed")
 
     # --- visiting a page ------------------------------------------------------------------------------------
 
@@ -139,17 +159,21 @@ class BrowserTasks(Mapping[str, Task]):
         """The page, loaded, and what is said about it in every result."""
         await self._check_first(wanted.url)
         limit = min(wanted.timeout or self.options.timeout, self.options.timeout)
-        async with self.pool.page() as page:
-            watch = _Watch(page, self.options.max_page_bytes)
+        async with self.pool.page() as tab:
+            watch = _Watch(tab, self.options.max_page_bytes)
             try:
                 async with asyncio.timeout(limit):
                     await watch.begin()
-                    response = await self._goto(page, wanted)
-                    yield page, await _head(page, response)
+                    response = await self._goto(tab.page, wanted)
+                    yield tab.page, await _head(tab.page, response)
+                    watch.check()
             except (TimeoutError, PlaywrightTimeout) as error:
-                raise BrowserTimeout(f"{wanted.url} took longer than {limit:g} s") from error
+                late = BrowserTimeout(f"{wanted.url} took longer than {limit:g} s")
+                raise watch.problem or late from error
             except PlaywrightError as error:
-                raise watch.problem or self._translated(error, wanted.url, watch) from error
+                raise watch.problem or _translated(error, wanted.url, watch) from error
+            finally:
+                await watch.end()
 
     async def _check_first(self, url: str) -> None:
         """Most refusals need no browser. A name that does not resolve is left to the browser to tell."""
@@ -171,17 +195,27 @@ class BrowserTasks(Mapping[str, Task]):
             raise PageRefused(response.url, response.status)
         return response
 
-    def _translated(self, error: PlaywrightError, url: str, watch: _Watch) -> Exception:
-        code = next((word.rstrip(":") for word in error.message.split() if word.startswith("net::ERR_")), "")
-        if code == "net::ERR_TUNNEL_CONNECTION_FAILED":  # how a refusal looks inside https
-            for host in watch.failed_hosts:
-                if self.pool.gate.has_refused(host):
-                    return AddressRefused(host)
-        if code:
-            return PageUnreachable(url, code)
-        if "closed" in error.message or "crash" in error.message.lower():
-            return BrowserCrashed(error.message.splitlines()[0])
-        return PageUnreachable(url, "playwright_error")
+
+def _translated(error: PlaywrightError, url: str, watch: _Watch) -> Exception:
+    """What an error of the browser means for the job."""
+    message = error.message
+    code = next((word.rstrip(":") for word in message.split() if word.startswith("net::ERR_")), "")
+    if "Download is starting" in message:
+        return PageIsDownload(f"{url} is a file to be saved")
+    if code == "net::ERR_TUNNEL_CONNECTION_FAILED" and watch.refused_host:  # how a refusal looks inside https
+        return AddressRefused(watch.refused_host)
+    if code == _OTHER_SCHEME:
+        return AddressRefused(url, "it redirects to what is no web address")
+    if code == _NO_CREDENTIALS:
+        return PageRefused(url, 401)
+    if code:
+        return PageUnreachable(url, code)
+    if any(sign in message for sign in _NO_SELECTOR):
+        problem = message.partition("\n")[0].partition(": ")[2]
+        return PayloadMismatch("payload.selector", problem, "give a CSS or XPath selector")
+    if "closed" in message or "crash" in message.lower():
+        return BrowserCrashed(message.partition("\n")[0])
+    return PageUnreachable(url, "playwright_error")
 
 
 async def _head(page: Page, response: Response | None) -> dict[str, Any]:
@@ -189,29 +223,68 @@ async def _head(page: Page, response: Response | None) -> dict[str, Any]:
 
 
 class _Watch:
-    """What a page has loaded so far, and where it was led in vain; a page that loads too much is closed."""
+    """What a page has loaded so far, and where it was led in vain; one that goes too far is closed.
 
-    def __init__(self, page: Page, limit: int) -> None:
-        self._page = page
+    The gate counts what comes over the wire, for all that belongs to the page; Chromium tells what the page itself
+    unpacked of it.
+    """
+
+    def __init__(self, tab: Tab, limit: int) -> None:
+        self._page = tab.page
+        self._gate = tab.gate
         self._limit = limit
-        self._loaded = 0
+        self._unpacked = 0
         self._closing: asyncio.Task[None] | None = None
-        self.problem: PageTooLarge | None = None
-        self.failed_hosts: list[str] = []  # of the page itself and of where it was redirected
+        self._failed_hosts: list[str] = []  # of the page itself and of where it was redirected
+        self.problem: PermanentError | None = None  # why the page was closed
 
     async def begin(self) -> None:
+        self._gate.on_excess = self._stop_loading
         self._page.on("requestfailed", self._note_failure)
+        self._page.on("response", self._note_response)
         session = await self._page.context.new_cdp_session(self._page)
         session.on("Network.dataReceived", self._add)
         await session.send("Network.enable")
 
+    async def end(self) -> None:
+        """Returns when nothing of ours is left to happen."""
+        self._gate.on_excess = None
+        if self._closing is not None:
+            with contextlib.suppress(PlaywrightError, TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._closing
+
+    def check(self) -> None:
+        """Raises if the page was closed, even if what was asked of it came in time."""
+        if self.problem is not None:
+            raise self.problem
+
+    @property
+    def refused_host(self) -> str | None:
+        """Where the page, or a redirect of it, was not let through."""
+        return next((host for host in self._failed_hosts if self._gate.has_refused(host)), None)
+
     def _note_failure(self, request: Request) -> None:
         host = urlsplit(request.url).hostname
         if request.is_navigation_request() and host:
-            self.failed_hosts.append(host)
+            self._failed_hosts.append(host)
+
+    def _note_response(self, response: Response) -> None:
+        """A page that a script leads astray shows our own words then: they must not become its result."""
+        if REFUSED_HEADER not in response.headers or not response.request.is_navigation_request():
+            return
+        if response.frame == self._page.main_frame:
+            self._stop(AddressRefused(urlsplit(response.url).hostname or response.url))
 
     def _add(self, event: dict[str, Any]) -> None:
-        self._loaded += int(event.get("dataLength", 0))
-        if self._loaded > self._limit and self.problem is None:
-            self.problem = PageTooLarge(f"the page loaded more than {self._limit} bytes")
+        self._unpacked += int(event.get("dataLength", 0))
+        if self._unpacked > self._limit:
+            self._stop_loading()
+
+    def _stop_loading(self) -> None:
+        self._stop(PageTooLarge(f"the page loaded more than {self._limit} bytes"))
+
+    def _stop(self, problem: PermanentError) -> None:
+        if self.problem is None:
+            self.problem = problem
             self._closing = asyncio.ensure_future(self._page.close())
