@@ -6,7 +6,9 @@ percentiles are exact; doing it twice changes nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -56,14 +58,20 @@ class GoldRefiner:
     lake: Lake
     rules: Sequence[Rule] = DEFAULT_RULES
     _minutes: dict[tuple[int, int], Spans] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, names: Sequence[str] = tuple(FIGURES)) -> bool:
         """Brings the figures named up to date, then workers and alerts; False when there was nothing new."""
-        changed = [self._refresh(FIGURES[name]) for name in names]
-        reported = self._refresh_workers()
-        if any(changed) or reported:
+        with ThreadPoolExecutor(
+            len(names) + 1
+        ) as at_once:  # small jobs: most of each is planning, not computing
+            parts = [at_once.submit(self._refresh, FIGURES[name]) for name in names]
+            parts.append(at_once.submit(self._refresh_workers))
+            results = [part.result() for part in parts]
+        changed = any(results)
+        if changed:
             self._refresh_alerts()
-        return any(changed) or reported
+        return changed
 
     def _refresh(self, figure: Figure) -> bool:
         log = self.lake.ensure(figure.table)
@@ -80,6 +88,10 @@ class GoldRefiner:
 
     def _touched_minutes(self, done: int, until: int) -> Spans:
         """Queue and minute of every attempt that is new; hours and days follow from them."""
+        with self._lock:  # the figures ask at once, and for the same minutes
+            return self._looked_up(done, until)
+
+    def _looked_up(self, done: int, until: int) -> Spans:
         if (done, until) not in self._minutes:
             fresh = self.lake.ensure(_ATTEMPTS).added_between(done, until)
             rows = frame_of(self.spark, self.lake, _ATTEMPTS, fresh)

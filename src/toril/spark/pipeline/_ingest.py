@@ -24,6 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from toril.lake import Lake
 from toril.lake._log import DataFile, TableLog
+from toril.spark.pipeline._marks import packed_id, unpacked_id
 from toril.spark.pipeline._staging import frame_of, write_parts
 from toril.spark.sources._events import gap_table, read_stretch
 from toril.spark.sources._options import SourceOptions
@@ -31,7 +32,6 @@ from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, 
 from toril.spark.sources._readers import EventStreamReader, open_store, pack, parts_of
 
 TABLE: Final = "bronze/events"
-_SEQ_BITS: Final = 20  # a million events in one millisecond is more than a server can add
 _MANIFEST: Final = StructType([StructField("manifest", StringType())])
 
 
@@ -51,15 +51,14 @@ def committed_position(log: TableLog, queue: str) -> Position:
     packed, n = log.committed(_id_app(queue)), log.committed(_count_app(queue))
     if packed < 0:
         return ORIGIN
-    return Position(f"{packed >> _SEQ_BITS}-{packed & ((1 << _SEQ_BITS) - 1)}", None if n < 0 else n)
+    return Position(unpacked_id(packed), None if n < 0 else n)
 
 
 def position_marks(positions: Mapping[str, Position]) -> dict[str, int]:
     """Positions as application transactions, which Delta keeps for ever and commits with the rows."""
     marks: dict[str, int] = {}
     for queue, position in positions.items():
-        ms, seq = id_parts(position.id)
-        marks[_id_app(queue)] = (ms << _SEQ_BITS) | seq
+        marks[_id_app(queue)] = packed_id(position.id)
         if position.n is not None:
             marks[_count_app(queue)] = position.n
     return marks

@@ -8,8 +8,7 @@ line about the files travels to the driver, with the names of jobs that must be 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from toril.lake import Lake
 from toril.lake._log import DataFile
+from toril.spark.pipeline._manifest import Files, files_of, line_of
 from toril.spark.pipeline._staging import write_parts
 from toril.spark.transforms._telling import attempts_table, begins_in_the_middle, jobs_table
 from toril.spark.transforms._walk import turning_points
@@ -62,9 +62,8 @@ def _without(points: pa.Table, strangers: pa.Table) -> pa.Table:
     return points.join(strangers, ["queue", "job_id"], join_type="left anti")
 
 
-def _report(files: Mapping[str, Sequence[DataFile]], strangers: pa.Table) -> pa.RecordBatch:
-    line = json.dumps({name: [file.as_dict() for file in some] for name, some in files.items()})
-    first = pa.table([[line], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT)
+def _report(files: Files, strangers: pa.Table) -> pa.RecordBatch:
+    first = pa.table([[line_of(files)], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT)
     named = {"files": pa.nulls(len(strangers), pa.string()), **{n: strangers[n] for n in ("queue", "job_id")}}
     whole = pa.concat_tables([first, pa.table(named).cast(_REPORT)]).combine_chunks()
     return whole.to_batches()[0]
@@ -72,11 +71,7 @@ def _report(files: Mapping[str, Sequence[DataFile]], strangers: pa.Table) -> pa.
 
 def files_in(report: pa.Table) -> dict[str, list[DataFile]]:
     """What the tasks wrote, by table."""
-    found: dict[str, list[DataFile]] = {ATTEMPTS: [], JOBS: []}
-    for line in report["files"].drop_null().to_pylist():
-        for name, files in json.loads(line).items():
-            found[name] += [DataFile(**file) for file in files]
-    return found
+    return files_of(report["files"].drop_null().to_pylist())
 
 
 def strangers_in(report: pa.Table) -> pa.Table:

@@ -6,6 +6,7 @@ on where the tables end, without doubling or missing a row.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from toril.spark.pipeline._entries import EntryCollector
     from toril.spark.pipeline._reports import ReportCollector
+    from toril.spark.sources._discovery import Directory
     from toril.spark.transforms.alerts import Rule
     from toril.store import BlockingStore
 
@@ -42,18 +45,25 @@ class PipelineOptions:
     max_rows: int = 1_000_000  # events of one micro-batch
     tasks: int = 2  # tasks that read Redis at once
     fill: str = "all"  # attempts completed from job hashes: all, failed (not the completed ones), none
+    snapshots: str = "all"  # hashes and logs of jobs that ended: all, failed, none
+    streams: str = "*"  # stream and list queues whose entries and dead letters are kept; empty: none
+    stream_prefix: str = "msaas"
+    env: str = "prod"
     interval: float = 0.5  # seconds between two looks at Redis
     refine_every: float = 2.0
     figures_every: float = 60.0  # hours and errors; minutes follow every refinement
     report_every: float = 15.0  # worker reports
+    snapshot_every: float = 30.0  # hashes and logs of jobs, entries of streams and lists
     reconcile_every: float = 60.0
     maintain_every: float = 600.0
     keep_files_hours: float = 168.0  # how long files that are no longer in use stay for old readers
     rules: tuple[Rule, ...] = ()  # of the user, beside the default ones
 
     def __post_init__(self) -> None:
-        if self.fill not in _FILLS:
-            raise InvalidOption("fill", f"cannot be {self.fill!r}", f"one of {', '.join(_FILLS)}")
+        for name in ("fill", "snapshots"):
+            if getattr(self, name) not in _FILLS:
+                remedy = f"one of {', '.join(_FILLS)}"
+                raise InvalidOption(name, f"cannot be {getattr(self, name)!r}", remedy)
         for name in ("max_rows", "tasks"):
             if getattr(self, name) < 1:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
@@ -115,6 +125,7 @@ class Pipeline:
             ("ingest", self.ingest),
             ("silver", self.refine),
             ("reconcile", self.reconcile),
+            ("snapshots", self.take_snapshots),
             ("reports", self.collect_reports),
             ("gold", self.gold),
         ]
@@ -226,6 +237,26 @@ class Pipeline:
         self._collector.run()
         return 0
 
+    def take_snapshots(self) -> int:
+        """Jobs that ended with their logs, entries and dead letters, to bronze; the result is their number."""
+        from toril.spark.pipeline._snapshots import SnapshotTaker
+
+        taken = self._entries.run() if self.options.streams else 0
+        if self.options.snapshots != "none":
+            everything = self.options.snapshots == "all"
+            taker = SnapshotTaker(
+                self.spark, self.lake, self.options.redis, self.options.prefix, everything=everything
+            )
+            taken += taker.run()
+        return taken
+
+    @functools.cached_property
+    def _entries(self) -> EntryCollector:
+        from toril.spark.pipeline._entries import EntryCollector
+
+        directories = {kind: self._stream_directory(kind) for kind in ("stream", "list")}
+        return EntryCollector(lambda: self.spark, self.lake, self.options.redis, directories, self._connect)
+
     def maintain(self) -> Any:
         """Compacts and vacuums the tables."""
         from toril.spark.pipeline._maintain import Maintainer
@@ -242,6 +273,7 @@ class Pipeline:
         steps = [
             Step("refine", self.options.refine_every, self._refine_and_count),
             Step("reports", self.options.report_every, self.collect_reports),
+            Step("snapshots", self.options.snapshot_every, self.take_snapshots),
             Step("figures", self.options.figures_every, self.gold),
             Step("reconcile", self.options.reconcile_every, self.reconcile),
             Step("maintain", self.options.maintain_every, self.maintain),
@@ -285,11 +317,22 @@ class Pipeline:
 
         return status(self.lake, self._directory(), self._connect)
 
-    def _directory(self) -> Any:
+    def _directory(self) -> Directory:
         from toril.spark.sources._discovery import Directory
         from toril.spark.sources._options import SourceOptions
 
         return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
+
+    def _stream_directory(self, kind: str) -> Directory:
+        from toril.spark.sources._discovery import Directory
+        from toril.spark.sources._options import SourceOptions
+
+        words = {
+            "queues": self.options.streams,
+            "prefix": self.options.stream_prefix,
+            "env": self.options.env,
+        }
+        return Directory(SourceOptions.parse({**words, "table": "stream", "kind": kind}))
 
     def _connect(self) -> BlockingStore:
         from toril.store import BlockingStore

@@ -32,14 +32,22 @@ def read_entries(
     kind = "stream" if isinstance(keys, StreamKeys) else "list"
     if dead or isinstance(keys, StreamKeys):
         # Dead letters are a stream for both kinds: they are read from any place, not from an end.
-        yield from _stream(store, queue, keys.dlq if dead else keys.base, spec, kind)
+        yield from read_stream_entries(store, queue, keys.dlq if dead else keys.base, spec, kind)
     else:
-        yield from _list(store, queue, keys.queue, spec)
+        yield from read_list(store, queue, keys.queue, spec)
 
 
-def _stream(store: BlockingStore, queue: str, key: str, spec: TableSpec, kind: str) -> Iterator[pa.Table]:
-    after = "0-0"
-    while page := store.run(entries(key, after, "+", _PAGE)):
+def read_stream_entries(
+    store: BlockingStore,
+    queue: str,
+    key: str,
+    spec: TableSpec,
+    kind: str,
+    after: str = "0-0",
+    until: str = "+",
+) -> Iterator[pa.Table]:
+    """The entries of a stream in (`after`, `until`]."""
+    while page := store.run(entries(key, after, until, _PAGE)):
         after = page[-1][0].decode()
         ids = [entry[0].decode() for entry in page]
         yield entries_table(spec, queue, kind, ids, [_entry_text(entry[1]) for entry in page])
@@ -56,7 +64,8 @@ def _entry_text(flat: Sequence[bytes]) -> str:
     return msgspec.json.encode({**inner, **words}).decode()
 
 
-def _list(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterator[pa.Table]:
+def read_list(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> Iterator[pa.Table]:
+    """The elements of a list, from its head."""
     start = 0
     while page := store.run(list_page(key, start, _PAGE)):
         ids = [str(start + row) for row in range(len(page))]
