@@ -107,7 +107,7 @@ COMMANDS: dict[str, Build] = {
     "remove_scheduler": lambda keys: schedulers.remove_scheduler(keys, "tick"),
     "clear_logs": lambda keys: manage.clear_logs(keys, "held"),
     "release_rate": manage.release_rate,
-    "ask_to_cancel": lambda keys: manage.ask_to_cancel(keys, "held", "enough", 60_000),
+    "ask_to_cancel": lambda keys: manage.ask_to_cancel(keys, "held", "token-1", "enough", 60_000),
     "forget_cancel": lambda keys: manage.forget_cancel(keys, "held"),
     "get_counts": read.get_counts,
     "get_job": lambda keys: read.get_job(keys, "ready"),

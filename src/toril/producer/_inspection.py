@@ -163,11 +163,12 @@ class Inspection(QueuePart[T]):
 
 
 def _states(given: str | JobState | Sequence[str | JobState] | None) -> list[JobState]:
-    """The states asked for; whoever asks for waiting jobs also means those of a paused queue, as in Node."""
+    """The states asked for; `waiting` also means the jobs of a paused queue and `wait` the list alone, as in Node."""
     if given is None:
         return list(COUNTED_STATES)
-    wanted = [JobState.parse(one) for one in ([given] if isinstance(given, str) else given)]
-    if JobState.WAITING in wanted:
+    names = [given] if isinstance(given, str) else list(given)
+    wanted = [JobState.parse(name) for name in names]
+    if JobState.WAITING in names:
         wanted.append(JobState.PAUSED)
     return list(dict.fromkeys(wanted))
 

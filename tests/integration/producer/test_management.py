@@ -77,6 +77,8 @@ async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(queue: Queue, h
     assert await queue.is_paused()
     assert (await queue.get_job_counts()).paused == 1
     assert [one.id for one in await queue.get_waiting()] == [job.id]
+    assert [one.id for one in await queue.get_jobs("waiting")] == [job.id]
+    assert await queue.get_jobs("wait") == []  # As Node: the list alone, which is empty while a queue is paused.
     assert await job.is_waiting()
     await queue.resume()
     assert not await queue.is_paused()
