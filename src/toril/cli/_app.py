@@ -12,6 +12,7 @@ import typer
 from toril import __version__
 from toril.cli import (
     add,
+    bench,
     change,
     dead,
     demo,
@@ -25,6 +26,7 @@ from toril.cli import (
     watch,
     work,
 )
+from toril.cli._complete import whole_words_of_bash
 from toril.cli._output import harmless
 from toril.contract.errors import InvalidOption, TorilError, redact
 
@@ -55,17 +57,17 @@ def _toril(
     pass
 
 
-ROOMS = (demo, server, add, work, look, watch, change, dead, family, follow, health, tables, scripts)
+ROOMS = (demo, server, add, work, look, watch, change, dead, family, follow, health, tables, scripts, bench)
 for room in ROOMS:
     room.add_to(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; errors become one line on standard error."""
+    words = None if arguments is None else list(arguments)
     try:
-        code = app(
-            args=None if arguments is None else list(arguments), prog_name="toril", standalone_mode=False
-        )
+        with whole_words_of_bash():
+            code = app(args=words, prog_name="toril", standalone_mode=False)
     except BrokenPipeError:
         # Whoever read our output has enough; Python would complain once more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

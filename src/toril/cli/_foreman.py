@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toril.cli._output import warn
@@ -40,8 +40,9 @@ class _Place:
 class Foreman:
     """Keeps `count` children running until they are told to stop."""
 
-    def __init__(self, words: Sequence[str], count: int) -> None:
+    def __init__(self, words: Sequence[str], count: int, environment: Mapping[str, str]) -> None:
         self._words = list(words)
+        self._environment = dict(environment)
         self._places = [_Place(index) for index in range(count)]
         self._stopping = asyncio.Event()
         self._signals = 0
@@ -88,7 +89,7 @@ class Foreman:
             "-m",
             "toril.cli",
             *self._words,
-            env={**os.environ, INDEX: str(place.index), LIFELINE: str(self._read_end)},
+            env={**os.environ, **self._environment, INDEX: str(place.index), LIFELINE: str(self._read_end)},
             stdin=subprocess.DEVNULL,
             pass_fds=[self._read_end],
             start_new_session=True,  # Ctrl-C in the terminal is for the parent, which passes it on

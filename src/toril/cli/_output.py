@@ -5,6 +5,7 @@ Guarantee: text that comes from a queue is shown as it is and never acted upon: 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 from rich.table import Table
 from rich.text import Text
 
@@ -136,6 +137,19 @@ def in_batches(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequ
         yield from parts
         return
     yield from track(parts, description=f"  {doing}", console=screen, transient=True)
+
+
+@contextlib.contextmanager
+def in_progress(doing: str) -> Iterator[None]:
+    """A bar on standard error while something runs whose length nobody knows, if there is somebody to see it."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield
+        return
+    columns = TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=screen, transient=True) as bar:
+        bar.add_task(harmless(doing), total=None)
+        yield
 
 
 def seconds(value: float | None) -> str:

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from toril.cli._ask import ask
-from toril.cli._complete import complete_job
+from toril.cli._complete import complete_job, complete_state
 from toril.cli._options import AsJson, BullmqArgument, Env, JobArgument, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, say, warn
-from toril.cli._target import QueueName, Target
-from toril.contract.errors import InvalidOption, TorilError
+from toril.cli._output import emit, in_progress, say, warn
+from toril.cli._target import AnyQueue, QueueName, Target
+from toril.contract.errors import InvalidOption, JobNotFound, TorilError
 from toril.producer import Queue
 
 JobsArgument = Annotated[
@@ -64,29 +64,38 @@ def resume(
 
 
 def drain(
-    queue: BullmqArgument,
+    queue: QueueArgument,
     delayed: Annotated[bool, typer.Option("--delayed", help="Remove delayed jobs as well.")] = False,
     yes: Yes = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
+    env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
     """Remove all jobs that wait; those that run and those that ended stay."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     ask(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
-
-    async def act(one: Queue) -> int:
-        before = (await one.get_job_counts()).total
-        await one.drain(delayed=delayed)
-        return before - (await one.get_job_counts()).total
-
-    removed = max(0, _on(Target.of(redis, prefix), queue, "drain", act))
+    with in_progress(f"draining {queue}"):
+        removed = asyncio.run(_drain(target, where, delayed=delayed))
     _done({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
+
+
+async def _drain(target: Target, where: QueueName, *, delayed: bool) -> int:
+    async with target.open(where) as queue:
+        if not isinstance(queue, Queue):
+            return await queue.drain(delayed=delayed)
+        before = (await queue.get_job_counts()).total
+        await queue.drain(delayed=delayed)
+        return max(0, before - (await queue.get_job_counts()).total)
 
 
 def clean(
     queue: BullmqArgument,
     state: Annotated[
-        str, typer.Option("--state", help="completed, failed, delayed, waiting, active, …")
+        str,
+        typer.Option(
+            "--state", help="completed, failed, delayed, waiting, active, …", autocompletion=complete_state
+        ),
     ] = "completed",
     older_than: Annotated[float, typer.Option("--older-than", min=0, help="Seconds since they ended.")] = 0.0,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
@@ -97,7 +106,8 @@ def clean(
 ) -> None:
     """Remove old jobs of one state."""
     ask(f"Remove {state} jobs of {queue} that are older than {older_than:g} s?", yes=yes)
-    ids = _on(Target.of(redis, prefix), queue, "clean", lambda one: one.clean(older_than, limit, state))
+    with in_progress(f"cleaning {queue}"):
+        ids = _on(Target.of(redis, prefix), queue, "clean", lambda one: one.clean(older_than, limit, state))
     _done({"queue": queue, "removed": ids}, f"{len(ids)} jobs removed", as_json=as_json)
 
 
@@ -124,24 +134,25 @@ def retry(
     """Send ended jobs back to the queue: some by id, or all that match. On list and stream queues: dead letters."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     _one_or_all(jobs, everything or bool(name or reason or count))
-    if where.kind != "bullmq":
-        moved = asyncio.run(_replay(target, where, jobs or [], name, reason, count, rate))
-    elif jobs:
-        moved = _each(target, queue, "retry", jobs, lambda one, job_id: _retry_one(one, job_id, state))
-    else:
-        moved = _on(
-            target,
-            queue,
-            "retry",
-            lambda one: one.retry_jobs(state=state, count=count, name=name, reason=reason, rate=rate),
-        )
+    with in_progress(f"retrying jobs of {queue}"):
+        if where.kind != "bullmq":
+            moved = asyncio.run(_replay(target, where, jobs or [], name, reason, count, rate))
+        elif jobs:
+            moved = _each(target, queue, "retry", jobs, lambda one, job_id: _retry_one(one, job_id, state))
+        else:
+            moved = _on(
+                target,
+                queue,
+                "retry",
+                lambda one: one.retry_jobs(state=state, count=count, name=name, reason=reason, rate=rate),
+            )
     _done({"queue": queue, "retried": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
 async def _retry_one(queue: Queue, job_id: str, state: Literal["failed", "completed"]) -> None:
     job = await queue.get_job(job_id)
     if job is None:
-        raise InvalidOption("job", f"{job_id} does not exist", "see `toril inspect QUEUE --state failed`")
+        raise JobNotFound(job_id, hint="see `toril inspect QUEUE --state failed`")
     await job.retry(state)
 
 
@@ -154,40 +165,60 @@ async def _replay(
     count: int | None,
     rate: float | None,
 ) -> int:
+    missing = set(ids)
+
     def wanted(letter: Any) -> bool:
+        named = {letter.job_id, letter.entry_id} & set(ids)
+        missing.difference_update(named)
         return (
-            (not ids or letter.job_id in ids or letter.entry_id in ids)
+            (not ids or bool(named))
             and (name is None or letter.task_type == name)
             and (reason is None or reason in (letter.last_error or ""))
         )
 
     async with target.envelopes(where) as queue:
-        return await queue.replay(wanted, rate=rate, limit=count)
+        moved = await queue.replay(wanted, rate=rate, limit=count)
+    if missing:
+        raise JobNotFound(", ".join(sorted(missing)), hint=f"see `toril dlq list {where}`")
+    return moved
 
 
 def promote(
-    queue: BullmqArgument,
+    queue: QueueArgument,
     jobs: JobsArgument = None,
     everything: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
     count: Annotated[int | None, typer.Option("--count", min=1, help="Those that are due first.")] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
+    env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
     """Make delayed jobs ready now."""
-    target = Target.of(redis, prefix)
+    where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     _one_or_all(jobs, everything or count is not None)
-    if jobs:
+    if where.kind != "bullmq":
+        moved = asyncio.run(_promote_envelopes(target, where, jobs, count))
+    elif jobs:
         moved = _each(target, queue, "promote", jobs, _promote_one)
     else:
         moved = _on(target, queue, "promote", lambda one: _promote_all(one, count))
     _done({"queue": queue, "promoted": moved}, f"{moved} jobs are ready", as_json=as_json)
 
 
+async def _promote_envelopes(
+    target: Target, where: QueueName, jobs: list[str] | None, count: int | None
+) -> int:
+    async with target.envelopes(where) as queue:
+        moved = await queue.promote(jobs, limit=count)
+    if jobs and moved < len(set(jobs)):
+        raise JobNotFound(", ".join(jobs), hint=f"{moved} of them were delayed; see `toril inspect {where}`")
+    return moved
+
+
 async def _promote_one(queue: Queue, job_id: str) -> None:
     job = await queue.get_job(job_id)
     if job is None:
-        raise InvalidOption("job", f"{job_id} does not exist", "see `toril inspect QUEUE --state delayed`")
+        raise JobNotFound(job_id, hint="see `toril inspect QUEUE --state delayed`")
     await job.promote()
 
 
@@ -215,12 +246,44 @@ def remove(
     _one_or_all(jobs, everything)
     if jobs:
         ask(f"Remove {len(jobs)} jobs of {queue}?", yes=yes)
-        removed = _each(target, queue, "remove", jobs, lambda one, job_id: one.remove(job_id))
+        removed = asyncio.run(_remove_each(target, where, jobs))
         _done({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
         return
     ask(f"Remove the queue {queue} with all its jobs?", yes=yes)
-    asyncio.run(_obliterate(target, where, force=force))
+    with in_progress(f"removing {queue}"):
+        asyncio.run(_obliterate(target, where, force=force))
     _done({"queue": queue, "removed": "all"}, f"{queue} is gone", as_json=as_json)
+
+
+async def _remove_each(target: Target, where: QueueName, jobs: list[str]) -> int:
+    """Each job that is there; the first refusal is raised when all had their turn."""
+    removed, refusals = 0, list[TorilError]()
+    async with target.open(where) as queue:
+        for job_id in jobs:
+            try:
+                if not await _is_removed(queue, job_id):
+                    raise JobNotFound(job_id, hint=_WHERE_JOBS_ARE[where.kind])
+                removed += 1
+            except TorilError as error:
+                refusals.append(error)
+    _raise_first(refusals)
+    return removed
+
+
+_WHERE_JOBS_ARE = {
+    "bullmq": "see `toril inspect QUEUE`",
+    "list": "only delayed and dead jobs of a list can be removed one by one",
+    "stream": "only delayed and dead jobs of a stream can be removed one by one",
+}
+
+
+async def _is_removed(queue: AnyQueue, job_id: str) -> bool:
+    if not isinstance(queue, Queue):
+        return await queue.remove(job_id)
+    if await queue.get_job(job_id) is None:
+        return False
+    await queue.remove(job_id)
+    return True
 
 
 async def _obliterate(target: Target, where: QueueName, *, force: bool) -> None:
@@ -272,8 +335,12 @@ def _each(
         return done, refusals
 
     done, refusals = _on(target, queue, command, run)
-    if refusals:
-        for refusal in refusals[1:]:
-            warn(str(refusal))
-        raise refusals[0]
+    _raise_first(refusals)
     return int(done)
+
+
+def _raise_first(refusals: list[TorilError]) -> None:
+    for refusal in refusals[1:]:
+        warn(str(refusal))
+    if refusals:
+        raise refusals[0]

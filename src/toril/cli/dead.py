@@ -15,7 +15,7 @@ import typer
 
 from toril.cli._ask import ask
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, moment, say, shortened, show
+from toril.cli._output import emit, in_progress, moment, say, shortened, show
 from toril.cli._target import QueueName, Target
 from toril.contract.envelope import DeadLetter
 from toril.contract.errors import InvalidOption
@@ -166,7 +166,8 @@ def replay(
         async with target.envelopes(where) as letters:
             return await letters.replay(_wanted(name, reason, terms), rate=rate, limit=limit)
 
-    moved = asyncio.run(run())
+    with in_progress(f"replaying jobs of {queue}"):
+        moved = asyncio.run(run())
     _done({"queue": queue, "replayed": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
@@ -202,7 +203,8 @@ def purge(
                 await opened.remove(job.id)
             return len(doomed)
 
-    removed = asyncio.run(run())
+    with in_progress(f"removing dead jobs of {queue}"):
+        removed = asyncio.run(run())
     _done({"queue": queue, "purged": removed}, f"{removed} jobs removed", as_json=as_json)
 
 
@@ -221,7 +223,8 @@ def export(
 ) -> None:
     """Write dead jobs to a file; they stay where they are."""
     target = Target.of(redis, prefix, env)
-    rows = asyncio.run(_read(target, QueueName.parse(queue), name, reason, terms))
+    with in_progress(f"reading dead jobs of {queue}"):
+        rows = asyncio.run(_read(target, QueueName.parse(queue), name, reason, terms))
     lines = [json.dumps(one["job"], ensure_ascii=False) + "\n" for one in reversed(rows)]
     file.write_text("".join(lines), encoding="utf-8")
     facts = {"queue": queue, "file": str(file), "exported": len(lines)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 
+from toril.cli._complete import complete_queues
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import console, emit, say, table
+from toril.cli._output import console, emit, in_progress, say, table
 from toril.cli._target import Target
 from toril.contract.errors import TorilError
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
@@ -18,7 +19,12 @@ from toril.observe.panels import dashboard_text, rules_text
 
 QueuesOption = Annotated[
     str | None,
-    typer.Option("--queues", metavar="A,B", help="Only these: NAME, list:NAME, stream:NAME. Left out: all."),
+    typer.Option(
+        "--queues",
+        metavar="A,B",
+        help="Only these: NAME, list:NAME, stream:NAME. Left out: all.",
+        autocompletion=complete_queues,
+    ),
 ]
 _SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
@@ -60,7 +66,8 @@ def doctor(
         return
     target = Target.of(redis, prefix, env)
     examination = Doctor(target.redis, queues=names_in(queues), prefix=prefix, env=env, most_keys=most_keys)
-    diagnosis = asyncio.run(examination.examine())
+    with in_progress("examining"):
+        diagnosis = asyncio.run(examination.examine())
     if as_json:
         emit({"server": diagnosis.server, "healthy": diagnosis.healthy, "findings": diagnosis.findings})
     else:
@@ -114,15 +121,15 @@ def exporter(
         raise TorilError(f"{error.name} is not installed; run `pip install 'toril[prometheus]'`") from None
     target = Target.of(redis, prefix, env)
 
-    async def run() -> None:
+    async def run() -> bool:
         made = Exporter(
             target.redis, queues=names_in(queues), prefix=prefix, env=env, search_every=search_every
         )
         if once:
             async with made:
-                print((await made.scrape()).decode(), end="")
-            return
+                return await _print_once(made, as_json=as_json)
         await serve(made, host=host, port=port, on_start=_started)
+        return True
 
     def _started(url: str) -> None:
         if as_json:
@@ -131,4 +138,24 @@ def exporter(
             say(f"serving {url}/metrics; Ctrl-C ends it")
 
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run())
+        if not asyncio.run(run()):
+            raise typer.Exit(1)
+
+
+async def _print_once(exporter: Any, *, as_json: bool) -> bool:
+    """The metrics, as Prometheus reads them or as JSON; whether the server answered."""
+    from toril.observe.exporter import written
+
+    families = await exporter.families()
+    if as_json:
+        emit(
+            [
+                {"name": one.name, "labels": one.labels, "value": one.value}
+                for family in families
+                for one in family.samples
+            ]
+        )
+    else:
+        print(written(families).decode(), end="")
+    (up,) = (family.samples[0].value for family in families if family.name == "bullmq_exporter_up")
+    return bool(up)

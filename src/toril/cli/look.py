@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toril.cli._complete import complete_job
+from toril.cli._complete import complete_job, complete_state
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import emit, moment, say, seconds, shortened, show, show_facts, warn
 from toril.cli._target import QueueName, Target
@@ -86,7 +86,12 @@ def inspect(
         typer.Argument(metavar="[JOB]", help="A job's id: show all of it.", autocompletion=complete_job),
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", help="List jobs in this state: waiting, active, failed, …")
+        str | None,
+        typer.Option(
+            "--state",
+            help="List jobs in this state: waiting, active, failed, …",
+            autocompletion=complete_state,
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many jobs to list.")] = 20,
     redis: RedisUrl = None,

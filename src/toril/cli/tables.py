@@ -1,10 +1,8 @@
-"""`toril pipeline`: events and jobs as tables, once or all the time. `toril bench`: how fast it is here."""
+"""`toril pipeline`: events and jobs as tables, once or all the time."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,7 +34,6 @@ def add_to(app: typer.Typer) -> None:
     for command in (up, run, status, query, report, replay):
         group.command(command.__name__)(command)
     app.add_typer(group, name="pipeline")
-    app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 
 
 def _pipeline(redis: str | None, queues: str, prefix: str, lake: str) -> Pipeline:
@@ -165,11 +162,3 @@ def _print(answer: Any, *, as_json: bool) -> None:
         emit(rows)
     else:
         show(answer.column_names, [tuple(row.values()) for row in rows], empty="no rows")
-
-
-def bench(ctx: typer.Context) -> None:
-    """Measure how fast it is on this machine (in a checkout of toril); options are passed on."""
-    if not Path("benchmarks/__main__.py").exists():
-        raise TorilError("there are no benchmarks here; run it in a checkout of toril")
-    done = subprocess.run([sys.executable, "-m", "benchmarks", *ctx.args], check=False)  # noqa: S603
-    raise typer.Exit(done.returncode)

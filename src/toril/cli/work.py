@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -195,7 +195,20 @@ def _lead(order: _Order, processes: int) -> int:
         say(
             f"{processes} processes with {made.options.concurrency} jobs each on {order.queue}; Ctrl-C ends them"
         )
-    return asyncio.run(Foreman(sys.argv[1:], processes).run())
+    # Children read the address from their environment, which only their own user can see.
+    words = _without_address(sys.argv[1:])
+    return asyncio.run(Foreman(words, processes, {"TORIL_REDIS_URL": order.target.redis}).run())
+
+
+def _without_address(words: Sequence[str]) -> list[str]:
+    left: list[str] = []
+    given = iter(words)
+    for word in given:
+        if word == "--redis":
+            next(given, None)
+        elif not word.startswith("--redis="):
+            left.append(word)
+    return left
 
 
 def _write_log(level: Level, style: str) -> None:

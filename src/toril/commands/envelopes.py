@@ -18,6 +18,8 @@ SettlementKind = Literal["done", "retry", "later", "again", "dead"]
 
 # Long enough for a producer to reconnect and ask again; a ledger is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
+# The last moment that Python can tell, the end of the year 9999: others may write what no calendar has.
+LATEST_MS: Final = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +142,38 @@ def _totals(reply: list[bytes]) -> dict[str, int]:
 
 
 def scheduled(keys: EnvelopeKeys, start: int, stop: int) -> Command[list[tuple[bytes, int]]]:
-    """Jobs that wait for their time, by rank: text and due time (ms)."""
+    """Jobs that wait for their time, by rank: text and due time (ms); one that is never due has the latest there is."""
     return plain(_scheduled, "ZRANGE", keys.scheduled, start, stop, "WITHSCORES")
 
 
 def _scheduled(reply: list[bytes]) -> list[tuple[bytes, int]]:
-    return [(text, int(float(due))) for text, due in zip(reply[::2], reply[1::2], strict=True)]
+    return [(text, _due(float(due))) for text, due in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def _due(score: float) -> int:
+    return int(min(max(score, 0.0), LATEST_MS))
 
 
 def unschedule(keys: EnvelopeKeys, text: bytes) -> Command[bool]:
     """Takes one job out of those that wait for their time; False when it was not there."""
     return Command(("ZREM", keys.scheduled, text), bool)
+
+
+def bring_forward(keys: EnvelopeKeys, texts: Sequence[bytes], now_ms: int) -> Command[int]:
+    """Makes jobs due that wait for their time; says how many were still waiting for it."""
+    words = [word for text in texts for word in (now_ms, text)]
+    return Command(("ZADD", keys.scheduled, "XX", "LT", "CH", *words), int, replay=Replay.SAFE)
+
+
+def drain_step(keys: EnvelopeKeys, most: int) -> Command[int]:
+    """Removes jobs that nobody has taken yet; says how many, 0 when there are none."""
+    group = keys.group if isinstance(keys, StreamKeys) else ""
+    return call(own("envelopes_drain"), (jobs_key(keys),), [kind_of(keys), most, group], int)
+
+
+def drain_scheduled(keys: EnvelopeKeys) -> Command[int]:
+    """Removes all jobs that wait for their time; says how many."""
+    return plain(int, "ZREMRANGEBYRANK", keys.scheduled, 0, -1)
 
 
 def delete_queue(keys: EnvelopeKeys) -> Command[int]:

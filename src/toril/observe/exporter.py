@@ -54,7 +54,7 @@ class Exporter:
 
     async def scrape(self) -> bytes:
         """What `/metrics` shows."""
-        return generate_latest(_Collected(await self.families()))
+        return written(await self.families())
 
     async def families(self) -> list[Metric]:
         """The same as values."""
@@ -90,6 +90,11 @@ class Exporter:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def written(families: list[Metric]) -> bytes:
+    """Metrics in Prometheus' words."""
+    return generate_latest(_Collected(families))
 
 
 class _Collected:

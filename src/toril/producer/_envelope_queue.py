@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,8 @@ from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
 from toril.contract.codec import PayloadCodec, check_size, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLetter, Envelope
-from toril.contract.errors import InvalidOption, JobNotFound
+from toril.contract.errors import InvalidOption, JobNotFound, MalformedValue
+from toril.queues._envelopes import read_envelope
 from toril.queues.dead_letters import DeadLetters, LetterFilter
 from toril.store import AsyncStore
 from toril.telemetry.hooks import NO_METRICS, Adding, MetricsCollector, Tracer
@@ -170,9 +171,40 @@ class EnvelopeQueue:
         return await self._store.run(envelopes.totals(self.keys))
 
     async def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
-        """The jobs that wait for their time, soonest first, and when they are due."""
+        """The jobs that wait for their time, soonest first, and when; stand-ins for what is no envelope."""
         rows = await self._store.run(envelopes.scheduled(self.keys, 0, limit - 1))
-        return [(Envelope.from_bytes(text), ms_to_datetime(due)) for text, due in rows]
+        return [(read_envelope(text, "scheduled")[0], ms_to_datetime(due)) for text, due in rows]
+
+    async def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
+        """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
+        texts: list[bytes] = []
+        now = await self._store.now_ms()
+        for start in itertools.count(0, BATCH):
+            page = await self._store.run(envelopes.scheduled(self.keys, start, start + BATCH - 1))
+            waiting = (text for text, due in page if due > now)
+            texts += (text for text in waiting if job_ids is None or _id_of(text) in job_ids)
+            if len(page) < BATCH or (limit is not None and len(texts) >= limit):
+                break
+        moved = 0
+        for start in range(0, len(texts[:limit]), BATCH):
+            part = texts[:limit][start : start + BATCH]
+            moved += await self._store.run(envelopes.bring_forward(self.keys, part, now))
+        return moved
+
+    async def drain(self, *, delayed: bool = False) -> int:
+        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many."""
+        removed = await self._store.run(envelopes.drain_scheduled(self.keys)) if delayed else 0
+        while step := await self._store.run(envelopes.drain_step(self.keys, BATCH)):
+            removed += step
+        return removed
+
+    async def remove(self, job_id: str) -> bool:
+        """Removes a job that waits for its time or is dead; False when there is none with this id."""
+        rows = await self._store.run(envelopes.scheduled(self.keys, 0, -1))
+        found = [text for text, _ in rows if _id_of(text) == job_id]
+        removed = [await self._store.run(envelopes.unschedule(self.keys, text)) for text in found]
+        purged = await self.purge(lambda letter: job_id in (letter.job_id, letter.entry_id))
+        return any(removed) or purged > 0
 
     async def result(self, job_id: str) -> Any:
         """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
@@ -249,3 +281,11 @@ def _due(delay: Duration | None, run_at: datetime | None, now_ms: int) -> int | 
         return datetime_to_ms("run_at", run_at)
     seconds = 0.0 if delay is None else to_seconds("delay", delay)
     return now_ms + to_ms(seconds) if seconds > 0 else None
+
+
+def _id_of(text: bytes) -> str | None:
+    """The job's id; None for a message that cannot be read."""
+    try:
+        return Envelope.from_bytes(text).job_id
+    except MalformedValue:
+        return None

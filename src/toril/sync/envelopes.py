@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -89,6 +89,18 @@ class _EnvelopeFace(Face[Q]):
     def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
         """The jobs that wait for their time, soonest first, and when they are due."""
         return self._call(self._inner.scheduled, limit)
+
+    def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
+        """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
+        return self._call(self._inner.promote, job_ids, limit=limit)
+
+    def drain(self, *, delayed: bool = False) -> int:
+        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many."""
+        return self._call(self._inner.drain, delayed=delayed)
+
+    def remove(self, job_id: str) -> bool:
+        """Removes a job that waits for its time or is dead; False when there is none with this id."""
+        return self._call(self._inner.remove, job_id)
 
     def result(self, job_id: str) -> Any:
         """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""

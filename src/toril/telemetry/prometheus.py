@@ -146,6 +146,8 @@ class PrometheusMetrics:
             # Known from the start, so that a rate over them is 0 and not absent.
             for counter in (self._stalled, self._skipped, self._beats, self._missed):
                 counter.labels(queue)
+            for status in ("completed", "failed", "retried"):
+                self._processed.labels(queue, status)
             return
         try:
             self._workers.remove(queue, worker_id)

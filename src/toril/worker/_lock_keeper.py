@@ -28,7 +28,7 @@ class LockKeeper:
         *,
         interval: float,
         in_hand: Callable[[], Sequence[Any]],
-        on_beat: Callable[[int, int, float], Any],
+        on_beat: Callable[[int, float], Any],
         on_lost: Callable[[Sequence[Any]], Any],
         on_error: Callable[[BaseException, int], Any],
         glance: Callable[[Sequence[Any]], Any] | None = None,
@@ -109,7 +109,7 @@ class LockKeeper:
             self._on_error(error, len(jobs))
             return
         self.ok += len(jobs) - len(lost)
-        self._on_beat(len(jobs) - len(lost), len(lost), time.monotonic() - started)
+        self._on_beat(len(jobs) - len(lost), time.monotonic() - started)
         if lost:
             self._on_lost(lost)
 

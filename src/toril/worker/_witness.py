@@ -99,16 +99,16 @@ class Witness:
         attempt.delivery.lock_lost = True
         if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
             attempt.subject.lock_lost = True
+        self._metrics.increment_heartbeat_failure(self._label)
         self._log.lock_lost(attempt.delivery.id)
         self._callbacks.tell("lock_lost", attempt.subject)
 
     # --- services -------------------------------------------------------------------------------------------
 
-    def beat(self, renewed: int, lost: int, seconds: float) -> None:
+    def beat(self, renewed: int, seconds: float) -> None:
+        """Locks were renewed. One that was not is told by `lock_lost`, unless its job ended meanwhile."""
         self._metrics.observe_lock_extend(self._label, seconds)
         self._metrics.increment_heartbeat_success(self._label, renewed)
-        if lost:
-            self._metrics.increment_heartbeat_failure(self._label, lost)
 
     def heartbeat_failed(self, job_ids: Sequence[str], error: BaseException) -> None:
         self._metrics.increment_heartbeat_failure(self._label, len(job_ids))

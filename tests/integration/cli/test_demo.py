@@ -59,14 +59,15 @@ def test_no_server_is_left_when_it_is_over(toril: Toril) -> None:
     assert not mine - before
 
 
-def in_terminal(*words: str, seconds: float = 50, **environment: str) -> str:
-    """What a command shows in a terminal of 120 columns."""
+def in_terminal(*words: str, seconds: float = 50, typed: bytes = b"", **environment: str) -> str:
+    """What a command shows in a terminal of 120 columns, where somebody has typed something."""
     parent, child = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40", **environment}
     process = subprocess.Popen(
         [sys.executable, "-m", "toril.cli", *words], stdin=child, stdout=child, stderr=child, env=settings
     )
     os.close(child)
+    os.write(parent, typed)
     shown = b""
     try:
         while part := os.read(parent, 65_536):

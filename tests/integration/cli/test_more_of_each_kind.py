@@ -71,6 +71,52 @@ def test_a_delayed_job_is_seen_and_goes_with_its_queue(toril: Toril, here: list[
     assert toril("inspect", name, "--json", *here).data["states"]["delayed"] == 0
 
 
+@pytest.mark.parametrize("name", ["emails", *KINDS])
+def test_delayed_jobs_are_promoted_removed_and_drained_whatever_the_kind(
+    toril: Toril, here: list[str], name: str
+) -> None:
+    for job_id in ("a", "b", "c", "d"):
+        toril("add", name, "send", "--delay", "60", "--job-id", job_id, *here)
+    assert toril("remove", name, "a", "--yes", "--json", *here).data["removed"] == 1
+    assert toril("promote", name, "b", "--json", *here).data["promoted"] == 1
+    assert toril("promote", name, "--count", "1", "--json", *here).data["promoted"] == 1
+    toril("add", name, "send", "--count", "3", *here)
+    kind = {"list": ListQueue, "stream": StreamQueue}.get(name.partition(":")[0])
+    if kind is None:
+        assert toril("drain", name, "--yes", "--json", *here).data["removed"] == 5
+    else:
+        # Jobs that became due lie where delayed ones do, until a worker comes for them.
+        assert toril("drain", name, "--yes", "--json", *here).data["removed"] == 3
+    left = toril("drain", name, "--delayed", "--yes", "--json", *here).data["removed"]
+    assert left == (1 if kind is None else 3)
+    assert sum(toril("inspect", name, "--json", *here).data[("states", "counts")[kind is None]].values()) == 0
+
+
+@pytest.mark.parametrize("worker_class", [StreamWorker])
+async def test_a_drained_stream_keeps_what_is_in_hand_and_counts_exactly(
+    server_url: str, prefix: str, worker_class: type[StreamWorker]
+) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: object) -> None:
+        started.set()
+        await release.wait()
+
+    async with StreamQueue("jobs.b", redis=server_url, prefix=prefix) as queue:
+        await queue.add("first", {})
+        async with worker_class("jobs.b", handle, redis=server_url, prefix=prefix) as worker:
+            await asyncio.wait_for(started.wait(), 20)
+            await queue.add_bulk([("more", {})] * 1200)
+            assert await queue.drain() == 1200
+            await queue.add_bulk([("new", {})] * 3)
+            counts = await queue.counts()
+            assert (counts.waiting, counts.active) == (3, 1)
+            release.set()
+            await worker.run_until_idle()
+        totals = await queue.totals()
+        assert (totals["completed"], totals.get("trimmed", 0)) == (4, 0)
+
+
 def test_events_are_followed_as_they_happen(start: Start, toril: Toril, here: list[str]) -> None:
     toril("add", "emails", "send", "--job-id", "first", *here)
     process = start("events", "emails", "--follow", "--json", "--type", "added", *here)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import typer.main
 
 from tests.integration.cli.conftest import Start, Toril
+from tests.integration.cli.test_demo import in_terminal
 from tests.servers import Server, free_port
 from toril.cli._app import app
 
@@ -50,7 +53,7 @@ def test_the_help_of_every_command_is_complete(toril: Toril, path: tuple[str, ..
     assert not silent, "every option and argument says what it is"
 
 
-@pytest.mark.parametrize("path", [path for path in ALL if path != ("bench",)], ids=" ".join)
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_command_can_speak_json(path: tuple[str, ...]) -> None:
     assert any("--json" in one.opts for one in ALL[path].params)
 
@@ -100,10 +103,18 @@ def test_a_server_that_is_away_is_one_line_and_exit_code_1_without_the_password(
 
 def test_a_job_that_is_not_there_is_exit_code_1(toril: Toril, here: list[str]) -> None:
     toril("add", "emails", "send", *here)
+    toril("add", "list:gen", "send", *here)
+    toril("add", "stream:gen", "send", *here)
     for words in (
         ["inspect", "emails", "nobody"],
         ["logs", "emails", "nobody"],
         ["cancel", "emails", "x", "-y"],
+        ["retry", "emails", "nobody"],
+        ["promote", "emails", "nobody"],
+        ["remove", "emails", "nobody", "-y"],
+        ["retry", "list:gen", "nobody"],
+        ["promote", "stream:gen", "nobody"],
+        ["remove", "stream:gen", "nobody", "-y"],
     ):
         result = toril(*words, *here)
         assert (result.code, result.out) == (1, "")
@@ -126,17 +137,22 @@ def test_what_destroys_jobs_does_nothing_unless_somebody_says_yes(
 ) -> None:
     toril("add", "emails", "send", "--job-id", "order-1", *here)
     process = start(*words, *here, stdin=subprocess.PIPE)
-    _, err = process.communicate("n\n", timeout=30)
-    assert process.returncode == 1
+    _, err = process.communicate("y\n", timeout=30)
+    assert process.returncode == 1, "what comes through a pipe is no answer"
     assert "nothing was done" in err
     assert toril("inspect", "emails", "order-1", *here).code == 0
 
 
-def test_an_answer_of_yes_is_enough(start: Start, toril: Toril, here: list[str]) -> None:
+def test_an_answer_of_yes_in_a_terminal_is_enough(toril: Toril, here: list[str]) -> None:
     toril("add", "emails", "send", *here)
-    process = start("drain", "emails", *here, stdin=subprocess.PIPE)
-    out, _ = process.communicate("y\n", timeout=30)
-    assert (process.returncode, out) == (0, "1 jobs removed\n")
+    assert "1 jobs removed" in in_terminal("drain", "emails", *here, typed=b"y\n")
+
+
+def test_any_other_answer_in_a_terminal_is_a_no(toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "send", *here)
+    with pytest.raises(AssertionError, match="nothing was done"):
+        in_terminal("drain", "emails", *here, typed=b"hm\n")
+    assert toril("queues", "--json", *here).data[0]["states"]["waiting"] == 1
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] \u202eexe.txt \x9b31m"
@@ -225,11 +241,57 @@ def test_queues_and_jobs_complete_in_the_shell(toril: Toril, here: list[str]) ->
     assert completions(["inspect", *here, "emails", job_id[:4]]) == [job_id]
 
 
+def test_bash_itself_completes_names_with_colons_after_an_address_with_colons(
+    toril: Toril, here: list[str]
+) -> None:
+    toril("add", "list:letters", "send", "--delay", "60", "--job-id", "order-17", *here)
+    options = " ".join(here)
+    with Bash() as bash:
+        bash.answers(f"toril inspect {options} lis", "t:letters ")
+        bash.answers(f"toril inspect {options} list:", "letters ")
+        bash.answers(f"toril inspect {options} list:letters ord", "er-17 ")
+        bash.answers(f"toril top {options} --queues=list:let", "ters ")
+
+
+class Bash:
+    """An interactive Bash that has learnt our completions."""
+
+    def __enter__(self) -> Self:
+        self._parent, child = pty.openpty()
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"],
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            start_new_session=True,
+            env={**os.environ, "PATH": path, "TERM": "dumb", "PS1": "$ ", "COLUMNS": "400"},
+        )
+        os.close(child)
+        self.answers('eval "$(toril --show-completion bash)"; echo "rea""dy"\n', "ready", key="")
+        return self
+
+    def answers(self, line: str, expected: str, *, key: str = "\t") -> None:
+        """Types a line and a key, waits until the shell has written what is expected, and clears the line."""
+        os.write(self._parent, (line + key).encode())
+        shown = ""
+        while expected not in shown:
+            ready, _, _ = select.select([self._parent], [], [], 30)
+            assert ready, f"the shell wrote only {shown!r}"
+            shown += os.read(self._parent, 65_536).decode(errors="replace")
+        os.write(self._parent, b"\x15")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._parent)
+
+
 def completions(words: list[str]) -> list[str]:
     environment = {
         **os.environ,
         "_TORIL_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(["toril", *words]),
+        "COMP_WORDS": "\n".join(["toril", *words]),
         "COMP_CWORD": str(len(words)),
     }
     done = subprocess.run(

@@ -80,6 +80,27 @@ def test_metrics_can_be_printed_once(toril: Toril, here: list[str]) -> None:
     assert 'bullmq_job_count{queue="emails",state="waiting"} 1.0' in printed
 
 
+def test_metrics_can_be_read_by_programs(toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "send", *here)
+    samples = toril("exporter", "--once", "--json", *here).data
+    wanted = {"name": "bullmq_job_count", "labels": {"queue": "emails", "state": "waiting"}, "value": 1}
+    assert wanted in samples
+
+
+def test_metrics_of_a_server_that_is_away_are_a_failure_of_the_command(toril: Toril) -> None:
+    result = toril("exporter", "--once", "--redis", f"redis://127.0.0.1:{free_port()}")
+    assert result.code == 1 and "bullmq_exporter_up 0.0" in result.out
+
+
+def test_the_benchmark_measures_and_leaves_nothing_behind(toril: Toril, here: list[str]) -> None:
+    figures = toril("bench", "--jobs", "300", "--json", *here).data
+    assert figures["jobs"] == 300
+    assert figures["processed_per_second"] > 0 and figures["start_p99_seconds"] > 0
+    assert "jobs processed" in toril("bench", "--jobs", "50", *here).out
+    assert toril("queues", "--json", *here).data == []
+    assert toril("bench", "--rivals", "--json", *here).code == 1
+
+
 def test_the_doctor_is_content_with_the_embedded_server(toril: Toril, folder: Path) -> None:
     toril("add", "emails", "send")
     result = toril("doctor")

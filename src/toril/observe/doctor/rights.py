@@ -24,15 +24,15 @@ OF_DRIVERS: Final = frozenset(
     del eval evalsha exists expire get hdel hello hexists hget hgetall hkeys hlen hmget hset hsetnx info lindex llen
     lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers
     time ttl type unlink xack xadd xdel xinfo|stream xlen xrange xread xrevrange xtrim zadd zcard zcount zrange
-    zrangebyscore zrem zremrangebyscore zrevrange zscore
+    zrangebyscore zrem zremrangebyrank zremrangebyscore zrevrange zscore
     """.split()
 )
 # Scripts call by several names (`redis.call`, `rcall`, `call`), but they all write commands in capitals.
 _SAID = re.compile(r"""["']([A-Z]{3,20})["'](?:\s*,\s*["']([A-Z]+)["'])?""")
 _WORDS_OF_COMMANDS: Final = frozenset(
     """
-    CONSUMERS COUNT CREATE DELCONSUMER GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM NOGROUP PUSH
-    RIGHT STREAM STREAMS WITHSCORES
+    CONSUMERS COUNT CREATE DELCONSUMER ENTRIESREAD GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM NOGROUP PUSH
+    RIGHT SETID STREAM STREAMS WITHSCORES
     """.split()
 )
 _WITH_SUBCOMMAND: Final = frozenset({"XINFO", "XGROUP"})
