@@ -13,8 +13,10 @@ from pyspark.sql.types import StructType
 
 from toril.contract.errors import InvalidOption
 from toril.spark.sinks._options import SinkOptions
+from toril.spark.sinks._types import check_types
 from toril.spark.sinks._writers import BatchWriter, StreamWriter
 from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._reaching import reach
 from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
 
 
@@ -46,6 +48,8 @@ class TorilDataSource(DataSource):
             raise InvalidOption("mode", "overwrite is not for queues", 'use mode("append")')
         options = SinkOptions.parse(dict(self.options))
         _check_columns(options, set(schema.names))
+        check_types(schema)
+        reach(options.url)
         return options
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 — Spark's name

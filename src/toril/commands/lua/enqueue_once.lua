@@ -49,7 +49,8 @@ if rate then
   if due > now + 1000 then
     return {"fast", math.ceil(due - now - 1000)}
   end
-  redis.call("SET", KEYS[14], string.format("%.3f", due + rows * 1000 / rate), "PX", 60000)
+  local following = due + rows * 1000 / rate
+  redis.call("SET", KEYS[14], string.format("%.3f", following), "PX", math.ceil(following - now) + 60000)
 end
 
 local function to_list(keys, args)

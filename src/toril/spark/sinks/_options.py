@@ -5,6 +5,7 @@ Guarantee: a write that cannot succeed is refused before the first row.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Final
 
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.spark.sources._reaching import resolved_url
 
 OPERATIONS: Final = ("enqueue", "retry", "replay", "remove")
 KINDS: Final = ("bullmq", "list", "stream")
@@ -52,7 +54,7 @@ class SinkOptions:
                 raise InvalidOption("option", f"{key!r} is not known", f"one of {', '.join(sorted(_KNOWN))}")
         kind = _one_of("kind", options.get("kind", "bullmq"), KINDS)
         parsed = cls(
-            url=options.get("url"),
+            url=resolved_url(options.get("url")),
             queue=options.get("queue", options.get("path")),
             kind=kind,
             prefix=options.get("prefix", "bull" if kind == "bullmq" else "msaas"),
@@ -60,11 +62,9 @@ class SinkOptions:
             op=_one_of("op", options.get("op", "enqueue"), OPERATIONS),
             run=_run(options.get("run")),
             name=options.get("name"),
-            batch=int(_number("batch", options.get("batch", "200"))),
+            batch=_count("batch", options.get("batch", "200")),
             rate=_number("rate", options["rate"]) if "rate" in options else None,
-            max_waiting=int(_number("max_waiting", options["max_waiting"]))
-            if "max_waiting" in options
-            else None,
+            max_waiting=_count("max_waiting", options["max_waiting"]) if "max_waiting" in options else None,
             wait_timeout=_number("wait_timeout", options.get("wait_timeout", "600")),
             on_reject=_one_of("on_reject", options.get("on_reject", "report"), ("report", "fail")),
             ledger_hours=_number("ledger_hours", options.get("ledger_hours", "24")),
@@ -82,6 +82,11 @@ class SinkOptions:
             raise InvalidOption("op", "retry is for BullMQ queues", "use op=replay for dead letters")
         if self.queue is not None:
             self.keys(self.queue, cluster=False)
+
+    @property
+    def rows_per_call(self) -> int:
+        """Under a rate, a call carries a second of it at most: rows would come in bursts otherwise."""
+        return self.batch if self.rate is None else max(1, min(self.batch, int(self.rate)))
 
     def keys(self, queue: str, *, cluster: bool) -> QueueKeys | ListKeys | StreamKeys:
         """The keys of one queue of the kind that is written to."""
@@ -101,9 +106,15 @@ def _number(field: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise InvalidOption(field, f"cannot be {text!r}", "give a number above zero")
     return value
+
+
+def _count(field: str, text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise InvalidOption(field, f"cannot be {text!r}", "give a whole number above zero")
+    return int(text)
 
 
 def _run(text: str | None) -> str | None:

@@ -3,9 +3,9 @@
 Guarantee: a row becomes the same job with the same digest every time, whatever order Spark delivers rows in; a row that
 is no job becomes a reject that says why.
 
-    name, data            what to do; data is a struct, a map, or JSON text
+    name, data            what to do; data is a struct, a map, a variant, or JSON text
     queue                 where, unless the write names one queue
-    any field of JobOptions, such as job_id, delay (seconds), priority, attempts, backoff (seconds), lifo
+    any of OPTION_COLUMNS, such as job_id, delay (seconds), priority, attempts, backoff (seconds or a struct), lifo
     other columns         together they are the data, when there is no column `data`
 """
 
@@ -28,21 +28,27 @@ from toril.commands.add import JobToAdd
 from toril.commands.enqueue import Reject, Row
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.contract.codec import MAX_PAYLOAD_BYTES, to_json
+from toril.contract.duration import to_seconds
 from toril.contract.envelope import Envelope
 from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import check_text
 from toril.contract.options import JobOptions
 from toril.spark.sinks._options import SinkOptions
+from toril.spark.sinks._types import option_value, plain_number, variant_columns, with_variants
 
 # fmt: off
 OPTION_COLUMNS: Final = frozenset({
     "priority", "delay", "attempts", "backoff", "lifo", "job_id", "remove_on_complete", "remove_on_fail", "keep_logs",
-    "size_limit", "stack_trace_limit", "timestamp", "telemetry_metadata", "omit_context",
+    "size_limit", "stack_trace_limit", "timestamp", "telemetry_metadata", "omit_context", "deduplication",
 })
 # fmt: on
 _ENVELOPE_COLUMNS: Final = frozenset(
     ["job_id", "delay", "max_attempts", "correlation_id", "user_id", "source"]
 )
+
+
+# The queue under whose name rows are set aside that name no queue, or an impossible one.
+WITHOUT_QUEUE: Final = "toril.rejects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,9 @@ class RowReader:
 
     def read(self, batch: pa.RecordBatch) -> Iterator[Addressed]:
         """The rows of a batch, jobs and rejects, in order."""
-        for fields in batch.to_pylist():
-            yield self._addressed(fields)
+        variants = variant_columns(batch.schema)
+        for fields in batch.to_pylist(maps_as_pydicts="lossy"):
+            yield self._addressed(with_variants(fields, variants) if variants else fields)
 
     def _addressed(self, fields: dict[str, Any]) -> Addressed:
         content = _canonical(fields)
@@ -88,12 +95,14 @@ class RowReader:
     def _rejected(
         self, fields: Mapping[str, Any], digest: bytes, content: bytes, error: Exception
     ) -> Addressed:
-        queue = self.options.queue or str(fields.get("queue") or "")
-        if self.options.on_reject == "fail" or not queue:
+        if self.options.on_reject == "fail":
             raise InvalidOption(
                 "row", str(error), f"fix or filter it: {content[:300].decode(errors='replace')}"
             )
-        return Addressed(queue, Row(digest, Reject(str(error)[:1000], content[:100_000])))
+        queue = self.options.queue or fields.get("queue")
+        if queue not in self._known_queues:
+            queue = WITHOUT_QUEUE
+        return Addressed(str(queue), Row(digest, Reject(str(error)[:1000], content[:100_000])))
 
     def _queue(self, fields: Mapping[str, Any]) -> str:
         queue = self.options.queue or fields.get("queue")
@@ -134,19 +143,23 @@ class RowReader:
             data=data,
             options=wire,
             packed=options.packed,
-            timestamp=self.now_ms if moment is None else int(moment.timestamp() * 1000),
+            timestamp=self.now_ms if moment is None else round(moment.timestamp() * 1000),
             id=options.job_id or default_id,
         )
 
     def _job_options(self, fields: Mapping[str, Any]) -> tuple[JobOptions, dict[str, Any]]:
         """The options of a row and their wire form; rows mostly share them, so they are made once."""
-        given = {name: fields[name] for name in self._option_columns(fields) if fields[name] is not None}
+        given = {
+            name: option_value(name, fields[name])
+            for name in self._option_columns(fields)
+            if fields[name] is not None
+        }
         key = tuple(given.items())
         known = self._known_options.get(key)
         if known is None:
             options = JobOptions.of(given)
             known = options, options.to_wire()
-            if "job_id" not in given and len(self._known_options) < 1_000:
+            if not {"job_id", "deduplication"} & given.keys() and len(self._known_options) < 1_000:
                 self._known_options[key] = known
         return known
 
@@ -158,7 +171,7 @@ class RowReader:
     def _envelope(self, fields: dict[str, Any], name: str, default_id: str) -> EnvelopeToAdd:
         payload = msgspec.json.decode(_data(fields, _ENVELOPE_COLUMNS))
         given = {
-            key: fields[key]
+            key: plain_number(fields[key])
             for key in ("max_attempts", "correlation_id", "user_id", "source")
             if fields.get(key)
         }
@@ -166,7 +179,8 @@ class RowReader:
         moment = datetime.fromtimestamp(self.now_ms / 1000).astimezone()
         envelope = Envelope.new(name, payload, job_id=fields.get("job_id") or default_id, now=moment, **given)
         delay = fields.get("delay")
-        return EnvelopeToAdd(envelope.to_bytes(), self.now_ms + int(delay * 1000) if delay else None)
+        due = None if delay is None else self.now_ms + round(to_seconds("delay", plain_number(delay)) * 1000)
+        return EnvelopeToAdd(envelope.to_bytes(), due if delay else None)
 
 
 def _data(fields: Mapping[str, Any], reserved: frozenset[str]) -> bytes:
@@ -196,14 +210,12 @@ def _json_of(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What Arrow gives as JSON types: maps come as lists of pairs."""
+    """What Arrow gives as JSON types; a decimal is the number that it says, digit for digit."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
-            return {str(key): _plain(inner) for key, inner in value}
         return [_plain(one) for one in value]
-    return value
+    return msgspec.Raw(format(value, "f").encode()) if isinstance(value, Decimal) else value
 
 
 def _canonical(fields: Mapping[str, Any]) -> bytes:

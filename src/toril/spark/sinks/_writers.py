@@ -65,8 +65,29 @@ def _summed(messages: Sequence[Any]) -> Tally:
 
 
 def _report(options: SinkOptions, tally: Tally) -> None:
-    level = logging.WARNING if tally.rejected else logging.INFO
-    _log.log(level, "%s: %s", options.op, tally)
+    if options.op == "enqueue":
+        _log.log(
+            logging.WARNING if tally.rejected else logging.INFO,
+            "enqueue: %s%s",
+            tally,
+            _where(options, tally),
+        )
+    elif tally.rejected or (tally.skipped and not tally.added):
+        _log.warning(
+            "%s: %s; those skipped are gone or no longer in the state: check queue and prefix",
+            options.op,
+            tally.acts,
+        )
+    else:
+        _log.info("%s: %s", options.op, tally.acts)
+
+
+def _where(options: SinkOptions, tally: Tally) -> str:
+    """Where to look at rejected rows."""
+    if not tally.rejected:
+        return ""
+    kind = "" if options.kind == "bullmq" else f", kind={options.kind}"
+    return f" (read them with table=rejects{kind}, queues={','.join(sorted(tally.queues))})"
 
 
 def _forget(options: SinkOptions, queues: set[str], run: str) -> None:

@@ -18,7 +18,7 @@ from toril.commands.manage import set_meta
 from toril.contract.errors import StoreOutOfMemory, TorilError
 from toril.contract.keys import QueueKeys
 from toril.spark.sinks._options import SinkOptions
-from toril.spark.sinks._rows import RowReader
+from toril.spark.sinks._rows import WITHOUT_QUEUE, RowReader
 from toril.store import BlockingStore
 
 # One call may carry large rows: this many bytes at most hold the server for some tens of milliseconds.
@@ -64,6 +64,12 @@ class Tally:
             queues=self.queues | other.queues,
         )
 
+    @property
+    def acts(self) -> str:
+        """The same in the words of acts on jobs."""
+        words = f"{self.added} done, {self.skipped} skipped, {self.rejected} rejected"
+        return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
+
     def __str__(self) -> str:
         words = f"{self.added} added, {self.known} known, {self.rejected} rejected, {self.skipped} skipped"
         return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
@@ -84,16 +90,15 @@ class Sender:
             for one in reader.read(batch):
                 by_queue[one.queue].append(one.row)
             for queue, rows in by_queue.items():
-                for portion in _portions(rows, self.options.batch):
+                for portion in _portions(rows, self.options.rows_per_call):
                     self.send(queue, portion)
         return self.tally
 
     def send(self, queue: str, rows: list[Row]) -> None:
         keys = self.options.keys(queue, cluster=self.store.is_cluster)
-        if queue not in self.tally.queues and isinstance(keys, QueueKeys):
-            self.store.run_many(
-                set_meta(keys, version=QUEUE_VERSION)
-            )  # as every producer does: Node looks for it
+        if queue not in self.tally.queues and isinstance(keys, QueueKeys) and queue != WITHOUT_QUEUE:
+            # As every producer does: Node looks for it.
+            self.store.run_many(set_meta(keys, version=QUEUE_VERSION))
         command = enqueue_once(keys, rows, self.admission)
         deadline = time.monotonic() + self.options.wait_timeout
         while isinstance(answer := self.store.run(command), Wait):

@@ -11,14 +11,18 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from toril.commands._command import Command, plain
+from toril.commands.enqueue import rejects_key
 from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sources._options import SourceOptions, is_pattern
 from toril.store import BlockingStore
 
 AnyKeys = QueueKeys | ListKeys | StreamKeys
+# What may be all that there is of a stream or list queue.
+_BESIDE: Final = re.compile(r":(dlq|scheduled|toril:rejects)$")
 
 
 class QueueMissing(TorilError):
@@ -34,7 +38,7 @@ class QueueMissing(TorilError):
 
 def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:
     """The keys of one queue of the kind that the table is about."""
-    if options.table not in ("stream", "dlq"):
+    if options.kind == "bullmq":
         return QueueKeys(queue, options.prefix).resolve(cluster=cluster)
     kind = ListKeys if options.kind == "list" else StreamKeys
     return kind(queue, options.prefix, options.env, cluster)
@@ -83,7 +87,7 @@ class Directory:
 
     def _scan_pattern(self) -> str:
         prefix = re.sub(r"([\[\]?*\\])", r"\\\1", self.options.prefix)
-        if self.options.table not in ("stream", "dlq"):
+        if self.options.kind == "bullmq":
             return f"{prefix}:*:meta"
         room = "queue" if self.options.kind == "list" else "stream"
         return f"{prefix}:{self.options.env}:{room}:*"
@@ -93,7 +97,7 @@ class Directory:
         match = re.fullmatch(pattern, key)
         if match is None:
             return None
-        name = match.group(1).removesuffix(":dlq")
+        name = _BESIDE.sub("", match.group(1))
         return None if ":" in name else name.removeprefix("{").removesuffix("}")
 
     def _keys_as_found(self, key: str, queue: str, store: BlockingStore) -> AnyKeys:
@@ -106,8 +110,8 @@ class Directory:
 def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
     """Keys of which at least one exists when the queue does."""
     if isinstance(keys, QueueKeys):
-        return keys.meta, keys.events
-    return (keys.queue if isinstance(keys, ListKeys) else keys.stream), keys.dlq
+        return keys.meta, keys.events, rejects_key(keys)
+    return keys.base, keys.dlq, keys.scheduled, rejects_key(keys)
 
 
 def _raised(reply: int | TorilError) -> bool:

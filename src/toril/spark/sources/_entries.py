@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from toril.commands.enqueue import rejects_key
 from toril.commands.snapshot import list_page
-from toril.commands.streams import entries
+from toril.commands.streams import StreamState, entries, stream_state
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
-from toril.lake.tables import REJECTS, TableSpec
+from toril.lake.tables import GAP_EVENT, REJECTS, TableSpec
 from toril.spark.sources._columns import TIME, assemble, constant, id_columns, text_column
 from toril.store import BlockingStore
 
@@ -25,14 +25,20 @@ _json = msgspec.json.Decoder()
 
 
 def read_entries(
-    store: BlockingStore, queue: str, keys: ListKeys | StreamKeys, spec: TableSpec
+    store: BlockingStore,
+    queue: str,
+    keys: ListKeys | StreamKeys,
+    spec: TableSpec,
+    after: str = "0-0",
+    until: str = "+",
 ) -> Iterator[pa.Table]:
-    """All entries of a queue, or of its dead letters when `spec` has them."""
+    """The entries of a queue, or of its dead letters when `spec` has them; those of streams in (`after`, `until`]."""
     dead = "dlq_reason" in spec.schema.names
     kind = "stream" if isinstance(keys, StreamKeys) else "list"
     if dead or isinstance(keys, StreamKeys):
         # Dead letters are a stream for both kinds: they are read from any place, not from an end.
-        yield from read_stream_entries(store, queue, keys.dlq if dead else keys.base, spec, kind)
+        key = keys.dlq if dead else keys.base
+        yield from read_stream_entries(store, queue, key, spec, kind, after, until)
     else:
         yield from read_list(store, queue, keys.queue, spec)
 
@@ -73,10 +79,17 @@ def read_list(store: BlockingStore, queue: str, key: str, spec: TableSpec) -> It
         start += len(page)
 
 
-def read_rejects(store: BlockingStore, queue: str, keys: QueueKeys) -> Iterator[pa.Table]:
-    """Rows that could not become jobs of a queue."""
-    after = "0-0"
-    while page := store.run(entries(rejects_key(keys), after, "+", _PAGE)):
+def read_rejects(
+    store: BlockingStore,
+    queue: str,
+    keys: QueueKeys | ListKeys | StreamKeys,
+    after: str = "0-0",
+    until: str = "+",
+) -> Iterator[pa.Table]:
+    """Rows that could not become jobs of a queue; the first one tells how many older ones made room for newer."""
+    if after == "0-0":
+        yield from _dropped_rejects(store, queue, keys)
+    while page := store.run(entries(rejects_key(keys), after, until, _PAGE)):
         after = page[-1][0].decode()
         ids = pa.array([entry[0].decode() for entry in page], pa.string())
         fields = [dict(zip(entry[1][::2], entry[1][1::2], strict=False)) for entry in page]
@@ -88,6 +101,16 @@ def read_rejects(store: BlockingStore, queue: str, keys: QueueKeys) -> Iterator[
             "row": text_column([one.get(b"row") for one in fields]),
         }
         yield assemble(REJECTS.schema, columns, len(page))
+
+
+def _dropped_rejects(
+    store: BlockingStore, queue: str, keys: QueueKeys | ListKeys | StreamKeys
+) -> Iterator[pa.Table]:
+    (state,) = store.run_many([stream_state(rejects_key(keys))])
+    dropped = (state.added or 0) - state.length if isinstance(state, StreamState) else 0
+    if dropped > 0:
+        reason = f"{GAP_EVENT}: {dropped} older rows were dropped"
+        yield pa.Table.from_pylist([{"queue": queue, "id": "0-0", "reason": reason}], schema=REJECTS.schema)
 
 
 def entries_table(

@@ -19,7 +19,7 @@ from toril.contract.errors import TorilError
 from toril.contract.keys import QueueKeys
 from toril.lake.tables import JOBS, LOGS
 from toril.spark.sources._columns import TIME, assemble, constant, number_column, text_column, time_column
-from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._options import SourceOptions, to_ms
 from toril.store import BlockingStore
 
 FINISHED: Final = ("completed", "failed")
@@ -79,8 +79,8 @@ def _finished(
     store: BlockingStore, keys: QueueKeys, state: str, options: SourceOptions
 ) -> Iterator[tuple[bytes, str]]:
     key = keys.completed if state == "completed" else keys.failed
-    lowest = str(_ms(options.since)) if options.since else "-inf"
-    highest = str(_ms(options.until)) if options.until else "+inf"
+    lowest = str(to_ms(options.since)) if options.since else "-inf"
+    highest = str(to_ms(options.until)) if options.until else "+inf"
     size = _ID_PAGE
     while True:
         page = store.run(finished_ids(key, lowest, highest, size))
@@ -91,10 +91,6 @@ def _finished(
         # A page full of one millisecond would come again for ever: take more at once.
         size = size * 2 if following == lowest else _ID_PAGE
         lowest = following
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
 
 
 def chunks(queue: str, keys: QueueKeys, found: Mapping[bytes, str], size: int) -> Iterator[JobChunk]:

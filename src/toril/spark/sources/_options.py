@@ -5,7 +5,7 @@ Guarantee: an option that is misspelt or makes no sense is refused with a remedy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -21,6 +21,7 @@ from toril.lake.tables import (
     WORKER_REPORTS,
     TableSpec,
 )
+from toril.spark.sources._reaching import resolved_url
 
 SOURCES: Final[dict[str, TableSpec]] = {
     "events": EVENTS,
@@ -31,6 +32,8 @@ SOURCES: Final[dict[str, TableSpec]] = {
     "worker_reports": WORKER_REPORTS,
     "rejects": REJECTS,
 }
+KINDS: Final = ("bullmq", "stream", "list")
+_DAY: Final = "day"  # events: a column of the lake, which parts its files by it
 JOB_STATES: Final = (
     "waiting",
     "prioritized",
@@ -46,6 +49,16 @@ _KNOWN: Final = frozenset(
     "url table queues prefix env kind states since until columns starting max_rows rows_per_task "
     "discover_every missing path".split()
 )
+_TIMED: Final = ("events", "jobs", "logs", "stream", "dlq", "rejects")
+_ONLY_FOR: Final = {
+    "states": ("jobs", "logs"),
+    "since": _TIMED,
+    "until": _TIMED,
+    "starting": ("events",),
+    "max_rows": ("events",),
+    "rows_per_task": ("events",),
+    "env": ("stream", "dlq", "rejects"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +68,11 @@ class SourceOptions:
     url: str | None = None  # None: TORIL_REDIS_URL, then redis://localhost:6379
     table: str = "events"
     queues: tuple[str, ...] = ("*",)  # names, or patterns with * and ?
-    prefix: str = "bull"  # "msaas" for stream, dlq
-    env: str = "prod"  # stream, dlq
-    kind: str = "stream"  # dlq: of stream queues or of list queues
+    kind: str = "bullmq"  # of the queues; stream, dlq and rejects may be those of stream and list queues
+    prefix: str = "bull"  # "msaas" for stream and list queues
+    env: str = "prod"  # of stream and list queues
     states: tuple[str, ...] = JOB_STATES  # jobs, logs
-    since: datetime | None = None  # events: from that time on; jobs: finished at or after it
+    since: datetime | None = None  # events, entries: from that time on; jobs, logs: of jobs finished since
     until: datetime | None = None
     columns: tuple[str, ...] = ()  # empty: all
     starting: str = "earliest"  # events as a stream: earliest, latest, or a time
@@ -81,13 +94,14 @@ class SourceOptions:
         options = {key.lower(): value for key, value in given.items()}
         _refuse_unknown(options)
         table = _one_of("table", options.get("table", options.get("path", "events")), tuple(SOURCES))
-        return cls(
-            url=options.get("url"),
+        kind = _kind(table, options.get("kind"))
+        parsed = cls(
+            url=resolved_url(options.get("url")),
             table=table,
-            queues=_names(options.get("queues", "*")) or ("*",),
-            prefix=options.get("prefix", "msaas" if table in ("stream", "dlq") else "bull"),
+            queues=_queues(options.get("queues", "*")),
+            kind=kind,
+            prefix=options.get("prefix", "bull" if kind == "bullmq" else "msaas"),
             env=options.get("env", "prod"),
-            kind=_one_of("kind", options.get("kind", "stream"), ("stream", "list")),
             states=_states(options.get("states", "")),
             since=_time("since", options.get("since")),
             until=_time("until", options.get("until")),
@@ -98,12 +112,32 @@ class SourceOptions:
             discover_every=_seconds("discover_every", options.get("discover_every", "30")),
             missing=_one_of("missing", options.get("missing", ""), ("", "error", "ignore")),
         )
+        parsed._check_together(options.keys())
+        return parsed
+
+    def _check_together(self, given: Iterable[str]) -> None:
+        """Refuses what would be without effect: whoever asked for it would take the answer for another."""
+        for option, tables in _ONLY_FOR.items():
+            if option in given and self.table not in tables:
+                raise InvalidOption(
+                    option, f"has no meaning for table={self.table}", f"it is for {', '.join(tables)}"
+                )
+        if self.since and self.until and self.since > self.until:
+            raise InvalidOption("since", "is later than until", "exchange them")
+        if (self.since or self.until) and (self.table, self.kind) == ("stream", "list"):
+            raise InvalidOption("since", "is not for lists, which hold no times", 'filter by "enqueue_ts"')
+        self.start_time()
 
     def start_time(self) -> datetime | None:
         """The time that `starting` or `since` names, if any."""
         if self.starting in ("earliest", "latest"):
             return self.since
         return _time("starting", self.starting)
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970; rounded, because a float of seconds may lie a hair below its millisecond."""
+    return round(moment.timestamp() * 1000)
 
 
 def is_pattern(queue: str) -> bool:
@@ -114,6 +148,20 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     for key in options:
         if key not in _KNOWN:
             raise InvalidOption("option", f"{key!r} is not known", f"one of {', '.join(sorted(_KNOWN))}")
+
+
+def _kind(table: str, given: str | None) -> str:
+    """Entries are those of stream queues unless said otherwise; events, jobs and logs are of BullMQ queues."""
+    if table in ("stream", "dlq"):
+        return _one_of("kind", given or "stream", ("stream", "list"))
+    return _one_of("kind", given or "bullmq", KINDS if table == "rejects" else ("bullmq",))
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    names = _names(text)
+    if not names:
+        raise InvalidOption("queues", "is empty", 'name queues, or give "*" for all')
+    return names
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -134,8 +182,8 @@ def _states(text: str) -> tuple[str, ...]:
 
 
 def _columns(table: str, text: str) -> tuple[str, ...]:
-    known = SOURCES[table].schema.names
-    return tuple(_one_of("columns", name, tuple(known)) for name in _names(text))
+    known = tuple(name for name in SOURCES[table].schema.names if name != _DAY)
+    return tuple(_one_of("columns", name, known) for name in _names(text))
 
 
 def _count(field: str, text: str) -> int:

@@ -7,6 +7,8 @@ each task opens its own connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -19,28 +21,32 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from toril.contract.errors import InvalidOption
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sources._discovery import AnyKeys, Directory, check_named
 from toril.spark.sources._entries import read_entries, read_rejects
 from toril.spark.sources._events import SOURCE_SCHEMA, read_with_gap
 from toril.spark.sources._jobs import JobChunk, chunks, list_jobs, read_jobs, read_logs
-from toril.spark.sources._options import SourceOptions
+from toril.spark.sources._options import SourceOptions, to_ms
 from toril.spark.sources._positions import (
     ORIGIN,
     Position,
     Stretch,
     end_of,
+    id_parts,
     look,
     plan_end,
     split_exactly,
     stretch,
 )
+from toril.spark.sources._reaching import reach
 from toril.spark.sources._reports import read_reports
 from toril.store import BlockingStore, ConnectionPolicy
 
 # Pages hold thousands of values; a slow network may need longer for them than for a worker's small replies.
 POLICY = ConnectionPolicy(command_timeout=60.0)
 _JOBS_PER_TASK = 25_000  # a second or less of reading
+_LAST_SEQ = 2**64 - 1  # no entry of a millisecond has a higher number
 
 
 def open_store(url: str | None) -> BlockingStore:
@@ -53,12 +59,34 @@ def source_schema(options: SourceOptions) -> pa.Schema:
     return pa.schema([schema.field(name) for name in options.columns]) if options.columns else schema
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What one task reads of one queue that is no event stream: entries in (`after`, `until`], where they have ids."""
+
+    queue: str
+    keys: AnyKeys
+    after: str
+    until: str
+
+
 class Task(InputPartition):
     """What one Spark task reads: parts of one or many queues."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         super().__init__(None)
         self.parts = list(parts)
+
+
+def check_schema(options: SourceOptions, schema: StructType) -> None:
+    """Refuses a schema of the user's with columns or types that the table does not have."""
+    known = source_schema(replace(options, columns=()))
+    for field in to_arrow_schema(schema, timezone="UTC"):
+        if field.name not in known.names:
+            remedy = f"leave the schema out, or name some of {', '.join(known.names)}"
+            raise InvalidOption("schema", f"{options.table} has no column {field.name!r}", remedy)
+        if field.type != known.field(field.name).type:
+            problem = f"{field.name!r} is {known.field(field.name).type} here, not {field.type}"
+            raise InvalidOption("schema", problem, "leave the schema out and cast afterwards")
 
 
 def parts_of(task: InputPartition) -> list[Any]:
@@ -81,10 +109,12 @@ def _read_part(store: BlockingStore, part: Any, options: SourceOptions) -> Itera
             return read_with_gap(store, part)
         case JobChunk():
             return (read_logs if options.table == "logs" else read_jobs)(store, part)
-        case (str() as queue, (ListKeys() | StreamKeys()) as keys):
-            return read_entries(store, queue, keys, options.spec)
-        case (str() as queue, QueueKeys() as keys):
-            return (read_rejects if options.table == "rejects" else read_reports)(store, queue, keys)
+        case Entries(queue, QueueKeys() as keys) if options.table == "worker_reports":
+            return read_reports(store, queue, keys)
+        case Entries(queue, keys, after, until) if options.table == "rejects":
+            return read_rejects(store, queue, keys, after, until)
+        case Entries(queue, (ListKeys() | StreamKeys()) as keys, after, until):
+            return read_entries(store, queue, keys, options.spec, after, until)
         case _:
             raise TypeError(f"not a part of a task: {part!r}")
 
@@ -108,10 +138,12 @@ class TableReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_named(options)
+        check_schema(options, schema)
         self.options = options
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        reach(self.options.url)
         with open_store(self.options.url) as store:
             queues = Directory(self.options).existing(store)
             match self.options.table:
@@ -120,7 +152,7 @@ class TableReader(DataSourceReader):
                 case "jobs" | "logs":
                     return _plan_jobs(store, queues, self.options)
                 case _:
-                    return [Task([part]) for part in queues.items()]
+                    return _plan_entries(queues, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self.options, self.schema)
@@ -130,21 +162,33 @@ def _plan_events(
     store: BlockingStore, queues: Mapping[str, AnyKeys], options: SourceOptions
 ) -> list[InputPartition]:
     streams = stream_keys(queues)
-    start = _position_at(options.since)
+    start = _before(options.since)
     ends = {queue: end_of(state) for queue, state in look(store, streams).items()}
     if options.until is not None:
-        ends = {queue: _earlier(end, _position_at(options.until)) for queue, end in ends.items()}
+        ends = {queue: _earlier(end, _end_of(options.until)) for queue, end in ends.items()}
     return plan_tasks(store, streams, dict.fromkeys(ends, start), ends, options.rows_per_task)
 
 
-def _position_at(moment: Any) -> Position:
-    # Before a moment in time nobody knows how many events there were: no count, hence no gap row.
-    return ORIGIN if moment is None else Position(f"{int(moment.timestamp() * 1000)}-0", None)
+def _plan_entries(queues: Mapping[str, AnyKeys], options: SourceOptions) -> list[InputPartition]:
+    after = _before(options.since).id
+    until = "+" if options.until is None else _end_of(options.until).id
+    return [Task([Entries(queue, keys, after, until)]) for queue, keys in queues.items()]
+
+
+# Before and at a moment in time nobody knows how many events there were: no count, hence no gap row.
+
+
+def _before(moment: datetime | None) -> Position:
+    """The last place before a moment: reading after it gives what happened at that moment, too."""
+    return ORIGIN if moment is None else Position(f"{to_ms(moment) - 1}-{_LAST_SEQ}", None)
+
+
+def _end_of(moment: datetime) -> Position:
+    """The last place of a moment's millisecond."""
+    return Position(f"{to_ms(moment)}-{_LAST_SEQ}", None)
 
 
 def _earlier(one: Position, other: Position) -> Position:
-    from toril.spark.sources._positions import id_parts
-
     return one if id_parts(one.id) <= id_parts(other.id) else other
 
 
@@ -192,6 +236,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def store(self) -> BlockingStore:
         if self._store is None:
+            reach(self.options.url)
             self._store = open_store(self.options.url)
         return self._store
 
@@ -201,7 +246,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
         moment = self.options.start_time()
         if moment is not None:
-            position = _position_at(moment)
+            position = _before(moment)
             return {queue: str(position) for queue in self._streams()}
         if self.options.starting == "latest":
             return {queue: str(end_of(state)) for queue, state in look(self.store, self._streams()).items()}

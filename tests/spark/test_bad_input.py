@@ -1,0 +1,188 @@
+"""What a stranger gets wrong: each is refused with a remedy, or set aside as a row that says why."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.servers import free_port
+from toril.contract.errors import InvalidOption
+from toril.contract.keys import QueueKeys
+from toril.spark.sinks._options import SinkOptions
+from toril.spark.sources._options import SourceOptions
+
+
+def write(frame, **options):
+    frame.write.format("toril").options(**options).mode("append").save()
+
+
+def read(spark, **options):
+    return spark.read.format("toril").options(**options).load()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "localhost:6379"}, "scheme we do not know; use one of redis://"),
+        ({"url": ""}, "scheme we do not know"),
+        ({"url": "redis://host:port"}, "has no number where the port's belongs"),
+        ({"queues": " , "}, 'queues: is empty; name queues, or give "\\*" for all'),
+        ({"columns": "day"}, "columns: cannot be 'day'; one of queue, id"),
+        ({"states": "failed"}, "states: has no meaning for table=events; it is for jobs, logs"),
+        ({"table": "jobs", "starting": "latest"}, "starting: has no meaning for table=jobs"),
+        ({"since": "2026-01-02", "until": "2026-01-01"}, "since: is later than until"),
+        ({"starting": "tomorrow"}, "starting: 'tomorrow' is no time; write 2026-01-31T12:00:00Z"),
+        ({"kind": "list"}, "kind: cannot be 'list'; one of bullmq"),
+        ({"table": "stream", "kind": "bullmq"}, "kind: cannot be 'bullmq'; one of stream, list"),
+        ({"table": "stream", "kind": "list", "since": "2026-01-01"}, "not for lists, which hold no times"),
+        ({"max_rows": "0"}, "max_rows: cannot be '0'; give a whole number above zero"),
+        ({"discover_every": "soon"}, "discover_every: cannot be 'soon'; give seconds"),
+        ({"missing": "perhaps"}, "missing: cannot be 'perhaps'; one of error, ignore"),
+        ({"header": "true"}, "option: 'header' is not known; one of "),
+    ],
+)
+def test_a_reader_refuses_what_makes_no_sense(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "http://x"}, "scheme we do not know"),
+        ({"batch": "0.5"}, "batch: cannot be '0.5'; give a whole number"),
+        ({"rate": "inf"}, "rate: cannot be 'inf'"),
+        ({"ledger_hours": "nan"}, "ledger_hours: cannot be 'nan'"),
+        ({"max_waiting": "-1"}, "max_waiting: cannot be '-1'"),
+        ({"run": "a b"}, "run: cannot be 'a b'; use up to 128 letters"),
+        ({"op": "replay"}, 'replay is for dead letters; set kind to "stream" or "list"'),
+        ({"op": "retry", "kind": "list"}, "retry is for BullMQ queues; use op=replay"),
+        ({"op": "retry", "state": "waiting"}, "state: cannot be 'waiting'; one of failed, completed"),
+        ({"on_reject": "sing"}, "on_reject: cannot be 'sing'; one of report, fail"),
+        ({"queus": "a"}, "'queus' is not known"),
+    ],
+)
+def test_a_writer_refuses_what_makes_no_sense(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        SinkOptions.parse({"queue": "a", **options})
+
+
+def test_a_server_that_is_away_is_named_before_any_task_begins(spark):
+    away = f"redis://:hidden@127.0.0.1:{free_port()}"
+    said = r"redis://127\.0\.0\.1:\d+: Redis cannot be reached.*check option\(\"url\""
+    with pytest.raises(Exception, match=said) as reading:
+        read(spark, url=away, queues="a").count()
+    with pytest.raises(Exception, match=said) as writing:
+        write(spark.sql("select 'a' as name"), url=away, queue="a")
+    assert "hidden" not in f"{reading.value}{writing.value}"
+
+
+def test_a_wrong_password_is_said_and_not_shown(spark, start_valkey):
+    server = start_valkey()
+    with server.client() as client:
+        client.config_set("requirepass", "right")
+    url = f"redis://:wr0ng@127.0.0.1:{server.port}"
+    with pytest.raises(Exception, match="check user and password") as refused:
+        read(spark, url=url, queues="a").count()
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_a_schema_that_the_table_does_not_have_is_refused(spark, valkey_url, prefix, factory):
+    factory("schema").add(1)
+    reader = spark.read.format("toril").options(url=valkey_url, prefix=prefix, queues="schema")
+    assert reader.schema("event string, queue string").load().count() == 2
+    with pytest.raises(Exception, match="schema: events has no column 'melody'; leave the schema out"):
+        spark.read.format("toril").options(url=valkey_url).schema("melody string").load().count()
+    with pytest.raises(Exception, match=r"'ts' is timestamp.*, not string; leave the schema out and cast"):
+        spark.read.format("toril").options(url=valkey_url).schema("ts string").load().count()
+
+
+def test_rows_with_impossible_options_are_rejected_one_by_one(spark, valkey, valkey_url, prefix):
+    rows = spark.createDataFrame(
+        [
+            ("good", None, None),
+            ("a", -5, None),
+            ("b", 3_000_000, None),
+            ("c", None, "x:y"),
+            ("d", None, "123"),
+            ("e", None, "meta"),
+            ("", None, None),
+        ],
+        "name string, priority int, job_id string",
+    )
+    options = {"url": valkey_url, "prefix": prefix, "queue": "impossible"}
+    write(rows, **options)
+    with valkey.client() as client:
+        assert client.llen(QueueKeys("impossible", prefix).wait) == 1
+    rejects = read(spark, url=valkey_url, prefix=prefix, table="rejects", queues="impossible").collect()
+    assert sorted(row.reason.partition(";")[0] for row in rejects) == [
+        "job_id: '123' is an integer",
+        "job_id: 'meta' is a reserved word",
+        'job_id: contains ":"',
+        "name: is missing",
+        "priority: is -5",
+        "priority: is 3000000",
+    ]
+
+
+def test_rows_without_a_queue_are_set_aside_and_the_others_go_on(spark, valkey, valkey_url, prefix):
+    rows = spark.createDataFrame([("a", None), ("b", "x:y"), ("c", "fine")], "name string, queue string")
+    write(rows, url=valkey_url, prefix=prefix)
+    with valkey.client() as client:
+        assert client.llen(QueueKeys("fine", prefix).wait) == 1
+    options = {"url": valkey_url, "prefix": prefix, "table": "rejects", "queues": "toril.rejects"}
+    reasons = {row.reason.partition(";")[0] for row in read(spark, **options).collect()}
+    assert reasons == {"queue: is missing", 'queue: contains ":"'}
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_rows_that_are_no_envelopes_can_be_read_as_rejects(spark, valkey_url, prefix, kind):
+    rows = spark.createDataFrame([(None, "{}"), ("a", "{bad"), ("b", "[1]")], "name string, data string")
+    write(rows, url=valkey_url, prefix=prefix, queue="jobs.bad", kind=kind)
+    for queues in ("jobs.bad", "jobs.*"):
+        options = {"url": valkey_url, "prefix": prefix, "table": "rejects", "kind": kind, "queues": queues}
+        reasons = {row.reason.partition(":")[0] for row in read(spark, **options).collect()}
+        assert reasons == {"name", "data", "payload"}
+
+
+def test_rejects_that_made_room_for_newer_ones_are_counted(spark, valkey, valkey_url, prefix):
+    from toril.commands.enqueue import rejects_key
+
+    keys = QueueKeys("many", prefix)
+    with valkey.client() as client:
+        for number in range(5):
+            client.xadd(rejects_key(keys), {"reason": "name: is missing", "row": str(number)})
+        client.xtrim(rejects_key(keys), maxlen=2, approximate=False)
+    options = {"url": valkey_url, "prefix": prefix, "table": "rejects", "queues": "many"}
+    rows = [(row.reason, row.row) for row in read(spark, **options).orderBy("id").collect()]
+    assert rows == [
+        ("toril.gap: 3 older rows were dropped", None),
+        ("name: is missing", "3"),
+        ("name: is missing", "4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("array(parse_json('1'))", "data\\[\\]: is a variant inside of another value; use to_json"),
+        ("map(array(1), 2)", "data: is a map whose keys are no plain values"),
+    ],
+)
+def test_columns_that_json_cannot_hold_are_refused(spark, valkey_url, prefix, column, message):
+    with pytest.raises(Exception, match=message):
+        write(
+            spark.sql(f"select 'a' as name, {column} as data"), url=valkey_url, prefix=prefix, queue="typed"
+        )
+
+
+def test_an_act_that_found_nothing_to_do_says_so(caplog):
+    from toril.spark.sinks._writers import _report
+    from toril.spark.sinks._writing import Tally
+
+    with caplog.at_level(logging.INFO, logger="toril.spark"):
+        _report(SinkOptions(queue="a", op="retry"), Tally(skipped=3))
+        _report(SinkOptions(queue="a", op="retry"), Tally(added=2, skipped=1))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "0 done, 3 skipped, 0 rejected; those skipped are gone" in caplog.text
