@@ -256,3 +256,51 @@ def test_a_write_says_what_it_did(caplog):
     with caplog.at_level(logging.WARNING, logger="toril.spark"):
         _report(SinkOptions(queue="a"), Tally(added=3, rejected=1, reasons=["name: is missing"]))
     assert "3 added, 0 known, 1 rejected, 0 skipped: name: is missing" in caplog.text
+
+
+def test_the_columns_of_sql_literals_are_numbers(spark, valkey_url, prefix, client):
+    """SQL's 60.0 is a decimal: as an option it is seconds, as data it keeps its digits."""
+    rows = spark.sql(
+        "select 'welcome' as name, named_struct('price', 12.50, 'none', map()) as data, 60.0 as delay"
+    )
+    write(rows, valkey_url, prefix, queue="decimals")
+    keys = QueueKeys("decimals", prefix)
+    (job,) = client.zrange(keys.delayed, 0, -1)
+    assert client.hget(keys.job(job.decode()), "data") == b'{"price":12.50,"none":{}}'
+    assert client.hget(keys.job(job.decode()), "delay") == b"60000"
+
+
+def test_structs_are_backoffs_removals_and_deduplication(spark, valkey_url, prefix, client):
+    rows = spark.sql(
+        """select 'x' as name, id as n, named_struct('type', 'fixed', 'delay', 2.5) as backoff,
+                  named_struct('count', 10) as remove_on_complete, 'one' as deduplication from range(3)"""
+    )
+    write(rows, valkey_url, prefix, queue="structs")
+    (job,) = jobs_in(client, QueueKeys("structs", prefix)).values()
+    options = json.loads(job[b"opts"])
+    assert options["backoff"] == {"type": "fixed", "delay": 2500}
+    assert options["removeOnComplete"] == {"count": 10}
+    assert job[b"deid"] == b"one"
+
+
+def test_a_variant_is_the_json_that_it_holds(spark, valkey_url, prefix, client):
+    rows = spark.sql("""select 'x' as name, parse_json('{"a":[1,{"b":null}]}') as data""")
+    write(rows, valkey_url, prefix, queue="variant")
+    (job,) = jobs_in(client, QueueKeys("variant", prefix)).values()
+    assert json.loads(job[b"data"]) == {"a": [1, {"b": None}]}
+
+
+def test_a_slow_rate_is_remembered_between_its_rows(valkey, valkey_url, prefix):
+    from toril.commands.enqueue import Admission, Reject, Row, Wait, enqueue_once
+    from toril.store import BlockingStore
+
+    keys, rate = QueueKeys("slowly", prefix), Admission(run="r", life_ms=60_000, rate=0.01)
+    rows = [Row(b"%016d" % number, Reject("r", b"{}")) for number in range(2)]
+    with BlockingStore(valkey_url) as store, valkey.client() as client:
+        assert store.run(enqueue_once(keys, rows, rate)) == [True, True]
+        answer = store.run(enqueue_once(keys, rows, rate))
+        assert isinstance(answer, Wait)
+        assert answer.ms > 190_000
+        assert client.pttl(keys.toril("rate:run:r")) > answer.ms, (
+            "forgotten earlier, the rate would be exceeded"
+        )

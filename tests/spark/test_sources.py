@@ -239,3 +239,46 @@ def test_events_can_be_counted_by_time(spark, valkey_url, prefix, factory):
     last = rows.agg(F.max("ts").alias("last")).select(F.unix_millis("last").alias("ms")).first().ms
     assert read(spark, valkey_url, prefix, queues="time", since=str(last + 1)).count() == 0
     assert read(spark, valkey_url, prefix, queues="time", until=str(last + 1)).count() == queue.entries_added
+
+
+def test_a_time_includes_its_millisecond_at_both_ends(spark, valkey, valkey_url, prefix, factory):
+    queue = factory("moments")
+    with valkey.client() as client:
+        for name in ("1700000000001-0", "1700000000002-0", "1700000000002-7", "1700000000003-0"):
+            client.xadd(queue.keys.events, {"event": "sung"}, id=name)
+    bounds = {"since": "1700000000002", "until": "2023-11-14T22:13:20.002Z"}
+    rows = read(spark, valkey_url, prefix, queues="moments", **bounds).orderBy("id").collect()
+    assert [row.id for row in rows] == ["1700000000002-0", "1700000000002-7"]
+
+
+@pytest.mark.parametrize("table", ["stream", "dlq"])
+def test_entries_are_read_by_time(spark, valkey, valkey_url, prefix, table):
+    key = f"{prefix}:prod:stream:jobs.timed" + (":dlq" if table == "dlq" else "")
+    with valkey.client() as client:
+        for ms in range(1, 6):
+            client.xadd(key, {"envelope": "{}"}, id=f"{ms}-0")
+    options = {"table": table, "queues": "jobs.timed", "since": "2", "until": "4"}
+    rows = read(spark, valkey_url, prefix, **options).orderBy("id").collect()
+    assert [row.id for row in rows] == ["2-0", "3-0", "4-0"]
+
+
+def test_finished_jobs_are_read_by_time(spark, valkey_url, prefix, factory):
+    queue = factory("finished")
+    queue.add(6)
+    queue.work(limit=3)
+    options = {"table": "jobs", "queues": "finished", "states": "completed"}
+    last = read(spark, valkey_url, prefix, **options).agg(F.max(F.unix_millis("finished_at"))).first()[0]
+    queue.work()
+    assert read(spark, valkey_url, prefix, **options, until=str(last)).count() >= 3
+    assert read(spark, valkey_url, prefix, **options, since=str(last + 3_600_000)).count() == 0
+    assert read(spark, valkey_url, prefix, **options, since=str(last)).count() >= 1
+
+
+def test_the_address_of_the_drivers_environment_reaches_the_executors(monkeypatch):
+    from toril.spark.sinks._options import SinkOptions
+    from toril.spark.sources._options import SourceOptions
+
+    monkeypatch.setenv("TORIL_REDIS_URL", "redis://elsewhere:7000")
+    assert SourceOptions.parse({}).url == SinkOptions.parse({"queue": "a"}).url == "redis://elsewhere:7000"
+    monkeypatch.delenv("TORIL_REDIS_URL")
+    assert SourceOptions.parse({}).url == "redis://localhost:6379"
