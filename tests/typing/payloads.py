@@ -5,6 +5,7 @@ Never run; `mypy --strict` must accept it, and each `type: ignore` marks a mista
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict, assert_type
 
@@ -129,3 +130,25 @@ def blocking() -> None:
     with sync.QueueEvents("emails") as stream:
         for event in stream:
             assert_type(event, Event | Gap)
+
+
+def finished(job: Job[Email], result: Any) -> None: ...
+
+
+def went_wrong(job: Job[Email], error: BaseException) -> None: ...
+
+
+def listeners() -> None:
+    worker = Worker("emails", handle_email, payload=Email)
+    worker.on("completed", finished)
+    worker.on("failed", went_wrong)
+    worker.on("retrying", lambda job, error, delay: print(job.id, error, delay + 1.0))
+    worker.on("stalled", lambda job_ids: print(", ".join(job_ids)))
+    assert_type(worker.on("ready", blocking), Callable[[], Any])
+    worker.on("ready", finished)  # type: ignore[call-overload]
+    worker.on("retrying", went_wrong)  # type: ignore[call-overload]
+    worker.on("complete", finished)  # type: ignore[call-overload]
+    stream = QueueEvents("emails")
+    stream.on("completed", lambda event: print(event.returnvalue))
+    stream.on("gap", lambda gap: print(gap.missed))
+    stream.on("completed", blocking)  # type: ignore[call-overload]

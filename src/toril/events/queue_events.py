@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, overload
 
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.event import KNOWN_EVENTS, Event
@@ -23,6 +23,9 @@ logger = logging.getLogger("toril.events")
 
 Callback: TypeAlias = Callable[[Any], Awaitable[Any] | Any]
 """Called with an `Event` (a `Gap` for "gap"); a plain function or a coroutine function."""
+OfGap: TypeAlias = Callable[[Gap], Any]
+OfAll: TypeAlias = Callable[[Event | Gap], Any]
+OfEvent: TypeAlias = Callable[[Event], Any]
 
 _TYPES = frozenset({*KNOWN_EVENTS, "retry", "gap", "*"})
 
@@ -116,6 +119,12 @@ class QueueEvents:
 
     # --- callbacks ------------------------------------------------------------------------------------------
 
+    @overload
+    def on(self, event: Literal["gap"], callback: OfGap) -> OfGap: ...
+    @overload
+    def on(self, event: Literal["*"], callback: OfAll) -> OfAll: ...
+    @overload
+    def on(self, event: str, callback: OfEvent) -> OfEvent: ...
     def on(self, event: str, callback: Callback) -> Callback:
         """Calls back on each event of a type: `completed`, `failed`, … `retry`, `gap`, or `*` for all."""
         if event not in _TYPES:

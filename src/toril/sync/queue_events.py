@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 from toril.contract.errors import Closed
 from toril.contract.event import Event
 from toril.contract.keys import QueueKeys
 from toril.events import Gap
 from toril.events import QueueEvents as AsyncQueueEvents
-from toril.events.queue_events import Callback, EventIterator
+from toril.events.queue_events import Callback, EventIterator, OfAll, OfEvent, OfGap
 from toril.store import ConnectionPolicy
 from toril.sync._face import Face
 from toril.sync.worker import in_thread
@@ -92,6 +92,12 @@ class QueueEvents(Face[AsyncQueueEvents]):
             if not self._closed:
                 self._call(events.aclose)
 
+    @overload
+    def on(self, event: Literal["gap"], callback: OfGap) -> OfGap: ...
+    @overload
+    def on(self, event: Literal["*"], callback: OfAll) -> OfAll: ...
+    @overload
+    def on(self, event: str, callback: OfEvent) -> OfEvent: ...
     def on(self, event: str, callback: Callback) -> Callback:
         """Calls back on each event of a type, in a thread: `completed`, … `retry`, `gap`, or `*` for all."""
         threaded = in_thread(callback)

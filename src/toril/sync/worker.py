@@ -15,6 +15,7 @@ from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.sync._face import Face
 from toril.worker import Worker as AsyncWorker
 from toril.worker import WorkerState
+from toril.worker._announcer import Announcer
 from toril.worker._base import BaseWorker
 from toril.worker._callbacks import Callback, WorkerEvent
 from toril.worker._health import WorkerHealth
@@ -23,7 +24,7 @@ from toril.worker._worker import JobHandler
 W = TypeVar("W", bound=BaseWorker)
 
 
-class WorkerFace(Face[W]):
+class WorkerFace(Face[W], Announcer):
     """What the workers of all kinds share."""
 
     def __init__(self, make: Callable[[], W]) -> None:
@@ -141,15 +142,12 @@ class WorkerFace(Face[W]):
 
         return self._call(cancel)
 
-    def on(self, event: WorkerEvent, callback: Callback) -> Callback:
-        """Calls `callback` whenever `event` happens in this worker, in a thread of its own choosing."""
-        threaded = in_thread(callback)
+    def _listen(self, event: WorkerEvent, callback: Callback) -> None:
+        threaded = in_thread(callback)  # a callback may block
         self._heard[event, callback] = threaded
-        self._inner.on(event, threaded)
-        return callback
+        self._inner._listen(event, threaded)  # noqa: SLF001  # this is its other face
 
-    def off(self, event: WorkerEvent, callback: Callback) -> None:
-        """Calls back no more."""
+    def _unlisten(self, event: WorkerEvent, callback: Callback) -> None:
         threaded = self._heard.pop((event, callback), None)
         if threaded is not None:
             self._inner.off(event, threaded)

@@ -20,6 +20,7 @@ from typing import Any, Self
 from toril.contract.duration import to_seconds
 from toril.contract.errors import Closed, StoreUnavailable
 from toril.contract.worker_options import WorkerOptions
+from toril.worker._announcer import Announcer
 from toril.worker._callbacks import Callback, WorkerEvent
 from toril.worker._executors import Handler
 from toril.worker._health import WorkerHealth
@@ -37,7 +38,7 @@ FAREWELL_SECONDS = 0.5
 IDLE_GLANCE = 0.05
 
 
-class BaseWorker(WorkerServices):
+class BaseWorker(WorkerServices, Announcer):
     """A worker without a queue kind: subclasses give it a source and dress its jobs."""
 
     def __init__(self, queue: str, handler: Handler | Mapping[str, Handler], options: WorkerOptions) -> None:
@@ -302,12 +303,10 @@ class BaseWorker(WorkerServices):
         """Stops a job of this worker; it fails with `JobCancelled`. False when it is not in hand."""
         return self._cancel_job(job_id, reason)
 
-    def on(self, event: WorkerEvent, callback: Callback) -> Callback:
-        """Calls `callback` whenever `event` happens in this worker."""
+    def _listen(self, event: WorkerEvent, callback: Callback) -> None:
         self._callbacks.add(event, callback)
-        return callback
 
-    def off(self, event: WorkerEvent, callback: Callback) -> None:
+    def _unlisten(self, event: WorkerEvent, callback: Callback) -> None:
         self._callbacks.remove(event, callback)
 
 

@@ -3,7 +3,7 @@
     ready()                      the worker takes jobs
     active(job)                  a handler begins
     completed(job, result)       the queue accepted the result
-    failed(job, error)           the job failed for good
+    failed(job, error)           the job failed for good, also one that never reached a handler
     retrying(job, error, delay)  it will be tried again in `delay` seconds
     stalled(job_ids)             jobs of dead workers went back to the queue
     lock_lost(job)               a job in hand is no longer ours; its outcome will be refused

@@ -99,6 +99,9 @@ class _EnvelopeWorker(BaseWorker):
             )  # one that does not fit fails before the handler
         return delivery.envelope
 
+    def _undressed(self, delivery: EnvelopeDelivery) -> Envelope:
+        return delivery.envelope
+
     def _encode_result(self, result: Any) -> bytes | None:
         return to_json(result, field="result") if self._result_ms else None
 

@@ -25,6 +25,10 @@ class WorkerKind:
         """The object that a handler gets."""
         raise NotImplementedError
 
+    def _undressed(self, delivery: Any) -> Any:  # noqa: ARG002
+        """The job object for callbacks when no handler got one: the job was refused before."""
+        return None
+
     def _make_process_executor(self, handler: Handler) -> Executor:  # noqa: ARG002
         raise InvalidOption("executor", "'process' is not offered by this kind of worker", "use 'thread'")
 

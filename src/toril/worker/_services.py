@@ -177,6 +177,8 @@ class WorkerServices(WorkerKind):
         self._witness.started(attempt, self._waited(attempt.delivery) if self._witness.measured else None)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.subject is None:
+            attempt.subject = self._undressed(attempt.delivery)
         seconds = self._witness.ended(attempt)
         self._pump.settle(Settled(attempt.delivery, outcome, (attempt, seconds)))
 

@@ -83,12 +83,16 @@ class Worker(BaseWorker):
         self._keeper_store.close()
         self._blocking_desk.store.close()
 
-    def _dress(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
-        job: Job[Any] | BlockingJob[Any]
+    def _undressed(self, delivery: BullmqDelivery) -> Job[Any] | BlockingJob[Any]:
+        return self._job(delivery, all(one.blocking for one in self._executors.values()))
+
+    def _job(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
         if blocking:
-            job = BlockingJob(delivery.record, self._blocking_desk, delivery.token)
-        else:
-            job = Job(delivery.record, self._desk, delivery.token)
+            return BlockingJob(delivery.record, self._blocking_desk, delivery.token)
+        return Job(delivery.record, self._desk, delivery.token)
+
+    def _dress(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
+        job = self._job(delivery, blocking)
         if self._payload is not None:
             job.data  # noqa: B018  # a payload that does not fit its model fails before the handler runs
         return job

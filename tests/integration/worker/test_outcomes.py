@@ -245,6 +245,23 @@ async def test_a_job_can_be_cancelled_from_elsewhere(queue: Queue, valkey_url: s
     assert found.failed_reason is not None and "cancelled" in found.failed_reason
 
 
+async def test_callbacks_hear_of_jobs_that_never_reached_a_handler(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def handle(_: Job[Any]) -> None: ...
+
+    job = await queue.add("n", {"to": 5}, attempts=1)
+    worker = Worker(QUEUE, {"n": handle}, redis=valkey_url, prefix=prefix, payload=dict[str, str])
+    worker.on("failed", lambda job, error: told.append((job.id, type(error).__name__)))
+    async with worker:
+        await worker.run_until_idle()
+        other = await queue.add("nobody's", {}, attempts=1)
+        await worker.run_until_idle()
+    assert told == [(job.id, "PayloadMismatch"), (other.id, "PermanentError")]
+
+
 async def test_a_malformed_job_fails_and_does_not_delay_the_others(
     queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
 ) -> None:
