@@ -151,4 +151,4 @@ def listeners() -> None:
     stream = QueueEvents("emails")
     stream.on("completed", lambda event: print(event.returnvalue))
     stream.on("gap", lambda gap: print(gap.missed))
-    stream.on("completed", blocking)  # type: ignore[call-overload]
+    stream.on("completed", blocking)  # type: ignore[arg-type]
