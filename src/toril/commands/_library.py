@@ -4,7 +4,8 @@ Guarantee: no official script runs whose text differs from the committed manifes
 
 A script of ours can include an official body with a line `--@official NAME scriptName`: at load time the line becomes
 `local function NAME(KEYS, ARGV) <official text> end`. So a batch stays official by construction: it loops over the very
-body that upstream would run once.
+body that upstream would run once. `--@own NAME part` includes a part of ours, from `lua/parts/`, as a function that may
+be given more than these two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib.resources.abc import Traversable
 
 from toril.contract.errors import ScriptsCorrupt
 
-_INCLUDE = re.compile(r"^--@official (\w+) (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^--@(official|own) (\w+) (\w+)$", re.MULTILINE)
 
 
 class Script:
@@ -86,14 +87,20 @@ def _read_checked(file: str) -> str:
 
 @functools.cache
 def own(name: str) -> Script:
-    """A script of ours from `lua/`, with the official bodies it includes."""
-    text = _room("lua").joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    return Script(f"toril.{name}", _INCLUDE.sub(_embed, text))
+    """A script of ours from `lua/`, with the bodies it includes."""
+    return Script(f"toril.{name}", _composed("lua", name))
+
+
+def _composed(folder: str, name: str) -> str:
+    text = _room(folder).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    return _INCLUDE.sub(_embed, text)
 
 
 def _embed(line: re.Match[str]) -> str:
-    function, name = line.groups()
-    return f"local function {function}(KEYS, ARGV)\n{official(name).text}\nend"
+    origin, function, name = line.groups()
+    if origin == "official":
+        return f"local function {function}(KEYS, ARGV)\n{official(name).text}\nend"
+    return f"local function {function}(KEYS, ARGV, ...)\n{_composed('lua/parts', name)}\nend"
 
 
 def own_names() -> list[str]:

@@ -13,9 +13,15 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import own
-from toril.commands._verdicts import verdict
-from toril.commands.envelopes import SettlementKind, result_base
-from toril.contract.errors import TorilError
+from toril.commands.envelopes import result_base
+from toril.commands.settling import (
+    Harvest,
+    Settlement,
+    TakenEnvelope,
+    due_ms_of,
+    verdicts_of,
+    words_of,
+)
 from toril.contract.keys import ListKeys
 
 
@@ -29,25 +35,9 @@ class ListPickup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListSettlement:
-    """What became of one job; `taken` is its envelope as it came out of the list."""
-
-    kind: SettlementKind
-    job_id: str
-    token: str
-    taken: bytes
-    due_ms: int = 0
-    text: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class ListHarvest:
+class ListHarvest(Harvest):
     """What a call brought back."""
 
-    verdicts: list[TorilError | None]
-    jobs: list[tuple[bytes, int]]  # envelope, and how often its worker died
-    next_due_ms: int  # -1: nothing is scheduled
-    trouble: str  # why nothing could be taken
     left: int  # jobs that are still in the list
 
 
@@ -57,13 +47,11 @@ def lock_base(keys: ListKeys) -> str:
 
 
 def exchange(
-    keys: ListKeys, settlements: Sequence[ListSettlement], *, take: int, pickup: ListPickup, now_ms: int
+    keys: ListKeys, settlements: Sequence[Settlement], *, take: int, pickup: ListPickup, now_ms: int
 ) -> Command[ListHarvest]:
     """Settles all and takes up to `take` jobs, in one call."""
     args: list[Word] = [lock_base(keys), now_ms, take, pickup.token, pickup.lock_ms, pickup.consumer]
-    args.append(result_base(keys))
-    for one in settlements:
-        args += (one.kind, one.job_id, one.token, one.taken, one.due_ms, one.text)
+    args += [result_base(keys), *words_of(settlements)]
     script_keys = (
         keys.queue,
         keys.scheduled,
@@ -73,15 +61,18 @@ def exchange(
         keys.toril("consumers"),
         keys.toril("stalls"),
     )
-    return call(own("list_exchange"), script_keys, args, functools.partial(_harvest, settlements))
+    return call(own("list_exchange"), script_keys, args, functools.partial(_harvest, settlements, pickup))
 
 
-def _harvest(settlements: Sequence[ListSettlement], reply: list[Any]) -> ListHarvest:
+def _harvest(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Any]) -> ListHarvest:
     codes, jobs, next_due, trouble, left = reply
     return ListHarvest(
-        verdicts=[verdict(one.job_id, one.kind, code) for one, code in zip(settlements, codes, strict=True)],
-        jobs=[(text, int(stalls)) for text, stalls in zip(jobs[::2], jobs[1::2], strict=True)],
-        next_due_ms=int(float(next_due)),
+        verdicts=verdicts_of(settlements, codes),
+        jobs=[
+            TakenEnvelope(text, text, pickup.token, int(stalls))
+            for text, stalls in zip(jobs[::2], jobs[1::2], strict=True)
+        ],
+        next_due_ms=due_ms_of(next_due),
         trouble=trouble.decode(errors="replace"),
         left=int(left),
     )
@@ -110,10 +101,13 @@ def _ids(reply: list[bytes]) -> set[str]:
     return {one.decode() for one in reply}
 
 
-def recover(keys: ListKeys, *, unseen_since_ms: int, limit: int) -> Command[list[bytes]]:
-    """Puts back the jobs of workers that were not seen since then; their envelopes."""
+def recover(
+    keys: ListKeys, *, consumer: str, now_ms: int, silence_ms: int, limit: int
+) -> Command[list[bytes]]:
+    """Puts back the jobs of workers that were silent for so long; their envelopes. `consumer` asks, and so lives."""
     script_keys = (keys.queue, keys.toril("consumers"), keys.toril("totals"), keys.toril("stalls"))
-    return call(own("list_recover"), script_keys, [keys.processing(""), unseen_since_ms, limit], list)
+    args: list[Word] = [keys.processing(""), now_ms, silence_ms, limit, consumer]
+    return call(own("list_recover"), script_keys, args, list)
 
 
 def in_own_list(keys: ListKeys, consumer: str) -> Command[list[bytes]]:

@@ -13,41 +13,22 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call
 from toril.commands._library import own
-from toril.commands._verdicts import verdict
-from toril.commands.envelopes import SettlementKind, result_base
-from toril.contract.errors import TorilError
+from toril.commands.envelopes import result_base
+from toril.commands.settling import (
+    Harvest,
+    Settlement,
+    TakenEnvelope,
+    due_ms_of,
+    verdicts_of,
+    words_of,
+)
 from toril.contract.keys import StreamKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettlement:
-    """What became of one entry; `deliveries` tells this delivery from a later one of the same entry."""
-
-    kind: SettlementKind
-    entry_id: str
-    deliveries: int
-    job_id: str
-    due_ms: int = 0
-    text: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEntry:
-    """An entry in our hand."""
-
-    entry_id: str
-    deliveries: int
-    text: bytes  # the envelope, or all fields one after the other if there is none
-
-
-@dataclass(frozen=True, slots=True)
-class StreamHarvest:
+class StreamHarvest(Harvest):
     """What a call brought back."""
 
-    verdicts: list[TorilError | None]
-    entries: list[StreamEntry]
-    next_due_ms: int  # -1: nothing is scheduled
-    trouble: str  # why nothing could be taken
     wait_after: str  # where a wait for more begins, if there was nothing; else ""
 
 
@@ -56,7 +37,7 @@ class Claimed:
     """What a sweep brought: entries that are ours now, and those that were trimmed before anybody finished them."""
 
     cursor: str
-    entries: list[StreamEntry]
+    jobs: list[TakenEnvelope]
     trimmed: list[str]
 
 
@@ -74,7 +55,7 @@ class StreamCounts:
 
 def exchange(
     keys: StreamKeys,
-    settlements: Sequence[StreamSettlement],
+    settlements: Sequence[Settlement],
     *,
     consumer: str,
     take: int,
@@ -83,26 +64,30 @@ def exchange(
 ) -> Command[StreamHarvest]:
     """Settles all and takes up to `take` entries, in one call; makes the group if there is none."""
     args: list[Word] = [keys.group, consumer, now_ms, take, "" if keep is None else keep, result_base(keys)]
-    for one in settlements:
-        args += (one.entry_id, one.deliveries, one.kind, one.job_id, one.due_ms, one.text)
+    args += words_of(settlements)
     script_keys = (keys.stream, keys.scheduled, keys.dlq, keys.toril("totals"))
     return call(own("stream_exchange"), script_keys, args, functools.partial(_harvest, settlements))
 
 
-def _harvest(settlements: Sequence[StreamSettlement], reply: list[Any]) -> StreamHarvest:
+def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> StreamHarvest:
     codes, jobs, next_due, trouble, wait_after = reply
     return StreamHarvest(
-        verdicts=[verdict(one.job_id, one.kind, code) for one, code in zip(settlements, codes, strict=True)],
-        entries=_entries(jobs),
-        next_due_ms=int(float(next_due)),
+        verdicts=verdicts_of(settlements, codes),
+        jobs=_taken(jobs),
+        next_due_ms=due_ms_of(next_due),
         trouble=trouble.decode(errors="replace"),
         wait_after=wait_after.decode(),
     )
 
 
-def _entries(flat: list[Any]) -> list[StreamEntry]:
+def _taken(flat: list[Any]) -> list[TakenEnvelope]:
     return [
-        StreamEntry(entry_id.decode(), int(deliveries), text if type(text) is bytes else b" ".join(text))
+        TakenEnvelope(
+            text if type(text) is bytes else b" ".join(text),
+            entry_id.decode(),
+            int(deliveries),
+            int(deliveries) - 1,
+        )
         for entry_id, deliveries, text in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     ]
 
@@ -143,7 +128,7 @@ def claim(
 
 def _claimed(reply: list[Any]) -> Claimed:
     cursor, jobs, trimmed = reply
-    return Claimed(cursor.decode(), _entries(jobs), [one.decode() for one in trimmed])
+    return Claimed(cursor.decode(), _taken(jobs), [one.decode() for one in trimmed])
 
 
 def tidy(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from toril.commands.envelopes import SettlementKind
+from toril.commands.settling import TakenEnvelope
 from toril.contract.duration import ms_to_datetime
 from toril.contract.envelope import DeadLetter, DlqReason, Envelope, dlq_reason, error_text
 from toril.contract.errors import (
@@ -36,6 +37,7 @@ from toril.contract.outcome import (
 # How long an idle worker blocks in one call. A job that is scheduled for sooner than this may start that much late.
 LONGEST_WAIT = 0.5
 STALLED_ERROR = "stalled"  # what `last_error` says when no worker lived to tell
+SPENT_ERROR = "no attempts left"  # … when the message came with none
 
 
 class EnvelopeDelivery:
@@ -53,16 +55,14 @@ class EnvelopeDelivery:
         "text",
     )
 
-    def __init__(
-        self, envelope: Envelope, text: bytes, *, reference: str, fence: int | str, silent_deliveries: int
-    ) -> None:
+    def __init__(self, envelope: Envelope, taken: TakenEnvelope) -> None:
         self.id = envelope.job_id
         self.name = envelope.task_type
         self.envelope = envelope
-        self.text = text
-        self.reference = reference
-        self.fence = fence
-        self.attempts_made = envelope.attempts + silent_deliveries
+        self.text = taken.text
+        self.reference = taken.reference
+        self.fence = taken.fence
+        self.attempts_made = envelope.attempts + taken.silent_deliveries
         self.max_attempts = envelope.max_attempts
         self.lock_lost = False
 
@@ -157,7 +157,8 @@ def refusal_of(
     limit = max_attempts or envelope.max_attempts
     if envelope.attempts >= limit or delivery.attempts_made > limit:
         ended = dataclasses.replace(envelope, attempts=delivery.attempts_made)
-        return letter_words(ended, "max_attempts_exceeded", STALLED_ERROR, now_ms)
+        stalled = delivery.attempts_made > envelope.attempts
+        return letter_words(ended, "max_attempts_exceeded", STALLED_ERROR if stalled else SPENT_ERROR, now_ms)
     return None
 
 

@@ -8,28 +8,20 @@ somebody trimmed while it was pending is said aloud.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from toril.commands import locks, stream_work
-from toril.commands.stream_work import StreamEntry, StreamSettlement
-from toril.contract.codec import to_json
-from toril.contract.errors import LockMissing, ReplyLost, TorilError
+from toril.commands import stream_work
+from toril.commands._command import Command
+from toril.commands.settling import Settlement
+from toril.commands.stream_work import StreamHarvest
 from toril.contract.keys import StreamKeys
-from toril.contract.outcome import RateLimited
-from toril.queues._envelopes import (
-    LONGEST_WAIT,
-    EnvelopeDelivery,
-    pickup_trouble,
-    read_envelope,
-    refusal_of,
-    words_of,
-)
-from toril.queues.source import Promise, Settled, Taken
-from toril.store import AsyncStore, BlockingStore, Reader
+from toril.contract.outcome import Requeued
+from toril.queues._envelope_source import EnvelopeSource, EnvelopeTerms
+from toril.queues._envelopes import EnvelopeDelivery
+from toril.queues.source import Promise, Settled
+from toril.store import AsyncStore, BlockingStore
 
 logger = logging.getLogger("toril.worker")
 
@@ -37,27 +29,21 @@ logger = logging.getLogger("toril.worker")
 ENTRIES_PER_CALL = 500
 CLAIMS_PER_CALL = 100
 CLAIM_ROUNDS = 20
-# A report outlives two missed heartbeats.
-REPORT_LIVES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTerms:
+class StreamTerms(EnvelopeTerms):
     """How a worker takes and keeps entries."""
 
-    worker_id: str
     consumer: str  # {hostname}:{pid}:{index}
     concurrency: int
     claim_idle_ms: int = 300_000  # an entry that nobody renews for so long is claimed
     own_idle_ms: int = 30_000  # … for so long, if it is in our own name and we do not know of it
     consumer_idle_ms: int = 3_600_000  # a consumer with nothing pending is removed after so long
     keep: int | None = 10_000  # finished entries that stay readable; None: all
-    heartbeat: float = 15.0  # seconds
-    max_attempts: int | None = None
-    result_ms: int = 0  # how long results are kept; 0: not at all
 
 
-class StreamSource:
+class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
     """One stream queue, seen by one worker."""
 
     kind = "stream"
@@ -66,200 +52,74 @@ class StreamSource:
     def __init__(
         self, keys: StreamKeys, store: AsyncStore, keeper_store: BlockingStore, terms: StreamTerms
     ) -> None:
-        self.keys = keys
-        self.store = store
-        self._keeper_store = keeper_store
-        self._terms = terms
-        self._reader: Reader | None = None
-        self._in_hand: dict[str, EnvelopeDelivery] = {}  # by entry id
+        super().__init__(keys, store, keeper_store, terms)
         self._job_ids: set[str] = set()
         self._claimed: deque[EnvelopeDelivery] = deque()
-        self._owed: list[StreamSettlement] = []  # dead letters of messages that were never run
-        self._in_doubt: set[str] = set()  # entry ids of outcomes whose reply was lost
         self._wait_after = "0-0"
         self._cursor = "0-0"
-        self._limited_until = 0.0
         self._hungry = True  # whether jobs were asked for since the last sweep
-
-    # --- life -----------------------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        await self.store.connect()
-        if self._reader is None:
-            self._reader = self.store.open_reader(name=None)
-
-    async def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            await reader.close()
-        try:
-            await self._leave()
-        except TorilError as error:
-            logger.warning("consumer %s could not say good-bye: %s", self._terms.consumer, error)
-        await self.store.close()
 
     async def _leave(self) -> None:
         """Hands back what was claimed and never run, and removes our consumer if nothing is pending."""
-        again = [
-            StreamSettlement(
-                kind="again", entry_id=one.reference, deliveries=int(one.fence), job_id=one.id, text=one.text
-            )
-            for one in self._claimed
-        ]
+        now_ms = await self.store.now_ms()
+        again = [self._settlement(Settled(one, Requeued()), now_ms) for one in self._claimed]
         self._claimed.clear()
-        if again or self._owed:
-            await self._run([*self._owed, *again], 0)
+        if again:
+            await self._run(again, 0, now_ms)
         await self.store.run(
             stream_work.tidy(self.keys, idle_ms=self._terms.consumer_idle_ms, leaving=self._terms.consumer)
         )
 
-    # --- settle and take ------------------------------------------------------------------------------------
-
-    async def exchange(self, settled: Sequence[Settled], room: int) -> Taken:
-        now_ms = await self.store.now_ms()
-        self._hold_rate(settled)
-        limited = max(0.0, self._limited_until - time.monotonic())
-        self._hungry |= room > 0 and not limited
-        claimed = self._from_claimed(0 if limited else room)
-        owed, self._owed = self._owed, []
-        settlements = [self._settlement(one, now_ms) for one in settled]
-        try:
-            harvest = await self._run([*owed, *settlements], 0 if limited else room - len(claimed))
-        except ReplyLost:
-            self._in_doubt.update(one.entry_id for one in settlements)
-            self._claimed.extendleft(reversed(claimed))
-            raise
-        except BaseException:
-            self._owed = owed + self._owed
-            self._claimed.extendleft(reversed(claimed))
-            raise
-        verdicts = [
-            self._verdict(one.delivery, answer)
-            for one, answer in zip(settled, harvest.verdicts[len(owed) :], strict=True)
-        ]
-        fresh = self._admit(harvest.entries, now_ms)
-        self._learn_position(harvest)
-        return Taken(
-            deliveries=[*claimed, *fresh],
-            verdicts=verdicts,
-            limited_for=limited,
-            next_due_in=_seconds_until(harvest.next_due_ms, now_ms),
-            exhausted=not self._owed and not self._claimed,
-            refused=pickup_trouble(harvest.trouble),
-        )
-
-    async def _run(self, settlements: Sequence[StreamSettlement], take: int) -> stream_work.StreamHarvest:
+    async def _run(self, settlements: Sequence[Settlement], take: int, now_ms: int) -> StreamHarvest:
+        self._hungry |= take > 0
         terms = self._terms
-        call = stream_work.exchange(
-            self.keys,
-            settlements,
-            consumer=terms.consumer,
-            take=take,
-            keep=terms.keep,
-            now_ms=await self.store.now_ms(),
-        )
-        return await self.store.run(call)
-
-    def _settlement(self, one: Settled, now_ms: int) -> StreamSettlement:
-        delivery: EnvelopeDelivery = one.delivery
-        words = words_of(delivery, one.outcome, now_ms, self._terms.result_ms)
-        return StreamSettlement(
-            kind=words.kind,
-            entry_id=delivery.reference,
-            deliveries=int(delivery.fence),
-            job_id=delivery.envelope.job_id,
-            due_ms=words.due_ms,
-            text=words.text,
-        )
-
-    def _verdict(self, delivery: EnvelopeDelivery, answer: TorilError | None) -> TorilError | None:
-        self._forget(delivery)
-        if delivery.reference in self._in_doubt:
-            self._in_doubt.discard(delivery.reference)
-            if isinstance(answer, LockMissing):
-                return None  # nothing is pending: the call whose reply was lost had done its work
-        return answer
-
-    def _admit(self, entries: Sequence[StreamEntry], now_ms: int) -> list[EnvelopeDelivery]:
-        """Deliveries for entries that can be run; the others become dead letters with the next call."""
-        admitted = []
-        for entry in entries:
-            known = self._in_hand.get(entry.entry_id)
-            if known is not None:
-                known.fence = entry.deliveries  # claimed from ourselves: heartbeats had failed for long
-                continue
-            envelope, problem = read_envelope(entry.text, entry.entry_id)
-            delivery = EnvelopeDelivery(
-                envelope,
-                entry.text,
-                reference=entry.entry_id,
-                fence=entry.deliveries,
-                silent_deliveries=entry.deliveries - 1,
+        harvest = await self.store.run(
+            stream_work.exchange(
+                self.keys, settlements, consumer=terms.consumer, take=take, keep=terms.keep, now_ms=now_ms
             )
-            words = refusal_of(delivery, problem, self._terms.max_attempts, now_ms)
-            if words is None:
-                self._take_in(delivery)
-                admitted.append(delivery)
-            else:
-                self._owed.append(
-                    StreamSettlement(
-                        kind=words.kind,
-                        entry_id=entry.entry_id,
-                        deliveries=entry.deliveries,
-                        job_id=delivery.id,
-                        text=words.text,
-                    )
-                )
-        return admitted
+        )
+        last = harvest.jobs[-1].reference if harvest.jobs else harvest.wait_after
+        self._wait_after = str(last) if last else self._wait_after
+        return harvest
+
+    def _more_waits(self, harvest: StreamHarvest) -> bool:  # noqa: ARG002
+        return bool(self._claimed)
+
+    def _wait_command(self, timeout: float) -> Command[bool]:
+        return stream_work.wait_for_entry(self.keys, self._wait_after, timeout)
+
+    async def wait(self, seconds: float) -> None:
+        if not self._claimed:
+            await super().wait(seconds)
+
+    # --- entries in hand ------------------------------------------------------------------------------------
 
     def _take_in(self, delivery: EnvelopeDelivery) -> None:
         if (
             delivery.id in self._job_ids
         ):  # the same job was added twice: each delivery needs a name of its own
-            delivery.id = f"{delivery.id}#{delivery.reference}"
+            delivery.id = f"{delivery.id}#{delivery.reference!s}"
         self._job_ids.add(delivery.id)
-        self._in_hand[delivery.reference] = delivery
+        super()._take_in(delivery)
 
     def _forget(self, delivery: EnvelopeDelivery) -> None:
-        self._in_hand.pop(delivery.reference, None)
+        super()._forget(delivery)
         self._job_ids.discard(delivery.id)
 
-    def _from_claimed(self, room: int) -> list[EnvelopeDelivery]:
+    def _from_stock(self, room: int) -> list[EnvelopeDelivery]:
+        self._hungry |= room > 0
         return [self._claimed.popleft() for _ in range(min(room, len(self._claimed)))]
 
-    def _learn_position(self, harvest: stream_work.StreamHarvest) -> None:
-        if harvest.entries:
-            self._wait_after = harvest.entries[-1].entry_id
-        elif harvest.wait_after:
-            self._wait_after = harvest.wait_after
-
-    def _hold_rate(self, settled: Sequence[Settled]) -> None:
-        for one in settled:
-            if isinstance(one.outcome, RateLimited) and one.outcome.delay:
-                self._limited_until = max(self._limited_until, time.monotonic() + one.outcome.delay)
-
-    # --- waiting --------------------------------------------------------------------------------------------
-
-    async def wait(self, seconds: float) -> None:
-        if self._reader is None or self._claimed or self._owed:
-            return
-        timeout = min(seconds, LONGEST_WAIT)
-        await self._reader.run(stream_work.wait_for_entry(self.keys, self._wait_after, timeout), timeout)
-
-    async def wake(self) -> None:
-        if self._reader is not None:
-            await self._reader.unblock()
-
-    async def decline(self) -> None:
-        """A wait takes nothing, and every waiting worker was told."""
+    def _back_to_stock(self, deliveries: Sequence[EnvelopeDelivery]) -> None:
+        self._claimed.extendleft(reversed(deliveries))
 
     # --- keeping and sweeping -------------------------------------------------------------------------------
 
     def keep_alive(self, deliveries: Sequence[EnvelopeDelivery]) -> list[EnvelopeDelivery]:
-        held = [*deliveries, *self._claimed]
+        held: list[EnvelopeDelivery | Settlement] = [*deliveries, *self._claimed, *self._unwritten]
         lost: set[str] = set()
         for start in range(0, len(held), ENTRIES_PER_CALL):
-            part = [(one.reference, int(one.fence)) for one in held[start : start + ENTRIES_PER_CALL]]
+            part = [(str(one.reference), int(one.fence)) for one in held[start : start + ENTRIES_PER_CALL]]
             gone = self._keeper_store.run(stream_work.keep(self.keys, part, consumer=self._terms.consumer))
             lost |= gone
         return [one for one in deliveries if one.reference in lost]
@@ -276,7 +136,7 @@ class StreamSource:
             return []
         recovered: list[str] = []
         for _ in range(CLAIM_ROUNDS):
-            room = min(terms.concurrency - len(self._in_hand) - len(self._owed), CLAIMS_PER_CALL)
+            room = min(terms.concurrency - len(self._in_hand) - len(self._owing()), CLAIMS_PER_CALL)
             if room <= 0:
                 break
             recovered += await self._claim(room)
@@ -296,7 +156,7 @@ class StreamSource:
                 own_idle_ms=terms.own_idle_ms,
                 cursor=self._cursor,
                 limit=room,
-                in_hand=list(self._in_hand),
+                in_hand=[str(one) for one in (*self._in_hand, *self._owing())],
             )
         )
         self._cursor = claimed.cursor
@@ -307,19 +167,9 @@ class StreamSource:
                 entry_id,
                 self.keys.stream,
             )
-        admitted = self._admit(claimed.entries, await self.store.now_ms())
+        admitted = self._admit(claimed.jobs, await self.store.now_ms())
         self._claimed.extend(admitted)
         return [one.id for one in admitted]
 
-    def report(self, figures: dict[str, Any]) -> None:
-        life = max(1000, round(self._terms.heartbeat * REPORT_LIVES * 1000))
-        now = self._keeper_store.now_ms()
-        body = to_json({"worker": self._terms.worker_id, "at": now, **figures}, field="report")
-        call = locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life)
-        for answer in self._keeper_store.run_many(call):
-            if isinstance(answer, TorilError):
-                raise answer
-
-
-def _seconds_until(due_ms: int, now_ms: int) -> float | None:
-    return None if due_ms < 0 else max(0.0, (due_ms - now_ms) / 1000)
+    def _owing(self) -> list[bytes | str]:
+        return [one.reference for one in (*self._owed, *self._unwritten)]

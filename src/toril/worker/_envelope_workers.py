@@ -247,7 +247,7 @@ class StreamWorker(_EnvelopeWorker):
 
     def _waited(self, delivery: EnvelopeDelivery) -> float | None:
         # The id of an entry is the time at which it was added.
-        return max(0.0, self._store.clock.now() - int(delivery.reference.partition("-")[0]) / 1000)
+        return max(0.0, self._store.clock.now() - int(str(delivery.reference).partition("-")[0]) / 1000)
 
     async def _busy_elsewhere(self) -> bool:
         counts = await self._store.run(stream_work.counts(self.keys))

@@ -184,8 +184,9 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
     ):
         (old,) = (await silent.exchange([], 1)).deliveries
         assert await living.sweep() == []
-        now = await living.store.now_ms()
-        texts = await living.store.run(list_work.recover(queue.keys, unseen_since_ms=now + 1, limit=10))
+        later = await living.store.now_ms() + 30_001
+        recover = list_work.recover(queue.keys, consumer="living", now_ms=later, silence_ms=30_000, limit=10)
+        texts = await living.store.run(recover)
         assert len(texts) == 1
         with server.client() as client:
             client.delete(queue.keys.lock(old.id))  # it ran out, as the worker did not renew it

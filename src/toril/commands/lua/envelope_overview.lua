@@ -6,17 +6,10 @@
   Reply  { waiting, in hand, scheduled, dead, since when (ISO 8601 text, ms or "") the job waits that is taken next,
            id of the oldest dead letter or "", totals (flat), reports of workers, entries of the stream, consumers }
 ]]
+--@own named_fields named_fields
 local kind, group, base, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 -- The time stands at the end of an envelope, after the payload, which may be huge.
 local TAIL = 2000
-
-local function pairs_of(flat)
-  local fields = {}
-  for i = 1, #flat, 2 do
-    fields[flat[i]] = flat[i + 1]
-  end
-  return fields
-end
 
 local waiting, active, since, entries, consumers = 0, 0, "", 0, 0
 
@@ -34,7 +27,7 @@ else
   local lag = entries
   local groups = redis.pcall("XINFO", "GROUPS", KEYS[1])
   for _, flat in ipairs(groups.err and {} or groups) do
-    local info = pairs_of(flat)
+    local info = named_fields(KEYS, ARGV, flat)
     if info["name"] == group then
       active, consumers = info["pending"], info["consumers"]
       after = "(" .. info["last-delivered-id"]

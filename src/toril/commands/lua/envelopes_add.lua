@@ -8,6 +8,7 @@
          for each job
   Reply  how many were added; 0 when the call had run before
 ]]
+--@own push envelope_push
 -- More calls than a producer ever has in flight.
 local REMEMBERED = 1000
 
@@ -16,14 +17,7 @@ if redis.call("ZSCORE", KEYS[3], ARGV[2]) then
 end
 local added = 0
 for at = 4, #ARGV, 2 do
-  local due, envelope = ARGV[at], ARGV[at + 1]
-  if due ~= "" then
-    redis.call("ZADD", KEYS[2], due, envelope)
-  elseif ARGV[1] == "stream" then
-    redis.call("XADD", KEYS[1], "*", "envelope", envelope)
-  else
-    redis.call("LPUSH", KEYS[1], envelope)
-  end
+  push(KEYS, ARGV, ARGV[1], KEYS[1], KEYS[2], ARGV[at], ARGV[at + 1])
   added = added + 1
 end
 redis.call("ZADD", KEYS[3], ARGV[2], ARGV[2])

@@ -9,18 +9,13 @@
          then name in the book, due (ms, or "" for now) and envelope of each job
   Reply  how many were new
 ]]
+--@own push envelope_push
 redis.call("ZREMRANGEBYSCORE", KEYS[3], "-inf", ARGV[3])
 local arrived = 0
 for at = 4, #ARGV, 3 do
   local name, due, envelope = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   if redis.call("ZADD", KEYS[3], "NX", ARGV[2], name) == 1 then
-    if due ~= "" then
-      redis.call("ZADD", KEYS[2], due, envelope)
-    elseif ARGV[1] == "stream" then
-      redis.call("XADD", KEYS[1], "*", "envelope", envelope)
-    else
-      redis.call("LPUSH", KEYS[1], envelope)
-    end
+    push(KEYS, ARGV, ARGV[1], KEYS[1], KEYS[2], due, envelope)
     arrived = arrived + 1
   end
 end

@@ -7,14 +7,13 @@
   ARGV   1 kind (list | stream | none: only remove), then letter id and envelope of each
   Reply  how many were moved
 ]]
+--@own push envelope_push
 local moved = 0
 for at = 2, #ARGV, 2 do
   local id, envelope = ARGV[at], ARGV[at + 1]
   if #redis.call("XRANGE", KEYS[1], id, id) == 1 then
-    if ARGV[1] == "stream" then
-      redis.call("XADD", KEYS[2], "*", "envelope", envelope)
-    elseif ARGV[1] == "list" then
-      redis.call("LPUSH", KEYS[2], envelope)
+    if ARGV[1] ~= "none" then
+      push(KEYS, ARGV, ARGV[1], KEYS[2], "", "", envelope)
     end
     redis.call("XDEL", KEYS[1], id)
     moved = moved + 1

@@ -5,22 +5,18 @@
   gone, and its outcomes are refused.
 
   KEYS   1 list, 2 consumers, 3 totals, 4 stalls by job id
-  ARGV   1 start of the workers' lists, 2 not seen since (ms), 3 how many jobs at most
+  ARGV   1 start of the workers' lists, 2 now (ms), 3 after how long (ms) a worker counts as dead, 4 how many jobs at most,
+         5 the consumer that asks
   Reply  the envelopes that were put back
 ]]
+--@own envelope_id envelope_id
+local now, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
+-- Whoever asks is alive. A worker that a busy machine had held up for long would take itself for dead otherwise, and
+-- give away the jobs that it is running.
+redis.pcall("ZADD", KEYS[2], now, ARGV[5])
+
 local recovered = {}
-local limit = tonumber(ARGV[3])
-
-local function id_of(envelope)
-  local id = string.match(envelope, '^%s*{%s*"job_id"%s*:%s*"([^"\\]+)"')
-  if id then
-    return id
-  end
-  local ok, fields = pcall(cjson.decode, envelope)
-  return ok and type(fields) == "table" and type(fields.job_id) == "string" and fields.job_id or nil
-end
-
-for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", ARGV[2], "LIMIT", 0, 100)) do
+for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", now - ARGV[3], "LIMIT", 0, 100)) do
   local list = ARGV[1] .. consumer
   while #recovered < limit do
     local envelope = redis.call("LMOVE", list, KEYS[1], "LEFT", "RIGHT")
@@ -28,7 +24,7 @@ for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", ARGV[2], 
       redis.call("ZREM", KEYS[2], consumer)
       break
     end
-    local id = id_of(envelope)
+    local id = envelope_id(KEYS, ARGV, envelope)
     if id then
       redis.call("HINCRBY", KEYS[4], id, 1)
     end

@@ -11,19 +11,11 @@
   Reply  { next cursor, jobs, ids that were trimmed }
            jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
+--@own entry_text entry_text
 local group, consumer, cursor, limit = ARGV[1], ARGV[2], ARGV[5], tonumber(ARGV[6])
 local in_hand = {}
 for at = 7, #ARGV do
   in_hand[ARGV[at]] = true
-end
-
-local function envelope_of(fields)
-  for i = 1, #fields, 2 do
-    if fields[i] == "envelope" then
-      return fields[i + 1]
-    end
-  end
-  return fields
 end
 
 local jobs, trimmed = {}, {}
@@ -33,7 +25,7 @@ local function keep(entries)
       local pending = redis.call("XPENDING", KEYS[1], group, entry[1], entry[1], 1)[1]
       jobs[#jobs + 1] = entry[1]
       jobs[#jobs + 1] = pending and pending[4] or 1
-      jobs[#jobs + 1] = envelope_of(entry[2])
+      jobs[#jobs + 1] = entry_text(KEYS, ARGV, entry[2])
     end
   end
 end

@@ -7,14 +7,7 @@
   ARGV   1 group
   Reply  { undelivered, pending, scheduled, dead, entries in the stream, consumers }
 ]]
-local function pairs_of(flat)
-  local fields = {}
-  for i = 1, #flat, 2 do
-    fields[flat[i]] = flat[i + 1]
-  end
-  return fields
-end
-
+--@own named_fields named_fields
 local function undelivered(after)
   local number, page = 0, nil
   repeat
@@ -32,7 +25,7 @@ local lag, pending, consumers = length, 0, 0
 local groups = redis.pcall("XINFO", "GROUPS", KEYS[1])
 if not groups.err then
   for _, flat in ipairs(groups) do
-    local info = pairs_of(flat)
+    local info = named_fields(KEYS, ARGV, flat)
     if info["name"] == ARGV[1] then
       lag = info["lag"] or undelivered(info["last-delivered-id"])
       pending, consumers = info["pending"], info["consumers"]

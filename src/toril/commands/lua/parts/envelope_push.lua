@@ -1,0 +1,9 @@
+-- Adds an envelope to a list or a stream; one that is due later (ms, or "" for now) to the sorted set.
+local kind, jobs, scheduled, due, envelope = ...
+if due ~= "" then
+  redis.call("ZADD", scheduled, due, envelope)
+elseif kind == "stream" then
+  redis.call("XADD", jobs, "*", "envelope", envelope)
+else
+  redis.call("LPUSH", jobs, envelope)
+end
