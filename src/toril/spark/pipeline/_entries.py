@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class EntryWriter:
     """Reads sources and writes files; runs on executors."""
 
     lake: Lake
-    url: str | None
+    url: str | None = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sources = [Source(**json.loads(text)) for batch in batches for text in batch.column(0).to_pylist()]
@@ -89,7 +89,7 @@ class EntryCollector:
 
     spark: Callable[[], SparkSession]  # asked only when there is something new
     lake: Lake
-    url: str | None
+    url: str | None = field(repr=False)
     directories: Mapping[str, Directory]  # kind → where its queues are looked up
     connect: Callable[[], BlockingStore]
 

@@ -6,7 +6,7 @@ Guarantee: a hash adds what events do not say and never changes what they do; a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ Hash = Mapping[str, bytes | None]
 class HashFiller:
     """Fills `worker` and `error` of attempts; runs on executors."""
 
-    url: str | None
+    url: str | None = field(repr=False)
     prefix: str
     everything: bool = True  # False: only attempts that did not complete, which spares Redis one read per job
 

@@ -7,7 +7,7 @@ that was reached is committed with the rows, log lines first. A job that was rem
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ class SnapshotWriter:
     """Reads jobs and writes files; runs on executors."""
 
     lake: Lake
-    url: str | None
+    url: str | None = field(repr=False)
     prefix: str
     with_logs: bool = True
 
@@ -75,7 +75,7 @@ class SnapshotTaker:
 
     spark: SparkSession
     lake: Lake
-    url: str | None
+    url: str | None = field(repr=False)
     prefix: str
     everything: bool = True  # False: only jobs that failed
 

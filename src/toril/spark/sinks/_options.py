@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from toril.contract.errors import InvalidOption
@@ -30,7 +30,7 @@ _RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class SinkOptions:
     """Everything a writer needs; it travels to executors, so it holds no connection."""
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     queue: str | None = None  # None: each row names its queue
     kind: str = "bullmq"
     prefix: str = "bull"

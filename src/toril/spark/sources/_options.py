@@ -6,7 +6,7 @@ Guarantee: an option that is misspelt or makes no sense is refused with a remedy
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -65,7 +65,7 @@ _ONLY_FOR: Final = {
 class SourceOptions:
     """Everything a reader needs; it travels to executors, so it holds no connection."""
 
-    url: str | None = None  # None: TORIL_REDIS_URL, then redis://localhost:6379
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     table: str = "events"
     queues: tuple[str, ...] = ("*",)  # names, or patterns with * and ?
     kind: str = "bullmq"  # of the queues; stream, dlq and rejects may be those of stream and list queues
