@@ -147,7 +147,10 @@ class WorkerOptions:
             "rate_limit": (RateLimit, "RateLimit(count, period)"),
             "metrics": (MetricsCollector, "an object with the methods of MetricsCollector"),
             "tracer": (Tracer, "an object with the methods of Tracer"),
-            "logger": ((logging.Logger, logging.LoggerAdapter), "a logger"),
+            "logger": (
+                (logging.Logger, logging.LoggerAdapter),
+                "a logger of logging; structlog: see StructlogHandler",
+            ),
         }
         for name, (kind, remedy) in wanted.items():
             value = getattr(self, name)

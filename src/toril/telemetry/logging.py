@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
@@ -75,17 +76,33 @@ class BoundLogger(Protocol):
 
 
 class StructlogHandler(logging.Handler):
-    """Hands toril's lines to a structlog logger as an event with fields."""
+    """Hands toril's lines to a structlog logger as an event with fields.
+
+    A stack trace arrives as text, in the field `exception`: structlog would print the variables of every frame, and
+    with them payloads and passwords.
+    """
 
     def __init__(self, logger: BoundLogger, level: int = logging.NOTSET) -> None:
         super().__init__(level)
         self._logger = logger
+        self._busy = threading.local()
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields = given_fields(record)
-        event = str(fields.pop("event", None) or record.getMessage())
+        if getattr(self._busy, "with_one", False):
+            return  # structlog may write through a logger under "toril", and the line would come round for ever
+        self._busy.with_one = True
+        try:
+            self._hand_over(record)
+        except Exception:  # noqa: BLE001  # a log that fails must not fail the job it is about
+            self.handleError(record)
+        finally:
+            self._busy.with_one = False
+
+    def _hand_over(self, record: logging.LogRecord) -> None:
+        fields = {name: _shown(value) for name, value in given_fields(record).items()}
+        event = str(fields.pop("event", None) or redact(record.getMessage()))
         if record.exc_info:
-            fields["exc_info"] = record.exc_info
+            fields["exception"] = redact(logging.Formatter().formatException(record.exc_info))
         self._logger.log(record.levelno, event, **fields)
 
 

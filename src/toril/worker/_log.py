@@ -31,9 +31,9 @@ class WorkerLog:
 
     def _write(self, level: int, event: str, **fields: Any) -> None:
         if self._logger.isEnabledFor(level):
-            words = " ".join(f"{key}={value}" for key, value in fields.items())
-            extra = {**self._common, **fields, "event": event}
-            self._logger.log(level, "%s queue=%s %s", event, self._common["queue"], words, extra=extra)
+            named = {**fields, **self._common}
+            words = " ".join(f"{key}={value}" for key, value in named.items())
+            _say(self._logger, level, f"{event} {words}", {**named, "event": event})
 
     # --- jobs -----------------------------------------------------------------------------------------------
 
@@ -104,3 +104,12 @@ class WorkerLog:
 
     def trouble(self, error: BaseException) -> None:
         self._write(logging.ERROR, "Worker error", error=redact(f"{type(error).__name__}: {error}"))
+
+
+def _say(logger: Logger, level: int, text: str, fields: dict[str, Any]) -> None:
+    """Through adapters, whose own fields join ours: left to themselves, they would put theirs in the place of ours."""
+    while isinstance(logger, logging.LoggerAdapter):
+        text, given = logger.process(text, {"extra": fields})
+        fields = {**(given.get("extra") or {}), **fields}
+        logger = logger.logger
+    logger.log(level, "%s", text, extra=fields)

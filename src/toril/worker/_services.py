@@ -63,7 +63,9 @@ class WorkerServices(WorkerKind):
         self.id = options.worker_id or new_worker_id()
         self.state = WorkerState.STOPPED
         self._handlers = by_name(handler)
-        self._log = WorkerLog(options.logger, worker_id=self.id, queue=queue, payloads=options.log_payloads)
+        self._log = WorkerLog(
+            options.logger, worker_id=self.id, queue=self.label, payloads=options.log_payloads
+        )
         self._metrics = careful(options.metrics, self._log.trouble)
         self._callbacks = Callbacks(self._log.trouble)
         self._witness = Witness(self.label, self._metrics, self._log, self._callbacks)

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
-from toril import Job, Queue, TransientError, Worker
+from toril import (
+    Job,
+    ListQueue,
+    ListWorker,
+    Queue,
+    StreamQueue,
+    StreamWorker,
+    TransientError,
+    Worker,
+)
 
 QUEUE = "emails"
 PAYLOAD, RESULT, PASSWORD = "canary-payload-31", "canary-result-32", "canary-password-33"
@@ -135,3 +144,40 @@ async def test_payloads_and_results_are_logged_only_when_asked_for(
     (picked,), (completed,) = capture.of("Job picked up"), capture.of("Job completed")
     assert vars(picked)["payload"] == {"secret": PAYLOAD}
     assert vars(completed)["result"] == RESULT
+
+
+async def test_an_adapter_adds_its_fields_and_takes_none_away(
+    valkey_url: str, prefix: str, capture: Capture, logger: logging.Logger
+) -> None:
+    adapter = logging.LoggerAdapter(logging.LoggerAdapter(logger, {"app": "shop"}), {"zone": "eu"})
+    async with Queue(QUEUE, redis=valkey_url, prefix=prefix) as queue:
+        job = await queue.add("send", {"rate": "100%"})
+    worker = Worker(QUEUE, lambda _: None, redis=valkey_url, prefix=prefix, logger=adapter, log_payloads=True)
+    async with worker:
+        await worker.run_until_idle()
+    (picked,) = capture.of("Job picked up")
+    expected = {"app": "shop", "zone": "eu", "worker_id": worker.id, "queue": QUEUE, "job_id": job.id}
+    assert expected.items() <= vars(picked).items()
+    assert f"worker_id={worker.id}" in picked.getMessage() and "100%" in picked.getMessage()
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+async def test_queues_of_other_kinds_are_named_with_their_kind(
+    valkey_url: str, prefix: str, capture: Capture, logger: logging.Logger, kind: str
+) -> None:
+    queue_class, worker_class = {"list": (ListQueue, ListWorker), "stream": (StreamQueue, StreamWorker)}[kind]
+    async with queue_class("gen", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add("send", {"secret": PAYLOAD})
+        await queue.add("bad", {"secret": PAYLOAD}, max_attempts=1)
+
+    async def handle(envelope: Any) -> str:
+        if envelope.task_type == "bad":
+            raise ValueError("no")
+        return RESULT
+
+    async with worker_class("gen", handle, redis=valkey_url, prefix=prefix, logger=logger) as worker:
+        await worker.run_until_idle()
+    assert {vars(one)["queue"] for one in capture.records} == {f"{kind}:gen"}
+    assert {"Job picked up", "Job completed", "Job failed"} <= {vars(one)["event"] for one in capture.records}
+    everything = "\n".join(f"{one.getMessage()} {vars(one)}" for one in capture.records)
+    assert everything.count(PAYLOAD) == everything.count(RESULT) == 0

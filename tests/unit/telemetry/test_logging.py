@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from toril.telemetry.logging import JsonFormatter, StructlogHandler, log_as_json, log_as_text
 
@@ -82,20 +83,72 @@ def test_a_value_without_a_json_form_is_written_as_text() -> None:
     assert found["what"] == "<class 'object'>" and found["numbers"] == [1, None, True]
 
 
-class Recorder:
-    """Takes what structlog's logger takes."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, str, dict[str, Any]]] = []
-
-    def log(self, level: int, event: str, **fields: Any) -> None:
-        self.calls.append((level, event, fields))
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """Where structlog writes; it is put back as it was."""
+    yield io.StringIO()
+    structlog.reset_defaults()
 
 
-def test_structlog_gets_an_event_with_fields(logger: logging.Logger) -> None:
-    recorder = Recorder()
-    logging.getLogger("toril").addHandler(StructlogHandler(recorder))
+def written(lines: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+def test_structlog_gets_an_event_with_fields(logger: logging.Logger, lines: io.StringIO) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.WriteLoggerFactory(lines),
+    )
+    logging.getLogger("toril").addHandler(StructlogHandler(structlog.get_logger()))
     logger.error("Job failed queue=emails", extra={**FIELDS, "event": "Job failed"})
-    ((level, event, fields),) = recorder.calls
-    assert (level, event) == (logging.ERROR, "Job failed")
-    assert fields["job_id"] == "17" and "event" not in fields
+    assert written(lines) == [{**FIELDS, "event": "Job failed", "level": "error"}]
+
+
+def test_structlog_above_the_standard_library_does_not_go_round_in_circles(
+    logger: logging.Logger, lines: io.StringIO
+) -> None:
+    handler = logging.StreamHandler(lines)
+    structlog.configure(
+        processors=[structlog.processors.JSONRenderer()],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    root = logging.getLogger("toril")
+    root.setLevel(logging.INFO)
+    root.addHandler(StructlogHandler(structlog.get_logger("toril.told")))
+    logging.getLogger("toril.told").addHandler(handler)
+    try:
+        logger.info("Job completed", extra=FIELDS)
+    finally:
+        logging.getLogger("toril.told").removeHandler(handler)
+    assert written(lines) == [FIELDS]
+
+
+def test_structlog_shows_a_stack_trace_without_variables_and_passwords(
+    logger: logging.Logger, lines: io.StringIO
+) -> None:
+    structlog.configure(
+        processors=[structlog.processors.dict_tracebacks, structlog.dev.ConsoleRenderer(colors=False)],
+        logger_factory=structlog.WriteLoggerFactory(lines),
+    )
+    logging.getLogger("toril").addHandler(StructlogHandler(structlog.get_logger()))
+    secret_payload = {"card": "canary-881"}
+    try:
+        _fail("redis://user:canary-991@host:1/0")
+    except ConnectionError:
+        logger.exception("lost", extra={"event": "Worker error", "error": "redis://user:canary-992@host"})
+    shown = lines.getvalue()
+    assert "Worker error" in shown and "Traceback" in shown and "ConnectionError" in shown
+    assert "canary" not in shown and secret_payload
+
+
+def test_a_log_that_fails_does_not_fail_whoever_wrote_to_it(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def log(self, level: int, event: str, **fields: Any) -> None:
+            raise OSError("disk full")
+
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("toril").addHandler(StructlogHandler(Broken()))
+    logger.error("Job failed")
