@@ -20,11 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
 
+from toril.commands.streams import StreamState
 from toril.lake import Lake
 from toril.lake._log import DataFile, TableLog
 from toril.spark.pipeline._marks import packed_id, unpacked_id
+from toril.spark.pipeline._read_ahead import ReadAhead
 from toril.spark.pipeline._staging import frame_of, write_parts
 from toril.spark.sources._events import gap_table, read_stretch
 from toril.spark.sources._options import SourceOptions
@@ -32,6 +35,7 @@ from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, 
 from toril.spark.sources._readers import EventStreamReader, open_store, pack, parts_of
 
 TABLE: Final = "bronze/events"
+_ROWS_PER_TASK: Final = 20_000  # below that, a second task costs more than it brings
 _MANIFEST: Final = StructType([StructField("manifest", StringType())])
 
 
@@ -115,6 +119,7 @@ class IngestReader(EventStreamReader):
         super().__init__(options, _MANIFEST)
         self.lake = lake
         self.parts = parts
+        self._ahead: ReadAhead | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
         """Where the table ends: a lost checkpoint costs nothing."""
@@ -123,6 +128,20 @@ class IngestReader(EventStreamReader):
         fresh = {queue: text for queue, text in super().initialOffset().items() if known[queue] == ORIGIN}
         return {**{queue: str(position) for queue, position in known.items()}, **fresh}
 
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        if self._targets is None:  # it goes on: nothing may be trimmed while a batch is at work
+            self._ahead = self._ahead or ReadAhead(lambda: open_store(self.options.url))
+            self._ahead.follow(self.store, self._streams())
+        return super().latestOffset(start, limit)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ahead": None}
+
+    def stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+        super().stop()
+
     def _plan(self, start: Mapping[str, Position], end: Mapping[str, Position]) -> Sequence[InputPartition]:
         keys = self._keys_for(end)
         wholes = [
@@ -130,30 +149,53 @@ class IngestReader(EventStreamReader):
         ]
         present = [one for one in wholes if one is not None]
         states = look(self.store, {one.queue: one.key for one in present})
-        parts: list[tuple[Stretch, Stretch, int]] = []
-        for whole in present:
+        parts = [part for whole in present for part in self._parts(whole, states.get(whole.queue))]
+        limit = max(_ROWS_PER_TASK, sum(part.rows for part in parts) // max(self.parts, 1))
+        return list(pack(parts, lambda part: part.rows, limit))
+
+    def _parts(self, whole: Stretch, state: StreamState | None) -> Iterator[Part]:
+        rest, here = self._ahead.cover(self.store, whole) if self._ahead is not None else (whole, None)
+        if here is not None:
+            yield Part(whole, whole, here.num_rows, _packed(here))
+        if rest is not None:
             rows = whole.expected or self.options.rows_per_task
-            state = states.get(whole.queue)
-            pieces = max(
-                1, min(self.parts, rows // 20_000)
-            )  # below that, a second task costs more than it brings
+            pieces = max(1, min(self.parts, rows // _ROWS_PER_TASK))
             first_id = state.first_id if state is not None else None
-            split = split_by_time(whole, first_id, pieces) if first_id and pieces > 1 else [whole]
-            parts += [(whole, part, rows // len(split)) for part in split]
-        limit = max(20_000, sum(rows for _, _, rows in parts) // max(self.parts, 1))
-        return list(pack(parts, lambda part: int(part[2]), limit))
+            split = split_by_time(rest, first_id, pieces) if first_id and pieces > 1 else [rest]
+            yield from (Part(whole, part, rows // len(split)) for part in split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         stretches: list[tuple[Stretch, Stretch, int]] = []
         tables: list[pa.Table] = []
         with open_store(self.options.url) as store:
-            for whole, part, _ in parts_of(partition):
-                pages = list(read_stretch(store, part))
-                stretches.append((whole, part, sum(page.num_rows for page in pages)))
+            for part in parts_of(partition):
+                pages = [_unpacked(part.events)] if part.events else list(read_stretch(store, part.stretch))
+                stretches.append((part.whole, part.stretch, sum(page.num_rows for page in pages)))
                 tables += pages
         files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
         manifest = Written(tuple(stretches), tuple(files)).to_json()
         yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a task writes: part of the stretch of a queue, to be read from Redis unless the events come along."""
+
+    whole: Stretch
+    stretch: Stretch
+    rows: int
+    events: bytes = b""
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(events: bytes) -> pa.Table:
+    return pa.ipc.open_stream(events).read_all()
 
 
 class IngestSource(DataSource):
@@ -168,7 +210,7 @@ class IngestSource(DataSource):
 
     def streamReader(self, schema: StructType) -> IngestReader:  # noqa: ARG002, N802
         options = dict(self.options)
-        lake = Lake(options.pop("lake"), json.loads(options.pop("storage", "{}")))
+        lake = Lake(options.pop("lake"), json.loads(options.pop("storage_secrets", "{}")))
         parts = int(options.pop("parts", "2"))
         return IngestReader(SourceOptions.parse(options), lake, parts)
 

@@ -44,15 +44,15 @@ class SilverRefiner:
     max_rows: int = 4_000_000  # of one batch: more would not fit the memory of a small driver
 
     def run(self) -> int:
-        """Refines until bronze holds nothing new; the result is the number of events."""
-        total = 0
-        while events := self.run_batch():
+        """Refines what bronze holds now; the result is the number of events."""
+        total, goal = 0, self.lake.ensure(_BRONZE).version  # not what comes meanwhile: it might never end
+        while events := self.run_batch(goal):
             total += events
         return total
 
-    def run_batch(self) -> int:
-        """One batch; 0 when there is nothing to do."""
-        done, until, files = self._next()
+    def run_batch(self, goal: int) -> int:
+        """One batch, up to a version of bronze; 0 when there is nothing to do."""
+        done, until, files = self._next(goal)
         if until <= done:
             return 0
         if files:
@@ -61,18 +61,18 @@ class SilverRefiner:
             self._commit(_JOBS, [], until)
         return sum(file.rows for file in files) or 1
 
-    def _next(self) -> tuple[int, int, list[DataFile]]:
+    def _next(self, goal: int) -> tuple[int, int, list[DataFile]]:
         bronze = self.lake.ensure(_BRONZE)
         done = max(self.lake.ensure(_JOBS).committed(APPLICATION), 0)
         begun = max(self.lake.ensure(name).committed(APPLICATION) for name in (_ATTEMPTS, _GAPS))
         if begun > done:
             return done, begun, bronze.added_between(done, begun)
-        return done, *self._as_much_as_fits(bronze, done)
+        return done, *self._as_much_as_fits(bronze, done, goal)
 
-    def _as_much_as_fits(self, bronze: TableLog, done: int) -> tuple[int, list[DataFile]]:
+    def _as_much_as_fits(self, bronze: TableLog, done: int, goal: int) -> tuple[int, list[DataFile]]:
         files: list[DataFile] = []
         until = done
-        while until < bronze.version and (not files or sum(file.rows for file in files) < self.max_rows):
+        while until < goal and (not files or sum(file.rows for file in files) < self.max_rows):
             until += 1
             files += bronze.added_between(until - 1, until)
         return until, files

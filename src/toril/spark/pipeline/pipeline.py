@@ -11,12 +11,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toril.contract.errors import InvalidOption
 from toril.lake import Lake
+from toril.spark.sources._reaching import resolved_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,11 +36,12 @@ _FILLS: Final = ("all", "failed", "none")
 class PipelineOptions:
     """What to read, where to write, and how much of it at once."""
 
-    redis: str | None = None  # None: TORIL_REDIS_URL, then redis://localhost:6379
+    # None: TORIL_REDIS_URL, then redis://localhost:6379. What may hold passwords is not shown.
+    redis: str | None = field(default=None, repr=False)
     queues: str = "*"  # names or patterns, separated by commas
     prefix: str = "bull"
     lake: str | Path = "./lake"
-    storage_options: dict[str, str] = field(default_factory=dict)
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
     checkpoint: str | None = None  # None: in the lake
     starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
     max_rows: int = 1_000_000  # events of one micro-batch
@@ -49,9 +51,10 @@ class PipelineOptions:
     streams: str = "*"  # stream and list queues whose entries and dead letters are kept; empty: none
     stream_prefix: str = "msaas"
     env: str = "prod"
-    interval: float = 0.5  # seconds between two looks at Redis
+    interval: float = 0.25  # seconds between two looks at Redis
     refine_every: float = 2.0
-    figures_every: float = 60.0  # hours and errors; minutes follow every refinement
+    minutes_every: float = 10.0  # figures per minute, and alerts
+    figures_every: float = 60.0  # hours and errors
     report_every: float = 15.0  # worker reports
     snapshot_every: float = 30.0  # hashes and logs of jobs, entries of streams and lists
     reconcile_every: float = 60.0
@@ -86,7 +89,8 @@ class Pipeline:
     """The whole way of the data. `spark=None` makes a local session when one is needed."""
 
     def __init__(self, options: PipelineOptions | None = None, *, spark: SparkSession | None = None) -> None:
-        self.options = options or PipelineOptions()
+        given = options or PipelineOptions()
+        self.options = replace(given, redis=resolved_url(given.redis))
         self.lake = Lake(self.options.lake, self.options.storage_options)
         self._given = spark
         self._session: SparkSession | None = None
@@ -139,6 +143,7 @@ class Pipeline:
     def start_ingest(self, *, once: bool = False) -> Any:
         """The streaming query that fills bronze."""
         from toril.spark.pipeline._ingest import BronzeWriter
+        from toril.spark.pipeline.session import in_pool
 
         stream = self.spark.readStream.format("toril_ingest").options(**self._source_options()).load()
         writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake)).queryName("toril_ingest")
@@ -148,7 +153,8 @@ class Pipeline:
             if once
             else {"processingTime": f"{int(self.options.interval * 1000)} milliseconds"}
         )
-        return writer.trigger(**trigger).start()
+        with in_pool(self.spark, "toril_ingest"):
+            return writer.trigger(**trigger).start()
 
     @property
     def checkpoint(self) -> str:
@@ -163,7 +169,7 @@ class Pipeline:
             "starting": self.options.starting,
             "max_rows": str(self.options.max_rows),
             "lake": self.lake.url,
-            "storage": json.dumps(self.lake.storage_options),
+            "storage_secrets": json.dumps(self.lake.storage_options),  # by its name, Spark hides it
             "parts": str(self.options.tasks),
         }
         return {**options, "url": self.options.redis} if self.options.redis else options
@@ -271,7 +277,8 @@ class Pipeline:
 
         self._stopping = stop or threading.Event()
         steps = [
-            Step("refine", self.options.refine_every, self._refine_and_count),
+            Step("refine", self.options.refine_every, self.refine),
+            Step("minutes", self.options.minutes_every, lambda: self.gold(("queue_minute",))),
             Step("reports", self.options.report_every, self.collect_reports),
             Step("snapshots", self.options.snapshot_every, self.take_snapshots),
             Step("figures", self.options.figures_every, self.gold),
@@ -283,10 +290,6 @@ class Pipeline:
             Supervisor(self, steps, self._stopping, on_progress or (lambda _: None)).run()
         finally:
             self._is_ingesting = False
-
-    def _refine_and_count(self) -> None:
-        if self.refine():
-            self.gold(("queue_minute",))
 
     def replay(self) -> Summary:
         """Builds silver and gold anew from bronze, as after a change of the rules; bronze is never touched."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -44,7 +46,11 @@ def check_java() -> None:
         )
 
 
-def build_session(master: str = "local[2]", memory: str = "1g", **settings: str) -> SparkSession:
+# More slots than small machines have cores: reading Redis must not wait for a long task of refinement to end.
+LOCAL: Final = f"local[{max(4, os.cpu_count() or 1)}]"
+
+
+def build_session(master: str = LOCAL, memory: str = "1g", **settings: str) -> SparkSession:
     """A session for a pipeline on this machine; on a cluster, `spark-submit` makes it and this is not called."""
     check_java()
     try:
@@ -58,12 +64,28 @@ def build_session(master: str = "local[2]", memory: str = "1g", **settings: str)
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
+        "spark.scheduler.mode": "FAIR",
         **settings,
     }
     for key, value in defaults.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+@contextmanager
+def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
+    """What is started inside has a share of its own of a FAIR scheduler; on a remote session this does nothing."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty("spark.scheduler.pool")
+    context.setLocalProperty("spark.scheduler.pool", name)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", before)
 
 
 _sessions: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
