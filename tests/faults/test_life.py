@@ -309,6 +309,28 @@ async def test_whatever_a_handler_raises_its_job_ends(make: Make, under_attack: 
         assert [await job.get_state() for job in jobs] == [JobState.FAILED] * len(jobs)
 
 
+async def test_the_least_patient_of_those_who_stop_a_worker_decides(make: Make, under_attack: Queue) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Job[Any]) -> None:
+        begun.set()
+        while not end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await end.wait()
+
+    worker = make(handle)
+    await worker.start()
+    job = await under_attack.add("n", {})
+    await begun.wait()
+    patient = asyncio.create_task(worker.stop(timeout=600))
+    await reached(lambda: worker.state is WorkerState.SHUTTING_DOWN)
+    async with asyncio.timeout(30):
+        await asyncio.gather(worker.stop(timeout=300), worker.stop(timeout=0.1), patient)
+    assert await job.get_state() == JobState.WAITING
+    end.set()
+    await reached(lambda: not [one for one in asyncio.all_tasks() if "lane" in one.get_name()])
+
+
 async def test_a_handler_that_will_not_be_cancelled_is_left_behind_and_its_job_goes_back(
     make: Make, under_attack: Queue
 ) -> None:

@@ -50,6 +50,8 @@ class BaseWorker(WorkerServices, Announcer):
         self._abandoned = False  # stopped before it ran
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
+        self._out_of_patience = asyncio.Event()  # what still runs goes back now
+        self._timers: list[asyncio.TimerHandle] = []
 
     @property
     def processed(self) -> int:
@@ -90,6 +92,7 @@ class BaseWorker(WorkerServices, Announcer):
 
     async def _start(self) -> None:
         self._stopped = asyncio.Event()
+        self._out_of_patience = asyncio.Event()
         self._stopping = None
         self._failure = None
         self._loop = asyncio.get_running_loop()
@@ -127,7 +130,7 @@ class BaseWorker(WorkerServices, Announcer):
     async def stop(self, timeout: float | None = None) -> None:
         """Takes no more jobs and lets those in hand finish; after `timeout` seconds they go back to the queue.
 
-        `timeout=None` means `shutdown_timeout`; 0 means at once. May be called twice: the second call may be shorter.
+        `timeout=None` means `shutdown_timeout`; 0 means at once. May be called again: whoever is least patient decides.
         """
         limit = to_seconds("timeout", self.options.shutdown_timeout if timeout is None else timeout)
         if self._opening:
@@ -136,8 +139,8 @@ class BaseWorker(WorkerServices, Announcer):
             return
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(limit), name="toril-stop")
-        elif limit <= 0 and not self._stopping.done():
-            self._send_back()
+        elif not self._stopping.done():
+            self._limit_patience(limit)
         await asyncio.shield(self._stopping)
         await self._callbacks.settle()
 
@@ -149,12 +152,19 @@ class BaseWorker(WorkerServices, Announcer):
             """The start has noticed."""
 
     async def _stop(self, limit: float) -> None:
+        self._limit_patience(limit)
         try:
             await self._wind_down(limit)
         finally:
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
             self._set_state(WorkerState.STOPPED)
             self._callbacks.tell("closed")
             self._stopped.set()
+
+    def _limit_patience(self, seconds: float) -> None:
+        self._timers.append(self._loop.call_later(seconds, self._out_of_patience.set))
 
     async def _wind_down(self, limit: float) -> None:
         connected = self.state is not WorkerState.DISCONNECTED
@@ -163,21 +173,29 @@ class BaseWorker(WorkerServices, Announcer):
         self._reconnector.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pump.stop_waiting(), 1.0)
-        await self._finish_jobs(limit)
+        await self._first_of(self._pump.drained(), self._out_of_patience.wait())
+        if limit > 0 and self._runner.attempts:
+            self._log.trouble(TimeoutError(f"{len(self._runner.attempts)} jobs did not finish in time"))
+        await self._send_back()
         if connected:
             await self._within(FAREWELL_SECONDS, asyncio.to_thread(self._keeper.retire))
         await self._close_all()
         self._metrics.set_active_workers(self.label, self.id, False)
 
-    async def _finish_jobs(self, limit: float) -> None:
-        if limit > 0 and not await self._within(limit, self._pump.drained()):
-            self._log.trouble(
-                TimeoutError(f"{len(self._runner.attempts)} jobs did not finish within {limit:g} s")
-            )
-        self._send_back()
+    async def _send_back(self) -> None:
+        self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
         if not await self._within(HAND_BACK_SECONDS, self._pump.drained()):
             self._runner.give_up_all()
             await self._within(LAST_SECONDS, self._pump.drained())
+
+    @staticmethod
+    async def _first_of(*steps: Coroutine[Any, Any, Any]) -> None:
+        tasks = [asyncio.ensure_future(step) for step in steps]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     @staticmethod
     async def _within(seconds: float, step: Any) -> bool:
@@ -186,9 +204,6 @@ class BaseWorker(WorkerServices, Announcer):
         except TimeoutError:
             return False
         return True
-
-    def _send_back(self) -> None:
-        self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
 
     async def _close_all(self) -> None:
         # Connections first: a call to a server that is silent must not hold up the end.
@@ -284,12 +299,7 @@ class BaseWorker(WorkerServices, Announcer):
 
     async def _unless_resumed(self, step: Coroutine[Any, Any, None]) -> None:
         """Waits for a step, or until somebody resumes or stops the worker: then the step may take for ever."""
-        steps = [asyncio.ensure_future(one) for one in (step, self._resumed.wait(), self._stopped.wait())]
-        try:
-            await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in steps:
-                one.cancel()
+        await self._first_of(step, self._resumed.wait(), self._stopped.wait())
 
     def resume(self) -> None:
         """Takes jobs again after `pause`."""
