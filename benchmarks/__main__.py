@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -43,16 +44,21 @@ def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argp
         figures = runner.run(work)
         if figures:
             report.show_work(console, work.title, figures, work.contenders[0])
-    results = runner.record.results()
+    record = runner.record
+    where = report.environment(arena.server_version())
+    content = report.as_json(where, record.runs, record.results(), record.failures, record.conditions)
+    if options.add and options.json.exists():
+        content = report.together(json.loads(options.json.read_text(encoding="utf-8")), content)
+    return _told(console, content, options)
+
+
+def _told(console: Console, content: dict[str, Any], options: argparse.Namespace) -> int:
+    results = report.read_results(content)
     verdicts = targets.judge(results)
     report.show_verdicts(console, verdicts)
-    where = report.environment(arena.server_version())
-    console.print("[dim]" + " · ".join(str(value) for value in where.values()) + "[/dim]")
+    report.show_circumstances(console, content)
     if options.json:
-        failures = runner.record.failures
-        report.write_json(
-            options.json, report.as_json(where, runner.record.runs, results, failures, verdicts)
-        )
+        report.write_json(options.json, {**content, "targets": report.told(verdicts)})
     if options.plots:
         _draw(console, results, options.plots)
     return _judged(console, verdicts) if options.check else 0
@@ -98,10 +104,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--repeat", type=int, metavar="N", help="rounds of each work")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--add", action="store_true", help="keep what earlier runs wrote to that file about other works"
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) there")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw plots from figures written before")
     parser.add_argument("--assert", dest="check", action="store_true", help="fail when a promise is not kept")
     options = parser.parse_args(arguments)
+    if options.add and options.json is None:
+        parser.error("--add needs --json FILE")
     if options.repeat is None:
         options.repeat = FULL_ROUNDS if options.full else QUICK_ROUNDS
     return options

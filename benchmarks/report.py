@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Run, Summary, less_is_better, ratio
+from benchmarks.quietness import BUSY
 from benchmarks.targets import Results, Verdict
 
 # Under which heading a metric is shown, and how.
@@ -97,16 +98,25 @@ def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
     console.print(table)
 
 
+def show_circumstances(console: Console, content: Mapping[str, Any]) -> None:
+    """Where the figures were taken, and which of them beside other work."""
+    console.print("[dim]" + " · ".join(str(value) for value in content["environment"].values()) + "[/dim]")
+    shared = {work: one["others"] for work, one in content["conditions"].items() if one["others"] > BUSY}
+    for work, share in shared.items():
+        console.print(f"[yellow]not quiet[/yellow]: others used {share:.0%} of the processors before {work}")
+
+
 def as_json(
     environment: Mapping[str, Any],
     runs: Mapping[str, Mapping[str, Sequence[Run]]],
     results: Results,
     failures: Sequence[str],
-    verdicts: Sequence[Verdict],
+    conditions: Mapping[str, Mapping[str, object]],
 ) -> dict[str, Any]:
     """Everything, down to the single run."""
     return {
         "environment": dict(environment),
+        "conditions": {work: dict(one) for work, one in conditions.items()},
         "works": {
             work: {
                 name: {
@@ -118,16 +128,31 @@ def as_json(
             for work, contenders in runs.items()
         },
         "failures": list(failures),
-        "targets": [
-            {
-                "title": one.target.title,
-                "wanted": one.target.bound,
-                "measured": one.figure,
-                "beside": one.rival,
-                "kept": one.kept,
-            }
-            for one in verdicts
-        ],
+    }
+
+
+def told(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Verdicts for programs."""
+    return [
+        {
+            "title": one.target.title,
+            "wanted": one.target.bound,
+            "measured": one.figure,
+            "beside": one.rival,
+            "kept": one.kept,
+        }
+        for one in verdicts
+    ]
+
+
+def together(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Two runs in one record: a work is taken whole, from the later run if that has it."""
+    failures = [line for line in earlier["failures"] if line.partition(",")[0] not in later["works"]]
+    return {
+        "environment": later["environment"],
+        "conditions": {**earlier.get("conditions", {}), **later["conditions"]},
+        "works": {**earlier["works"], **later["works"]},
+        "failures": [*failures, *later["failures"]],
     }
 
 

@@ -15,6 +15,7 @@ from benchmarks.arena import Arena, RunFailed, Unsupported
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.figures import Run, Summary, summarize
 from benchmarks.installation import NotInstalled, install
+from benchmarks.quietness import conditions
 from benchmarks.works import Work
 
 
@@ -24,6 +25,7 @@ class Record:
 
     runs: dict[str, dict[str, list[Run]]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    conditions: dict[str, dict[str, object]] = field(default_factory=dict)  # of the machine, by work
 
     def note(self, work: Work, contender: Contender, run: Run) -> None:
         self.runs.setdefault(work.name, {}).setdefault(contender.name, []).append(run)
@@ -50,6 +52,7 @@ class Runner:
         # Present even if all fail, so that targets know that it was tried.
         self.record.runs.setdefault(work.name, {})
         contenders = self._present(work)
+        self.record.conditions[work.name] = conditions()
         for number in range(work.repeat or self._repeat):
             for contender in list(contenders):
                 if not self._turn(work, contender, number):
