@@ -1,6 +1,7 @@
 """`python -m benchmarks.spark`: the Spark connector and the pipeline beside raw redis-py, in the same run.
 
 Only the ratios count; the machine is what it is. Sizes: `--events 500000 --jobs 100000 --rows 100000`.
+`--growth jobs` and `--growth queues` measure how the pipeline grows instead, and draw it into docs/performance.
 """
 
 from __future__ import annotations
@@ -9,23 +10,21 @@ import argparse
 import json
 import os
 import sys
-import tempfile
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
+from pyspark.sql import SparkSession
 
+from benchmarks.spark_growth import PREFIX, catch_up, fill_events, grow, keep, timed
 from tests.servers import Server
 from toril.commands.add import JobToAdd, add_job
 from toril.contract.keys import QueueKeys
-from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.session import build_session, own_session
 
-PREFIX = "bench"
+PLOTS = Path(__file__).parents[1] / "docs" / "performance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,49 +45,25 @@ class Figure:
         return f"{self.what:34s} {self.rate:10,.0f}/s   raw {self.raw:10,.0f}/s   ratio {self.ratio:.2f}{promised}"
 
 
-def timed(act: Callable[[], Any]) -> float:
-    began = time.monotonic()
-    act()
-    return time.monotonic() - began
-
-
-def fill_events(client: redis.Redis, queue: str, jobs: int) -> int:
-    """Lives of `jobs` jobs as plain events: added, waiting, active, completed."""
-    key = QueueKeys(queue, PREFIX).events
-    for start in range(0, jobs, 1000):
-        pipe = client.pipeline(transaction=False)
-        for _ in range(start, min(start + 1000, jobs)):
-            job = str(uuid.uuid4())
-            pipe.xadd(key, {"event": "added", "jobId": job, "name": "send"})
-            pipe.xadd(key, {"event": "waiting", "jobId": job})
-            pipe.xadd(key, {"event": "active", "jobId": job, "prev": "waiting"})
-            pipe.xadd(key, {"event": "completed", "jobId": job, "returnvalue": "null", "prev": "active"})
-        pipe.execute()
-    client.hset(QueueKeys(queue, PREFIX).meta, "version", "bullmq:5.62.0")
-    return jobs * 4
-
-
 def raw_events(client: redis.Redis, queue: str) -> int:
-    key, after, count = QueueKeys(queue, PREFIX).events, "-", 0
-    while page := client.execute_command("XRANGE", key, after, "+", "COUNT", 5000):
+    key, after, count = QueueKeys(queue, PREFIX).events, b"-", 0
+    run: Any = client.execute_command
+    while page := run("XRANGE", key, after, "+", "COUNT", 5000):
         count += len(page)
         after = b"(" + page[-1][0]
     return count
 
 
-def measure_pipeline(spark: Any, server: Server, client: redis.Redis, events: int) -> list[Figure]:
-    count = fill_events(client, "events", events // 4)
+def measure_pipeline(spark: SparkSession, server: Server, client: redis.Redis, events: int) -> list[Figure]:
+    count = fill_events(client, "events", events // 4, hashes=True)
     raw = count / timed(lambda: raw_events(client, "events"))
-    with tempfile.TemporaryDirectory() as folder:
-        options = PipelineOptions(
-            redis=server.url, prefix=PREFIX, queues="events", lake=Path(folder), fill="none"
-        )
-        pipeline = Pipeline(options, spark=spark)
-        ingest = timed(pipeline.ingest)
-        rest = timed(pipeline.refine) + timed(pipeline.gold)
+    plain = catch_up(spark, server.url, events // 4, 1)
+    filled = catch_up(spark, server.url, events // 4, 1, fill="all")
+    print(f"{plain}\n{filled}", flush=True)
     return [
-        Figure("events ingested to Delta", count / ingest, raw, 0.25),
-        Figure("whole pipeline (goal 40,000/s)", count / (ingest + rest), raw),
+        Figure("events ingested to Delta", count / plain.ingest, raw, 0.25),
+        Figure("whole pipeline (goal 40,000/s)", plain.rate, raw),
+        Figure("the same, a hash read per job", filled.rate, raw),
     ]
 
 
@@ -98,7 +73,7 @@ def fill_jobs(client: redis.Redis, queue: str, count: int) -> None:
         pipe = client.pipeline(transaction=False)
         for number in range(start, min(start + 1000, count)):
             job = str(uuid.uuid4())
-            fields = {
+            fields: dict[Any, Any] = {
                 "name": "send",
                 "data": f'{{"n":{number}}}',
                 "opts": '{"attempts":3}',
@@ -114,7 +89,7 @@ def fill_jobs(client: redis.Redis, queue: str, count: int) -> None:
 
 def raw_jobs(client: redis.Redis, queue: str) -> int:
     keys = QueueKeys(queue, PREFIX)
-    ids = client.lrange(keys.wait, 0, -1)
+    ids: list[Any] = client.lrange(keys.wait, 0, -1)
     for start in range(0, len(ids), 1000):
         pipe = client.pipeline(transaction=False)
         for job in ids[start : start + 1000]:
@@ -123,7 +98,7 @@ def raw_jobs(client: redis.Redis, queue: str) -> int:
     return len(ids)
 
 
-def measure_jobs(spark: Any, server: Server, client: redis.Redis, count: int) -> Figure:
+def measure_jobs(spark: SparkSession, server: Server, client: redis.Redis, count: int) -> Figure:
     fill_jobs(client, "jobs", count)
     raw = count / timed(lambda: raw_jobs(client, "jobs"))
     options = {"url": server.url, "prefix": PREFIX, "table": "jobs", "queues": "jobs"}
@@ -137,6 +112,7 @@ def raw_enqueue(client: redis.Redis, count: int) -> None:
     keys = QueueKeys("raw", PREFIX)
     for start in range(0, count, 1000):
         pipe = client.pipeline(transaction=False)
+        run: Any = pipe.execute_command
         for number in range(start, min(start + 1000, count)):
             job = JobToAdd(
                 name="send",
@@ -146,32 +122,51 @@ def raw_enqueue(client: redis.Redis, count: int) -> None:
                 id=str(uuid.uuid4()),
             )
             command = add_job(keys, job)
-            pipe.execute_command(*(command.eval() if number == 0 else command.evalsha()))
+            run(*(command.eval() if number == 0 else command.evalsha()))
         pipe.execute()
 
 
-def measure_enqueue(spark: Any, server: Server, client: redis.Redis, count: int) -> Figure:
+def measure_enqueue(spark: SparkSession, server: Server, client: redis.Redis, count: int) -> Figure:
     raw = count / timed(lambda: raw_enqueue(client, count))
     rows = spark.range(0, count, 1, 2).selectExpr("'send' as name", "named_struct('n', id) as data")
     writer = rows.write.format("toril").options(url=server.url, prefix=PREFIX, queue="rows").mode("append")
     return Figure("rows enqueued", count / timed(writer.save), raw, 1.0)
 
 
-def warm_up(spark: Any, server: Server, client: redis.Redis) -> None:
+def warm_up(spark: SparkSession, server: Server, client: redis.Redis) -> None:
     """Python workers are started and plans compiled before anything is measured."""
     measure_pipeline(spark, server, client, 4_000)
+    client.flushall()
     measure_jobs(spark, server, client, 1_000)
     measure_enqueue(spark, server, client, 1_000)
     client.flushall()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def compare(spark: SparkSession, server: Server, client: redis.Redis, given: argparse.Namespace) -> None:
+    """All comparisons with raw redis-py."""
+    figures = measure_pipeline(spark, server, client, given.events)
+    client.flushall()
+    figures.append(measure_jobs(spark, server, client, given.jobs))
+    figures.append(measure_enqueue(spark, server, client, given.rows))
+    for figure in figures:
+        print(figure)
+    if given.json:
+        rows = [{"what": one.what, "rate": one.rate, "raw": one.raw, "ratio": one.ratio} for one in figures]
+        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    parser.add_argument("--growth", choices=("jobs", "queues"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = parsed()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     base = build_session("local[2]", memory="2g")
     base.sparkContext.setLogLevel("OFF")
@@ -179,15 +174,11 @@ def main() -> None:
     with Server.valkey() as server, server.client() as client:
         client.response_callbacks.pop("XRANGE", None)
         warm_up(spark, server, client)
-        figures = measure_pipeline(spark, server, client, given.events)
-        figures.append(measure_jobs(spark, server, client, given.jobs))
-        figures.append(measure_enqueue(spark, server, client, given.rows))
-    for figure in figures:
-        print(figure)
+        if given.growth:
+            print(keep(grow(spark, server, client, given.growth), given.growth, PLOTS))
+        else:
+            compare(spark, server, client, given)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
-    if given.json:
-        rows = [{"what": one.what, "rate": one.rate, "raw": one.raw, "ratio": one.ratio} for one in figures]
-        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     base.stop()
 
 
