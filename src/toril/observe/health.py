@@ -18,11 +18,13 @@ from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.observe.directory import FoundQueue
 from toril.observe.figures import look
 from toril.observe.http import Answer, Exposition, Route
-from toril.store import Address, AsyncStore
+from toril.store import Address, AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector
 from toril.worker import WorkerHealth
 
 JSON = "application/json"
+# While Redis is silent the worker's own metrics matter most: they must not wait longer than Prometheus does.
+BRIEF = ConnectionPolicy(connect_timeout=1.0, command_timeout=1.0, call_attempts=1)
 # The states of `bullmq_queue_length` as the document names them, and where they come from.
 LENGTHS = {"wait": ("waiting", "prioritized", "paused"), "active": ("active",), "delayed": ("delayed",)}
 LENGTHS |= {"completed": ("completed",), "failed": ("failed",)}
@@ -68,7 +70,7 @@ class QueueLengths:
     def __init__(
         self, keys: QueueKeys | ListKeys | StreamKeys, address: Address, collector: MetricsCollector
     ) -> None:
-        self._store = AsyncStore(address)
+        self._store = AsyncStore(address, policy=BRIEF)
         self._queue = _found(keys)
         self._collector = collector
 

@@ -76,6 +76,20 @@ def test_sigterm_lets_the_job_in_hand_finish(
     assert states(toril, here)["completed"] == 1
 
 
+def test_a_second_signal_ends_the_process_even_if_its_handler_refuses_to_end(
+    start: Start, toril: Toril, here: list[str], folder: Path
+) -> None:
+    file = folder / "started"
+    toril("add", "emails", "x", "--data", json.dumps({"file": str(file)}), *here)
+    process = start("worker", "handlers:stubborn", "--queue", "emails", *here)
+    until(file.exists)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert states(toril, here)["waiting"] == 1
+
+
 def test_many_processes_share_the_work_and_end_with_their_parent(
     start: Start, toril: Toril, here: list[str]
 ) -> None:
@@ -186,6 +200,7 @@ def test_a_worker_without_its_server_is_alive_but_not_ready(
     server.stop()
     until(lambda: get(f"{base}/readyz")[0] == 503)
     assert get(f"{base}/healthz")[0] == 200
+    assert get(f"{base}/metrics")[0] == 200, "what the worker knows itself is told all the same"
     server.start()
     until(lambda: get(f"{base}/readyz")[0] == 200)
     process.send_signal(signal.SIGTERM)

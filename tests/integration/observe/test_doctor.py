@@ -12,7 +12,7 @@ import redis
 
 from tests.integration.hand import Hand
 from tests.servers import Server, free_port
-from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands._library import manifest
 from toril.contract.errors import OptionWarning
 from toril.contract.keys import QueueKeys
@@ -216,6 +216,38 @@ async def test_it_finds_waiting_jobs_without_data(healthy: Server) -> None:
     with healthy.client() as client:
         client.delete(KEYS.job(job.id))
     assert "have no data" in only(await diagnosed(healthy.url), "stuck").message
+
+
+async def test_it_finds_parents_of_children_that_are_gone(healthy: Server) -> None:
+    async with FlowProducer(redis=healthy.url) as flows:
+        child = FlowNode("child", queue=QUEUE, data={})
+        flow = await flows.add(FlowNode("parent", queue=QUEUE, data={}, children=[child]))
+    assert (await diagnosed(healthy.url)).healthy
+    with healthy.client() as client:
+        (lost,) = client.lrange(KEYS.wait, 0, -1)
+        client.delete(KEYS.wait, KEYS.marker, KEYS.job(lost.decode()))
+    finding = only(await diagnosed(healthy.url), "stuck")
+    assert flow.job.id in finding.message and "children that do not exist" in finding.message
+
+
+async def test_it_finds_jobs_in_two_places(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        job = await queue.add("send", {})
+    with healthy.client() as client:
+        client.zadd(KEYS.failed, {job.id: 1})
+    finding = only(await diagnosed(healthy.url), "stuck")
+    assert job.id in finding.message and "two places" in finding.message
+
+
+async def test_it_finds_schedulers_whose_next_run_is_gone(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        await queue.schedulers.upsert("nightly", cron="0 3 * * *", name="report", data={})
+    assert (await diagnosed(healthy.url)).healthy
+    with healthy.client() as client:
+        (run,) = client.zrange(KEYS.delayed, 0, -1)
+        client.delete(KEYS.delayed, KEYS.marker, KEYS.job(run.decode()))
+    finding = only(await diagnosed(healthy.url), "stuck")
+    assert "nightly" in finding.message and "no next run" in finding.message
 
 
 async def test_it_finds_locks_of_jobs_that_are_not_active(healthy: Server) -> None:

@@ -22,7 +22,7 @@ OF_DRIVERS: Final = frozenset(
     """
     auth blmove bzpopmin client|getname client|id client|list client|setname client|unblock cluster|slots
     del eval evalsha exists expire get hdel hello hexists hget hgetall hkeys hlen hmget hset hsetnx info lindex llen
-    lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers
+    lpush lrange ltrim mget object|encoding ping pexpire pttl rpush scan script|load select set smembers srandmember
     time ttl type unlink xack xadd xdel xinfo|stream xlen xrange xread xrevrange xtrim zadd zcard zcount zrange
     zrangebyscore zrem zremrangebyrank zremrangebyscore zrevrange zscore
     """.split()
@@ -31,8 +31,8 @@ OF_DRIVERS: Final = frozenset(
 _SAID = re.compile(r"""["']([A-Z]{3,20})["'](?:\s*,\s*["']([A-Z]+)["'])?""")
 _WORDS_OF_COMMANDS: Final = frozenset(
     """
-    CONSUMERS COUNT CREATE DELCONSUMER ENTRIESREAD GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM NOGROUP PUSH
-    RIGHT SETID STREAM STREAMS WITHSCORES
+    CONSUMERS COUNT CREATE DELCONSUMER ENTRIESREAD GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM
+    NOGROUP PUSH RIGHT SETID STREAM STREAMS WITHSCORES
     """.split()
 )
 _WITH_SUBCOMMAND: Final = frozenset({"XINFO", "XGROUP"})
