@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -256,6 +257,10 @@ async def _work(order: _Order) -> None:
         emit_line({"worker_id": made.id, "processed": made.processed, "failed": made.failed})
     else:
         say(f"{made.id}: {made.processed} jobs completed, {made.failed} failed")
+    if made.left_behind:
+        # Python would wait for handlers that refuse to be cancelled, although their jobs are back in the queue.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 @contextlib.asynccontextmanager

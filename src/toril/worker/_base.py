@@ -52,6 +52,7 @@ class BaseWorker(WorkerServices, Announcer):
         self._stopping: asyncio.Task[None] | None = None
         self._out_of_patience = asyncio.Event()  # what still runs goes back now
         self._timers: list[asyncio.TimerHandle] = []
+        self.left_behind = 0  # handlers that refused to be cancelled; their jobs are back in the queue
 
     @property
     def processed(self) -> int:
@@ -185,6 +186,7 @@ class BaseWorker(WorkerServices, Announcer):
     async def _send_back(self) -> None:
         self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
         if not await self._within(HAND_BACK_SECONDS, self._pump.drained()):
+            self.left_behind = len(self._runner.attempts)
             self._runner.give_up_all()
             await self._within(LAST_SECONDS, self._pump.drained())
 

@@ -23,6 +23,14 @@ HANDLERS = """
 import asyncio, os, signal
 from pathlib import Path
 
+async def stubborn(job):
+    Path(job.data["file"]).write_text(str(os.getpid()))
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
 async def handle(job):
     if job.name == "fail":
         raise ValueError("refused: " + str(job.data))
