@@ -14,6 +14,7 @@ Guarantee: a trace that begins in Node goes on here and the other way round: the
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -97,8 +98,16 @@ class OpenTelemetryTracer:
         span = self._tracer.start_span(
             f"process {work.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
         )
+        span.set_attribute("bullmq.job.processed.timestamp", _now_ms())
         with _current(span):
-            yield
+            try:
+                yield
+            finally:
+                span.set_attribute("bullmq.job.finished.timestamp", _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _common(queue: str, operation: str, kind: str) -> dict[str, Any]:
