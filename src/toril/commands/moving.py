@@ -32,3 +32,25 @@ def is_known(arrival: str) -> Command[bool]:
 def count_schedulers(keys: QueueKeys) -> Command[int]:
     """How many schedulers and repeatable jobs a BullMQ queue has."""
     return plain(int, "ZCARD", keys.repeat)
+
+
+def has_children(keys: QueueKeys, job_id: str) -> Command[bool]:
+    """Whether a job has children, finished or not."""
+    kin = (
+        keys.dependencies(job_id),
+        keys.processed(job_id),
+        keys.ignored_failures(job_id),
+        keys.unsuccessful(job_id),
+    )
+    return plain(bool, "EXISTS", *kin)
+
+
+def delayed_until(keys: QueueKeys, job_id: str) -> Command[int | None]:
+    """When a delayed job is due (ms); None when it is not delayed any more."""
+    return plain(_due, "ZSCORE", keys.delayed, job_id)
+
+
+def _due(score: bytes | float | None) -> int | None:
+    return (
+        None if score is None else int(float(score) // 4096)
+    )  # the lower bits keep jobs of one millisecond apart

@@ -2,17 +2,15 @@
 
 Guarantee: nothing is lost and nothing is doubled. A job is taken as a worker would take it, arrives at the other queue
 under a book of arrivals, and only then leaves the first one. Whoever dies half-way leaves jobs that are taken again and
-recognised on arrival. Attempts, times and unknown fields travel along.
-
-    list, stream → BullMQ   payload becomes data (its `_meta` the envelope's meta), attempts left become attempts
-    BullMQ → list, stream   data becomes the payload, options that only BullMQ knows become the envelope's `opts`
+recognised on arrival. Attempts, times and unknown fields travel along (`_parcels`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -20,12 +18,11 @@ from toril.commands import add, envelopes, moving
 from toril.commands._command import Command
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.contract.codec import to_json
-from toril.contract.duration import ms_to_datetime
-from toril.contract.envelope import Envelope, Meta, utc_text
+from toril.contract.envelope import Envelope
 from toril.contract.errors import InvalidOption, MalformedValue, TorilError
-from toril.contract.keys import ListKeys, QueueKeys, check_job_id
-from toril.contract.outcome import Completed
-from toril.contract.record import JobRecord
+from toril.contract.keys import ListKeys
+from toril.contract.outcome import Completed, Outcome, Requeued
+from toril.producer._parcels import Parcel, as_moved, data_of, envelope_of, job_id_of, mark_of, options_of
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
 from toril.producer.stream_queue import StreamQueue
@@ -42,7 +39,6 @@ BOOK_MS = 24 * 3_600_000
 # Jobs on the way at once. Each batch is over long before a lock of this length ends.
 BATCH = 100
 LOCK_MS = 60_000
-_OWN_OPTIONS = ("attempts", "delay", "timestamp", "jobId")  # these travel as fields of the envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +48,17 @@ class Moved:
     waiting: int  # jobs that were ready to run
     scheduled: int  # jobs that wait for their time, and still do
     known: int  # of both: those that had arrived before
-
-
-@dataclass(frozen=True, slots=True)
-class _Parcel:
-    """A job on its way."""
-
-    envelope: Envelope
-    due_ms: int | None = None
-    delivery: Any = None
+    in_hand: int = (
+        0  # jobs that stayed: workers have them, or a move that died; run it again when they are done
+    )
 
 
 async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = None) -> Moved:
     """Moves the waiting and the scheduled jobs of one queue to another; those that workers have in hand stay.
 
     Run it again after a crash: what was on the way is taken again after a minute, and is recognised on arrival. A
-    paused BullMQ queue gives nothing; one with schedulers is refused.
+    paused BullMQ queue gives nothing; one with schedulers is refused, and so are jobs of flows. What cannot be read
+    becomes a dead letter of the queue that it was in.
     """
     if store_of(source).address == store_of(target).address and source.keys == target.keys:
         raise InvalidOption("target", "is the queue that the jobs come from", "give another queue")
@@ -78,17 +69,23 @@ async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = N
         waiting, new_waiting = await _move(departure.waiting(limit), departure, arrival)
         left = None if limit is None else limit - waiting
         scheduled, new_scheduled = await _move(departure.scheduled(left), departure, arrival)
+        in_hand = await departure.in_hand()
     finally:
         await departure.close()
-    return Moved(waiting, scheduled, waiting + scheduled - new_waiting - new_scheduled)
+    return Moved(waiting, scheduled, waiting + scheduled - new_waiting - new_scheduled, in_hand)
 
 
 async def _move(
-    batches: AsyncIterator[list[_Parcel]], departure: _Departure, arrival: _Arrival
+    batches: AsyncIterator[list[Parcel]], departure: _Departure, arrival: _Arrival
 ) -> tuple[int, int]:
     moved = new = 0
     async for batch in batches:
-        new += await arrival.take_in(batch)
+        try:
+            new += await arrival.take_in(batch)
+        except BaseException:
+            with contextlib.suppress(TorilError):  # a lock ends by itself, only later
+                await departure.give_back(batch)
+            raise
         await departure.let_go(batch)
         moved += len(batch)
     return moved, new
@@ -98,16 +95,18 @@ class _Departure(Protocol):
     """The queue that jobs leave."""
 
     async def open(self) -> None: ...
-    def waiting(self, limit: int | None) -> AsyncIterator[list[_Parcel]]: ...
-    def scheduled(self, limit: int | None) -> AsyncIterator[list[_Parcel]]: ...
-    async def let_go(self, parcels: Sequence[_Parcel]) -> None: ...
+    def waiting(self, limit: int | None) -> AsyncIterator[list[Parcel]]: ...
+    def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]: ...
+    async def let_go(self, parcels: Sequence[Parcel]) -> None: ...
+    async def give_back(self, parcels: Sequence[Parcel]) -> None: ...
+    async def in_hand(self) -> int: ...
     async def close(self) -> None: ...
 
 
 class _Arrival(Protocol):
     """The queue that jobs come to."""
 
-    async def take_in(self, parcels: Sequence[_Parcel]) -> int:
+    async def take_in(self, parcels: Sequence[Parcel]) -> int:
         """Adds those that are new; how many."""
 
 
@@ -135,6 +134,7 @@ class _Taking:
     """Takes waiting jobs through a source, as a worker does."""
 
     source: BullmqSource | ListSource | StreamSource
+    _keeper: BlockingStore
 
     async def open(self) -> None:
         await self.source.open()
@@ -144,25 +144,26 @@ class _Taking:
         await self.source.close()
         self._keeper.close()
 
-    _keeper: BlockingStore
-
-    async def waiting(self, limit: int | None) -> AsyncIterator[list[_Parcel]]:
+    async def waiting(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
         taken = 0
         while room := _rooms(limit, taken):
             harvest = await self.source.exchange([], room)
-            if harvest.refused is not None:
-                raise harvest.refused
             if harvest.deliveries:
                 taken += len(harvest.deliveries)
-                yield [_Parcel(self._envelope(one), None, one) for one in harvest.deliveries]
-            elif harvest.exhausted:
+                yield await self._parcels(harvest.deliveries)
+            if harvest.refused is not None:
+                raise harvest.refused
+            if harvest.exhausted and len(harvest.deliveries) < room:
                 return
 
-    def _envelope(self, delivery: Any) -> Envelope:
+    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
         raise NotImplementedError
 
-    async def _settle(self, parcels: Sequence[_Parcel], value: bytes | None) -> None:
-        settled = [Settled(one.delivery, Completed(value)) for one in parcels if one.delivery is not None]
+    async def give_back(self, parcels: Sequence[Parcel]) -> None:
+        await self._settle(parcels, Requeued("the move failed"))
+
+    async def _settle(self, parcels: Sequence[Parcel], outcome: Outcome) -> None:
+        settled = [Settled(one.delivery, outcome) for one in parcels if one.delivery is not None]
         for verdict in (await self.source.exchange(settled, 0)).verdicts if settled else ():
             if verdict is not None:
                 raise verdict
@@ -186,42 +187,54 @@ class _EnvelopeDeparture(_Taking):
             )
             self.source = StreamSource(queue.keys, store, self._keeper, terms)
 
-    def _envelope(self, delivery: Any) -> Envelope:
-        envelope: Envelope = delivery.envelope
-        return dataclasses.replace(envelope, attempts=delivery.attempts_made)
+    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
+        return [self._parcel(one) for one in deliveries]
 
-    async def scheduled(self, limit: int | None) -> AsyncIterator[list[_Parcel]]:
-        taken = 0
+    def _parcel(self, delivery: Any) -> Parcel:
+        envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made)
+        return Parcel(envelope, mark_of(envelope), None, delivery)
+
+    async def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
+        taken, unreadable = 0, list[bytes]()
         while room := _rooms(limit, taken):
-            rows = await self._store.run(envelopes.scheduled(self._queue.keys, 0, room - 1))
+            start = len(unreadable)
+            rows = await self._store.run(envelopes.scheduled(self._queue.keys, start, start + room - 1))
             if not rows:
-                return
-            taken += len(rows)
-            yield [_Parcel(_readable(text), due, None) for text, due in rows]
+                break
+            batch = []
+            for text, due in rows:
+                try:
+                    envelope = Envelope.from_bytes(text)
+                except MalformedValue:
+                    unreadable.append(text)
+                else:
+                    batch.append(Parcel(envelope, mark_of(envelope), due, text=text))
+            taken += len(batch)
+            if batch:
+                yield batch
+        if unreadable:
+            await self._bury(unreadable)
 
-    async def let_go(self, parcels: Sequence[_Parcel]) -> None:
-        await self._settle(parcels, None)
-        gone = [
-            envelopes.unschedule(self._queue.keys, one.envelope.to_bytes())
-            for one in parcels
-            if one.due_ms is not None
-        ]
+    async def _bury(self, unreadable: Sequence[bytes]) -> None:
+        """Makes messages due that nobody can read: taken like others, they become dead letters."""
+        now_ms = await self._store.now_ms()
+        for start in range(0, len(unreadable), BATCH):
+            part = unreadable[start : start + BATCH]
+            await self._store.run(envelopes.bring_forward(self._queue.keys, part, now_ms))
+        async for batch in self.waiting(None):
+            await self.give_back(batch)
+            break
+
+    async def let_go(self, parcels: Sequence[Parcel]) -> None:
+        await self._settle(parcels, Completed())
+        gone = [envelopes.unschedule(self._queue.keys, one.text) for one in parcels if one.text]
         for answer in await self._store.run_many(gone):
             if isinstance(answer, TorilError):
                 raise answer
 
-
-def _readable(text: bytes) -> Envelope:
-    try:
-        envelope = Envelope.from_bytes(text)
-    except MalformedValue as error:
-        raise InvalidOption(
-            "source", f"holds a scheduled job that cannot be read: {error}", "remove it"
-        ) from error
-    if envelope.to_bytes() != text:
-        problem = "holds a scheduled job that is not in canonical form"
-        raise InvalidOption("source", problem, "let a worker take it, or remove it")
-    return envelope
+    async def in_hand(self) -> int:
+        counts = await self._queue.counts()
+        return counts.active
 
 
 class _BullmqDeparture(_Taking):
@@ -247,76 +260,60 @@ class _BullmqDeparture(_Taking):
             raise InvalidOption("source", problem, "remove them, and create them at the other queue")
         await super().open()
 
-    def _envelope(self, delivery: Any) -> Envelope:
-        return envelope_of(delivery.record, self._queue.keys)
+    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
+        parcels = [self._parcel(one.record, None, one) for one in deliveries]
+        try:
+            await self._refuse_families([one.record for one in deliveries])
+        except InvalidOption:
+            await self.give_back(parcels)
+            raise
+        return parcels
 
-    async def scheduled(self, limit: int | None) -> AsyncIterator[list[_Parcel]]:
+    def _parcel(self, record: Any, due_ms: int | None, delivery: Any = None) -> Parcel:
+        envelope = envelope_of(record, self._queue.keys)
+        return Parcel(envelope, mark_of(envelope, str(record.timestamp_ms)), due_ms, delivery)
+
+    async def _refuse_families(self, records: Sequence[Any]) -> None:
+        """A parent would take a job that was moved for a job that is done; and children know no other kind of queue."""
+        has_children = await self._store.run_many(
+            [moving.has_children(self._queue.keys, one.id) for one in records]
+        )
+        for record, answer in zip(records, has_children, strict=True):
+            if isinstance(answer, TorilError):
+                raise answer
+            if answer or record.parent_key:
+                problem = f"holds job {record.id}, which belongs to a flow"
+                raise InvalidOption(
+                    "source", problem, "let the flow end first; other kinds of queue have none"
+                )
+
+    async def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
         taken = 0
         while room := _rooms(limit, taken):
-            jobs = await self._queue.get_delayed(0, room - 1)
-            if not jobs:
+            records = [job.record for job in await self._queue.get_delayed(0, room - 1)]
+            if not records:
                 return
-            taken += len(jobs)
+            await self._refuse_families(records)
+            dues = await self._store.run_many(
+                [moving.delayed_until(self._queue.keys, one.id) for one in records]
+            )
+            taken += len(records)
             yield [
-                _Parcel(envelope_of(one.record, self._queue.keys), _due_of(one.record), None) for one in jobs
+                self._parcel(record, due)
+                for record, due in zip(records, dues, strict=True)
+                if isinstance(due, int)  # others were promoted or removed meanwhile
             ]
 
-    async def let_go(self, parcels: Sequence[_Parcel]) -> None:
-        await self._settle(parcels, to_json({"moved": True}))
+    async def let_go(self, parcels: Sequence[Parcel]) -> None:
+        await self._settle(parcels, Completed(to_json({"moved": True})))
         for one in parcels:
             if one.due_ms is not None:
                 job = await self._queue.get_job(one.envelope.job_id)
                 if job is not None:
                     await job.remove()
 
-
-def _due_of(record: JobRecord) -> int:
-    return record.timestamp_ms + record.delay_ms
-
-
-def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
-    """A BullMQ job as an envelope."""
-    data = record.data
-    payload = dict(data) if isinstance(data, Mapping) else {"data": data}
-    meta = _meta_in(payload)
-    options = {name: value for name, value in record.opts.items() if name not in _OWN_OPTIONS}
-    return Envelope(
-        job_id=record.id,
-        task_type=record.name,
-        payload=payload,
-        attempts=record.attempts_made,
-        max_attempts=max(1, record.max_attempts),
-        meta=meta or _new_meta(record, keys),
-        extra={"opts": options} if options else {},
-    )
-
-
-def _meta_in(payload: dict[str, Any]) -> Meta | None:
-    """The meta that a bridge put into the data, taken out of it; what else has that name stays."""
-    known = payload.get("_meta")
-    if not isinstance(known, Mapping):
-        return None
-    fields = dict(known)
-    try:
-        meta = Meta(
-            correlation_id=fields.pop("correlation_id"),
-            user_id=fields.pop("user_id", None),
-            enqueue_ts=fields.pop("enqueue_ts"),
-            source=fields.pop("source"),
-            extra=fields,
-        )
-    except (KeyError, InvalidOption):
-        return None
-    del payload["_meta"]
-    return meta
-
-
-def _new_meta(record: JobRecord, keys: QueueKeys) -> Meta:
-    return Meta(
-        correlation_id=str(uuid.uuid4()),
-        enqueue_ts=utc_text(ms_to_datetime(record.timestamp_ms)),
-        source=f"bullmq:{keys.name}"[:255],
-    )
+    async def in_hand(self) -> int:
+        return (await self._queue.get_job_counts()).active
 
 
 class _EnvelopeArrival:
@@ -327,9 +324,9 @@ class _EnvelopeArrival:
         self._store = store_of(queue)
         self._origin = origin
 
-    async def take_in(self, parcels: Sequence[_Parcel]) -> int:
+    async def take_in(self, parcels: Sequence[Parcel]) -> int:
         jobs = [
-            (f"{self._origin} {one.envelope.job_id}", EnvelopeToAdd(one.envelope.to_bytes(), one.due_ms))
+            (f"{self._origin} {one.mark}", EnvelopeToAdd(as_moved(one.envelope).to_bytes(), one.due_ms))
             for one in parcels
         ]
         now_ms = await self._store.now_ms()
@@ -344,51 +341,47 @@ class _BullmqArrival:
         self._store = store_of(queue)
         self._origin = origin
 
-    async def take_in(self, parcels: Sequence[_Parcel]) -> int:
+    async def take_in(self, parcels: Sequence[Parcel]) -> int:
         await self._queue.open()
         now_ms = await self._store.now_ms()
-        before = await self._store.run_many([self._is_known(one) for one in parcels])
-        answers = await self._store.run_many([self._add(one, now_ms) for one in parcels])
-        for answer in (*before, *(each if isinstance(each, TorilError) else each[0] for each in answers)):
-            if isinstance(answer, TorilError):
-                raise answer
-        return sum(not known for known in before)
+        known = await self._ask([moving.is_known(self._ledger(one).key) for one in parcels])
+        ids = await self._free_ids(
+            [one for one, was_here in zip(parcels, known, strict=True) if not was_here]
+        )
+        await self._ask([self._add(one, now_ms, ids.get(one.mark, "")) for one in parcels])
+        return len(parcels) - sum(map(bool, known))
 
-    def _ledger(self, parcel: _Parcel) -> add.Ledger:
-        return add.Ledger(self._queue.keys.toril(f"arrival:{self._origin} {parcel.envelope.job_id}"), "1")
+    async def _ask(self, calls: Sequence[Command[Any]]) -> list[Any]:
+        answers = await self._store.run_many(calls)
+        for answer in answers:
+            each = answer[0] if isinstance(answer, list) else answer
+            if isinstance(each, TorilError):
+                raise each
+        return answers
 
-    def _is_known(self, parcel: _Parcel) -> Command[bool]:
-        return moving.is_known(self._ledger(parcel).key)
+    async def _free_ids(self, parcels: Sequence[Parcel]) -> dict[str, str]:
+        """An id for each mark: BullMQ takes a second job of the same id for the first one, and drops it."""
+        exists = await self._ask(
+            [moving.is_known(self._queue.keys.job(job_id_of(one, taken=False))) for one in parcels]
+        )
+        ids: dict[str, str] = {}
+        for parcel, taken in zip(parcels, exists, strict=True):
+            again = job_id_of(parcel, taken=False) in ids.values()
+            ids[parcel.mark] = job_id_of(parcel, taken=taken or again)
+        return ids
 
-    def _add(self, parcel: _Parcel, now_ms: int) -> Command[Any]:
-        envelope = parcel.envelope
-        data = to_json({**envelope.payload, "_meta": envelope.meta.as_dict()})
+    def _ledger(self, parcel: Parcel) -> add.Ledger:
+        return add.Ledger(self._queue.keys.toril(f"arrival:{self._origin} {parcel.mark}"), "1")
+
+    def _add(self, parcel: Parcel, now_ms: int, job_id: str) -> Command[Any]:
+        envelope = as_moved(parcel.envelope)
         job = add.JobToAdd(
             name=envelope.task_type,
-            data=data,
-            options=_options_of(envelope, parcel.due_ms, now_ms),
+            data=data_of(envelope),
+            options=options_of(envelope, parcel.due_ms, now_ms),
             timestamp=now_ms,
-            id=_job_id(envelope.job_id),
+            id=job_id or envelope.job_id,  # one that is known is not added
         )
         call = add.add_jobs(self._queue.keys, [job], self._ledger(parcel))
         # The second word is the ledger's life: a move may be repeated much later than a call.
         return dataclasses.replace(call, words=(call.words[0], BOOK_MS, *call.words[2:]))
-
-
-def _options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str, Any]:
-    """BullMQ's options: those the job had there once, and what the envelope says."""
-    kept = envelope.extra.get("opts")
-    options = dict(kept) if isinstance(kept, Mapping) else {}
-    options["attempts"] = max(1, envelope.max_attempts - envelope.attempts)
-    options.setdefault("backoff", {"type": "exponential", "delay": 1000, "maxDelay": 300_000})
-    if due_ms is not None and due_ms > now_ms:
-        options["delay"] = due_ms - now_ms
-    return options
-
-
-def _job_id(job_id: str) -> str:
-    """The same id, or one that BullMQ can take."""
-    try:
-        return check_job_id(job_id)
-    except InvalidOption:
-        return f"moved-{job_id.replace(':', '-')}"[:255]
