@@ -200,10 +200,13 @@ class CommandSide:
 
     def _finish_options(self, job: Picked, keep: str, token: str, worker: str) -> bytes:
         opts = job.opts
+        kept = _keep(opts.get(keep))
+        if keep == "removeOnComplete" and work.asks_for_nothing(kept, self._rules.metrics):
+            return b""  # as our worker does
         return work.finish_options(
             pickup=self._pickup(token, worker),
             token=token,
-            keep=_keep(opts.get(keep)),
+            keep=kept,
             attempts=opts.get("attempts", 0),
             metrics_size=self._rules.metrics,
             parent_flags={flag: bool(opts.get(flag)) for flag in _PARENT_FLAGS},

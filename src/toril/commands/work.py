@@ -33,6 +33,10 @@ class Pickup:
             {"token": self.token, "lockDuration": self.lock_ms, "limiter": self.limiter, "name": self.worker}
         )
 
+    def words(self) -> tuple[Word, ...]:
+        limiter = pack(self.limiter) if self.limiter is not None else b""
+        return self.token, self.lock_ms, self.worker or "", limiter
+
 
 class Settlement(NamedTuple):
     """What became of one job, in the words of the script and in its order: there is one for each job that ends."""
@@ -41,7 +45,7 @@ class Settlement(NamedTuple):
     kind: SettlementKind
     token: str
     value: Word = ""
-    options: Word = ""
+    options: Word = ""  # of a completed job: none when it is kept for good and not counted in metrics
     fields: bytes = b""
 
 
@@ -84,6 +88,11 @@ def finish_options(
     )
 
 
+def asks_for_nothing(keep: Mapping[str, int], metrics_size: int | None) -> bool:
+    """Whether a completed job needs no options: it is kept for good and not counted."""
+    return not metrics_size and keep == {"count": -1}
+
+
 def packed_fields(fields: Mapping[str, str]) -> bytes:
     """Hash fields that a failing job gains on its way (reason, stack trace)."""
     return pack([word for pair in fields.items() for word in pair]) if fields else b""
@@ -93,7 +102,7 @@ def settle(
     keys: QueueKeys, settlements: Sequence[Settlement], *, take: int, pickup: Pickup, now_ms: int
 ) -> Command[Harvest]:
     """Settles all and takes up to `take` jobs, in one call."""
-    args: list[Word] = [keys.base, now_ms, take, pickup.packed()]
+    args: list[Word] = [keys.base, now_ms, take, *pickup.words()]
     for one in settlements:
         args += one
     decode = functools.partial(_harvest, settlements)
@@ -123,17 +132,19 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
 
 def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> Harvest:
     codes, jobs, limited, next_at, refused = reply
-    verdicts = [
-        None if code == 0 else _verdict(one, code) for one, code in zip(settlements, codes, strict=True)
-    ]
-    taken = [(job_id.decode(), fields) for job_id, fields in jobs]
+    verdicts: list[TorilError | None] = (
+        [_verdict(one, code) for one, code in zip(settlements, codes, strict=True)]
+        if codes
+        else [None] * len(settlements)
+    )
+    taken = [(fields.pop().decode(), fields) for fields in jobs]
     return Harvest(verdicts, taken, limited, next_at, refused.decode(errors="replace"))
 
 
 def _verdict(settlement: Settlement, code: int | bytes) -> TorilError | None:
     if isinstance(code, bytes):
         return ScriptFailed(f"settle {settlement.kind}: {code.decode(errors='replace')}")
-    if code > 0:
+    if code >= 0:
         return None
     return refusal(code, job_id=settlement.job_id, command=settlement.kind)
 

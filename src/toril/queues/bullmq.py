@@ -6,38 +6,20 @@ was lost is handed in again, and one that had been accepted is recognised by the
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from toril.commands import locks, manage, read, work
 from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
-from toril.contract.errors import (
-    JobNotFound,
-    JobNotInState,
-    LockLost,
-    MalformedValue,
-    ReplyLost,
-    ScriptRefused,
-    StoreOutOfMemory,
-    StoreUnavailable,
-    TorilError,
-)
+from toril.contract.errors import ReplyLost, ScriptRefused, StoreOutOfMemory, StoreUnavailable, TorilError
 from toril.contract.keys import QueueKeys, client_name
-from toril.contract.outcome import (
-    Completed,
-    Failed,
-    Outcome,
-    Postponed,
-    RateLimited,
-    Requeued,
-    Retry,
-    WaitingForChildren,
-)
+from toril.contract.outcome import RateLimited, WaitingForChildren
 from toril.contract.record import JobRecord
+from toril.queues._bullmq_delivery import BullmqDelivery, BullmqTerms, LockTokens
+from toril.queues._doubt import Doubt
+from toril.queues._settlements import Settlements, given_back, ms
 from toril.queues.series import Series
 from toril.queues.source import Promise, Settled, Taken
 from toril.store import AsyncStore, BlockingStore
@@ -46,68 +28,8 @@ from toril.store import Reader as StoreReader
 # Bounds of one call: well under the time that other clients of the server notice.
 LOCKS_PER_CALL = 1000
 SUSPECTS_PER_STEP = 500
-# The largest number that Lua holds exactly.
-_MOST = 2**53
 # A report outlives two missed heartbeats.
 REPORT_LIVES = 3
-# Packed options that are kept: jobs of a batch share their token and, as a rule, their options.
-PACKED_KEPT = 64
-
-
-class LockTokens:
-    """UUIDs of version 4, from random bytes that are fetched for many at once: each fetch is a call to the system."""
-
-    __slots__ = ("_at", "_bytes")
-
-    STOCK = 256
-
-    def __init__(self) -> None:
-        self._bytes = b""
-        self._at = 0
-
-    def next(self) -> str:
-        if self._at == len(self._bytes):
-            self._bytes, self._at = os.urandom(16 * self.STOCK), 0
-        start, self._at = self._at, self._at + 16
-        return str(uuid.UUID(bytes=self._bytes[start : self._at], version=4))
-
-
-class BullmqDelivery:
-    """A job of ours: its hash and the token of our lock."""
-
-    __slots__ = ("attempts_made", "id", "lock_lost", "record", "token")
-
-    def __init__(self, record: JobRecord, token: str) -> None:
-        self.id = record.id
-        self.record = record
-        self.token = token
-        self.attempts_made = _made(record)
-        self.lock_lost = False
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def max_attempts(self) -> int:
-        return self.record.max_attempts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BullmqTerms:
-    """How a worker takes and keeps jobs."""
-
-    worker_id: str
-    lock_ms: int
-    stalled_ms: int
-    max_stalled: int
-    heartbeat: float  # seconds
-    limiter: Mapping[str, int] | None = None
-    keep_completed: Mapping[str, Any] | None = None  # for jobs that say nothing themselves
-    keep_failed: Mapping[str, Any] | None = None
-    metrics_size: int | None = None
-    max_attempts: int | None = None
-    events_max_len: int | None = None
 
 
 class BullmqSource:
@@ -125,10 +47,8 @@ class BullmqSource:
         self._terms = terms
         self._reader: StoreReader | None = None
         self._tokens = LockTokens()
-        self._packed: dict[tuple[str, str, bytes], bytes] = {}  # of finishes, by token, kind and options
-        self._in_doubt: set[str] = set()  # finishes whose reply was lost
-        self._lost_tokens: list[str] = []  # pickups whose reply was lost: their jobs are ours, unseen
-        self._adopted: set[tuple[str, str]] = set()  # such jobs that are in hand by now, with their tokens
+        self._settlements = Settlements(terms)
+        self._doubt = Doubt(keys, store)
         self._called = False  # whether the last wait ended by a marker
         self._series = Series(keys, store)
 
@@ -160,11 +80,11 @@ class BullmqSource:
         if self._series:
             # Before anything is settled: a series must not end with the job in hand.
             await self._series.go_on()
-        adopted = await self._adopt(room) if self._lost_tokens and room else []
+        adopted = await self._doubt.adopt(room)
         try:
             return await self._exchange(settled, room, adopted)
         except BaseException:
-            self._disown(adopted)
+            self._doubt.disown(adopted)
             raise
 
     async def _exchange(self, settled: Sequence[Settled], room: int, adopted: list[BullmqDelivery]) -> Taken:
@@ -181,15 +101,15 @@ class BullmqSource:
         try:
             harvest = await self.store.run(call)
         except ReplyLost:
-            self._doubt(settled, pickup)
+            self._doubt.begin(settled, pickup.token)
             raise
         try:
-            verdicts = await self._verdicts(settled, settlements, harvest.verdicts)
+            verdicts = await self._doubt.verdicts(settled, settlements, harvest.verdicts)
         except StoreUnavailable:
             # What had been accepted before could not be told. What was taken now is found again by its token.
-            self._doubt(settled, pickup)
+            self._doubt.begin(settled, pickup.token)
             raise
-        self._let_go(settled)
+        self._doubt.let_go(settled)
         taken = self._taken(harvest, pickup.token, adopted, verdicts)
         if pause:
             taken = replace(taken, limited_for=pause)
@@ -203,10 +123,10 @@ class BullmqSource:
 
         False, and nothing is done, when something must be asked or said first.
         """
-        if self._series or self._lost_tokens or self._in_doubt or self.store.clock.stale:
+        if self._series or self._doubt or self.store.clock.stale:
             return False
         pickup = self._new_pickup()
-        words = [self._plain_settlement(one.delivery, one.outcome, pickup) for one in settled]
+        words = [self._settlements.of(one.delivery, one.outcome, pickup) for one in settled]
         settlements = [one for one in words if isinstance(one, Settlement)]
         if len(settlements) < len(settled):
             return False
@@ -216,9 +136,9 @@ class BullmqSource:
         def harvested(harvest: work.Harvest | TorilError) -> None:
             if isinstance(harvest, TorilError):
                 if isinstance(harvest, ReplyLost):
-                    self._doubt(settled, pickup)
+                    self._doubt.begin(settled, pickup.token)
                 return answer(harvest)
-            self._let_go(settled)
+            self._doubt.let_go(settled)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
             self._series.plan(one.record for one in taken.deliveries)
             self._series.post()
@@ -233,11 +153,6 @@ class BullmqSource:
             worker=self._terms.worker_id,
             limiter=self._terms.limiter,
         )
-
-    def _doubt(self, settled: Sequence[Settled], pickup: Pickup) -> None:
-        """The reply was lost: we know neither what was accepted nor what was taken."""
-        self._in_doubt.update(one.delivery.id for one in settled)
-        self._lost_tokens.append(pickup.token)
 
     def _taken(
         self,
@@ -258,79 +173,12 @@ class BullmqSource:
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | TorilError | None:
         """The words of an outcome; None for what a script of its own has settled, an error for what it refused."""
-        words = self._plain_settlement(one.delivery, one.outcome, pickup)
+        words = self._settlements.of(one.delivery, one.outcome, pickup)
         if words is not None:
             return words
         if isinstance(one.outcome, WaitingForChildren):
             return await self._park(one.delivery)
-        return self._words(one.delivery, "wait")
-
-    def _plain_settlement(
-        self, delivery: BullmqDelivery, outcome: Outcome, pickup: Pickup
-    ) -> Settlement | None:
-        """The words of an outcome that needs nothing but words."""
-        match outcome:
-            case Completed():
-                return self._finish(delivery, pickup, "completed", outcome.value, b"")
-            case Failed():
-                fields = _failure_fields(delivery.record, outcome)
-                return self._finish(delivery, pickup, "failed", outcome.reason, fields)
-            case Retry():
-                return self._retry(delivery, outcome)
-            case Postponed():
-                return self._words(delivery, "delayed", value=_ms(outcome.delay), options="1")
-            case Requeued():
-                return self._words(delivery, "wait")
-            case RateLimited() | WaitingForChildren():
-                return None
-            case _:
-                assert_never(outcome)
-
-    def _words(self, delivery: BullmqDelivery, kind: work.SettlementKind, **parts: Any) -> Settlement:
-        return Settlement(job_id=delivery.id, kind=kind, token=delivery.token, **parts)
-
-    def _finish(
-        self,
-        delivery: BullmqDelivery,
-        pickup: Pickup,
-        kind: work.SettlementKind,
-        value: bytes | str,
-        fields: bytes,
-    ) -> Settlement:
-        alike = delivery.token, kind, delivery.record.fields.get(b"opts", b"")
-        options = self._packed.get(alike)
-        if options is None:
-            if len(self._packed) >= PACKED_KEPT:
-                self._packed.clear()
-            options = self._packed[alike] = self._finish_options(delivery, pickup, kind)
-        return Settlement(
-            job_id=delivery.id, kind=kind, token=delivery.token, value=value, options=options, fields=fields
-        )
-
-    def _finish_options(self, delivery: BullmqDelivery, pickup: Pickup, kind: work.SettlementKind) -> bytes:
-        terms = self._terms
-        opts = _opts(delivery.record)
-        own, fallback = (
-            ("removeOnComplete", terms.keep_completed)
-            if kind == "completed"
-            else ("removeOnFail", terms.keep_failed)
-        )
-        return work.finish_options(
-            pickup=pickup,
-            token=delivery.token,
-            keep=_keep(opts.get(own), fallback),
-            attempts=_attempts(opts, terms.max_attempts),
-            metrics_size=terms.metrics_size,
-            parent_flags={flag: bool(opts.get(flag)) for flag in ("fpof", "cpof", "idof", "rdof")},
-        )
-
-    def _retry(self, delivery: BullmqDelivery, outcome: Retry) -> Settlement:
-        fields = _failure_fields(delivery.record, outcome)
-        delay = _ms(outcome.delay)
-        if delay > 0:
-            return self._words(delivery, "delayed", value=delay, options="0", fields=fields)
-        push = "RPUSH" if _opts(delivery.record).get("lifo") else "LPUSH"
-        return self._words(delivery, "retry", value=push, fields=fields)
+        return given_back(one.delivery)
 
     async def _park(self, delivery: BullmqDelivery) -> Settlement | TorilError | None:
         """Waits for children if any is pending; else the job goes on at once."""
@@ -341,9 +189,8 @@ class BullmqSource:
         except ScriptRefused as refused:
             return refused
         finally:
-            # Should the rest of the exchange fail, this job is parked once more and refused.
-            self._in_doubt.add(delivery.id)
-        return None if parked else self._words(delivery, "wait")
+            self._doubt.finish(delivery.id)
+        return None if parked else given_back(delivery)
 
     async def _hold_rate(self, settled: Sequence[Settled]) -> float:
         """Closes the queue to workers with a rate limit, as upstream does; without one, only this worker pauses."""
@@ -352,73 +199,11 @@ class BullmqSource:
             return 0.0
         longest = max((span for span in spans if span is not None), default=0.0)
         if longest > 0:
-            await self.store.run(manage.hold_rate(self.keys, max(1, _ms(longest))))
+            await self.store.run(manage.hold_rate(self.keys, max(1, ms(longest))))
         if self._terms.limiter is not None:
             return 0.0
         # Without a time of its own, the error means the hold that is set already.
         return longest or max(0, await self.store.run(read.get_held_ms(self.keys))) / 1000
-
-    # --- doubt ----------------------------------------------------------------------------------------------
-
-    async def _verdicts(
-        self,
-        settled: Sequence[Settled],
-        settlements: Sequence[Settlement | TorilError | None],
-        answers: Sequence[TorilError | None],
-    ) -> list[TorilError | None]:
-        remaining = iter(answers)
-        verdicts = [next(remaining) if isinstance(words, Settlement) else words for words in settlements]
-        if self._in_doubt:
-            for i, (one, verdict) in enumerate(zip(settled, verdicts, strict=True)):
-                if one.delivery.id in self._in_doubt:
-                    self._in_doubt.discard(one.delivery.id)
-                    if verdict is not None and await self._had_been_accepted(one, verdict):
-                        verdicts[i] = None
-        return verdicts
-
-    async def _had_been_accepted(self, one: Settled, refused: TorilError) -> bool:
-        """Whether the first try of a finish, whose reply was lost, did its work after all."""
-        if not isinstance(refused, (LockLost, JobNotFound, JobNotInState)):
-            return False
-        finished = await self.store.run(read.is_finished(self.keys, one.delivery.id))
-        match one.outcome:
-            case Completed():
-                return finished.state in ("completed", "missing")
-            case Failed():
-                return finished.state in ("failed", "missing")
-            case _:
-                return await self.store.run(read.get_state(self.keys, one.delivery.id)) != "active"
-
-    async def _adopt(self, room: int) -> list[BullmqDelivery]:
-        """Jobs that a pickup took for us and whose names were lost with its reply: they carry our token."""
-        tokens, self._lost_tokens = set(self._lost_tokens), []
-        try:
-            ids = await self.store.run(read.get_ranges(self.keys, ["active"]))
-            owners = await self.store.run_many([read.get_lock(self.keys, one) for one in ids])
-            held = zip(ids, owners, strict=True)
-            mine = [one for one in held if one[1] in tokens and one not in self._adopted]
-            flats = await self.store.run_many([read.get_job(self.keys, one) for one, _ in mine])
-        except StoreUnavailable:
-            self._lost_tokens.extend(tokens)
-            raise
-        found = [
-            BullmqDelivery(JobRecord.from_flat(one, flat), str(owner))
-            for (one, owner), flat in zip(mine, flats, strict=True)
-            if not isinstance(flat, Exception)
-        ]
-        # What does not fit now is looked for again, until its lock runs out and it is recovered as stalled.
-        self._lost_tokens.extend({one.token for one in found[room:]})
-        self._adopted.update((one.id, one.token) for one in found[:room])
-        return found[:room]
-
-    def _disown(self, adopted: Sequence[BullmqDelivery]) -> None:
-        """The exchange failed before they could be handed out: they are looked for again."""
-        self._adopted.difference_update((one.id, one.token) for one in adopted)
-        self._lost_tokens.extend({one.token for one in adopted})
-
-    def _let_go(self, settled: Sequence[Settled]) -> None:
-        if self._adopted:
-            self._adopted.difference_update((one.delivery.id, one.delivery.token) for one in settled)
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -491,56 +276,8 @@ class BullmqSource:
                 raise answer
 
 
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _opts(record: JobRecord) -> Mapping[str, Any]:
-    """A job whose options do not parse is finished like one without options."""
-    try:
-        return record.opts
-    except MalformedValue:
-        return {}
-
-
-def _made(record: JobRecord) -> int:
-    """A count that does not parse must not hold up the jobs that came with it: the script will bury the job."""
-    try:
-        return record.attempts_made
-    except MalformedValue:
-        return 0
-
-
-def _attempts(opts: Mapping[str, Any], override: int | None) -> int:
-    return override or max(0, _whole(opts.get("attempts")) or 0)
-
-
-def _keep(own: Any, fallback: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Upstream's reading of removeOnComplete and removeOnFail; what it could not read keeps the job."""
-    if own is None:
-        return fallback or {"count": -1}
-    if isinstance(own, bool):
-        return {"count": 0 if own else -1}
-    wanted = own if isinstance(own, Mapping) else {"count": own}
-    limits = {name: _whole(value) for name, value in wanted.items() if name in ("count", "age")}
-    return {name: value for name, value in limits.items() if value is not None} or {"count": -1}
-
-
-def _whole(value: Any) -> int | None:
-    """A number as the scripts can hold it; None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return int(max(-_MOST, min(value, _MOST))) if value == value else None  # NaN differs from itself
-
-
-def _failure_fields(record: JobRecord, outcome: Failed | Retry) -> bytes:
-    """Reason and stack traces; as upstream, each attempt adds its trace, oldest first."""
-    traces = [*record.stacktrace, outcome.stacktrace] if outcome.stacktrace else record.stacktrace
-    limit = _opts(record).get("stackTraceLimit")
-    if isinstance(limit, (int, float)) and limit >= 0:
-        traces = traces[max(0, len(traces) - int(limit)) :]
-    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(traces).decode()})
-
-
 def _refused(text: str) -> TorilError:
     return StoreOutOfMemory(text) if "OOM" in text else StoreUnavailable(text)
+
+
+__all__ = ["LOCKS_PER_CALL", "SUSPECTS_PER_STEP", "BullmqDelivery", "BullmqSource", "BullmqTerms"]

@@ -4,8 +4,8 @@ Guarantee: never more handlers run than the concurrency; an outcome is handed in
 refused it; no call in flight is ever cancelled; at low load a job waits for nobody.
 
 Group commit: outcomes that arrive while a call is in flight travel together in the next one, which takes as many new
-jobs as there is room for. At most two calls are in flight, so that server and client work at the same time. Batches
-grow with the load by themselves.
+jobs as there is room for. Batches grow with the load by themselves. At most two calls are in flight, each with half of
+what the concurrency allows: while the server works on one half, we work on the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from toril.contract.errors import ReplyLost, StoreOutOfMemory, StoreUnavailable, TorilError
 from toril.queues.source import Settled, Source, Taken
 
-# Two: while the server works on one batch, we work on the other.
+# Two: one for the server to work on, one for us.
 MAX_IN_FLIGHT = 2
 # Keeps one call well under the time that other clients of the server notice.
 MAX_BATCH = 250
@@ -46,6 +46,7 @@ class Pump:
     ) -> None:
         self._source = source
         self._concurrency = concurrency
+        self._share = _share(concurrency)
         self._drain_delay = drain_delay
         self._run = run
         self._on_verdict = on_verdict
@@ -102,6 +103,7 @@ class Pump:
 
     def set_concurrency(self, concurrency: int) -> None:
         self._concurrency = concurrency
+        self._share = _share(concurrency)
         if self._taking:
             self._open = True
             self._plan_flush()
@@ -125,10 +127,10 @@ class Pump:
         self.running.pop(id(delivery), None)
         self.settling[id(delivery)] = delivery
         self._settled.append(settled)
-        if self.running:
+        if self.running and len(self._settled) < self._share:
             self._plan_flush()
         else:
-            self._flush()  # nobody else can join this batch: not even a turn of the loop is worth waiting for
+            self._flush()  # nobody else should join this batch: not even a turn of the loop is worth waiting for
 
     async def drained(self) -> None:
         """Returns when nothing runs and every outcome is delivered."""
@@ -256,7 +258,7 @@ class Pump:
         # While we are held, a marker tells nothing that we may act on.
         self._held = pause > 0
         due = pause or taken.next_due_in
-        if not self._open and due is not None and self._loop is not None and self._taking:
+        if (self._held or not self._open) and due is not None and self._loop is not None and self._taking:
             self._timer = self._loop.call_later(max(due, 0.0), self._reopen)
         if was_open and not self._open and not self.running:
             self._on_drained()
@@ -319,3 +321,8 @@ class Pump:
     def _note_idle(self) -> None:
         if not self.running and not self.settling and not self._settled and not self._in_flight:
             self._idle.set()
+
+
+def _share(concurrency: int) -> int:
+    """Outcomes that make a batch of their own: one call must leave work for the other, or they take turns."""
+    return min(max(1, concurrency // MAX_IN_FLIGHT), MAX_BATCH)

@@ -95,6 +95,31 @@ class TestLargeBatches:
             side.client.lrem(keys.active, 0, taken[120])
             side.client.sadd(keys.stalled, *taken[:40])
 
+    @pytest.mark.parametrize("limit", ["0", "1", "150", "1000", None])
+    def test_trim_their_events_alike(self, sides: tuple[OneByOne, Batched], limit: str | None):
+        """Upstream trims before each event of a finish, we once for many: the same blocks must be left."""
+        keys = sides[0].keys
+        self.add(sides, 700)
+        for side in sides:
+            side.client.hdel(keys.meta, "opts.maxLenEvents")
+            if limit is not None:
+                side.client.hset(keys.meta, "opts.maxLenEvents", limit)
+        taken = same(sides, lambda side: side.settle([], 400, self.pickup("t0"), START_MS), jobs_of)
+        for number, size in enumerate([1, 1, 2, 37, 359], start=1):
+            done, taken = taken[:size], taken[size:]
+            pickup = self.pickup(f"t{number}")
+            options = finish_options(pickup=pickup, token="t0", keep={"count": -1}, attempts=1)
+            ends = [
+                Settlement(job_id=one, kind="completed", token="t0", value="{}", options=options)
+                for one in done
+            ]
+            same(
+                sides,
+                lambda side, ends=ends, pickup=pickup: side.settle(ends, 1, pickup, START_MS + 1),
+                jobs_of,
+            )
+            assert_alike(sides)
+
     def test_are_swept_alike(self, sides: tuple[OneByOne, Batched]):
         self.add(sides, 700)
         pickup = self.pickup("t1")
