@@ -8,13 +8,14 @@ import threading
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import ClassVar
+from xml.etree.ElementTree import fromstring
 
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError
 
 from toril.lake import Lake, TableMissing, write_report
-from toril.lake._plots import Series, lines, stacked_bars
+from toril.lake._plots import Series, bands, sparkline, stacked_bars, timeline
 from toril.lake.report import render
 from toril.lake.tables import TABLES
 from toril.spark.pipeline._ingest import committed_position, position_marks
@@ -140,7 +141,9 @@ def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path):
     put(lake, "silver/gaps", [gap])
     text = write_report(lake, tmp_path / "report.html", now=NOW).read_text()
     assert "<script" not in text
-    assert text.count("<svg") == 4
+    assert (
+        text.count("<svg") == 2 * 3 + 2 + 1
+    )  # plots of each queue, a small one of each, the strip of the alert
     assert "01 Mar 2026 12:00 – 01 Mar 2026 12:05 UTC" in text
     assert _balanced(text)
 
@@ -150,7 +153,7 @@ def _balanced(text: str) -> bool:
         open_tags: ClassVar[list[str]] = []
 
         def handle_starttag(self, tag, attributes):
-            if tag not in ("meta", "line", "polyline", "br"):
+            if tag not in ("meta", "line", "polyline", "polygon", "br"):
                 self.open_tags.append(tag)
 
         def handle_endtag(self, tag):
@@ -173,8 +176,14 @@ def test_a_page_about_no_tables_says_what_to_do(tmp_path):
 def test_plots_take_any_values(values):
     times = [NOW + timedelta(minutes=n) for n in range(len(values))]
     series = [Series(name="x", kind="completed", values=values)]
-    for draw in (stacked_bars, lines):
-        assert draw(times, series, "ms", 60).endswith("</svg>")
+    found = [
+        stacked_bars(times, series, 60, times),
+        bands(times, series * 3, "ms", 60, times),
+        sparkline(series),
+        timeline(NOW, NOW, times, 60),
+    ]
+    for text in found:
+        assert fromstring(text).tag == "svg"
 
 
 def test_a_lake_may_be_read_by_many_threads(tmp_path):

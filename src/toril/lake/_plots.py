@@ -1,4 +1,4 @@
-"""Plots as SVG text: stacked bars and lines over time, without any library.
+"""Plots as SVG text: stacked bars, bands and strips over time, without any library.
 
 Guarantee: whatever the values are, the picture is valid SVG, and every text in it is escaped.
 """
@@ -6,15 +6,15 @@ Guarantee: whatever the values are, the picture is valid SVG, and every text in 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-WIDTH: Final = 640
-HEIGHT: Final = 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 28
+WIDTH: Final = 440
+HEIGHT: Final = 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 26
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 
 
@@ -25,16 +25,20 @@ class Series:
     name: str
     kind: str
     values: Sequence[float | None]
-    dashed: bool = False
 
 
-def stacked_bars(times: Sequence[datetime], series: Sequence[Series], unit: str, seconds: int) -> str:
+Alarms = Collection[datetime]  # beginnings of the spans in which an alert stood
+
+
+def stacked_bars(
+    times: Sequence[datetime], series: Sequence[Series], seconds: int, alarms: Alarms = ()
+) -> str:
     """Layers on top of each other; a bar covers its span of time."""
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
     scale = _Scale.linear(max(totals, default=0))
     x_of = _time_axis(times, seconds)
     width = max(1.0, _INNER_W * seconds / _length(times, seconds) - 0.6)
-    parts = [_frame(scale, times, seconds, unit)]
+    parts = [_frame(scale, times, seconds), _alarm_marks(alarms, x_of, times, seconds)]
     for at, moment in enumerate(times):
         base = 0.0
         for one in series:
@@ -51,42 +55,97 @@ def stacked_bars(times: Sequence[datetime], series: Sequence[Series], unit: str,
     return _svg(parts)
 
 
-def lines(times: Sequence[datetime], series: Sequence[Series], unit: str, seconds: int) -> str:
-    """Lines on a logarithmic scale: a median of milliseconds and an outlier of minutes are both readable."""
-    values = [value for one in series for value in one.values if value is not None and value > 0]
-    scale = _Scale.logarithmic(min(values, default=1.0), max(values, default=10.0))
+def bands(
+    times: Sequence[datetime], percentiles: Sequence[Series], unit: str, seconds: int, alarms: Alarms = ()
+) -> str:
+    """From the lowest percentile to the highest as an area, the middle one as a line, on a logarithmic scale."""
+    low, middle, high = percentiles
+    known = [value for one in percentiles for value in one.values if value is not None and value > 0]
+    scale = _Scale.logarithmic(min(known, default=1.0), max(known, default=10.0))
     x_of = _time_axis(times, seconds)
-    parts = [_frame(scale, times, seconds, unit)]
-    for one in series:
-        parts += _polylines(one, times, x_of, scale, seconds, unit)
+    half = _INNER_W * seconds / _length(times, seconds) / 2
+    parts = [_frame(scale, times, seconds), _alarm_marks(alarms, x_of, times, seconds)]
+    for run in _runs(middle.values):
+        places = [(x_of(times[at]) + half, at) for at in run]
+        upper = [f"{x:.1f},{scale.y(high.values[at] or 0):.1f}" for x, at in places]
+        lower = [f"{x:.1f},{scale.y(low.values[at] or 0):.1f}" for x, at in reversed(places)]
+        centre = [f"{x:.1f},{scale.y(middle.values[at] or 0):.1f}" for x, at in places]
+        # One moment alone has no width: it is drawn a little wider than it is.
+        if len(run) == 1:
+            x = places[0][0]
+            top, bottom = scale.y(high.values[run[0]] or 0), scale.y(low.values[run[0]] or 0)
+            box = f'x="{x - 3:.1f}" width="6" y="{top:.1f}" height="{max(bottom - top, 1):.1f}"'
+            parts.append(f'<rect class="band {middle.kind}" {box}/>')
+        parts.append(f'<polygon class="band {middle.kind}" points="{" ".join([*upper, *lower])}"/>')
+        parts.append(f'<polyline class="line {middle.kind}" points="{" ".join(centre)}"/>')
+        parts += [_tip(percentiles, times[at], at, x, unit, seconds) for x, at in places]
     return _svg(parts)
 
 
-def _polylines(
-    one: Series, times: Sequence[datetime], x_of: _Place, scale: _Scale, seconds: int, unit: str
-) -> list[str]:
-    found: list[str] = []
-    run: list[str] = []
-    half = _INNER_W * seconds / _length(times, seconds) / 2
-    for moment, value in zip(times, one.values, strict=True):
-        if value is None:
-            found += _line(one, run)
-            run = []
-            continue
-        x, y = x_of(moment) + half, scale.y(max(value, scale.low))
-        run.append(f"{x:.1f},{y:.1f}")
-        tip = f"{_clock(moment, seconds)} — {one.name}: {_short(value)} {unit}"
-        found.append(
-            f'<circle class="dot {one.kind}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"><title>{escape(tip)}</title></circle>'
-        )
-    return found + _line(one, run)
+def _tip(percentiles: Sequence[Series], moment: datetime, at: int, x: float, unit: str, seconds: int) -> str:
+    """An invisible column that tells the values when pointed at."""
+    told = ", ".join(f"{one.name} {_short(one.values[at] or 0)}" for one in percentiles)
+    words = escape(f"{_clock(moment, seconds)} — {told} {unit}")
+    return f'<rect class="tip" x="{x - 3:.1f}" y="{_TOP}" width="6" height="{_INNER_H}"><title>{words}</title></rect>'
 
 
-def _line(one: Series, points: Sequence[str]) -> list[str]:
-    dash = ' stroke-dasharray="4 3"' if one.dashed else ""
-    return (
-        [f'<polyline class="line {one.kind}" points="{" ".join(points)}"{dash}/>'] if len(points) > 1 else []
+def _runs(values: Sequence[float | None]) -> list[list[int]]:
+    """Stretches of known values."""
+    runs: list[list[int]] = [[]]
+    for at, value in enumerate(values):
+        if value is not None:
+            runs[-1].append(at)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _alarm_marks(alarms: Alarms, x_of: _Place, times: Sequence[datetime], seconds: int) -> str:
+    """Spans of time in which something was wrong, as a shade behind the plot."""
+    width = _INNER_W * seconds / _length(times, seconds)
+    inside = sorted({moment for moment in alarms if times and times[0] <= moment <= times[-1]})
+    return "".join(
+        f'<rect class="alarm" x="{x_of(moment):.1f}" y="{_TOP}" width="{width + 0.3:.1f}" height="{_INNER_H}"/>'
+        for moment in inside
     )
+
+
+def sparkline(series: Sequence[Series], *, columns: int = 60) -> str:
+    """The same layers without axes, small enough for a line of a table."""
+    width, height = 180, 30
+    size = max((len(one.values) for one in series), default=0)
+    step = max(1, math.ceil(size / columns))
+    sums = [
+        [sum(value or 0 for value in one.values[at : at + step]) for at in range(0, size, step)]
+        for one in series
+    ]
+    highest = max((sum(column) for column in zip(*sums, strict=True)), default=0) or 1
+    parts = []
+    for at, column in enumerate(zip(*sums, strict=True)):
+        top = float(height)
+        for one, value in zip(series, column, strict=True):
+            tall = height * value / highest
+            top -= tall
+            if value:
+                box = f'x="{at * width * step / size:.1f}" y="{top:.1f}" height="{max(tall, 0.7):.1f}"'
+                parts.append(f'<rect class="{one.kind}" {box} width="{width * step / size * 0.85:.1f}"/>')
+    return f'<svg class="spark" viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
+
+
+def timeline(start: datetime, end: datetime, marks: Sequence[datetime], seconds: int) -> str:
+    """A strip of time with the spans marked."""
+    width, height = 640, 14
+    length = max((end - start).total_seconds(), 1.0) + seconds
+    parts = [f'<rect class="track" width="{width}" height="{height}" rx="3"/>']
+    for moment in sorted(set(marks)):
+        x = width * (moment - start).total_seconds() / length
+        wide = max(width * seconds / length, 3)
+        tip = escape(f"{moment:%d %b %H:%M}")
+        parts.append(
+            f'<rect class="alarm-mark" x="{x:.1f}" width="{wide:.1f}" height="{height}"><title>{tip}</title></rect>'
+        )
+    box = f'viewBox="0 0 {width} {height}" preserveAspectRatio="none"'
+    return f'<svg class="strip" {box} role="img">{"".join(parts)}</svg>'
 
 
 # --- axes ----------------------------------------------------------------------------------------------------
@@ -145,7 +204,7 @@ def _time_axis(times: Sequence[datetime], seconds: int) -> _Place:
     return _Place(times[0] if times else datetime.fromtimestamp(0, UTC), _length(times, seconds))
 
 
-def _frame(scale: _Scale, times: Sequence[datetime], seconds: int, unit: str) -> str:
+def _frame(scale: _Scale, times: Sequence[datetime], seconds: int) -> str:
     parts = []
     for tick in scale.ticks:
         y = scale.y(tick)
@@ -154,11 +213,10 @@ def _frame(scale: _Scale, times: Sequence[datetime], seconds: int, unit: str) ->
             f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{_short(tick)}</text>'
         )
     x_of = _time_axis(times, seconds)
-    for index in sorted({round(n * (len(times) - 1) / 5) for n in range(6)}) if times else []:
+    for index in sorted({round(n * (len(times) - 1) / 4) for n in range(5)}) if times else []:
         x = min(max(x_of(times[index]), _LEFT + 14), WIDTH - _RIGHT - 16)
         label = _clock(times[index], seconds)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="middle">{label}</text>')
-    parts.append(f'<text class="unit" x="{_LEFT}" y="9">{escape(unit)}</text>')
     return "".join(parts)
 
 

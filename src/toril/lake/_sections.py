@@ -1,0 +1,255 @@
+"""The parts of the page: what is said of all queues, of each one, of errors, workers and losses.
+
+Guarantee: every text that comes from a job, an error or a worker is escaped here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from html import escape
+from typing import Any, Final
+
+from toril.lake._plots import Series, bands, sparkline, stacked_bars, timeline
+
+Row = Mapping[str, Any]
+
+OUTCOMES: Final = ("completed", "retried", "failed", "stalled", "suspended")
+_PERCENTILES: Final = ("p50", "p95", "p99")
+# The thresholds of the alerts: what is above them is told in red here, too.
+_MUCH: Final = 0.10
+
+
+def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
+    """The figures that are read from across the room."""
+    total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
+    busiest: dict[Any, int] = {}
+    for row in rows:
+        busiest[row["at"]] = busiest.get(row["at"], 0) + row["completed"]
+    peak = max(busiest.values(), default=0) / seconds
+    found = [
+        _tile("completed", f"{total['completed']:,}", f"at most {peak:,.1f} a second", "good"),
+        _tile(
+            "failed",
+            f"{total['failed']:,}",
+            percent(total["failed"], total["attempts"]),
+            _mood(total["failed"]),
+        ),
+        _rate_tile("retried", total),
+        _rate_tile("stalled", total),
+        _tile("wait p95", duration(times["wait"]), f"p50 {duration(times['wait_p50'])}", ""),
+        _tile("run p95", duration(times["run"]), f"p50 {duration(times['run_p50'])}", ""),
+        _tile("events lost", f"{lost:,}", "before they were read", "bad" if lost else "good"),
+    ]
+    return f'<section class="tiles">{"".join(found)}</section>'
+
+
+def _rate_tile(name: str, total: Mapping[str, int]) -> str:
+    much = total[name] > total["attempts"] * _MUCH
+    return _tile(
+        name, percent(total[name], total["attempts"]), f"{total[name]:,} attempts", "bad" if much else ""
+    )
+
+
+def _mood(count: int) -> str:
+    return "bad" if count else "good"
+
+
+def _tile(label: str, value: str, beside: str, mood: str) -> str:
+    words = f"<span>{escape(label)}</span><b>{escape(value)}</b><small>{escape(beside)}</small>"
+    return f'<div class="tile {mood}">{words}</div>'
+
+
+def overview(
+    queues: Mapping[str, Sequence[Row]], latency: Mapping[str, Row], alarmed: Sequence[str], seconds: int
+) -> str:
+    """One line for each queue, those with alerts first."""
+    order = sorted(
+        queues, key=lambda queue: (queue not in alarmed, -sum(row["completed"] for row in queues[queue]))
+    )
+    lines = [
+        _line(queue, queues[queue], latency.get(queue, {}), queue in alarmed, seconds) for queue in order
+    ]
+    heads = ("", "queue", "attempts", "completed", "failed", "retried", "stalled", "wait p95", "run p95")
+    head = "".join(f"<th>{one}</th>" for one in heads)
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<section><h2>All queues</h2><table class="numbers">{body}</table></section>'
+
+
+def _line(queue: str, rows: Sequence[Row], latency: Row, alarmed: bool, seconds: int) -> str:
+    _, filled = without_holes(rows, seconds)
+    total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
+    cells = [
+        f'<td><i class="dot {"bad" if alarmed else "good"}"></i></td>',
+        f'<td class="name">{escape(queue)}</td>',
+        f"<td>{sparkline(_layers(rows, filled))}</td>",
+        f"<td>{total['completed']:,}</td>",
+        *(f"<td>{percent(total[name], total['attempts'])}</td>" for name in ("failed", "retried", "stalled")),
+        *(f"<td>{duration(latency.get(name))}</td>" for name in ("wait", "run")),
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def alert_list(rows: Sequence[Row], period: tuple[datetime, datetime] | None, seconds: int) -> str:
+    """What crossed its threshold, with the moments on a strip of time."""
+    if not rows:
+        return '<section class="calm"><b>No alerts.</b> Every rate is below its threshold.</section>'
+    return f'<section class="alerts"><h2>Alerts</h2>{"".join(_alert(row, period, seconds) for row in rows)}</section>'
+
+
+def _alert(row: Row, period: tuple[datetime, datetime] | None, seconds: int) -> str:
+    where = f"{row['queue']} · {row['subject']}" if row["subject"] else row["queue"]
+    facts = (
+        f"{row['rule']}: {_value(row['worst'])} at worst, threshold {_value(row['threshold'])}, "
+        f"{row['times']}×, last {row['last']:%d %b %H:%M}"
+    )
+    inside = [one for one in row["moments"] if period and period[0] <= one <= period[1]]
+    strip = timeline(*period, inside, seconds) if period and inside else ""
+    return (
+        f'<div class="alert"><p><b>{escape(where)}</b> {escape(row["message"])}<br>'
+        f"<small>{escape(facts)}</small></p>{strip}</div>"
+    )
+
+
+def _value(value: float) -> str:
+    """Rates are told as percentages; rules of the user may count anything."""
+    return f"{value:.1%}" if value <= 1 else f"{value:,.4g}"
+
+
+def queue_plots(queue: str, rows: Sequence[Row], unit: str, seconds: int, alarms: Sequence[datetime]) -> str:
+    """Attempts, waiting and running of one queue over time; the time of alerts is shaded."""
+    times, filled = without_holes(rows, seconds)
+    layers = _layers(rows, filled)
+    done = sum(row["completed"] for row in rows)
+    bars = stacked_bars(times, layers, seconds, alarms)
+    figures = [f"<figure><figcaption>Per {unit} {_legend(layers)}</figcaption>{bars}</figure>"]
+    for what in ("wait", "run"):
+        three = [
+            Series(name=name, kind=what, values=[row.get(f"{what}_{name}_ms") for row in filled])
+            for name in _PERCENTILES
+        ]
+        words = {"wait": "Waiting", "run": "Running"}[what]
+        key = f'<span class="key {what}">p95</span><span class="key area {what}">p50 to p99</span>'
+        figures.append(
+            f"<figure><figcaption>{words}, ms {key}</figcaption>{bands(times, three, 'ms', seconds, alarms)}</figure>"
+        )
+    heading = f"<h2>{escape(queue)} <small>{done:,} completed</small></h2>"
+    return f'<section>{heading}<div class="plots">{"".join(figures)}</div></section>'
+
+
+def _layers(rows: Sequence[Row], filled: Sequence[Row]) -> list[Series]:
+    shown = [name for name in OUTCOMES if any(row.get(name) for row in rows)]
+    return [Series(name=name, kind=name, values=[row.get(name) for row in filled]) for name in shown]
+
+
+def without_holes(rows: Sequence[Row], seconds: int) -> tuple[list[datetime], list[Row]]:
+    """A row for each span from the first to the last; quiet ones are empty."""
+    known = {row["at"]: row for row in rows}
+    times = [min(known)]
+    while times[-1] < max(known):
+        times.append(times[-1] + timedelta(seconds=seconds))
+    return times, [known.get(moment, {}) for moment in times]
+
+
+def _legend(series: Sequence[Series]) -> str:
+    return "".join(f'<span class="key {one.kind}">{escape(one.name)}</span>' for one in series)
+
+
+def error_list(rows: Sequence[Row]) -> str:
+    """Errors by fingerprint, the most frequent first, each with a bar."""
+    most = max((row["times"] for row in rows), default=1)
+    cells = [
+        [
+            escape(row["queue"]),
+            escape(row["name"] or ""),
+            f"{_meter(row['times'] / most)}<code>{escape(row['pattern'])}</code>",
+            f"{row['times']:,}",
+            f"{row['jobs']:,}",
+            f"{row['first']:%d %b %H:%M}",
+            f"{row['last']:%d %b %H:%M}",
+            escape(row["job"] or ""),
+        ]
+        for row in rows
+    ]
+    heads = ("queue", "job", "what it says", "times", "jobs", "first", "last", "for instance")
+    return table("Errors", heads, cells, numbers=(3, 4))
+
+
+def _meter(share: float) -> str:
+    return f'<span class="meter"><i style="width:{max(share, 0.01):.0%}"></i></span>'
+
+
+def worker_list(rows: Sequence[Row]) -> str:
+    """The last report of each worker."""
+    cells = [
+        [
+            escape(row["queue"]),
+            escape(row["worker"]),
+            str(row["in_hand"]),
+            _share(row["heartbeats_failed"], row["heartbeats_ok"], 0.05),
+            _share(row["sweeps_skipped"], row["sweeps_done"], _MUCH),
+            f"{(row['memory_bytes'] or 0) / 2**20:,.0f} MB",
+            f"{row['last_report_at']:%d %b %H:%M:%S}" if row["last_report_at"] else "",
+        ]
+        for row in rows
+    ]
+    heads = (
+        "queue",
+        "worker",
+        "jobs in hand",
+        "heartbeats failed",
+        "sweeps skipped",
+        "memory",
+        "last report",
+    )
+    return table("Workers", heads, cells, numbers=(2, 3, 4, 5))
+
+
+def _share(part: int | None, rest: int | None, threshold: float) -> str:
+    whole = (part or 0) + (rest or 0)
+    words = percent(part, whole)
+    return f'<b class="bad">{words}</b>' if whole and (part or 0) / whole > threshold else words
+
+
+def gap_list(rows: Sequence[Row]) -> str:
+    cells = [
+        [
+            escape(row["queue"]),
+            f"{row['ts']:%d %b %H:%M:%S}",
+            "unknown" if row["lost"] is None else f"{row['lost']:,}",
+            escape(row["reason"] or ""),
+        ]
+        for row in rows
+    ]
+    return table("Events nobody could read", ("queue", "after", "lost", "why"), cells, numbers=(2,))
+
+
+def table(
+    title: str, heads: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[int] = ()
+) -> str:
+    """A table of cells that are markup already; nothing at all when there are none."""
+    if not cells:
+        return ""
+    kind = ["num" if at in numbers else "" for at in range(len(heads))]
+    head = "".join(f'<th class="{one}">{escape(word)}</th>' for one, word in zip(kind, heads, strict=True))
+    rows = "".join(
+        "<tr>"
+        + "".join(f'<td class="{one}">{cell}</td>' for one, cell in zip(kind, row, strict=True))
+        + "</tr>"
+        for row in cells
+    )
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def percent(part: float | None, whole: float | None) -> str:
+    return f"{(part or 0) / whole:.1%}" if whole else "–"
+
+
+def duration(ms: float | None) -> str:
+    if ms is None:
+        return "–"
+    for limit, divisor, unit in ((1000, 1, "ms"), (60_000, 1000, "s"), (3_600_000, 60_000, "min")):
+        if ms < limit:
+            return f"{ms / divisor:.3g} {unit}"
+    return f"{ms / 3_600_000:.3g} h"
