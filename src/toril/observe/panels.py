@@ -60,6 +60,21 @@ _SHARE: Final = (
     " / sum by (queue) (rate(bullmq_jobs_processed_total%s[5m]))"
 )
 
+_RETRIED: Final = (
+    'sum by (queue) (rate(bullmq_jobs_processed_total{status="retried",queue=~"$queue"}[5m]))'
+    " / sum by (queue) (rate(bullmq_jobs_processed_total%s[5m]))"
+)
+_STALLED: Final = (
+    "sum by (queue) (rate(bullmq_stalled_jobs_total%s[15m])) / "
+    'sum by (queue) (rate(bullmq_jobs_processed_total{status="completed",queue=~"$queue"}[15m]))'
+)
+_MISSED: Final = (
+    "sum by (queue) (rate(bullmq_heartbeat_failure_total%s[5m])) / "
+    "sum by (queue) (rate(bullmq_heartbeat_success_total%s[5m]))"
+)
+# A worker that serves its own metrics is told of by the exporter as well: it is one worker all the same.
+_WORKERS: Final = "count by (queue) (max by (queue, worker_id) (bullmq_active_workers%s) == 1)"
+
 PANELS: Final = (
     Panel(
         title="Throughput",
@@ -81,6 +96,22 @@ PANELS: Final = (
                 severity="warning",
                 summary="more than 5 % of the attempts on {{ $labels.queue }} fail for good",
                 remedy="see `toril dlq list` for the reasons; replay when the cause is gone",
+            ),
+        ),
+    ),
+    Panel(
+        title="Retried",
+        text="The share of attempts that will be made again.",
+        unit="percentunit",
+        queries={"{{queue}}": _RETRIED},
+        alerts=(
+            Alert(
+                name="TorilManyRetries",
+                above=0.1,
+                lasting="10m",
+                severity="warning",
+                summary="more than 10 % of the attempts on {{ $labels.queue }} are retried",
+                remedy="look at what handlers depend on: a service is away, slow, or limits us",
             ),
         ),
     ),
@@ -109,12 +140,12 @@ PANELS: Final = (
     Panel(
         title="Active workers",
         text="Workers that run.",
-        queries={"{{queue}}": "count by (queue) (bullmq_active_workers%s == 1)"},
+        queries={"{{queue}}": _WORKERS},
         alerts=(
             Alert(
                 name="TorilNoWorkers",
                 query='max by (queue) (bullmq_queue_length{state="wait",queue=~"$queue"}) '
-                "unless on (queue) (count by (queue) (bullmq_active_workers%s == 1))",
+                f"unless on (queue) ({_WORKERS})",
                 above=0,
                 lasting="5m",
                 severity="critical",
@@ -131,10 +162,11 @@ PANELS: Final = (
         alerts=(
             Alert(
                 name="TorilHeartbeatsFail",
-                above=0.1,
+                query=_MISSED,
+                above=0.05,
                 lasting="5m",
                 severity="warning",
-                summary="workers of {{ $labels.queue }} cannot renew their locks",
+                summary="more than 5 % of the renewals of locks on {{ $labels.queue }} fail",
                 remedy="look at the connection to Redis and its latency; raise lock_duration",
             ),
         ),
@@ -169,12 +201,56 @@ PANELS: Final = (
         alerts=(
             Alert(
                 name="TorilJobsStall",
-                query="sum by (queue) (increase(bullmq_stalled_jobs_total%s[15m]))",
-                above=5,
+                query=_STALLED,
+                above=0.01,
                 lasting="1m",
                 severity="warning",
-                summary="workers of {{ $labels.queue }} die, or block their event loop",
+                summary="more than 1 % of the jobs on {{ $labels.queue }} stall: workers die, or are killed",
                 remedy="look for killed processes (memory) and for handlers that block; use processes for CPU work",
+            ),
+            Alert(
+                name="TorilManyJobsStall",
+                query="sum by (queue) (increase(bullmq_stalled_jobs_total%s[5m])) / "
+                'max by (queue) (bullmq_queue_length{state="active",queue=~"$queue"})',
+                above=0.1,
+                lasting="5m",
+                severity="critical",
+                summary="more than 10 % of the active jobs on {{ $labels.queue }} stalled within five minutes",
+                remedy="look at the workers' memory and exit codes: they die with jobs in hand",
+            ),
+        ),
+    ),
+    Panel(
+        title="Renewal of locks",
+        text="How long a renewal of locks took.",
+        unit="s",
+        queries=_percentiles("bullmq_lock_extend_duration_seconds"),
+        alerts=(
+            Alert(
+                name="TorilLockRenewalsSlow",
+                query=_percentile(0.95, "bullmq_lock_extend_duration_seconds"),
+                above=0.01,
+                lasting="10m",
+                severity="warning",
+                summary="renewing the locks of {{ $labels.queue }} takes longer than 10 ms (p95)",
+                remedy="look at the latency of Redis, long scripts and the network",
+            ),
+        ),
+    ),
+    Panel(
+        title="Skipped sweeps",
+        text="Searches for stalled jobs that were skipped because the one before still ran, in a second.",
+        unit="reqps",
+        queries={"{{queue}}": "sum by (queue) (rate(bullmq_stalled_checker_skipped_total%s[5m]))"},
+        alerts=(
+            Alert(
+                name="TorilSweepsSkipped",
+                query="sum by (queue) (increase(bullmq_stalled_checker_skipped_total%s[15m]))",
+                above=0,
+                lasting="5m",
+                severity="warning",
+                summary="searches for stalled jobs on {{ $labels.queue }} do not end in time",
+                remedy="look at the latency of Redis, and at how many jobs are active",
             ),
         ),
     ),
@@ -314,6 +390,9 @@ def rules() -> dict[str, Any]:
     return {"groups": [{"name": "toril", "rules": list(_rules())}]}
 
 
+_VALUE: Final = '{{ printf "%.3g" $value }}'
+
+
 def _rules() -> Iterator[dict[str, Any]]:
     for panel in PANELS:
         for alert in panel.alerts:
@@ -325,7 +404,7 @@ def _rules() -> Iterator[dict[str, Any]]:
                 "labels": {"severity": alert.severity},
                 "annotations": {
                     "summary": alert.summary,
-                    "description": f"{panel.text} Now: {{{{ $value }}}}. What to do: {alert.remedy}.",
+                    "description": f"{panel.text} Now: {_VALUE}. What to do: {alert.remedy}.",
                 },
             }
 

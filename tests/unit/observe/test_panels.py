@@ -37,7 +37,7 @@ def test_every_panel_of_the_document_is_there() -> None:
 
 def test_percentiles_are_taken_over_rates_of_buckets() -> None:
     queries = [query for panel in PANELS for query in panel.queries.values() if "histogram_quantile" in query]
-    assert len(queries) == 6
+    assert len(queries) == 9
     for query in queries:
         assert re.search(r"sum by \(le, queue\) \(rate\(\w+_bucket", query)
 
@@ -77,6 +77,39 @@ RULE_TEST = {
                     "series": 'bullmq_jobs_processed_total{queue="busy",status="completed"}',
                     "values": "0+90x30",
                 },
+                {
+                    "series": 'bullmq_active_workers{queue="busy",worker_id="w",job="exporter"}',
+                    "values": "1+0x30",
+                },
+                {
+                    "series": 'bullmq_jobs_processed_total{queue="shaky",status="retried"}',
+                    "values": "0+25x30",
+                },
+                {
+                    "series": 'bullmq_jobs_processed_total{queue="shaky",status="completed"}',
+                    "values": "0+75x30",
+                },
+                {"series": 'bullmq_stalled_jobs_total{queue="shaky"}', "values": "0+3x30"},
+                {"series": 'bullmq_stalled_jobs_total{queue="busy"}', "values": "0+0x30"},
+                {"series": 'bullmq_queue_length{queue="shaky",state="active"}', "values": "20+0x30"},
+                {"series": 'bullmq_queue_length{queue="busy",state="active"}', "values": "20+0x30"},
+                {"series": 'bullmq_heartbeat_failure_total{queue="shaky"}', "values": "0+1x30"},
+                {"series": 'bullmq_heartbeat_success_total{queue="shaky"}', "values": "0+10x30"},
+                {"series": 'bullmq_heartbeat_failure_total{queue="busy"}', "values": "0+1x30"},
+                {"series": 'bullmq_heartbeat_success_total{queue="busy"}', "values": "0+100x30"},
+                {"series": 'bullmq_stalled_checker_skipped_total{queue="shaky"}', "values": "0+1x30"},
+                {
+                    "series": 'bullmq_lock_extend_duration_seconds_bucket{queue="shaky",le="0.01"}',
+                    "values": "0+0x30",
+                },
+                {
+                    "series": 'bullmq_lock_extend_duration_seconds_bucket{queue="shaky",le="0.05"}',
+                    "values": "0+10x30",
+                },
+                {
+                    "series": 'bullmq_lock_extend_duration_seconds_bucket{queue="shaky",le="+Inf"}',
+                    "values": "0+10x30",
+                },
             ],
             "alert_rule_test": [],
         }
@@ -85,14 +118,25 @@ RULE_TEST = {
 
 
 @pytest.mark.parametrize(
-    ("alert", "queue"),
-    [("TorilNoWorkers", "emails"), ("TorilJobsWaitLong", "emails"), ("TorilHighErrorRate", "busy")],
+    ("alert", "queue", "value"),
+    [
+        ("TorilNoWorkers", "emails", "5"),
+        ("TorilJobsWaitLong", "emails", "600"),
+        ("TorilHighErrorRate", "busy", "0.1"),
+        ("TorilManyRetries", "shaky", "0.25"),
+        ("TorilJobsStall", "shaky", "0.04"),
+        ("TorilManyJobsStall", "shaky", "0.75"),
+        ("TorilHeartbeatsFail", "shaky", "0.1"),
+        ("TorilSweepsSkipped", "shaky", "15"),
+        ("TorilLockRenewalsSlow", "shaky", "0.048"),
+    ],
 )
-def test_alerts_fire_for_the_queue_that_has_the_trouble(tmp_path: Path, alert: str, queue: str) -> None:
+def test_alerts_fire_for_the_queue_that_has_the_trouble_and_no_other(
+    tmp_path: Path, alert: str, queue: str, value: str
+) -> None:
     rule = next(one for one in rules()["groups"][0]["rules"] if one["alert"] == alert)
-    value = {"TorilNoWorkers": "5", "TorilJobsWaitLong": "600", "TorilHighErrorRate": "0.1"}[alert]
     annotations = {
-        name: text.replace("{{ $labels.queue }}", queue).replace("{{ $value }}", value)
+        name: text.replace("{{ $labels.queue }}", queue).replace('{{ printf "%.3g" $value }}', value)
         for name, text in rule["annotations"].items()
     }
     expected = {"exp_labels": {**rule["labels"], "queue": queue}, "exp_annotations": annotations}
