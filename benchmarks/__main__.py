@@ -78,7 +78,15 @@ def _draw(console: Console, results: targets.Results, folder: Path) -> int:
 
 
 def _chosen(plan: Sequence[Work], only: Sequence[str]) -> list[Work]:
-    chosen = [work for work in plan if not only or any(work.name.startswith(name) for name in only)]
+    names = {work.name for work in plan}
+    # A whole name means that work alone: process-1 is not process-10.
+    chosen = [
+        work
+        for work in plan
+        if not only
+        or work.name in only
+        or any(work.name.startswith(start) for start in only if start not in names)
+    ]
     if not chosen:
         raise SystemExit(f"no such work: choose among {', '.join(work.name for work in plan)}")
     return chosen
@@ -97,7 +105,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--full", action="store_true", help="everything, at length (default: under five minutes)"
     )
     parser.add_argument(
-        "--only", action="append", default=[], metavar="WORK", help="works that begin so; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORK",
+        help="works of this name, or that begin so; repeatable",
     )
     parser.add_argument(
         "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"
