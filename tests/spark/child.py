@@ -28,8 +28,8 @@ def main(master: str, action: str, url: str, prefix: str, lake: str) -> None:
         rows = session.range(0, int(action), 1, 4).selectExpr(
             "'send' as name", "named_struct('n', id) as data"
         )
-        options = {"url": url, "prefix": prefix, "queue": "many", "run": "import", "batch": "20"}
-        rows.write.format("toril").options(**options).mode("append").save()
+        words = {"url": url, "prefix": prefix, "queue": "many", "run": "import", "batch": "20"}
+        rows.write.format("toril").options(**words).mode("append").save()
         print(json.dumps({"rows": int(action)}), flush=True)
     session.stop()
 

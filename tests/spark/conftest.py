@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -79,8 +80,13 @@ def make_pipeline(
 ) -> Callable[..., Pipeline]:
     """Makes pipelines over this test's queues and lake; each call is like a new process on the same tables."""
 
-    def make(**settings: object) -> Pipeline:
-        defaults = {"redis": valkey.url, "prefix": prefix, "lake": tmp_path / "lake", "tasks": 2}
+    def make(**settings: Any) -> Pipeline:
+        defaults: dict[str, Any] = {
+            "redis": valkey.url,
+            "prefix": prefix,
+            "lake": tmp_path / "lake",
+            "tasks": 2,
+        }
         return Pipeline(PipelineOptions(**{**defaults, **settings}), spark=spark)
 
     return make

@@ -92,7 +92,7 @@ class Day:
         return self.jobs + 20 + 5 * 4
 
     async def _handle(self, job: Job[Any]) -> int:
-        number = job.data.get("n", 0)
+        number = int(job.data.get("n", 0))
         if number % 25 == 1:
             self._note(job.id, "failed")
             raise PermanentError(f"order {number} is unknown")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from toril.commands.add import JobToAdd, add_jobs
 from toril.commands.locks import sweep_at_once
@@ -128,7 +128,7 @@ class Factory:
         return self._settlement(job_id, "completed", '{"ok":true}', self._options(1))
 
     def _settlement(
-        self, job_id: str, kind: str, value: str, options: bytes, fields: bytes = b""
+        self, job_id: str, kind: Any, value: str, options: bytes, fields: bytes = b""
     ) -> Settlement:
         return Settlement(job_id=job_id, kind=kind, token=TOKEN, value=value, options=options, fields=fields)
 
@@ -143,7 +143,7 @@ class Factory:
         return self.store.run(stream_state(self.keys.events)).added or 0
 
 
-def _delete(key: str):
+def _delete(key: str) -> Any:
     from toril.commands._command import plain
 
     return plain(int, "DEL", key)

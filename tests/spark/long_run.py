@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -27,8 +28,6 @@ TICK = 0.05  # seconds
 
 def pipeline(url: str, lake: str) -> None:
     """The child: a pipeline that is up until its input ends."""
-    import threading
-
     from toril.spark.pipeline import Pipeline, PipelineOptions
     from toril.spark.pipeline.session import build_session
 
@@ -36,9 +35,14 @@ def pipeline(url: str, lake: str) -> None:
     session.sparkContext.setLogLevel("OFF")
     options = PipelineOptions(redis=url, prefix=PREFIX, queues=QUEUE, lake=lake, streams="")
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    threading.Thread(target=_set_at_the_end, args=(stop,), daemon=True).start()
     Pipeline(options, spark=session).up(stop, lambda progress: print(progress, flush=True))
     session.stop()
+
+
+def _set_at_the_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
 
 
 def commits_apart(lake: Path) -> list[float]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from tests.spark.day import Day, check
+from tests.spark.makers import Pipelines
 
 
-async def test_every_attempt_of_node_and_toril_workers_is_in_the_tables(valkey_url, prefix, make_pipeline):
+async def test_every_attempt_of_node_and_toril_workers_is_in_the_tables(
+    valkey_url: str, prefix: str, make_pipeline: Pipelines
+) -> None:
     day = Day(valkey_url, prefix, 1_000)
     await day.live()
     pipeline = make_pipeline()

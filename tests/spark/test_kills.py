@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.servers import free_port
+from tests.servers import Server, free_port
+from tests.spark.makers import Factories
 from toril.contract.keys import QueueKeys
 from toril.lake import Lake
 
@@ -37,7 +39,8 @@ def kill_family(process: subprocess.Popen[bytes]) -> None:
         except psutil.NoSuchProcess:
             continue
     process.wait()
-    process.stdout.close()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -58,7 +61,7 @@ def commits(lake: Path, table: str) -> int:
     return len(list((lake / table / "_delta_log").glob("*.json")))
 
 
-def check_tables(lake: Path, queue) -> None:
+def check_tables(lake: Path, queue: Any) -> None:
     tables = Lake(lake)
     found = tables.query(
         "select count(*) as n, count(distinct id) as ids, sum(lost) as lost from bronze.events"
@@ -71,8 +74,8 @@ def check_tables(lake: Path, queue) -> None:
 
 
 def test_a_driver_killed_between_its_commits_goes_on_where_the_tables_end(
-    valkey_url, prefix, factory, tmp_path
-):
+    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
     queue = factory("killed")
     queue.add(900)
     queue.work(fail=0.1, retry=0.2)
@@ -87,7 +90,9 @@ def test_a_driver_killed_between_its_commits_goes_on_where_the_tables_end(
     check_tables(tmp_path, queue)
 
 
-def test_a_write_that_is_killed_and_started_again_adds_each_row_once(valkey, valkey_url, prefix, tmp_path):
+def test_a_write_that_is_killed_and_started_again_adds_each_row_once(
+    valkey: Server, valkey_url: str, prefix: str, tmp_path: Path
+) -> None:
     keys, rows = QueueKeys("many", prefix), 20_000
     with valkey.client() as client:
         process = start(LOCAL, str(rows), valkey_url, prefix, tmp_path)
@@ -115,7 +120,9 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(valkey_url, prefix, factory, tmp_path):
+def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(
+    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
     queue = factory("cluster")
     queue.add(600)
     queue.work(retry=0.2)
@@ -196,7 +203,9 @@ def _wait_for(log: Path, words: str, times: int) -> None:
         time.sleep(0.05)
 
 
-def test_the_same_code_runs_on_a_standalone_master_with_two_workers(valkey_url, prefix, factory, tmp_path):
+def test_the_same_code_runs_on_a_standalone_master_with_two_workers(
+    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
     queue = factory("standalone")
     queue.add(300)
     queue.work(fail=0.2)

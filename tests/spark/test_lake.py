@@ -7,7 +7,8 @@ import random
 import threading
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 from xml.etree.ElementTree import fromstring
 
 import pyarrow as pa
@@ -26,20 +27,20 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\"'&"
 
 
-def put(lake, name, rows, **partition):
+def put(lake: Any, name: str, rows: Any, **partition: Any) -> Any:
     log = lake.ensure(name)
     file = write_file(lake, name, pa.Table.from_pylist(rows, schema=log.spec.schema), partition)
     log.commit([file], application="test", version=log.version + 1)
     return log
 
 
-def minute(queue, at, **figures):
+def minute(queue: Any, at: Any, **figures: Any) -> Any:
     names = TABLES["gold/queue_minute"].schema.names
     counts = dict.fromkeys(("completed", "failed", "retried", "stalled", "suspended", "attempts"), 3)
     return {**dict.fromkeys(names), "queue": queue, "minute": at, **counts, "day": at.date(), **figures}
 
 
-def test_of_two_writers_that_start_from_the_same_version_one_fails(tmp_path):
+def test_of_two_writers_that_start_from_the_same_version_one_fails(tmp_path: Path) -> None:
     first, second = Lake(tmp_path), Lake(tmp_path)
     logs = [lake.ensure("bronze/rejects") for lake in (first, second)]
     row = {"queue": "q", "id": "1-0", "ts": NOW, "reason": "r", "row": "{}"}
@@ -53,7 +54,7 @@ def test_of_two_writers_that_start_from_the_same_version_one_fails(tmp_path):
     assert first.read("bronze/rejects").num_rows == 1
 
 
-def test_a_position_travels_with_the_commit_it_belongs_to(tmp_path):
+def test_a_position_travels_with_the_commit_it_belongs_to(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     log = lake.ensure("bronze/events")
     assert committed_position(log, "q") == ORIGIN
@@ -66,14 +67,14 @@ def test_a_position_travels_with_the_commit_it_belongs_to(tmp_path):
     assert committed_position(again, "old") == Position("5-0", None)
 
 
-def test_filters_on_any_column_find_their_rows(tmp_path):
+def test_filters_on_any_column_find_their_rows(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     put(lake, "gold/queue_minute", [minute("a", NOW), minute("b", NOW)], day="2026-03-01")
     for condition in ("queue = 'a'", "completed = 3", "wait_p50_ms is null", "day = date '2026-03-01'"):
         assert lake.query(f"select * from gold.queue_minute where {condition}").num_rows in (1, 2)
 
 
-def test_shares_are_fair_and_never_more_than_the_limit():
+def test_shares_are_fair_and_never_more_than_the_limit() -> None:
     assert fair_shares({"small": 10, "large": 1000, "huge": 5000}, 510) == {
         "small": 10,
         "large": 250,
@@ -88,15 +89,16 @@ def test_shares_are_fair_and_never_more_than_the_limit():
         assert all(shares[queue] <= wanted[queue] for queue in wanted)
 
 
-def test_pieces_by_time_cover_the_stretch_without_overlap():
+def test_pieces_by_time_cover_the_stretch_without_overlap() -> None:
     whole = stretch("q", "k", Position("1000-5", 7), Position("9000-1", 99))
+    assert whole is not None
     pieces = split_by_time(whole, "2000-0", 4)
     assert (pieces[0].start, pieces[-1].end) == (whole.start, whole.end)
     assert all(one.end == other.start for one, other in itertools.pairwise(pieces))
     assert len(pieces) == 4
 
 
-def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path):
+def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     rows = [
         minute(
@@ -152,14 +154,14 @@ def _balanced(text: str) -> bool:
     class Reader(HTMLParser):
         open_tags: ClassVar[list[str]] = []
 
-        def handle_starttag(self, tag, attributes):
+        def handle_starttag(self, tag: Any, attributes: Any) -> None:
             if tag not in ("meta", "line", "polyline", "polygon", "br"):
                 self.open_tags.append(tag)
 
-        def handle_endtag(self, tag):
+        def handle_endtag(self, tag: Any) -> None:
             assert self.open_tags.pop() == tag
 
-        def handle_startendtag(self, tag, attributes):
+        def handle_startendtag(self, tag: Any, attributes: Any) -> None:
             pass
 
     reader = Reader()
@@ -167,13 +169,13 @@ def _balanced(text: str) -> bool:
     return not reader.open_tags
 
 
-def test_a_page_about_no_tables_says_what_to_do(tmp_path):
+def test_a_page_about_no_tables_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(TableMissing, match="run --once"):
         render(Lake(tmp_path), NOW)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [None], [1e12, 1e-9], [float(n) for n in range(50)]])
-def test_plots_take_any_values(values):
+def test_plots_take_any_values(values: Any) -> None:
     times = [NOW + timedelta(minutes=n) for n in range(len(values))]
     series = [Series(name="x", kind="completed", values=values)]
     found = [
@@ -186,7 +188,7 @@ def test_plots_take_any_values(values):
         assert fromstring(text).tag == "svg"
 
 
-def test_a_lake_may_be_read_by_many_threads(tmp_path):
+def test_a_lake_may_be_read_by_many_threads(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     put(lake, "gold/queue_minute", [minute("a", NOW)], day="2026-03-01")
     found = []

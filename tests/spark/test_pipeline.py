@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.servers import Server
+from tests.spark.makers import Factories, Pipelines
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
 from toril.spark.pipeline import Pipeline, PipelineOptions
 
 
-def counts(pipeline, sql):
+def counts(pipeline: Pipeline, sql: str) -> Any:
     return {row["k"]: row["n"] for row in pipeline.query(sql).to_pylist()}
 
 
-def outcomes(pipeline):
+def outcomes(pipeline: Pipeline) -> Any:
     return counts(pipeline, "select outcome as k, count(*) as n from silver.attempts group by 1")
 
 
-def to_silver(pipeline):
+def to_silver(pipeline: Pipeline) -> Any:
     """All steps but gold, for tests that do not look at figures."""
     pipeline.ingest()
     pipeline.refine()
@@ -29,13 +33,15 @@ def to_silver(pipeline):
     return pipeline
 
 
-def events(pipeline):
+def events(pipeline: Pipeline) -> Any:
     return pipeline.query("select count(*) as n from bronze.events where event <> 'toril.gap'").to_pylist()[
         0
     ]["n"]
 
 
-def test_tables_agree_with_the_count_kept_by_the_workers(make_pipeline, factory):
+def test_tables_agree_with_the_count_kept_by_the_workers(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
     emails, reports = factory("emails"), factory("reports", seed=11)
     for queue in (emails, reports):
         queue.add(400)
@@ -73,7 +79,7 @@ def test_tables_agree_with_the_count_kept_by_the_workers(make_pipeline, factory)
     check_percentiles(pipeline)
 
 
-def check_percentiles(pipeline):
+def check_percentiles(pipeline: Pipeline) -> None:
     rows = pipeline.query(
         "select queue, date_trunc('minute', ended_at) as minute, wait_ms, run_ms from silver.attempts"
     ).to_pylist()
@@ -85,7 +91,9 @@ def check_percentiles(pipeline):
             assert [figure[f"{what}_p{p}_ms"] for p in (50, 95, 99)] == pytest.approx(list(wanted))
 
 
-def test_hashes_tell_who_ran_an_attempt_and_why_it_was_tried_again(make_pipeline, factory):
+def test_hashes_tell_who_ran_an_attempt_and_why_it_was_tried_again(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
     queue = factory("filled")
     queue.add(60)
     queue.work(fail=0.2, retry=0.4)
@@ -99,7 +107,7 @@ def test_hashes_tell_who_ran_an_attempt_and_why_it_was_tried_again(make_pipeline
     assert patterns["order <n> not found"] == queue.outcomes["failed"]
 
 
-def test_a_second_run_adds_only_what_is_new(make_pipeline, factory):
+def test_a_second_run_adds_only_what_is_new(make_pipeline: Pipelines, factory: Factories) -> None:
     queue = factory("again")
     queue.add(50)
     queue.work(limit=20)
@@ -114,7 +122,9 @@ def test_a_second_run_adds_only_what_is_new(make_pipeline, factory):
     assert minutes == queue.outcomes.total()
 
 
-def test_a_finished_job_that_is_retried_goes_on_counting(make_pipeline, factory):
+def test_a_finished_job_that_is_retried_goes_on_counting(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
     from toril.commands.manage import reprocess
 
     queue = factory("second")
@@ -136,7 +146,9 @@ def test_a_finished_job_that_is_retried_goes_on_counting(make_pipeline, factory)
     }
 
 
-def test_a_lost_checkpoint_neither_doubles_nor_loses_rows(make_pipeline, factory, tmp_path):
+def test_a_lost_checkpoint_neither_doubles_nor_loses_rows(
+    make_pipeline: Pipelines, factory: Factories, tmp_path: Path
+) -> None:
     queue = factory("lost")
     queue.add(40)
     queue.work()
@@ -151,7 +163,9 @@ def test_a_lost_checkpoint_neither_doubles_nor_loses_rows(make_pipeline, factory
 
 
 @pytest.mark.parametrize("entries", ["commits", "commits and offsets"])
-def test_a_batch_that_is_replayed_is_not_added_twice(make_pipeline, factory, tmp_path, entries):
+def test_a_batch_that_is_replayed_is_not_added_twice(
+    make_pipeline: Pipelines, factory: Factories, tmp_path: Path, entries: Any
+) -> None:
     queue = factory("replayed")
     queue.add(40)
     to_silver(make_pipeline())
@@ -170,7 +184,9 @@ def test_a_batch_that_is_replayed_is_not_added_twice(make_pipeline, factory, tmp
     assert ids == queue.entries_added
 
 
-def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(make_pipeline, factory, valkey):
+def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(
+    make_pipeline: Pipelines, factory: Factories, valkey: Server
+) -> None:
     queue = factory("gaps")
     queue.add(100)
     queue.work(limit=30)
@@ -193,7 +209,9 @@ def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(make_pip
     assert outcomes(pipeline) == before
 
 
-def test_a_refinement_that_was_cut_off_is_finished_not_repeated(make_pipeline, factory, monkeypatch):
+def test_a_refinement_that_was_cut_off_is_finished_not_repeated(
+    make_pipeline: Pipelines, factory: Factories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from toril.spark.pipeline import _silver
 
     queue = factory("cut")
@@ -202,9 +220,9 @@ def test_a_refinement_that_was_cut_off_is_finished_not_repeated(make_pipeline, f
     pipeline = make_pipeline()
     pipeline.ingest()
     real = _silver.SilverRefiner._commit
-    done = []
+    done: list[str] = []
 
-    def fail_at_jobs(self, name, *rest, **more):
+    def fail_at_jobs(self: Any, name: str, *rest: Any, **more: Any) -> Any:
         if name == "silver/jobs" and not done:
             done.append(name)
             raise KeyboardInterrupt
@@ -222,7 +240,9 @@ def test_a_refinement_that_was_cut_off_is_finished_not_repeated(make_pipeline, f
     assert events(again) == queue.entries_added
 
 
-def test_worker_reports_become_workers_and_alerts(make_pipeline, factory, valkey):
+def test_worker_reports_become_workers_and_alerts(
+    make_pipeline: Pipelines, factory: Factories, valkey: Server
+) -> None:
     from toril.commands.locks import report_worker
 
     queue = factory("reported")
@@ -249,7 +269,7 @@ def test_worker_reports_become_workers_and_alerts(make_pipeline, factory, valkey
     assert rules == {"heartbeat_failures"}
 
 
-def test_silver_and_gold_are_built_anew_from_bronze(make_pipeline, factory):
+def test_silver_and_gold_are_built_anew_from_bronze(make_pipeline: Pipelines, factory: Factories) -> None:
     queue = factory("replay")
     queue.add(30)
     queue.work(retry=0.5)
@@ -260,7 +280,9 @@ def test_silver_and_gold_are_built_anew_from_bronze(make_pipeline, factory):
     assert pipeline.query("select * exclude (day) from gold.queue_minute order by all").to_pylist() == before
 
 
-def test_compacting_changes_no_row(make_pipeline, factory):
+def test_compacting_changes_no_row(
+    make_pipeline: Pipelines, factory: Factories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = factory("compact")
     pipeline = make_pipeline(keep_files_hours=0)
     for _ in range(3):
@@ -269,11 +291,8 @@ def test_compacting_changes_no_row(make_pipeline, factory):
         to_silver(pipeline)
     from toril.spark.pipeline import _maintain
 
-    _maintain._MANY_FILES, kept = 2, _maintain._MANY_FILES
-    try:
-        done = {one.table: one for one in pipeline.maintain()}
-    finally:
-        _maintain._MANY_FILES = kept
+    monkeypatch.setattr(_maintain, "_MANY_FILES", 2)
+    done = {one.table: one for one in pipeline.maintain()}
     assert done["bronze/events"].compacted >= 2
     assert sum(one.removed for one in done.values()) > 0
     assert events(pipeline) == queue.entries_added
@@ -284,13 +303,15 @@ def test_compacting_changes_no_row(make_pipeline, factory):
     assert outcomes(fresh) == queue.outcomes
 
 
-def test_a_pipeline_that_is_up_follows_the_queue_until_it_is_stopped(make_pipeline, factory):
+def test_a_pipeline_that_is_up_follows_the_queue_until_it_is_stopped(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
     queue = factory("up")
     queue.add(30)
     pipeline = make_pipeline(interval=0.1, refine_every=0.2, figures_every=0.5)
     stop, refined = threading.Event(), threading.Event()
 
-    def watch(_):
+    def watch(_: Any) -> None:
         if outcomes(pipeline) == queue.outcomes:
             refined.set()
 
@@ -309,7 +330,7 @@ def test_a_pipeline_that_is_up_follows_the_queue_until_it_is_stopped(make_pipeli
     assert events(pipeline) == queue.entries_added
 
 
-def test_status_tells_how_far_the_tables_are(make_pipeline, factory):
+def test_status_tells_how_far_the_tables_are(make_pipeline: Pipelines, factory: Factories) -> None:
     queue = factory("status")
     queue.add(10)
     pipeline = make_pipeline()
@@ -323,12 +344,14 @@ def test_status_tells_how_far_the_tables_are(make_pipeline, factory):
     assert json.loads(json.dumps(status.as_dict(), default=str))["silver_behind"] == 0
 
 
-def test_status_without_a_server_says_why(tmp_path):
+def test_status_without_a_server_says_why(tmp_path: Path) -> None:
     options = PipelineOptions(redis="redis://127.0.0.1:1", lake=tmp_path)
     assert "cannot be reached" in (Pipeline(options).status().problem or "")
 
 
-def test_a_table_of_a_newer_version_is_refused(make_pipeline, factory, tmp_path):
+def test_a_table_of_a_newer_version_is_refused(
+    make_pipeline: Pipelines, factory: Factories, tmp_path: Path
+) -> None:
     queue = factory("newer")
     queue.add(1)
     to_silver(make_pipeline())
@@ -339,7 +362,7 @@ def test_a_table_of_a_newer_version_is_refused(make_pipeline, factory, tmp_path)
         Lake(tmp_path / "lake").read("silver/attempts")
 
 
-def test_a_lake_says_what_is_wrong(tmp_path):
+def test_a_lake_says_what_is_wrong(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     with pytest.raises(TableMissing, match="run --once"):
         lake.read("gold/alerts")
@@ -350,7 +373,7 @@ def test_a_lake_says_what_is_wrong(tmp_path):
         lake.read("gold/rush")
 
 
-def test_spark_without_java_is_refused_with_a_remedy(monkeypatch):
+def test_spark_without_java_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     from toril.spark.pipeline.session import SparkUnavailable, check_java
 
     monkeypatch.setenv("PATH", "/nowhere")

@@ -6,34 +6,42 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.servers import Server
+from tests.spark.makers import Factories
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 
 
-def write(frame, server, prefix, **options):
+def write(frame: Any, server: Any, prefix: str, **options: Any) -> None:
     frame.write.format("toril").options(**{"url": server, "prefix": prefix, **options}).mode("append").save()
 
 
-def numbers(spark, count, partitions=2):
+def numbers(spark: SparkSession, count: Any, partitions: Any = 2) -> Any:
     rows = spark.range(0, count, 1, partitions)
     return rows.select(F.lit("send").alias("name"), F.struct(F.col("id").alias("n")).alias("data"))
 
 
 @pytest.fixture
-def client(valkey):
+def client(valkey: Server) -> Iterator[Any]:
     with valkey.client() as client:
         yield client
 
 
-def jobs_in(client, keys):
+def jobs_in(client: Any, keys: Any) -> Any:
     ids = client.lrange(keys.wait, 0, -1)
     return {one.decode(): client.hgetall(keys.job(one.decode())) for one in ids}
 
 
-def test_rows_become_jobs_that_node_understands(spark, valkey_url, prefix, client):
+def test_rows_become_jobs_that_node_understands(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     write(numbers(spark, 50), valkey_url, prefix, queue="emails")
     keys = QueueKeys("emails", prefix)
     jobs = jobs_in(client, keys)
@@ -45,7 +53,9 @@ def test_rows_become_jobs_that_node_understands(spark, valkey_url, prefix, clien
     assert not list(client.scan_iter(keys.toril("ledger*"))), "the ledger of a write that ended is dropped"
 
 
-def test_columns_are_options_and_the_other_columns_are_the_data(spark, valkey_url, prefix, client):
+def test_columns_are_options_and_the_other_columns_are_the_data(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.createDataFrame(
         [("a", 1, 60.0, None, 7), ("b", 2, None, 5, None)],
         "job_id string, n int, delay double, priority int, attempts int",
@@ -59,7 +69,9 @@ def test_columns_are_options_and_the_other_columns_are_the_data(spark, valkey_ur
     assert (options["attempts"], options["delay"], options["jobId"]) == (7, 60_000, "a")
 
 
-def test_data_can_be_json_text_a_map_or_a_struct(spark, valkey_url, prefix, client):
+def test_data_can_be_json_text_a_map_or_a_struct(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.sql(
         """select 'x' as name, '{"deep":[1,{"a":null}]}' as data, 'text' as queue
            union all select 'x', to_json(map('k', 2)), 'map'"""
@@ -78,7 +90,9 @@ def test_data_can_be_json_text_a_map_or_a_struct(spark, valkey_url, prefix, clie
     assert values == {"text": b'{"deep":[1,{"a":null}]}', "map": b'{"k":2}', "struct": b'{"k":{"z":1.5}}'}
 
 
-def test_a_write_that_is_started_again_under_its_run_name_adds_nothing(spark, valkey_url, prefix, client):
+def test_a_write_that_is_started_again_under_its_run_name_adds_nothing(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     keys = QueueKeys("once", prefix)
     write(numbers(spark, 500), valkey_url, prefix, queue="once", run="import-1")
     first = {job.decode() for job in client.lrange(keys.wait, 0, -1)}
@@ -91,7 +105,9 @@ def test_a_write_that_is_started_again_under_its_run_name_adds_nothing(spark, va
     assert client.llen(keys.wait) == 900
 
 
-def test_rows_in_another_order_are_the_same_rows(spark, valkey_url, prefix, client):
+def test_rows_in_another_order_are_the_same_rows(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     keys = QueueKeys("order", prefix)
     for descending in (False, True):
         rows = numbers(spark, 300, partitions=1).orderBy(
@@ -101,14 +117,18 @@ def test_rows_in_another_order_are_the_same_rows(spark, valkey_url, prefix, clie
     assert client.llen(keys.wait) == 300
 
 
-def test_equal_rows_are_different_jobs(spark, valkey_url, prefix, client):
+def test_equal_rows_are_different_jobs(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.range(0, 40, 1, 2).select(F.lit("same").alias("name"), F.lit("{}").alias("data"))
     for _ in range(2):
         write(rows, valkey_url, prefix, queue="equal", run="r")
     assert client.llen(QueueKeys("equal", prefix).wait) == 40
 
 
-def test_rows_that_are_no_jobs_are_set_aside_with_a_reason(spark, valkey_url, prefix, client, caplog):
+def test_rows_that_are_no_jobs_are_set_aside_with_a_reason(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = spark.createDataFrame(
         [("good", "{}", None), (None, "{}", None), ("bad", "{not json", None), ("bad", "{}", -1)],
         "name string, data string, attempts int",
@@ -121,7 +141,9 @@ def test_rows_that_are_no_jobs_are_set_aside_with_a_reason(spark, valkey_url, pr
     assert sorted(reason.partition(":")[0] for reason in reasons) == ["attempts", "data", "name"]
 
 
-def test_a_strict_write_fails_at_the_first_bad_row(spark, valkey_url, prefix, client):
+def test_a_strict_write_fails_at_the_first_bad_row(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.createDataFrame([("bad", "{not json")], "name string, data string")
     with pytest.raises(Exception, match="data: is not JSON"):
         write(rows, valkey_url, prefix, queue="strict", on_reject="fail")
@@ -139,13 +161,15 @@ def test_a_strict_write_fails_at_the_first_bad_row(spark, valkey_url, prefix, cl
     ],
 )
 def test_a_write_that_cannot_succeed_is_refused_before_the_first_row(
-    spark, valkey_url, prefix, options, message
-):
+    spark: SparkSession, valkey_url: str, prefix: str, options: Any, message: Any
+) -> None:
     with pytest.raises(Exception, match=message):
         write(numbers(spark, 1), valkey_url, prefix, **options)
 
 
-def test_the_rate_holds_over_all_tasks(spark, valkey_url, prefix, client):
+def test_the_rate_holds_over_all_tasks(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     began = time.monotonic()
     write(numbers(spark, 600), valkey_url, prefix, queue="slow", rate="200", batch="20")
     # A second of work may be ahead of the clock, so 600 rows at 200 a second take at least two.
@@ -153,7 +177,9 @@ def test_the_rate_holds_over_all_tasks(spark, valkey_url, prefix, client):
     assert client.llen(QueueKeys("slow", prefix).wait) == 600
 
 
-def test_a_full_queue_makes_the_writer_wait_until_it_gives_up(spark, valkey_url, prefix, client):
+def test_a_full_queue_makes_the_writer_wait_until_it_gives_up(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     with pytest.raises(Exception, match="add workers, or raise max_waiting"):
         write(
             numbers(spark, 300),
@@ -168,7 +194,9 @@ def test_a_full_queue_makes_the_writer_wait_until_it_gives_up(spark, valkey_url,
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_rows_become_envelopes_of_list_and_stream_queues(spark, valkey_url, prefix, client, kind):
+def test_rows_become_envelopes_of_list_and_stream_queues(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any, kind: Any
+) -> None:
     rows = numbers(spark, 30).withColumn("max_attempts", F.lit(7))
     for _ in range(2):
         write(rows, valkey_url, prefix, queue="jobs.generic", kind=kind, run="r")
@@ -182,11 +210,13 @@ def test_rows_become_envelopes_of_list_and_stream_queues(spark, valkey_url, pref
     assert {(one["task_type"], one["max_attempts"], one["attempts"]) for one in envelopes} == {("send", 7, 0)}
 
 
-def test_a_replayed_micro_batch_adds_no_job_twice(spark, valkey_url, prefix, client, tmp_path):
+def test_a_replayed_micro_batch_adds_no_job_twice(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any, tmp_path: Path
+) -> None:
     source, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
     numbers(spark, 200).write.parquet(str(source))
 
-    def run():
+    def run() -> None:
         stream = spark.readStream.schema("name string, data struct<n: long>").parquet(str(source))
         writer = stream.writeStream.format("toril").options(url=valkey_url, prefix=prefix, queue="stream")
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -199,7 +229,9 @@ def test_a_replayed_micro_batch_adds_no_job_twice(spark, valkey_url, prefix, cli
     assert client.llen(QueueKeys("stream", prefix).wait) == 200
 
 
-def test_failed_jobs_that_a_query_selects_are_retried_once(spark, valkey_url, prefix, client, factory):
+def test_failed_jobs_that_a_query_selects_are_retried_once(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any, factory: Factories
+) -> None:
     queue = factory("retry")
     queue.add(40)
     queue.work(fail=0.5)
@@ -214,7 +246,9 @@ def test_failed_jobs_that_a_query_selects_are_retried_once(spark, valkey_url, pr
     assert client.zcard(queue.keys.failed) == 0
 
 
-def test_jobs_are_removed_once(spark, valkey_url, prefix, client, factory):
+def test_jobs_are_removed_once(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any, factory: Factories
+) -> None:
     queue = factory("remove")
     ids = queue.add(20)
     rows = spark.createDataFrame([(one,) for one in ids[:15]] + [("ghost",)], "job_id string")
@@ -222,7 +256,9 @@ def test_jobs_are_removed_once(spark, valkey_url, prefix, client, factory):
     assert client.llen(queue.keys.wait) == 5
 
 
-def test_dead_letters_are_replayed_once_with_all_their_attempts(spark, valkey_url, prefix, client):
+def test_dead_letters_are_replayed_once_with_all_their_attempts(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     from toril.contract.envelope import DeadLetter, Envelope
 
     keys = StreamKeys("jobs.browser", prefix)
@@ -248,7 +284,7 @@ def test_dead_letters_are_replayed_once_with_all_their_attempts(spark, valkey_ur
     assert client.xlen(keys.dlq) == 3
 
 
-def test_a_write_says_what_it_did(caplog):
+def test_a_write_says_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
     from toril.spark.sinks._options import SinkOptions
     from toril.spark.sinks._writers import _report
     from toril.spark.sinks._writing import Tally
@@ -258,7 +294,9 @@ def test_a_write_says_what_it_did(caplog):
     assert "3 added, 0 known, 1 rejected, 0 skipped: name: is missing" in caplog.text
 
 
-def test_the_columns_of_sql_literals_are_numbers(spark, valkey_url, prefix, client):
+def test_the_columns_of_sql_literals_are_numbers(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     """SQL's 60.0 is a decimal: as an option it is seconds, as data it keeps its digits."""
     rows = spark.sql(
         "select 'welcome' as name, named_struct('price', 12.50, 'none', map()) as data, 60.0 as delay"
@@ -270,7 +308,9 @@ def test_the_columns_of_sql_literals_are_numbers(spark, valkey_url, prefix, clie
     assert client.hget(keys.job(job.decode()), "delay") == b"60000"
 
 
-def test_structs_are_backoffs_removals_and_deduplication(spark, valkey_url, prefix, client):
+def test_structs_are_backoffs_removals_and_deduplication(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.sql(
         """select 'x' as name, id as n, named_struct('type', 'fixed', 'delay', 2.5) as backoff,
                   named_struct('count', 10) as remove_on_complete, 'one' as deduplication from range(3)"""
@@ -283,14 +323,16 @@ def test_structs_are_backoffs_removals_and_deduplication(spark, valkey_url, pref
     assert job[b"deid"] == b"one"
 
 
-def test_a_variant_is_the_json_that_it_holds(spark, valkey_url, prefix, client):
+def test_a_variant_is_the_json_that_it_holds(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
     rows = spark.sql("""select 'x' as name, parse_json('{"a":[1,{"b":null}]}') as data""")
     write(rows, valkey_url, prefix, queue="variant")
     (job,) = jobs_in(client, QueueKeys("variant", prefix)).values()
     assert json.loads(job[b"data"]) == {"a": [1, {"b": None}]}
 
 
-def test_a_slow_rate_is_remembered_between_its_rows(valkey, valkey_url, prefix):
+def test_a_slow_rate_is_remembered_between_its_rows(valkey: Server, valkey_url: str, prefix: str) -> None:
     from toril.commands.enqueue import Admission, Reject, Row, Wait, enqueue_once
     from toril.store import BlockingStore
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.servers import Server
 from tests.spark.factory import Factory
+from tests.spark.makers import Factories, Pipelines
 from toril.contract.keys import ListKeys, StreamKeys
 from toril.lake import Lake, LakeTooNew
 from toril.lake._log import TableLog
 from toril.spark.pipeline import Pipeline
-
-Pipelines = Callable[..., Pipeline]
-Factories = Callable[..., Factory]
 
 
 def to_snapshots(pipeline: Pipeline) -> int:

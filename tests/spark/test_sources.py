@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.servers import Server
+from tests.spark.makers import Factories
 from toril.lake.tables import GAP_EVENT
 
 
-def read(spark, server, prefix, **options):
+def read(spark: SparkSession, server: Any, prefix: str, **options: Any) -> Any:
     return spark.read.format("toril").options(**{"url": server, "prefix": prefix, **options}).load()
 
 
-def stream_once(spark, url, prefix, checkpoint, sink, **options):
+def stream_once(
+    spark: SparkSession, url: Any, prefix: str, checkpoint: Any, sink: Any, **options: Any
+) -> None:
     reader = spark.readStream.format("toril").option("url", url).option("prefix", prefix).options(**options)
     query = (
         reader.load()
@@ -27,7 +34,9 @@ def stream_once(spark, url, prefix, checkpoint, sink, **options):
     query.awaitTermination()
 
 
-def test_every_event_of_a_queue_is_a_row(spark, valkey_url, prefix, factory):
+def test_every_event_of_a_queue_is_a_row(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("emails")
     queue.add(40)
     queue.work(fail=0.2, retry=0.3)
@@ -38,7 +47,9 @@ def test_every_event_of_a_queue_is_a_row(spark, valkey_url, prefix, factory):
     assert {row.returnvalue for row in rows if row.event == "completed"} == {'{"ok":true}'}
 
 
-def test_a_pattern_finds_queues_and_a_hundred_of_them_fit_in_few_tasks(spark, valkey_url, prefix, factory):
+def test_a_pattern_finds_queues_and_a_hundred_of_them_fit_in_few_tasks(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     for number in range(30):
         factory(f"q{number}").add(2)
     frame = read(spark, valkey_url, prefix, queues="q*")
@@ -46,7 +57,9 @@ def test_a_pattern_finds_queues_and_a_hundred_of_them_fit_in_few_tasks(spark, va
     assert frame.rdd.getNumPartitions() == 1
 
 
-def test_a_large_stream_is_read_by_many_tasks_without_loss(spark, valkey_url, prefix, factory):
+def test_a_large_stream_is_read_by_many_tasks_without_loss(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("large")
     queue.add(3000)
     frame = read(spark, valkey_url, prefix, queues="large", rows_per_task="1000")
@@ -54,7 +67,9 @@ def test_a_large_stream_is_read_by_many_tasks_without_loss(spark, valkey_url, pr
     assert frame.select("id").distinct().count() == queue.entries_added == 6000
 
 
-def test_what_was_trimmed_is_one_gap_row_with_the_exact_number(spark, valkey, valkey_url, prefix, factory):
+def test_what_was_trimmed_is_one_gap_row_with_the_exact_number(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("trimmed")
     queue.add(100)
     with valkey.client() as client:
@@ -65,7 +80,9 @@ def test_what_was_trimmed_is_one_gap_row_with_the_exact_number(spark, valkey, va
     assert len(rows) - 1 + gaps[0].lost == queue.entries_added
 
 
-def test_an_event_that_nobody_knows_is_kept_with_its_fields(spark, valkey, valkey_url, prefix, factory):
+def test_an_event_that_nobody_knows_is_kept_with_its_fields(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("strange")
     with valkey.client() as client:
         client.xadd(
@@ -78,9 +95,9 @@ def test_an_event_that_nobody_knows_is_kept_with_its_fields(spark, valkey, valke
 
 
 def test_a_stream_reads_in_limited_batches_and_goes_on_from_its_checkpoint(
-    spark, valkey_url, prefix, factory, tmp_path
-):
-    queue, batches = factory("stream"), []
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    queue, batches = factory("stream"), list[Any]()
     queue.add(250)
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="stream", max_rows="200")
     assert [len(rows) for _, rows in batches] == [200, 200, 100]
@@ -90,8 +107,10 @@ def test_a_stream_reads_in_limited_batches_and_goes_on_from_its_checkpoint(
     assert len(ids) == len(set(ids)) == queue.entries_added == 520
 
 
-def test_events_trimmed_between_two_runs_are_counted(spark, valkey, valkey_url, prefix, factory, tmp_path):
-    queue, batches = factory("late"), []
+def test_events_trimmed_between_two_runs_are_counted(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    queue, batches = factory("late"), list[Any]()
     queue.add(10)
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="late")
     queue.add(100)
@@ -105,9 +124,9 @@ def test_events_trimmed_between_two_runs_are_counted(spark, valkey, valkey_url, 
 
 
 def test_a_stream_that_was_deleted_and_began_anew_is_read_from_its_beginning(
-    spark, valkey, valkey_url, prefix, factory, tmp_path
-):
-    queue, batches = factory("phoenix"), []
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    queue, batches = factory("phoenix"), list[Any]()
     queue.add(50)
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="phoenix")
     with valkey.client() as client:
@@ -120,9 +139,9 @@ def test_a_stream_that_was_deleted_and_began_anew_is_read_from_its_beginning(
 
 
 def test_a_batch_whose_commit_entry_was_deleted_is_read_again_to_the_same_rows(
-    spark, valkey_url, prefix, factory, tmp_path
-):
-    queue, batches = factory("again"), []
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    queue, batches = factory("again"), list[Any]()
     queue.add(20)
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="again")
     commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"))
@@ -136,7 +155,9 @@ def test_a_batch_whose_commit_entry_was_deleted_is_read_again_to_the_same_rows(
     shutil.rmtree(tmp_path / "c")
 
 
-def test_jobs_are_rows_with_their_state_and_all_their_fields(spark, valkey_url, prefix, factory):
+def test_jobs_are_rows_with_their_state_and_all_their_fields(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("jobs")
     queue.add(30)
     queue.work(limit=20, fail=0.3)
@@ -161,7 +182,9 @@ def test_jobs_are_rows_with_their_state_and_all_their_fields(spark, valkey_url, 
     assert only.count() == states["failed"]
 
 
-def test_log_lines_are_rows(spark, valkey, valkey_url, prefix, factory):
+def test_log_lines_are_rows(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("logs")
     first, second = queue.add(2)
     with valkey.client() as client:
@@ -175,7 +198,9 @@ def test_log_lines_are_rows(spark, valkey, valkey_url, prefix, factory):
     ]
 
 
-def test_entries_of_a_stream_queue_and_its_dead_letters_are_rows(spark, valkey, valkey_url, prefix):
+def test_entries_of_a_stream_queue_and_its_dead_letters_are_rows(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
+) -> None:
     envelope = (
         '{"job_id":"j1","task_type":"extract","attempts":1,"max_attempts":5,"payload":{"url":"x"},'
         '"meta":{"correlation_id":"c","user_id":null,"enqueue_ts":"2026-01-01T00:00:00Z","source":"api"}}'
@@ -197,7 +222,9 @@ def test_entries_of_a_stream_queue_and_its_dead_letters_are_rows(spark, valkey, 
     assert (letter.dlq_reason, letter.last_error, letter.attempts) == ("permanent_error", "boom", 1)
 
 
-def test_a_cluster_is_read_on_all_its_nodes(spark, cluster, cluster_url, prefix):
+def test_a_cluster_is_read_on_all_its_nodes(
+    spark: SparkSession, cluster: Any, cluster_url: Any, prefix: str
+) -> None:
     from tests.spark.factory import Factory
 
     counts = {}
@@ -220,19 +247,23 @@ def test_a_cluster_is_read_on_all_its_nodes(spark, cluster, cluster_url, prefix)
         ({"queues": "a", "url": "http://x"}, "a scheme we do not know"),
     ],
 )
-def test_a_wrong_option_is_refused_with_a_remedy(spark, valkey_url, prefix, options, message):
+def test_a_wrong_option_is_refused_with_a_remedy(
+    spark: SparkSession, valkey_url: str, prefix: str, options: Any, message: Any
+) -> None:
     with pytest.raises(Exception, match=message):
         read(spark, valkey_url, prefix, **options).count()
 
 
-def test_only_events_can_be_streamed(spark, valkey_url, tmp_path):
+def test_only_events_can_be_streamed(spark: SparkSession, valkey_url: str, tmp_path: Path) -> None:
     stream = spark.readStream.format("toril").option("url", valkey_url).option("table", "jobs").load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(Exception, match="cannot be streamed"):
         query.awaitTermination()
 
 
-def test_events_can_be_counted_by_time(spark, valkey_url, prefix, factory):
+def test_events_can_be_counted_by_time(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("time")
     queue.add(10)
     rows = read(spark, valkey_url, prefix, queues="time")
@@ -241,7 +272,9 @@ def test_events_can_be_counted_by_time(spark, valkey_url, prefix, factory):
     assert read(spark, valkey_url, prefix, queues="time", until=str(last + 1)).count() == queue.entries_added
 
 
-def test_a_time_includes_its_millisecond_at_both_ends(spark, valkey, valkey_url, prefix, factory):
+def test_a_time_includes_its_millisecond_at_both_ends(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("moments")
     with valkey.client() as client:
         for name in ("1700000000001-0", "1700000000002-0", "1700000000002-7", "1700000000003-0"):
@@ -252,7 +285,9 @@ def test_a_time_includes_its_millisecond_at_both_ends(spark, valkey, valkey_url,
 
 
 @pytest.mark.parametrize("table", ["stream", "dlq"])
-def test_entries_are_read_by_time(spark, valkey, valkey_url, prefix, table):
+def test_entries_are_read_by_time(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, table: Any
+) -> None:
     key = f"{prefix}:prod:stream:jobs.timed" + (":dlq" if table == "dlq" else "")
     with valkey.client() as client:
         for ms in range(1, 6):
@@ -262,7 +297,9 @@ def test_entries_are_read_by_time(spark, valkey, valkey_url, prefix, table):
     assert [row.id for row in rows] == ["2-0", "3-0", "4-0"]
 
 
-def test_finished_jobs_are_read_by_time(spark, valkey_url, prefix, factory):
+def test_finished_jobs_are_read_by_time(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     queue = factory("finished")
     queue.add(6)
     queue.work(limit=3)
@@ -274,7 +311,9 @@ def test_finished_jobs_are_read_by_time(spark, valkey_url, prefix, factory):
     assert read(spark, valkey_url, prefix, **options, since=str(last)).count() >= 1
 
 
-def test_the_address_of_the_drivers_environment_reaches_the_executors(monkeypatch):
+def test_the_address_of_the_drivers_environment_reaches_the_executors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from toril.spark.sinks._options import SinkOptions
     from toril.spark.sources._options import SourceOptions
 

@@ -6,9 +6,11 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,7 +36,7 @@ from toril.spark.transforms import (
 START = datetime(2026, 3, 1, 23, 58, tzinfo=UTC)
 
 
-def random_events(seed: int, count: int) -> list[dict]:
+def random_events(seed: int, count: int) -> list[dict[str, Any]]:
     """Lives of jobs with every kind of turn, in one stream."""
     chance = random.Random(seed)
     clock, seq, events = int(START.timestamp() * 1000), 0, []
@@ -65,7 +67,7 @@ def random_events(seed: int, count: int) -> list[dict]:
     return events
 
 
-def end_one(job, chance, say, waiting) -> None:
+def end_one(job: Any, chance: Any, say: Any, waiting: Any) -> None:
     turn = chance.random()
     if turn < 0.5:
         say(job, "progress", data="50")
@@ -88,7 +90,7 @@ def end_one(job, chance, say, waiting) -> None:
         waiting.append(job)
 
 
-def events_frame(spark, rows):
+def events_frame(spark: SparkSession, rows: Any) -> Any:
     full = [
         {
             **dict.fromkeys(SOURCE_SCHEMA.names),
@@ -102,17 +104,17 @@ def events_frame(spark, rows):
     return spark.createDataFrame(full, from_arrow_schema(SOURCE_SCHEMA))
 
 
-def no_jobs(spark):
+def no_jobs(spark: SparkSession) -> Any:
     return spark.createDataFrame([], from_arrow_schema(SILVER_JOBS.schema))
 
 
-def as_tuples(frame):
+def as_tuples(frame: Any) -> Any:
     columns = [F.unix_millis(name).alias(name) for name in ("ready_at", "active_at", "ended_at")]
     return sorted(tuple(row) for row in frame.select("job_id", "attempt", "outcome", *columns).collect())
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_attempts_are_those_of_an_independent_walk(spark, seed):
+def test_attempts_are_those_of_an_independent_walk(spark: SparkSession, seed: int) -> None:
     events = random_events(seed, 150)
     story = lives(events_frame(spark, events), no_jobs(spark))
     assert as_tuples(attempts(story)) == sorted(attempts_of(events))
@@ -120,7 +122,7 @@ def test_attempts_are_those_of_an_independent_walk(spark, seed):
     assert jobs(story).columns == SILVER_JOBS.schema.names
 
 
-def test_events_cut_into_batches_give_the_same_attempts(spark):
+def test_events_cut_into_batches_give_the_same_attempts(spark: SparkSession) -> None:
     events = random_events(3, 120)
     state, found = no_jobs(spark), []
     cuts = [0, 90, 91, 250, len(events)]
@@ -137,14 +139,14 @@ def test_events_cut_into_batches_give_the_same_attempts(spark):
     assert sum(states.values()) == 120
 
 
-def test_a_job_id_that_is_used_again_starts_again(spark):
+def test_a_job_id_that_is_used_again_starts_again(spark: SparkSession) -> None:
     turns = ["added", "waiting", "active", "completed"] * 2
     events = [{"job_id": "j", "event": turn, "ms": 1000 * n, "seq": 0} for n, turn in enumerate(turns, 1)]
     rows = as_tuples(attempts(lives(events_frame(spark, events), no_jobs(spark))))
     assert [row[1] for row in rows] == [1, 1]
 
 
-def test_lives_that_begin_in_the_middle_are_told_apart(spark):
+def test_lives_that_begin_in_the_middle_are_told_apart(spark: SparkSession) -> None:
     events = [
         {"job_id": "new", "event": "added", "ms": 1, "seq": 0},
         {"job_id": "old", "event": "waiting", "prev": "failed", "ms": 2, "seq": 0},
@@ -154,7 +156,7 @@ def test_lives_that_begin_in_the_middle_are_told_apart(spark):
     ]
 
 
-def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark):
+def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark: SparkSession) -> None:
     turns = [
         ("waiting", None),
         ("completed", "active"),
@@ -170,7 +172,7 @@ def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark):
     assert rows == [("j", 1, "completed", None, None, 2000), ("j", 2, "failed", 3000, 4000, 5000)]
 
 
-def test_gap_rows_become_gaps(spark):
+def test_gap_rows_become_gaps(spark: SparkSession) -> None:
     row = {
         "job_id": None,
         "event": "toril.gap",
@@ -185,7 +187,7 @@ def test_gap_rows_become_gaps(spark):
     ]
 
 
-def test_figures_sum_up_and_percentiles_equal_numpys(spark):
+def test_figures_sum_up_and_percentiles_equal_numpys(spark: SparkSession) -> None:
     events = random_events(5, 300)
     truth = attempts_of(events)
     frame = attempts(lives(events_frame(spark, events), no_jobs(spark)))
@@ -211,7 +213,7 @@ def test_figures_sum_up_and_percentiles_equal_numpys(spark):
     assert sum(row.attempts for row in hours) == len(truth)
 
 
-def test_messages_that_differ_in_details_have_one_fingerprint(spark):
+def test_messages_that_differ_in_details_have_one_fingerprint(spark: SparkSession) -> None:
     messages = [
         "order 17 of user 'bob' not found at https://x.example/a?b=1",
         "order 4711 of user 'alice' not found at https://y.example/",
@@ -241,7 +243,7 @@ def test_messages_that_differ_in_details_have_one_fingerprint(spark):
     assert all(row["count"] == row.jobs for row in found)
 
 
-def minute_row(queue, **figures):
+def minute_row(queue: Any, **figures: Any) -> Any:
     return {
         **dict.fromkeys(QUEUE_MINUTE.schema.names),
         "queue": queue,
@@ -251,7 +253,7 @@ def minute_row(queue, **figures):
     }
 
 
-def test_alerts_stand_where_thresholds_are_crossed(spark):
+def test_alerts_stand_where_thresholds_are_crossed(spark: SparkSession) -> None:
     minutes = spark.createDataFrame(
         [
             minute_row("calm", stall_rate=0.10, retry_rate=0.10, completed=5),
@@ -286,12 +288,12 @@ def test_alerts_stand_where_thresholds_are_crossed(spark):
     }
 
 
-def test_a_rule_that_fails_names_itself(spark):
+def test_a_rule_that_fails_names_itself(spark: SparkSession) -> None:
     rule = Rule(name="broken", sql="select nothing from queue_minute", threshold=1, message="")
     minutes = spark.createDataFrame([], from_arrow_schema(QUEUE_MINUTE.schema))
     with pytest.raises(InvalidOption, match="rule broken"):
         alerts(spark, {"queue_minute": minutes}, [rule])
 
 
-def test_events_schema_is_what_sources_give(spark):
+def test_events_schema_is_what_sources_give(spark: SparkSession) -> None:
     assert [name for name in EVENTS.schema.names if name != "day"] == SOURCE_SCHEMA.names
