@@ -60,12 +60,6 @@ class Life(RuleBasedStateMachine):
             found += [row if isinstance(row, str) else row[0] for row in rows]
         return found
 
-    def runs_at(self, scheduler: str) -> int | None:
-        """When a scheduler's next run is due (ms)."""
-        entry = self.twins.keyspace.get(f"bull:{QUEUE}:repeat")
-        rows: Any = [] if entry is None else entry.content
-        return next((int(float(score)) for name, score in rows if name == scheduler), None)
-
     def target(self, pick: int, anywhere: bool, *states: str) -> str:
         """A job in a fitting state if there is one, and now and then any job, or one that does not exist."""
         fitting = [] if anywhere else self.ids(*states)

@@ -105,6 +105,29 @@ def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(twins: Twins)
     complete(twins, job_id)
 
 
+@pytest.mark.parametrize("stage", ["waiting", "active", "completed"])
+@pytest.mark.parametrize("repeat", [{"pattern": "0 3 * * *", "tz": "UTC"}, {"every": 60_000}], ids=json.dumps)
+def test_a_scheduler_that_is_set_again_after_a_run_was_promoted_leaves_what_node_leaves(
+    twins: Twins, repeat: dict[str, Any], stage: str
+) -> None:
+    twins.do(scheduler("series", repeat))
+    if "every" in repeat:
+        complete(twins, pick_up(twins))  # the first run is due at once
+    (run,) = twins.reference.client.zrange("bull:q:delayed", 0, -1)
+    twins.do(Step("promote", {"id": run.decode()}))
+    if stage != "waiting":
+        assert pick_up(twins) == run.decode()
+    if stage == "completed":
+        complete(twins, run.decode())
+    twins.do(scheduler("series", repeat, data={"n": 2}))
+    twins.do(scheduler("series", repeat, data={"n": 3}))
+    twins.do(Step("advance", {"ms": 2 * DAY}))
+    if stage == "active":
+        complete(twins, run.decode())
+    complete(twins, pick_up(twins))
+    twins.do(scheduler("series", repeat, data={"n": 4}))
+
+
 def test_an_interval_that_was_slept_through_leaves_what_node_leaves(twins: Twins) -> None:
     twins.do(scheduler("series", {"every": 5000}))
     complete(twins, pick_up(twins))

@@ -10,14 +10,6 @@ from hypothesis.stateful import precondition, rule
 from tests.interop.life import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
 from tests.interop.lives import DATA, ERRORS, FLOWS, JOBS, REPEATS, RESULTS, SPANS, flow_of
 
-DAY_MS = 86_400_000
-
-
-def next_three_o_clock(now_ms: int) -> int:
-    """When the pattern `0 3 * * *` comes true next."""
-    today = now_ms - now_ms % DAY_MS + DAY_MS // 8
-    return today if today > now_ms else today + DAY_MS
-
 
 class WorkingRules(Life):
     """Jobs come and go."""
@@ -44,10 +36,6 @@ class WorkingRules(Life):
     @rule(repeat=REPEATS, data=DATA)
     def upsert_scheduler(self, repeat: dict[str, Any], data: Any) -> None:
         scheduler = f"every-{repeat['every']}" if "every" in repeat else "cron"
-        if "pattern" in repeat and self.runs_at("cron") not in (None, next_three_o_clock(self.twins.now)):
-            # The one place where upstream's two versions differ: a scheduler whose next run is no longer the one
-            # that its schedule gives, because it was changed, or because a run was promoted before its time.
-            return
         template = {"name": "tick", "data": data, "opts": {"attempts": 1}}
         self.do("upsert_scheduler", id=scheduler, repeat=repeat, template=template)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
-from toril.commands._library import official
+from toril.commands._library import official, own
 from toril.contract.codec import pack
 from toril.contract.errors import refusal
 from toril.contract.keys import QueueKeys
@@ -82,7 +82,7 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
         "",
     ]
     decode = functools.partial(_scheduled, scheduler.id)
-    return call(official("addJobScheduler"), (*_shared_keys(keys), keys.active), args, decode, Replay.SAFE)
+    return call(own("add_scheduler"), (*_shared_keys(keys), keys.active), args, decode, Replay.SAFE)
 
 
 def _shared_keys(keys: QueueKeys) -> tuple[str, ...]:
