@@ -6,25 +6,29 @@ Guarantee: a file that is written and not committed is invisible to every reader
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.lake import Lake, table_spec
 from toril.lake._log import DataFile
-from toril.lake._storage import file_system, for_spark
+from toril.lake._storage import file_system, for_spark, is_local
+from toril.spark.pipeline._object_files import read_files, write_rows
+from toril.spark.pipeline._written import write_file, write_parts
+
+__all__ = ["frame_of", "read_table", "stage", "write_file", "write_parts"]
 
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def stage(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
     """Writes `frame` beside the table's files; the result is what to commit."""
+    if not is_local(lake.url):
+        return write_rows(frame, lake, name)
     spec = table_spec(name)
     folder = f"batch-{uuid.uuid4().hex}"
     writer = frame.select(*spec.schema.names).write.mode("error")
@@ -54,39 +58,6 @@ def _partition(path: str) -> dict[str, str | None]:
     return {name: None if value == _NULL_FOLDER else unquote(value) for name, _, value in pairs}
 
 
-def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, str | None]) -> DataFile:
-    """One Parquet file in the table's folder, from where this runs: an executor, or the driver for small things."""
-    spec = table_spec(name)
-    system, root = file_system(lake.location(name), lake.storage_options)
-    folder = "/".join(f"{key}={value}" for key, value in partition.items())
-    path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
-    columns = [field.name for field in spec.schema if field.name not in spec.partition_by]
-    system.create_dir(f"{root}/{folder}" if folder else root, recursive=True)
-    with system.open_output_stream(f"{root}/{path}") as sink:
-        # Ids are all different: a dictionary of them would only cost time.
-        pq.write_table(table.select(columns), sink, compression="zstd", use_dictionary=_repeating(columns))
-    size = system.get_file_info(f"{root}/{path}").size
-    return DataFile(path=path, size=size, rows=table.num_rows, partition=dict(partition))
-
-
-def write_parts(lake: Lake, name: str, table: pa.Table) -> list[DataFile]:
-    """One file for each value of the column that the table is parted by; the rows need not be in order."""
-    (column,) = table_spec(name).partition_by
-    values = pc.unique(table[column]).to_pylist()
-    parts = [table] if len(values) == 1 else [table.filter(pc.equal(table[column], one)) for one in values]
-    return [
-        write_file(lake, name, part, {column: str(value)}) for value, part in zip(values, parts, strict=True)
-    ]
-
-
-def _repeating(columns: Sequence[str]) -> list[str]:
-    return [
-        name
-        for name in columns
-        if name in ("queue", "event", "name", "prev", "state", "kind", "worker", "ts", "outcome", "source")
-    ]
-
-
 def frame_of(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataFile]) -> DataFrame:
     """Files of a table as a DataFrame, partition columns included."""
     from pyspark.sql import functions as F  # noqa: N812
@@ -95,6 +66,8 @@ def frame_of(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataFil
     schema = from_arrow_schema(table_spec(name).schema)
     if not files:
         return spark.createDataFrame([], schema)
+    if not is_local(lake.url):
+        return read_files(spark, lake, name, files)
     root = for_spark(lake.location(name))
     by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
     for file in files:

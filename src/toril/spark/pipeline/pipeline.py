@@ -158,9 +158,13 @@ class Pipeline:
 
     @property
     def checkpoint(self) -> str:
-        from toril.lake._storage import for_spark
+        """Where Spark notes how far it is. The tables know better: a driver on another machine misses nothing."""
+        from toril.lake._storage import checkpoint_of
+        from toril.spark.pipeline._ingest import TABLE
 
-        return self.options.checkpoint or f"{for_spark(self.lake.url)}/_checkpoints/ingest"
+        if self.options.checkpoint is not None:
+            return self.options.checkpoint
+        return checkpoint_of(self.lake.url, self.lake.ensure(TABLE).delta.metadata().id)
 
     def _source_options(self) -> dict[str, str]:
         options = {
