@@ -18,6 +18,8 @@ SettlementKind = Literal["done", "retry", "later", "again", "dead"]
 
 # Long enough for a producer to reconnect and ask again; a ledger is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
+# A page of dead letters weighs about so much: pages of large ones must fill neither the server's memory nor ours.
+LETTERS_BYTES: Final = 4 * 1024 * 1024
 # The last moment that Python can tell, the end of the year 9999: others may write what no calendar has.
 LATEST_MS: Final = 253_402_300_799_000
 
@@ -62,10 +64,17 @@ def add_envelopes(
 # --- dead letters -------------------------------------------------------------------------------------------
 
 
-def letters(keys: EnvelopeKeys, after: str, until: str, count: int) -> Command[list[RawLetter]]:
-    """A page of dead letters in (`after`, `until`], oldest first; "-" and "+" are the ends."""
-    start = after if after == "-" else f"({after}"
-    return plain(_letters, "XRANGE", keys.dlq, start, until, "COUNT", count)
+def letters(
+    keys: EnvelopeKeys, start: str, end: str, count: int, *, newest_first: bool = False
+) -> Command[tuple[list[RawLetter], bool]]:
+    """A page of dead letters, and whether there may be more; ids as XRANGE takes them."""
+    args: list[Word] = [start, end, count, LETTERS_BYTES, int(newest_first)]
+    return call(own("letters_page"), (keys.dlq,), args, _page, Replay.SAFE)
+
+
+def _page(reply: list[Any]) -> tuple[list[RawLetter], bool]:
+    found, more = reply
+    return _letters(found), bool(more)
 
 
 def last_letter_id(keys: EnvelopeKeys) -> Command[str | None]:

@@ -10,6 +10,7 @@ kept and written after the known ones; reading and writing a canonical text give
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import uuid
 from collections.abc import Mapping
@@ -162,11 +163,13 @@ class Envelope:
         meta = Meta(
             correlation_id=f"unreadable-{entry_id}", enqueue_ts="1970-01-01T00:00:00Z", source="unknown"
         )
-        text = raw.decode("utf-8", "replace")
+        payload = {"raw": raw.decode("utf-8", "replace")}
+        if payload["raw"].encode() != raw:
+            payload["raw_base64"] = base64.b64encode(raw).decode()  # what is no text must not be lost, either
         return cls(
             job_id=f"unreadable-{entry_id}",
             task_type="unreadable",
-            payload={"raw": text},
+            payload=payload,
             max_attempts=1,
             meta=meta,
         )

@@ -216,9 +216,11 @@ class EnvelopeQueue:
 
     # --- dead letters ---------------------------------------------------------------------------------------
 
-    def dead_letters(self, where: LetterFilter | None = None) -> AsyncIterator[DeadLetter]:
-        """The dead letters, oldest first."""
-        return self._letters.each(where)
+    def dead_letters(
+        self, where: LetterFilter | None = None, *, newest_first: bool = False
+    ) -> AsyncIterator[DeadLetter]:
+        """The dead letters, oldest first or newest first."""
+        return self._letters.each(where, newest_first=newest_first)
 
     async def dead_letter(self, entry_id: str) -> DeadLetter | None:
         """One dead letter by its entry id."""
@@ -232,11 +234,11 @@ class EnvelopeQueue:
         `where` is a function of a dead letter, or the entry id of one; left out: all. `rate` is jobs per second. A
         letter is replayed once, however often this is called.
         """
-        return await self._letters.replay(_by_entry_id(where), rate=rate, limit=limit)
+        return await self._letters.replay(where, rate=rate, limit=limit)
 
     async def purge(self, where: LetterFilter | str | None = None, *, limit: int | None = None) -> int:
         """Removes dead letters for good; how many."""
-        return await self._letters.purge(_by_entry_id(where), limit=limit)
+        return await self._letters.purge(where, limit=limit)
 
     async def export(self, path: str | Path, where: LetterFilter | None = None) -> int:
         """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
@@ -266,12 +268,6 @@ def _carrying(envelope: Envelope, carrier: str | None) -> Envelope:
         return envelope
     traced = dataclasses.replace(meta, extra={**meta.extra, TRACE_FIELD: carrier})
     return dataclasses.replace(envelope, meta=traced)
-
-
-def _by_entry_id(where: LetterFilter | str | None) -> LetterFilter | None:
-    if isinstance(where, str):
-        return lambda letter: letter.entry_id == where
-    return where
 
 
 def _due(delay: Duration | None, run_at: datetime | None, now_ms: int) -> int | None:

@@ -7,55 +7,31 @@ before its letter is gone, in the same call.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from toril.commands import envelopes
 from toril.commands._command import Command
-from toril.commands.envelopes import EnvelopeKeys, RawLetter
+from toril.commands.envelopes import LETTERS_BYTES, EnvelopeKeys, RawLetter
 from toril.contract.codec import to_json
 from toril.contract.envelope import DeadLetter, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
+from toril.queues._letter_filter import LetterFilter, parse_filter
 from toril.store import AsyncStore
 
-LetterFilter = Callable[[DeadLetter], bool]
+__all__ = ["PAGE", "DeadLetters", "LetterFilter", "parse_filter", "read_letter"]
 
 # Letters read and moved in one call.
 PAGE = 200
-_TERM = re.compile(r"\s*([a-z_.]+)\s*(!=|=|~)\s*(.*?)\s*")
-_FIELDS = ("job_id", "task_type", "dlq_reason", "last_error", "dlq_ts", "entry_id", "user_id", "source")
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
-
-def parse_filter(text: str) -> LetterFilter:
-    """A filter from words, as the command line takes it: `dlq_reason=permanent_error,last_error~timeout`.
-
-    `=` is equal, `!=` is not equal, `~` is contains; terms are separated by commas and must all hold. Fields:
-    job_id, task_type, dlq_reason, last_error, dlq_ts, entry_id, user_id, source, and payload.NAME.
-    """
-    terms = [_term(part) for part in text.split(",") if part.strip()]
-    if not terms:
-        raise InvalidOption("filter", "is empty", "write FIELD=VALUE, e.g. dlq_reason=permanent_error")
-    return lambda letter: all(term(letter) for term in terms)
-
-
-def _term(text: str) -> LetterFilter:
-    match = _TERM.fullmatch(text)
-    if match is None or not (match[1] in _FIELDS or match[1].startswith("payload.")):
-        raise InvalidOption(
-            "filter", f"{text.strip()!r} is not a term", f"write FIELD=VALUE; fields: {', '.join(_FIELDS)}"
-        )
-    name, sign, wanted = match.groups()
-    if sign == "~":
-        return lambda letter: wanted in _value(letter, name)
-    return lambda letter: (_value(letter, name) == wanted) is (sign == "=")
-
-
-def _value(letter: DeadLetter, name: str) -> str:
-    if name.startswith("payload."):
-        return str(letter.envelope.payload.get(name.removeprefix("payload."), ""))
-    owner = letter.envelope.meta if name in ("user_id", "source") else letter
-    return str(getattr(owner, name) or "")
+# Letters on their way out of the queue: entry id, and the envelope of the new life.
+Leaving = Sequence[tuple[str, bytes]]
+Step = Callable[[EnvelopeKeys, Leaving], Command[int]]
 
 
 class DeadLetters:
@@ -65,94 +41,118 @@ class DeadLetters:
         self._keys = keys
         self._store = store
 
-    async def each(self, where: LetterFilter | None = None) -> AsyncIterator[DeadLetter]:
+    async def each(
+        self, where: LetterFilter | None = None, *, newest_first: bool = False
+    ) -> AsyncIterator[DeadLetter]:
         """The letters there are now, oldest first; those that arrive meanwhile are left for the next time."""
-        async for page in self._pages():
+        async for page in self._pages(newest_first):
             for raw in page:
                 letter = read_letter(raw)
                 if where is None or where(letter):
                     yield letter
 
-    async def _pages(self) -> AsyncIterator[list[RawLetter]]:
-        until = await self._store.run(envelopes.last_letter_id(self._keys))
-        after = "-"
-        while until is not None:
-            page = await self._store.run(envelopes.letters(self._keys, after, until, PAGE))
+    async def _pages(self, newest_first: bool) -> AsyncIterator[list[RawLetter]]:
+        last = await self._store.run(envelopes.last_letter_id(self._keys))
+        if last is None:
+            return
+        start, end = (last, "-") if newest_first else ("-", last)
+        more = True
+        while more:
+            call = envelopes.letters(self._keys, start, end, PAGE, newest_first=newest_first)
+            page, more = await self._store.run(call)
             if page:
+                start = f"({page[-1].entry_id}"
                 yield page
-                after = page[-1].entry_id
-            if len(page) < PAGE:
-                return
 
     async def get(self, entry_id: str) -> DeadLetter | None:
         """One letter by its entry id."""
+        if not _ENTRY_ID.fullmatch(entry_id):
+            raise InvalidOption("entry_id", f"{entry_id!r} is none", 'give one like "1767225600000-0"')
         raw = await self._store.run(envelopes.letter(self._keys, entry_id))
         return None if raw is None else read_letter(raw)
 
     async def replay(
-        self, where: LetterFilter | None = None, *, rate: float | None = None, limit: int | None = None
+        self,
+        where: LetterFilter | str | None = None,
+        *,
+        rate: float | None = None,
+        limit: int | None = None,
     ) -> int:
-        """Gives matching jobs another life with all their attempts; how many. `rate` is jobs per second."""
-        return await self._move(where, _replayed, rate, limit)
+        """Gives jobs another life with all their attempts: those that match, or one by its entry id; how many.
 
-    async def purge(self, where: LetterFilter | None = None, *, limit: int | None = None) -> int:
-        """Removes matching letters for good; how many."""
+        `rate` is jobs per second.
+        """
+        return await self._move(where, envelopes.replay_letters, rate, limit)
+
+    async def purge(self, where: LetterFilter | str | None = None, *, limit: int | None = None) -> int:
+        """Removes letters for good: those that match, or one by its entry id; how many."""
         return await self._move(where, _purged, None, limit)
 
     async def _move(
-        self,
-        where: LetterFilter | None,
-        step: Callable[[EnvelopeKeys, Sequence[DeadLetter]], Command[int]],
-        rate: float | None,
-        limit: int | None,
+        self, where: LetterFilter | str | None, step: Step, rate: float | None, limit: int | None
     ) -> int:
-        if rate is not None and not rate > 0:
-            raise InvalidOption("rate", f"is {rate}", "give jobs per second, above zero")
+        _check(rate, limit)
         at_once = PAGE if rate is None else max(1, min(PAGE, int(rate / 10)))
-        moved, batch = 0, list[DeadLetter]()
-        async for letter in self.each(where):
+        moved, weight, batch = 0, 0, list[tuple[str, bytes]]()
+        async for letter in self._chosen(where):
             if limit is not None and moved + len(batch) >= limit:
                 break
-            batch.append(letter)
-            if len(batch) >= at_once:
-                moved += await self._flush(batch, step, rate)
-                batch = []
-        return moved + (await self._flush(batch, step, None) if batch else 0)
+            batch.append((str(letter.entry_id), _new_life(letter)))
+            weight += len(batch[-1][1])
+            if len(batch) >= at_once or weight >= LETTERS_BYTES:
+                moved += await self._store.run(step(self._keys, batch))
+                if rate is not None:
+                    await asyncio.sleep(len(batch) / rate)
+                weight, batch = 0, []
+        return moved + (await self._store.run(step(self._keys, batch)) if batch else 0)
 
-    async def _flush(
-        self,
-        batch: Sequence[DeadLetter],
-        step: Callable[[EnvelopeKeys, Sequence[DeadLetter]], Command[int]],
-        rate: float | None,
-    ) -> int:
-        moved = await self._store.run(step(self._keys, batch))
-        if rate is not None:
-            await asyncio.sleep(len(batch) / rate)
-        return moved
+    async def _chosen(self, where: LetterFilter | str | None) -> AsyncIterator[DeadLetter]:
+        if not isinstance(where, str):
+            async for letter in self.each(where):
+                yield letter
+        elif (one := await self.get(where)) is not None:
+            yield one
 
     async def export(self, path: str | Path, where: LetterFilter | None = None) -> int:
         """Writes matching letters to a file, one JSON object in a line; how many. The letters stay."""
-        target = Path(path)
-        lines = [
-            to_json({"entry_id": one.entry_id, **one.as_dict()}) + b"\n" async for one in self.each(where)
-        ]
-        await asyncio.to_thread(target.write_bytes, b"".join(lines))
-        return len(lines)
+        written = 0
+        with await asyncio.to_thread(Path(path).open, "wb") as file:
+            async for letter in self.each(where):
+                await asyncio.to_thread(file.write, letter_line(letter))
+                written += 1
+        return written
 
 
-def _replayed(keys: EnvelopeKeys, letters: Sequence[DeadLetter]) -> Command[int]:
-    return envelopes.replay_letters(keys, [(str(one.entry_id), _new_life(one)) for one in letters])
+def letter_line(letter: DeadLetter) -> bytes:
+    """A letter as it is exported: one line of JSON."""
+    return to_json({"entry_id": letter.entry_id, **letter.as_dict()}) + b"\n"
 
 
-def _purged(keys: EnvelopeKeys, letters: Sequence[DeadLetter]) -> Command[int]:
-    return envelopes.purge_letters(keys, [str(one.entry_id) for one in letters])
+def _check(rate: object, limit: object) -> None:
+    if rate is not None and (
+        isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf
+    ):
+        raise InvalidOption("rate", f"is {rate!r}", "give jobs per second, above zero")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidOption("limit", f"is {limit!r}", "give a whole number")
+
+
+def _purged(keys: EnvelopeKeys, leaving: Leaving) -> Command[int]:
+    return envelopes.purge_letters(keys, [entry_id for entry_id, _ in leaving])
 
 
 def _new_life(letter: DeadLetter) -> bytes:
     """The job's envelope with all its attempts; a message that could not be read goes back as it came."""
     envelope = letter.envelope
-    if envelope.task_type == "unreadable" and isinstance(envelope.payload.get("raw"), str):
-        return str(envelope.payload["raw"]).encode()
+    if envelope.task_type == "unreadable":
+        raw, exact = envelope.payload.get("raw"), envelope.payload.get("raw_base64")
+        try:
+            if isinstance(exact, str):
+                return base64.b64decode(exact, validate=True)
+        except binascii.Error:
+            pass  # somebody changed it
+        if isinstance(raw, str):
+            return raw.encode("utf-8", "surrogatepass")
     return envelope.fresh().to_bytes()
 
 

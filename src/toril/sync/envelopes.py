@@ -106,9 +106,11 @@ class _EnvelopeFace(Face[Q]):
         """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
         return self._call(self._inner.result, job_id)
 
-    def dead_letters(self, where: LetterFilter | None = None) -> Iterator[DeadLetter]:
-        """The dead letters, oldest first."""
-        letters = self._inner.dead_letters(where)
+    def dead_letters(
+        self, where: LetterFilter | None = None, *, newest_first: bool = False
+    ) -> Iterator[DeadLetter]:
+        """The dead letters, oldest first or newest first."""
+        letters = self._inner.dead_letters(where, newest_first=newest_first)
         while True:
             try:
                 letter = self._call(letters.__anext__)

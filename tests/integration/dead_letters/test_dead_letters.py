@@ -25,6 +25,8 @@ from toril import (
     StreamWorker,
     TransientError,
 )
+from toril.commands import envelopes
+from toril.contract.envelope import DeadLetter
 from toril.contract.errors import MissingUser, WaitingChildrenError
 from toril.queues.dead_letters import parse_filter
 
@@ -297,3 +299,61 @@ async def test_the_command_replays_exactly_the_matching_ones_and_nothing_the_sec
     assert moved == [2, 0]
     counts = await queue.counts()
     assert (counts.waiting, counts.dead) == (2, 2)
+
+
+async def test_bytes_that_are_no_text_go_back_as_they_came(
+    queue: AnyQueue, server: Server, prefix: str
+) -> None:
+    raw = b"\xff\xfe\x00 no text"
+    with server.client() as client:
+        if isinstance(queue, ListQueue):
+            client.lpush(queue.keys.queue, raw)
+        else:
+            client.xadd(queue.keys.stream, {"envelope": raw})
+        await work(queue, server, prefix, fail)
+        assert await queue.replay() == 1
+        if isinstance(queue, ListQueue):
+            assert client.lrange(queue.keys.queue, 0, -1) == [raw]
+        else:
+            assert client.xrevrange(queue.keys.stream, count=1)[0][1] == {b"envelope": raw}
+
+
+async def test_large_letters_come_in_small_pages_and_none_is_left_out(
+    queue: AnyQueue, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envelopes, "LETTERS_BYTES", 50_000)
+    sizes = [10, 200_000, 10, 10, 40_000, 40_000, 10]
+    letters = [
+        DeadLetter.bury(Envelope.new("t", {"n": n, "x": "y" * size}), "permanent_error", "never").to_bytes()
+        for n, size in enumerate(sizes)
+    ]
+    with server.client() as client:
+        for letter in letters:
+            client.xadd(queue.keys.dlq, {"envelope": letter})
+    first, more = await queue._store.run(envelopes.letters(queue.keys, "-", "+", 100))
+    assert (len(first), more) == (3, True)  # the second step, of two, brought the large one
+    seen = [letter.envelope.payload["n"] async for letter in queue.dead_letters()]
+    newest = [letter.envelope.payload["n"] async for letter in queue.dead_letters(newest_first=True)]
+    assert seen == list(range(len(sizes)))
+    assert newest == seen[::-1]
+    assert await queue.replay() == len(sizes)
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), True, "5"])
+async def test_a_rate_that_is_none_is_refused(queue: AnyQueue, rate: Any) -> None:
+    with pytest.raises(InvalidOption, match="rate"):
+        await queue.replay(rate=rate)
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
+async def test_a_limit_that_is_none_is_refused(queue: AnyQueue, limit: Any) -> None:
+    with pytest.raises(InvalidOption, match="limit"):
+        await queue.purge(limit=limit)
+
+
+@pytest.mark.parametrize("entry_id", ["", "-", "+", "7", "seven", "1-1-1", "1-1\n"])
+async def test_what_is_no_entry_id_is_refused(queue: AnyQueue, entry_id: str) -> None:
+    with pytest.raises(InvalidOption, match="entry_id"):
+        await queue.dead_letter(entry_id)
+    with pytest.raises(InvalidOption, match="entry_id"):
+        await queue.purge(entry_id)

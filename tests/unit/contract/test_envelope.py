@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -132,7 +133,8 @@ def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
 
 def test_bytes_that_are_no_envelope_can_still_be_buried() -> None:
     envelope = Envelope.of_unreadable(b"\xffjunk", entry_id="5-0")
-    assert envelope.payload == {"raw": "\ufffdjunk"}
+    assert envelope.payload == {"raw": "\ufffdjunk", "raw_base64": base64.b64encode(b"\xffjunk").decode()}
+    assert Envelope.of_unreadable("grüezi".encode(), entry_id="5-0").payload == {"raw": "grüezi"}
     assert envelope.job_id == "unreadable-5-0"
     letter = DeadLetter.bury(envelope, "validation_error", "not an envelope")
     assert DeadLetter.from_bytes(letter.to_bytes()).envelope == envelope
