@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
 from toril.spark.pipeline import Pipeline, PipelineOptions
+from toril.spark.pipeline._written import write_file
 
 
 def counts(pipeline: Pipeline, sql: str) -> Any:
@@ -380,3 +383,29 @@ def test_spark_without_java_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(SparkUnavailable, match="openjdk-17"):
         check_java()
+
+
+def test_alerts_of_long_ago_stay_and_those_of_the_week_are_found_anew(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
+    queue = factory("loud")
+    queue.add(40)
+    queue.work(retry=0.9)
+    pipeline = make_pipeline()
+    log = pipeline.lake.ensure("gold/alerts")
+    days = {"old": 30, "recent": 1}
+    rows = [
+        {
+            **dict.fromkeys(log.spec.schema.names),
+            "rule": rule,
+            "queue": "loud",
+            "subject": "",
+            "raised_at": datetime.now(UTC) - timedelta(days=age),
+        }
+        for rule, age in days.items()
+    ]
+    file = write_file(pipeline.lake, "gold/alerts", pa.Table.from_pylist(rows, schema=log.spec.schema), {})
+    log.commit([file], application="test", version=1)
+    pipeline.run_once()
+    found = {row["rule"] for row in pipeline.query("select rule from gold.alerts").to_pylist()}
+    assert found == {"old", "retries"}, "what no rule finds any more is gone, unless it is older than a week"

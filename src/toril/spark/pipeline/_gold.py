@@ -7,17 +7,21 @@ percentiles are exact; doing it twice changes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
+from toril.lake._log import DataFile
 from toril.spark.pipeline._staging import frame_of, read_table, stage
+from toril.spark.pipeline._written import read_columns
 from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute, workers
 
 APPLICATION: Final = "toril.gold"
@@ -43,9 +47,10 @@ FIGURES: Final = {
     "queue_hour": Figure(table="gold/queue_hour", label="hour", seconds=3600, transform=queue_hour),
     "errors": Figure(table="gold/errors", label="day", seconds=86_400, transform=errors),
 }
-_MINUTE: Final = FIGURES["queue_minute"]
 # Up to that many spans are named in the plan itself; more are joined.
 _FEW_SPANS: Final = 200
+
+_DAYS_FOR_RULES: Final = 7  # so that a rule may compare with the week before
 
 Spans = list[tuple[str, int]]  # queue and beginning, in seconds since 1970
 
@@ -62,9 +67,8 @@ class GoldRefiner:
 
     def run(self, names: Sequence[str] = tuple(FIGURES)) -> bool:
         """Brings the figures named up to date, then workers and alerts; False when there was nothing new."""
-        with ThreadPoolExecutor(
-            len(names) + 1
-        ) as at_once:  # small jobs: most of each is planning, not computing
+        # Small jobs: most of each is planning, not computing.
+        with ThreadPoolExecutor(len(names) + 1) as at_once:
             parts = [at_once.submit(self._refresh, FIGURES[name]) for name in names]
             parts.append(at_once.submit(self._refresh_workers))
             results = [part.result() for part in parts]
@@ -94,11 +98,17 @@ class GoldRefiner:
     def _looked_up(self, done: int, until: int) -> Spans:
         if (done, until) not in self._minutes:
             fresh = self.lake.ensure(_ATTEMPTS).added_between(done, until)
-            rows = frame_of(self.spark, self.lake, _ATTEMPTS, fresh)
-            # Seconds, not timestamps: collected timestamps come in the zone of the machine.
-            spans = rows.select("queue", _MINUTE.span_of(F.col("ended_at")).alias("span")).distinct()
-            self._minutes[done, until] = [(row.queue, row.span) for row in spans.collect()] if fresh else []
+            found = {span for file in fresh for span in self._minutes_in(file)}
+            self._minutes[done, until] = sorted(found)
         return self._minutes[done, until]
+
+    def _minutes_in(self, file: DataFile) -> Iterator[tuple[str, int]]:
+        """Two columns of one file, read by the driver: a Spark job would take longer to plan than this takes."""
+        rows = read_columns(self.lake, _ATTEMPTS, file, ["queue", "ended_at"])
+        seconds = rows["ended_at"].cast(pa.timestamp("s", tz="UTC"), safe=False).cast(pa.int64())
+        minutes = pa.table({"queue": rows["queue"], "minute": pc.divide(seconds, 60)})
+        for row in minutes.group_by(["queue", "minute"]).aggregate([]).to_pylist():
+            yield row["queue"], row["minute"] * 60
 
     def _replace(self, figure: Figure, spans: Spans, until: int) -> None:
         log = self.lake.ensure(figure.table)
@@ -149,15 +159,27 @@ class GoldRefiner:
         return True
 
     def _refresh_alerts(self) -> None:
+        """Rules look at the days that changed and the week before; alerts that are older stay as they are."""
+        since = self._first_day_touched() - timedelta(days=_DAYS_FOR_RULES)
         log = self.lake.ensure("gold/alerts")
         tables = {
-            name: read_table(self.spark, self.lake, f"gold/{name}")
-            for name in ("queue_minute", "queue_hour", "errors", "workers")
+            name: self._since(f"gold/{name}", since) for name in ("queue_minute", "queue_hour", "errors")
         }
+        tables["workers"] = read_table(self.spark, self.lake, "gold/workers")
         found = alerts(self.spark, tables, self.rules)
         old_files = log.files()
         # Alerts about a worker are of the moment of its report: the table of workers forgets it, this one does not.
-        old = frame_of(self.spark, self.lake, "gold/alerts", old_files).where(F.col("subject") != "")
+        lasting = (F.col("subject") != "") | (F.col("raised_at") < F.lit(since.isoformat()).cast("timestamp"))
+        old = frame_of(self.spark, self.lake, "gold/alerts", old_files).where(lasting)
         whole = found.unionByName(old).dropDuplicates(["rule", "queue", "subject", "raised_at"]).coalesce(1)
         files = stage(whole, self.lake, "gold/alerts")
         log.commit(files, removed=old_files, application=APPLICATION, version=log.version + 1)
+
+    def _first_day_touched(self) -> date:
+        moments = [at for spans in self._minutes.values() for _, at in spans]
+        return datetime.fromtimestamp(min(moments), UTC).date() if moments else datetime.now(UTC).date()
+
+    def _since(self, name: str, day: date) -> DataFrame:
+        files = self.lake.ensure(name).files()
+        recent = [file for file in files if (file.partition.get("day") or "") >= day.isoformat()]
+        return frame_of(self.spark, self.lake, name, recent)

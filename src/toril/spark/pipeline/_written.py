@@ -1,4 +1,4 @@
-"""Parquet files of a table, written by pyarrow from where this runs: an executor, or the driver for small things.
+"""Parquet files of a table, written and read by pyarrow where this runs: an executor, or the driver for small things.
 
 Guarantee: a file is whole before anybody is told of it, and invisible until it is committed.
 """
@@ -42,6 +42,13 @@ def write_parts(lake: Lake, name: str, table: pa.Table) -> list[DataFile]:
     return [
         write_file(lake, name, part, {column: str(value)}) for value, part in zip(values, parts, strict=True)
     ]
+
+
+def read_columns(lake: Lake, name: str, file: DataFile, columns: Sequence[str]) -> pa.Table:
+    """Some columns of one file."""
+    system, root = file_system(lake.location(name), lake.storage_options)
+    with system.open_input_file(f"{root}/{file.path}") as source:
+        return pq.ParquetFile(source).read(columns=list(columns))
 
 
 def _repeating(columns: Sequence[str]) -> list[str]:
