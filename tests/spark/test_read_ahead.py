@@ -104,3 +104,22 @@ def test_a_stream_that_began_anew_is_left_to_the_executors(
     one = whole(queue, start)
     assert one.recreated
     assert ahead.cover(queue.store, one) == (one, None)
+
+
+def test_a_batch_may_end_in_the_middle_of_what_is_held(ahead: ReadAhead, factory: Factories) -> None:
+    queue = factory("middle")
+    queue.add(1)
+    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    start = end(queue)
+    queue.add(10)
+    middle = end(queue)
+    queue.add(10)
+    await_reading(ahead, queue, end(queue).id)
+    first = stretch(queue.queue, queue.keys.events, start, middle)
+    assert first is not None
+    _, here = ahead.cover(queue.store, first)
+    _, rest = ahead.cover(queue.store, whole(queue, middle))
+    assert here is not None
+    assert rest is not None
+    assert (here.num_rows, rest.num_rows) == (20, 20)
+    assert not set(here["id"].to_pylist()) & set(rest["id"].to_pylist())

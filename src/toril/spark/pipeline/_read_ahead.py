@@ -131,11 +131,17 @@ def _divided(held: _Held, whole: Stretch) -> tuple[Stretch | None, pa.Table | No
     start, end = id_parts(whole.start.id), id_parts(whole.end.id)
     if id_parts(held.since) >= end or not held.pages:
         return whole, None
-    pages = [page.filter(_within(page, start, end)) for page in held.pages]
+    pages = [part for page in held.pages if (part := _within(page, start, end)) is not None]
     before = replace(whole, end=Position(held.since, None)) if start < id_parts(held.since) else None
-    return before, pa.concat_tables(pages)
+    return (before, pa.concat_tables(pages)) if pages else (whole, None)
 
 
-def _within(page: pa.Table, start: tuple[int, int], end: tuple[int, int]) -> pa.Array:
+def _within(page: pa.Table, start: tuple[int, int], end: tuple[int, int]) -> pa.Table | None:
+    """The events of a page in (`start`, `end`]; most pages lie inside as a whole, or outside."""
+    first, last = (id_parts(page["id"][at].as_py()) for at in (0, -1))
+    if first > end or last <= start:
+        return None
+    if start < first and last <= end:
+        return page
     ids = [id_parts(one) for one in page["id"].to_pylist()]
-    return pa.array([start < one <= end for one in ids])
+    return page.filter(pa.array([start < one <= end for one in ids]))
