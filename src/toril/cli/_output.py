@@ -15,7 +15,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -66,9 +66,9 @@ def emit(value: Any) -> None:
     print(_encoded(value, indent=2), flush=True)
 
 
-def emit_line(value: Any) -> None:
-    """One JSON document in a line: for streams of them."""
-    print(_encoded(value), flush=True)
+def emit_line(value: Any, file: TextIO | None = None) -> None:
+    """One JSON document in a line: for streams of them, and for files."""
+    print(_encoded(value), file=file, flush=file is None)
 
 
 def _encoded(value: Any, indent: int | None = None) -> str:

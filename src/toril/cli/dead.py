@@ -1,27 +1,31 @@
 """`toril dlq`: jobs that failed for good, whatever the kind of their queue.
 
-On a BullMQ queue these are the jobs of the failed set; on list and stream queues the dead letters.
+Guarantee: nothing is replayed or removed that was not chosen: an id, a filter, or `--all` must be given.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from toril.cli._ask import ask
+from toril.cli._graves import Choice, opened
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, in_progress, moment, say, shortened, show
+from toril.cli._output import emit, emit_line, in_progress, say, shortened, show, show_facts
 from toril.cli._target import QueueName, Target
-from toril.contract.envelope import DeadLetter
-from toril.contract.errors import InvalidOption
-from toril.jobs import Job
-from toril.queues.dead_letters import LetterFilter, parse_filter
+from toril.contract.errors import InvalidOption, JobNotFound
 
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID", help="Jobs, or letters, by id: see `toril dlq list`.", show_default=False
+    ),
+]
 NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name or task type.")]
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Only those whose error contains this.")]
 FilterOption = Annotated[
@@ -29,39 +33,24 @@ FilterOption = Annotated[
     typer.Option(
         "--filter",
         metavar="TERMS",
-        help="List and stream queues: FIELD=VALUE, FIELD!=VALUE or FIELD~PART, separated by commas.",
+        help="List and stream queues: FIELD=VALUE, also with != ~ < <= > >=, separated by commas; "
+        "fields: dlq_reason, last_error, dlq_ts, task_type, job_id, attempts, user_id, payload.NAME, …",
     ),
 ]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Jobs that failed for good: list, replay, purge, export.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Jobs that failed for good: list, show, replay, purge, export.", no_args_is_help=True
+    )
     group.command("list")(list_letters)
+    group.command("show")(show_letter)
     group.command("replay")(replay)
     group.command("purge")(purge)
     group.command("export")(export)
     app.add_typer(group, name="dlq")
-
-
-def _wanted(name: str | None, reason: str | None, terms: str | None) -> LetterFilter:
-    chosen = parse_filter(terms) if terms else None
-
-    def matches(letter: DeadLetter) -> bool:
-        return (
-            (name is None or letter.task_type == name)
-            and (reason is None or reason in (letter.last_error or ""))
-            and (chosen is None or chosen(letter))
-        )
-
-    return matches
-
-
-def _job_wanted(name: str | None, reason: str | None, terms: str | None) -> Callable[[Job], bool]:
-    if terms:
-        raise InvalidOption("filter", "is for list and stream queues", "use --name and --reason")
-    return lambda job: (
-        (name is None or job.name == name) and (reason is None or reason in (job.failed_reason or ""))
-    )
 
 
 def list_letters(
@@ -76,110 +65,98 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List jobs that failed for good, newest first."""
-    rows = asyncio.run(
-        _read(Target.of(redis, prefix, env), QueueName.parse(queue), name, reason, terms, limit=limit)
-    )
+    choice = Choice(name=name, reason=reason, terms=terms)
+    rows = asyncio.run(_rows(Target.of(redis, prefix, env), QueueName.parse(queue), choice, limit))
     if as_json:
         emit(rows)
         return
-    cells = [(_id(one), _name(one), one["attempts"], one["at"], shortened(one["error"], 90)) for one in rows]
-    columns = ["job", "name", "attempts", "failed at", "error"]
-    show(columns, cells, right=["attempts"], empty="no dead letters")
+    cells = [
+        (_id(one), one["name"], one["attempts"], one["at"], one["reason"], shortened(one["error"], 90))
+        for one in rows
+    ]
+    columns = ["id", "name", "attempts", "failed at", "reason", "error"]
+    show(columns, cells, right=["attempts"], empty=f"no dead jobs {'match' if choice else f'in {queue}'}")
 
 
 def _id(row: dict[str, Any]) -> str:
     return str(row["entry_id"] or row["job_id"])
 
 
-def _name(row: dict[str, Any]) -> str:
-    return str(row["name"])
+async def _rows(target: Target, where: QueueName, choice: Choice, limit: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with opened(target, where, look=True) as graves:
+        async for row in graves.rows(choice):
+            rows.append(row)
+            if len(rows) >= limit:
+                break
+    return rows
 
 
-async def _read(
-    target: Target,
-    where: QueueName,
-    name: str | None,
-    reason: str | None,
-    terms: str | None,
-    *,
-    limit: int | None = None,
-) -> list[dict[str, Any]]:
-    if where.kind == "bullmq":
-        wanted = _job_wanted(name, reason, terms)
-        async with target.bullmq(where, "dlq", look=True) as queue:
-            jobs = [job for job in await queue.get_dead_letters() if wanted(job)]
-        return [_job_row(job) for job in jobs[:limit]]
-    async with target.envelopes(where) as letters:
-        found = [one async for one in letters.dead_letters(_wanted(name, reason, terms))]
-    return [_letter_row(one) for one in reversed(found[-limit:] if limit else found)]
-
-
-def _job_row(job: Job) -> dict[str, Any]:
-    return {
-        "job_id": job.id,
-        "entry_id": None,
-        "name": job.name,
-        "attempts": job.attempts_made,
-        "at": moment(job.finished_on),
-        "error": job.failed_reason or "",
-        "job": job.record.as_dict(),
-    }
-
-
-def _letter_row(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "job_id": letter.job_id,
-        "entry_id": letter.entry_id,
-        "name": letter.task_type,
-        "attempts": letter.envelope.attempts,
-        "at": letter.dlq_ts,
-        "error": letter.last_error or letter.dlq_reason,
-        "reason": letter.dlq_reason,
-        "job": letter.as_dict(),
-    }
-
-
-def replay(
+def show_letter(
     queue: QueueArgument,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    name: NameOption = None,
-    reason: ReasonOption = None,
-    terms: FilterOption = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")
-    ] = None,
+    letter: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a job, or of a letter.", show_default=False)
+    ],
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Give dead jobs another life, with all their attempts."""
+    """Show everything about a job that failed for good; the newest letter, if a job has several."""
+    target, where = Target.of(redis, prefix, env), QueueName.parse(queue)
+    rows = asyncio.run(_rows(target, where, Choice(ids=(letter,)), 1))
+    if not rows:
+        raise _not_there(queue, letter)
+    if as_json:
+        emit(rows[0])
+        return
+    facts = {name: value for name, value in rows[0].items() if name != "job" and value is not None}
+    show_facts({**facts, "job": json.dumps(rows[0]["job"], ensure_ascii=False, indent=2, default=str)})
+
+
+def _not_there(queue: str, *ids: str) -> JobNotFound:
+    hint = f"see `toril dlq list {queue}`; it was replayed, purged, or never died"
+    return JobNotFound(", ".join(ids), hint=hint)
+
+
+def replay(
+    queue: QueueArgument,
+    ids: Ids = None,
+    everything: All = False,
+    name: NameOption = None,
+    reason: ReasonOption = None,
+    terms: FilterOption = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
+    limit: Limit = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Give dead jobs another life, with all their attempts. Repeating it replays nothing twice."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    _choose(everything, name, reason, terms, limit)
+    choice = Choice(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
+    _check_chosen(choice, everything, limit)
 
     async def run() -> int:
-        if where.kind == "bullmq":
-            wanted = _job_wanted(name, reason, terms)
-            async with target.bullmq(where, "dlq") as opened:
-                return await opened.retry_jobs(count=limit, where=wanted, rate=rate)
-        async with target.envelopes(where) as letters:
-            return await letters.replay(_wanted(name, reason, terms), rate=rate, limit=limit)
+        async with opened(target, where) as graves:
+            return await graves.replay(choice, rate=rate, limit=limit)
 
     with in_progress(f"replaying jobs of {queue}"):
         moved = asyncio.run(run())
+    if choice.ids and not moved:
+        raise _not_there(queue, *choice.ids)
     _done({"queue": queue, "replayed": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
 def purge(
     queue: QueueArgument,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    ids: Ids = None,
+    everything: All = False,
     name: NameOption = None,
     reason: ReasonOption = None,
     terms: FilterOption = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")
-    ] = None,
+    limit: Limit = None,
     yes: Yes = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
@@ -188,30 +165,31 @@ def purge(
 ) -> None:
     """Remove dead jobs for good."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    _choose(everything, name, reason, terms, limit)
-    ask(f"Remove dead jobs of {queue} for good?", yes=yes)
+    choice = Choice(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
+    _check_chosen(choice, everything, limit)
+    which = "All" if everything else "Matching"
+    ask(f"{which} dead jobs of {queue} will be gone for good. Go on?", yes=yes)
 
     async def run() -> int:
-        if where.kind != "bullmq":
-            async with target.envelopes(where) as letters:
-                return await letters.purge(_wanted(name, reason, terms), limit=limit)
-        wanted = _job_wanted(name, reason, terms)
-        async with target.bullmq(where, "dlq") as opened:
-            # Oldest first, as everywhere; the failed set is listed newest first.
-            doomed = [job for job in reversed(await opened.get_dead_letters()) if wanted(job)][:limit]
-            for job in doomed:
-                await opened.remove(job.id)
-            return len(doomed)
+        async with opened(target, where) as graves:
+            return await graves.purge(choice, limit=limit)
 
     with in_progress(f"removing dead jobs of {queue}"):
         removed = asyncio.run(run())
+    if choice.ids and not removed:
+        raise _not_there(queue, *choice.ids)
     _done({"queue": queue, "purged": removed}, f"{removed} jobs removed", as_json=as_json)
 
 
 def export(
     queue: QueueArgument,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Gets one JSON object in a line.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Gets one JSON object in a line; - is standard output.",
+            show_default=False,
+        ),
     ],
     name: NameOption = None,
     reason: ReasonOption = None,
@@ -221,19 +199,34 @@ def export(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Write dead jobs to a file; they stay where they are."""
-    target = Target.of(redis, prefix, env)
+    """Write dead jobs to a file, oldest first; they stay where they are."""
+    target, where = Target.of(redis, prefix, env), QueueName.parse(queue)
+    choice = Choice(name=name, reason=reason, terms=terms)
+    if str(file) == "-":
+        asyncio.run(_export(target, where, choice, None))
+        return
     with in_progress(f"reading dead jobs of {queue}"):
-        rows = asyncio.run(_read(target, QueueName.parse(queue), name, reason, terms))
-    lines = [json.dumps(one["job"], ensure_ascii=False) + "\n" for one in reversed(rows)]
-    file.write_text("".join(lines), encoding="utf-8")
-    facts = {"queue": queue, "file": str(file), "exported": len(lines)}
-    _done(facts, f"{len(lines)} jobs written to {file}", as_json=as_json)
+        written = asyncio.run(_export(target, where, choice, file))
+    facts = {"queue": queue, "file": str(file), "exported": written}
+    _done(facts, f"{written} jobs written to {file}", as_json=as_json)
 
 
-def _choose(everything: bool, *choices: object) -> None:
-    if everything == any(choice is not None for choice in choices):
-        raise InvalidOption("jobs", "say which", "give --name, --reason, --filter or --limit, or --all")
+async def _export(target: Target, where: QueueName, choice: Choice, file: Path | None) -> int:
+    written = 0
+    async with opened(target, where, look=True) as graves:
+        with file.open("w", encoding="utf-8") if file is not None else contextlib.nullcontext() as sink:
+            async for row in graves.rows(choice, newest_first=False):
+                where_it_lies = {"entry_id": row["entry_id"]} if row["entry_id"] else {}
+                emit_line({**where_it_lies, **row["job"]}, sink)
+                written += 1
+    return written
+
+
+def _check_chosen(choice: Choice, everything: bool, limit: int | None) -> None:
+    if everything and choice:
+        raise InvalidOption("--all", "is given together with a choice", "give one or the other")
+    if not everything and not choice and limit is None:
+        raise InvalidOption("jobs", "say which", "give ids, --name, --reason, --filter or --limit, or --all")
 
 
 def _done(facts: dict[str, Any], line: str, *, as_json: bool) -> None:
