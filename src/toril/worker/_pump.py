@@ -21,6 +21,8 @@ from toril.queues.source import Settled, Source, Taken
 
 # Two: one for the server to work on, one for us.
 MAX_IN_FLIGHT = 2
+# Fewer outcomes are not worth a call of their own: the call would cost more than the time that it saves.
+SMALLEST_SHARE = 4
 # Keeps one call well under the time that other clients of the server notice.
 MAX_BATCH = 250
 # A server that refuses pickups (memory limit) is asked again after this time.
@@ -325,4 +327,4 @@ class Pump:
 
 def _share(concurrency: int) -> int:
     """Outcomes that make a batch of their own: one call must leave work for the other, or they take turns."""
-    return min(max(1, concurrency // MAX_IN_FLIGHT), MAX_BATCH)
+    return min(max(SMALLEST_SHARE, concurrency // MAX_IN_FLIGHT), MAX_BATCH)
