@@ -40,15 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argparse.Namespace) -> int:
     runner = Runner(arena, repeat=options.repeat, rivals=options.rivals)
+    where = report.environment(arena.server_version())
+    earlier = json.loads(options.json.read_text("utf-8")) if options.add and options.json.exists() else None
+    content: dict[str, Any] = {}
     for work in plan:
         figures = runner.run(work)
         if figures:
             report.show_work(console, work.title, figures, work.contenders[0])
-    record = runner.record
-    where = report.environment(arena.server_version())
-    content = report.as_json(where, record.runs, record.results(), record.failures, record.conditions)
-    if options.add and options.json.exists():
-        content = report.together(json.loads(options.json.read_text(encoding="utf-8")), content)
+        content = report.as_json(where, runner.record)
+        content = report.together(earlier, content) if earlier else content
+        if options.json:  # after each work: a run that is cut short keeps what it has
+            report.write_json(options.json, content)
     return _told(console, content, options)
 
 

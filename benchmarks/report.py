@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS
-from benchmarks.figures import Run, Summary, less_is_better, ratio
+from benchmarks.figures import Summary, less_is_better, ratio
 from benchmarks.quietness import BUSY
-from benchmarks.targets import Results, Verdict
+from benchmarks.record import Record
+from benchmarks.targets import Verdict
 
 # Under which heading a metric is shown, and how.
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -106,17 +107,12 @@ def show_circumstances(console: Console, content: Mapping[str, Any]) -> None:
         console.print(f"[yellow]not quiet[/yellow]: others used {share:.0%} of the processors before {work}")
 
 
-def as_json(
-    environment: Mapping[str, Any],
-    runs: Mapping[str, Mapping[str, Sequence[Run]]],
-    results: Results,
-    failures: Sequence[str],
-    conditions: Mapping[str, Mapping[str, object]],
-) -> dict[str, Any]:
+def as_json(environment: Mapping[str, Any], record: Record) -> dict[str, Any]:
     """Everything, down to the single run."""
+    results = record.results()
     return {
         "environment": dict(environment),
-        "conditions": {work: dict(one) for work, one in conditions.items()},
+        "conditions": {work: dict(one) for work, one in record.conditions.items()},
         "works": {
             work: {
                 name: {
@@ -125,9 +121,9 @@ def as_json(
                 }
                 for name, several in contenders.items()
             }
-            for work, contenders in runs.items()
+            for work, contenders in record.runs.items()
         },
-        "failures": list(failures),
+        "failures": list(record.failures),
     }
 
 

@@ -9,32 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from benchmarks.arena import Arena, RunFailed, Unsupported
 from benchmarks.contenders import CONTENDERS, Contender
-from benchmarks.figures import Run, Summary, summarize
+from benchmarks.figures import Summary
 from benchmarks.installation import NotInstalled, install
 from benchmarks.quietness import conditions
+from benchmarks.record import Record
 from benchmarks.works import Work
-
-
-@dataclass(slots=True)
-class Record:
-    """All runs so far, by work and contender, and what went wrong."""
-
-    runs: dict[str, dict[str, list[Run]]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    conditions: dict[str, dict[str, object]] = field(default_factory=dict)  # of the machine, by work
-
-    def note(self, work: Work, contender: Contender, run: Run) -> None:
-        self.runs.setdefault(work.name, {}).setdefault(contender.name, []).append(run)
-
-    def results(self) -> dict[str, dict[str, dict[str, Summary]]]:
-        return {
-            work: {name: summarize(several) for name, several in contenders.items()}
-            for work, contenders in self.runs.items()
-        }
 
 
 class Runner:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from benchmarks.figures import Summary
 from benchmarks.plots import Bar, bars, draw, lines
+from benchmarks.record import Record
 from benchmarks.report import as_json, read_results, together
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,24 +36,25 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path):
 
 
 def test_figures_survive_being_written_and_read():
-    results = {"bulk": {"toril": {"rate": Summary(5.0, 4.0, 6.0, 3)}}}
-    content = as_json({}, {"bulk": {"toril": [{"rate": 5.0}]}}, results, [], {})
-    assert read_results(content) == results
+    record = Record(runs={"bulk": {"toril": [{"rate": 4.0}, {"rate": 5.0}, {"rate": 6.0}]}})
+    assert read_results(as_json({}, record)) == {"bulk": {"toril": {"rate": Summary(5.0, 4.0, 6.0, 3)}}}
 
 
 def test_a_later_run_replaces_whole_works_and_leaves_the_others():
-    old, new = Summary(5.0, 4.0, 6.0, 3), Summary(7.0, 7.0, 7.0, 1)
-    earlier = as_json(
-        {},
-        {"bulk": {"toril": [], "node-5": []}, "list": {"toril": []}},
-        {"bulk": {"toril": {"rate": old}, "node-5": {"rate": old}}, "list": {"toril": {"rate": old}}},
-        ["bulk, rq: it fell over", "list, rq: it fell over"],
-        {"bulk": {"others": 0.5}, "list": {"others": 0.5}},
+    earlier = Record(
+        runs={
+            "bulk": {"toril": [{"rate": 5.0}], "node-5": [{"rate": 5.0}]},
+            "list": {"toril": [{"rate": 5.0}]},
+        },
+        failures=["bulk, rq: it fell over", "list, rq: it fell over"],
+        conditions={"bulk": {"others": 0.5}, "list": {"others": 0.5}},
     )
-    later = as_json(
-        {}, {"bulk": {"toril": []}}, {"bulk": {"toril": {"rate": new}}}, [], {"bulk": {"others": 0.0}}
-    )
-    both = together(earlier, later)
-    assert read_results(both) == {"bulk": {"toril": {"rate": new}}, "list": {"toril": {"rate": old}}}
+    later = Record(runs={"bulk": {"toril": [{"rate": 7.0}]}}, conditions={"bulk": {"others": 0.0}})
+    both = together(as_json({}, earlier), as_json({}, later))
+    rates = {
+        work: {name: one["rate"].median for name, one in found.items()}
+        for work, found in read_results(both).items()
+    }
+    assert rates == {"bulk": {"toril": 7.0}, "list": {"toril": 5.0}}
     assert both["failures"] == ["list, rq: it fell over"]
     assert both["conditions"] == {"bulk": {"others": 0.0}, "list": {"others": 0.5}}
