@@ -108,3 +108,33 @@ async def test_the_command_runs_browser_jobs(
     )
     assert run.returncode == 0, run.stderr
     assert (await queue.result(sent.job_id))["text"] == "Grüezi mitenand"
+
+
+async def test_the_command_keeps_to_its_time_and_says_when_results_are_thrown_away(
+    queue: StreamQueue, valkey: Server, prefix: str, site: Site
+) -> None:
+    payload = {"url": site.url("/never"), "selector": ".content"}
+    await queue.add("navigate_extract", payload, max_attempts=1)
+    place = (
+        "--redis",
+        valkey.url,
+        "--prefix",
+        prefix,
+        "--env",
+        "test",
+        "--until-idle",
+        "--allow",
+        "127.0.0.1",
+    )
+    command = [sys.executable, "-m", "toril.cli", "worker", "--queue", "stream:jobs.browser", "--browser"]
+    run = await asyncio.to_thread(
+        subprocess.run,
+        [*command, "--job-timeout", "2", *place],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "--keep-results" in run.stderr
+    (letter,) = [one async for one in queue.dead_letters()]
+    assert (letter.dlq_reason, letter.last_error) == ("max_attempts_exceeded", "playwright_timeout")

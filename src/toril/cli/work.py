@@ -1,204 +1,101 @@
 """`toril worker`: runs your function on the jobs of a queue, in one process or many.
 
 Guarantee: SIGTERM and Ctrl-C let jobs in hand finish within the time-out and hand back the others; a second one does
-not wait.
+not wait. What is wrong with an option or a handler is said in one line, before the log begins.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
-from toril.cli._complete import complete_queue
-from toril.cli._foreman import Foreman, child_index, watch_parent
-from toril.cli._handlers import load_handler
+from toril.cli import _worker_words as words
+from toril.cli._foreman import Foreman, child_index
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import emit_line, say
+from toril.cli._output import say
+from toril.cli._shift import Order, handler_of, make, work
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import InvalidOption, TorilError
+from toril.contract.errors import InvalidOption
 from toril.contract.worker_options import RateLimit
-from toril.observe.health import QueueLengths, worker_exposition
-from toril.observe.http import Answer
-from toril.store import parse_address
-from toril.worker import ListWorker, StreamWorker, Worker
-
-AnyWorker = Worker | ListWorker | StreamWorker
-Level = Literal["debug", "info", "warning", "error"]
 
 
 def add_to(app: typer.Typer) -> None:
     app.command("worker")(worker)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
-    """What is to be run, and how."""
-
-    handler: str | None  # None: the browser tasks
-    queue: QueueName
-    target: Target
-    options: dict[str, Any]
-    allow: tuple[str, ...]
-    host: str
-    port: int | None
-    until_idle: bool
-    as_json: bool
-
-
 def worker(
     *,
-    handler: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODULE[:FUNCTION]",
-            help="A function of one argument, or a mapping of them by name; a module alone: its task registry.",
-            show_default=False,
-        ),
-    ] = None,
-    queue: Annotated[
-        str,
-        typer.Option(
-            "--queue",
-            "-q",
-            help="NAME, list:NAME or stream:NAME.",
-            autocompletion=complete_queue,
-            show_default=False,
-        ),
-    ],
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once, in each process.")
-    ] = 1,
-    processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
-    executor: Annotated[
-        Literal["auto", "async", "thread", "process"],
-        typer.Option("--executor", help="Where the function runs."),
-    ] = "auto",
-    lock: Annotated[
-        float, typer.Option("--lock-duration", help="Seconds until a silent job counts as stalled.")
-    ] = 30.0,
-    timeout: Annotated[
-        float | None, typer.Option("--job-timeout", help="Seconds an attempt may take.")
-    ] = None,
-    shutdown: Annotated[
-        float, typer.Option("--shutdown-timeout", help="Seconds for jobs in hand to finish.")
-    ] = 30.0,
-    attempts: Annotated[
-        int | None, typer.Option("--max-attempts", help="Overrides what jobs ask for.")
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option("--rate-limit", metavar="JOBS/SECONDS", help="Over all workers, e.g. 100/60."),
-    ] = None,
-    retry_unknown: Annotated[
-        bool, typer.Option("--retry-unknown", help="Retry errors of unknown kind, as BullMQ does.")
-    ] = False,
-    reliable: Annotated[
-        bool, typer.Option("--reliable", help="List queues: jobs of dead workers run again.")
-    ] = False,
-    keep_results: Annotated[
-        float | None,
-        typer.Option("--keep-results", help="List and stream queues: seconds that results are kept."),
-    ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser", help="Run the browser tasks: navigate_extract, screenshot, pdf.")
-    ] = False,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option("--allow", help="A host or network that pages may come from though it is not public."),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option("--http-port", help="Serve /metrics, /healthz and /readyz; the n-th process adds n."),
-    ] = None,
-    http_host: Annotated[str, typer.Option("--http-host", help="Where to serve them.")] = "127.0.0.1",
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
-    log_level: Annotated[
-        Level, typer.Option("--log-level", help="From which level on lines are written.")
-    ] = "info",
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option("--log-format", help="How they look.")
-    ] = "text",
+    handler: words.Handler = None,
+    queue: words.QueueOption,
+    concurrency: words.Concurrency = 1,
+    processes: words.Processes = 1,
+    executor: words.Executor = "auto",
+    lock: words.LockDuration = 30.0,
+    timeout: words.JobTimeout = None,
+    shutdown: words.ShutdownTimeout = 30.0,
+    attempts: words.MaxAttempts = None,
+    rate: words.RateOption = None,
+    retry_unknown: words.RetryUnknown = False,
+    until_idle: words.UntilIdle = False,
+    reliable: words.Reliable = False,
+    keep_results: words.KeepResults = None,
+    group: words.Group = None,
+    claim_idle: words.ClaimIdle = None,
+    browser: words.Browser = False,
+    allow: words.Allow = None,
+    http_port: words.HttpPort = None,
+    http_host: words.HttpHost = "127.0.0.1",
+    log_level: words.LogLevel = "info",
+    log_format: words.LogFormat = "text",
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Run a function on the jobs of a queue until Ctrl-C or SIGTERM."""
-    options: dict[str, Any] = {
-        "concurrency": concurrency,
-        "executor": executor,
-        "lock_duration": lock,
-        "shutdown_timeout": shutdown,
-        "unknown_errors": "transient" if retry_unknown else "permanent",
-    }
-    given = {"job_timeout": timeout, "max_attempts": attempts, "rate_limit": _rate(rate)}
-    options |= {name: value for name, value in given.items() if value is not None}
+    """Run a function, or the browser tasks, on the jobs of a queue until Ctrl-C or SIGTERM."""
     where = QueueName.parse(queue)
-    options |= _of_kind(where, reliable=reliable, keep_results=keep_results)
-    if browser is (handler is not None):
-        raise InvalidOption(
-            "handler", "is given with --browser" if browser else "is missing", "give one of them"
-        )
-    index = child_index()
-    order = _Order(
+    _check_handler(where, handler, browser=browser, allow=allow)
+    options = _given(concurrency=concurrency, executor=executor, lock_duration=lock)
+    options |= _given(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
+    options |= _of_kind(where, reliable=reliable or None, group=group, claim_idle=claim_idle)
+    options |= _of_kind(where, keep_results=keep_results)
+    options["unknown_errors"] = "transient" if retry_unknown else "permanent"
+    if not browser:  # its tasks keep to their time themselves, and say what took so long
+        options |= _given(job_timeout=timeout)
+    order = Order(
         handler=handler,
         queue=where,
         target=Target.of(redis, prefix, env),
         options=options,
         allow=tuple(allow or ()),
+        page_seconds=timeout,
         host=http_host,
-        port=http_port + (index or 0) if http_port else http_port,
+        port=http_port + (child_index() or 0) if http_port else http_port,
         until_idle=until_idle,
         as_json=as_json,
     )
-    if processes > 1 and index is None:
+    _run(order, processes, log_level, log_format)
+
+
+def _run(order: Order, processes: int, level: words.Level, style: str) -> None:
+    made = make(order, handler_of(order))  # what is wrong is refused here, once, rather than in every child
+    if processes > 1 and child_index() is None:
+        if not order.as_json:
+            each = made.options.concurrency
+            say(f"{processes} processes with {each} jobs each on {order.queue}; Ctrl-C ends them")
         raise typer.Exit(_lead(order, processes))
-    if handler is not None:
-        load_handler(handler)  # what is refused is said in one line, before the log begins
-    _write_log(log_level, log_format)
-    asyncio.run(_work(order))
+    _write_log(level, style)
+    asyncio.run(work(order))
 
 
-def _rate(text: str | None) -> RateLimit | None:
-    if text is None:
-        return None
-    count, _, period = text.partition("/")
-    try:
-        return RateLimit(int(count), float(period or 1))
-    except ValueError as error:
-        if isinstance(error, InvalidOption):
-            raise
-        raise InvalidOption("rate-limit", f"{text!r} is no rate", "write JOBS/SECONDS, e.g. 100/60") from None
-
-
-def _of_kind(queue: QueueName, *, reliable: bool, keep_results: float | None) -> dict[str, Any]:
-    """Options that not every kind of queue has."""
-    given: dict[str, Any] = {}
-    if reliable:
-        given["reliable"] = True
-    if keep_results is not None:
-        given["keep_results"] = keep_results
-    if given and (queue.kind == "bullmq" or (reliable and queue.kind != "list")):
-        raise InvalidOption(", ".join(given), f"is not for {queue}", "see the kinds of queue it is for")
-    return given
-
-
-def _lead(order: _Order, processes: int) -> int:
-    made = _make(order, _handler_of(order))  # what is wrong is refused here, once, rather than in every child
-    if not order.as_json:
-        say(
-            f"{processes} processes with {made.options.concurrency} jobs each on {order.queue}; Ctrl-C ends them"
-        )
+def _lead(order: Order, processes: int) -> int:
     # Children read the address from their environment, which only their own user can see.
-    words = _without_address(sys.argv[1:])
-    return asyncio.run(Foreman(words, processes, {"TORIL_REDIS_URL": order.target.redis}).run())
+    own_words = _without_address(sys.argv[1:])
+    return asyncio.run(Foreman(own_words, processes, {"TORIL_REDIS_URL": order.target.redis}).run())
 
 
 def _without_address(words: Sequence[str]) -> list[str]:
@@ -212,114 +109,56 @@ def _without_address(words: Sequence[str]) -> list[str]:
     return left
 
 
-def _write_log(level: Level, style: str) -> None:
+def _write_log(level: words.Level, style: str) -> None:
     from toril.telemetry.logging import log_as_json, log_as_text
 
     (log_as_json if style == "json" else log_as_text)(level.upper())
 
 
-def _handler_of(order: _Order) -> Any:
-    if order.handler is not None:
-        return load_handler(order.handler)
-    from toril.browser import BrowserOptions, BrowserTasks
-
-    if order.queue.kind == "bullmq":
-        raise InvalidOption("browser", f"is not for {order.queue}", "write list:NAME or stream:NAME")
-    return BrowserTasks(BrowserOptions(contexts=order.options["concurrency"], allow=order.allow))
+# --- what was said --------------------------------------------------------------------------------------------
 
 
-def _make(order: _Order, handler: Any, metrics: Any = None) -> AnyWorker:
-    kind, target = order.queue.kind, order.target
-    common: dict[str, Any] = {**order.options, "redis": target.redis, "prefix": target.prefix_of(kind)}
-    if metrics is not None:
-        common["metrics"] = metrics
-    if kind == "bullmq":
-        return Worker(order.queue.name, handler, **common)
-    made: type[ListWorker | StreamWorker] = ListWorker if kind == "list" else StreamWorker
-    return made(order.queue.name, handler, env=target.env, **common)
+def _check_handler(where: QueueName, handler: str | None, *, browser: bool, allow: list[str] | None) -> None:
+    if browser and handler is not None:
+        raise InvalidOption("handler", "is given together with --browser", "give one of them")
+    if not browser and handler is None:
+        raise InvalidOption("handler", "is missing", "write MODULE:FUNCTION, or give --browser")
+    if browser and where.kind == "bullmq":
+        raise InvalidOption("--browser", f"is not for {where}", "write --queue list:NAME or stream:NAME")
+    if allow and not browser:
+        raise InvalidOption("--allow", "is for the browser tasks", "give --browser, or leave it out")
 
 
-async def _work(order: _Order) -> None:
-    metrics = _collector() if order.port is not None else None
-    handler = _handler_of(order)
-    made = _make(order, handler, metrics)
-    async with _ended(handler), _served(order, made, metrics):
-        orphaned = asyncio.Event()
-        watch_parent(orphaned)
-        ending = asyncio.create_task(_stop_when(orphaned, made))
-        try:
-            await (_until_idle(made) if order.until_idle else made.run())
-        finally:
-            ending.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await ending
-    if order.as_json:
-        emit_line({"worker_id": made.id, "processed": made.processed, "failed": made.failed})
-    else:
-        say(f"{made.id}: {made.processed} jobs completed, {made.failed} failed")
-    if made.left_behind:
-        # Python would wait for handlers that refuse to be cancelled, although their jobs are back in the queue.
-        sys.stdout.flush()
-        os._exit(0)
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
-@contextlib.asynccontextmanager
-async def _ended(handler: Any) -> AsyncIterator[None]:
-    """The browser tasks have browsers to end; other handlers have nothing."""
-    try:
-        yield
-    finally:
-        if hasattr(handler, "pool"):
-            await handler.close()
+def _of_kind(queue: QueueName, **options: Any) -> dict[str, Any]:
+    """Options that not every kind of queue has, as far as they were given."""
+    given = _given(**options)
+    for name in given:
+        if queue.kind not in _KINDS[name]:
+            wanted = " or ".join(f"{kind}:NAME" for kind in _KINDS[name])
+            remedy = f"leave it out, or write --queue {wanted}"
+            raise InvalidOption(f"--{name.replace('_', '-')}", f"is not for {queue}", remedy)
+    return given
 
 
-async def _until_idle(made: AnyWorker) -> None:
-    async with made:
-        await made.run_until_idle()
+_KINDS = {
+    "reliable": ("list",),
+    "group": ("stream",),
+    "claim_idle": ("stream",),
+    "keep_results": ("list", "stream"),
+}
 
 
-async def _stop_when(orphaned: asyncio.Event, made: AnyWorker) -> None:
-    await orphaned.wait()
-    await made.stop()
-
-
-def _collector() -> Any:
-    try:
-        from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-
-        from toril.telemetry.prometheus import PrometheusMetrics
-    except ImportError:
+def _rate(text: str | None) -> RateLimit | None:
+    if text is None:
         return None
-    registry = CollectorRegistry()
-    for about_the_process in (ProcessCollector, PlatformCollector, GCCollector):
-        about_the_process(registry=registry)
-    return PrometheusMetrics(registry)
-
-
-@contextlib.asynccontextmanager
-async def _served(order: _Order, made: AnyWorker, metrics: Any) -> AsyncIterator[None]:
-    if order.port is None:
-        yield
-        return
-    lengths = (
-        QueueLengths(made.keys, parse_address(order.target.redis), metrics) if metrics is not None else None
-    )
-
-    async def route() -> Answer:
-        from toril.telemetry.prometheus import CONTENT_TYPE
-
-        if lengths is not None:
-            with contextlib.suppress(TorilError):  # Redis may be away; the worker's own figures are not
-                await lengths.refresh()
-        return Answer(metrics.render(), content_type=CONTENT_TYPE)
-
+    count, _, period = text.partition("/")
     try:
-        async with worker_exposition(
-            made, metrics=route if metrics is not None else None, host=order.host, port=order.port
-        ) as exposition:
-            if not order.as_json:
-                say(f"serving {exposition.url}/metrics, /healthz and /readyz")
-            yield
-    finally:
-        if lengths is not None:
-            await lengths.close()
+        return RateLimit(int(count), float(period or 1))
+    except ValueError as error:
+        if isinstance(error, InvalidOption):
+            raise
+        raise InvalidOption("rate-limit", f"{text!r} is no rate", "write JOBS/SECONDS, e.g. 100/60") from None

@@ -71,10 +71,17 @@ async def test_functions_run_by_their_task_type_and_only_if_registered(
         (("app.two", "--queue", "list:q"), "2 task registries"),
         (("json", "--queue", "list:q"), "no task registries"),
         (("--queue", "list:q"), "handler: is missing"),
-        (("app.tasks", "--browser", "--queue", "stream:q"), "handler: is given with --browser"),
-        (("--browser", "--queue", "emails"), "browser: is not for emails"),
-        (("app.tasks", "--reliable", "--queue", "stream:q"), "reliable: is not for stream:q"),
-        (("app.tasks", "--keep-results", "5", "--queue", "emails"), "keep_results: is not for emails"),
+        (("app.tasks", "--browser", "--queue", "stream:q"), "handler: is given together with --browser"),
+        (("--browser", "--queue", "emails"), "--browser: is not for emails"),
+        (
+            ("app.tasks", "--reliable", "--queue", "stream:q"),
+            "--reliable: is not for stream:q; leave it out, or write --queue list:NAME",
+        ),
+        (("app.tasks", "--keep-results", "5", "--queue", "emails"), "--keep-results: is not for emails"),
+        (("app.tasks", "--group", "g", "--queue", "list:q"), "--group: is not for list:q"),
+        (("app.tasks", "--claim-idle", "60", "--queue", "emails"), "--claim-idle: is not for emails"),
+        (("app.tasks", "--allow", "10.0.0.1", "--queue", "stream:q"), "--allow: is for the browser tasks"),
+        (("app.tasks", "--claim-idle", "1", "--queue", "stream:q"), "claim_idle: is below two heartbeats"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_one_line(app: Path, arguments: tuple[str, ...], problem: str) -> None:
