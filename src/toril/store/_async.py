@@ -52,6 +52,7 @@ class AsyncStore:
         self._links: dict[Node | None, Link] = {}
         self._dialing: dict[Node | None, asyncio.Task[Link]] = {}
         self._readers: set[Reader] = set()
+        self._retiring: set[Link] = set()  # closed for new calls, while others wait for their replies
         self._posts: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -144,7 +145,7 @@ class AsyncStore:
                         await asyncio.sleep(seconds)
                     case Drop(node):
                         outcome = None
-                        await self._drop(node)
+                        self._drop(node)
         except StopIteration as end:
             return cast("list[Any]", end.value)
 
@@ -158,10 +159,18 @@ class AsyncStore:
                 return [error] * len(words)
         return await link.exchange(words, timeout)
 
-    async def _drop(self, node: Node | None) -> None:
+    def _drop(self, node: Node | None) -> None:
+        """Other calls may be under way on the same link: they get their own answers before it closes."""
         link = self._links.pop(node, None)
         if link is not None:
-            await link.close()
+            self._retiring.add(link)
+            self._spawn(self._see_off(link))
+
+    async def _see_off(self, link: Link) -> None:
+        try:
+            await link.retire()
+        finally:
+            self._retiring.discard(link)
 
     # --- connections ----------------------------------------------------------------------------------------
 
@@ -254,7 +263,7 @@ class AsyncStore:
         for reader in list(self._readers):
             await reader.close()
         links, self._links = self._links, {}
-        for link in links.values():
+        for link in (*links.values(), *self._retiring):
             await link.close()
         while self._posts:
             await asyncio.wait(self._posts)

@@ -73,6 +73,7 @@ class Link(asyncio.Protocol):
         self._can_write.set()
         self._guard: asyncio.TimerHandle | None = None
         self.closed = False
+        self._drained: asyncio.Future[None] | None = None  # of a link that retires
         self._gone = self._loop.create_future()
         # redis-py keeps reader and writer to itself; the transport is the one thing we need of them.
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
@@ -162,6 +163,7 @@ class Link(asyncio.Protocol):
                     if head.missing == 1:
                         self._waiting.popleft()
                     head.take(reply)
+            self._tell_drained()
         except hiredis.ProtocolError as error:
             self._hang_up(f"the server sent something that is not RESP: {error}")
 
@@ -193,6 +195,20 @@ class Link(asyncio.Protocol):
             self._guard = None
         while self._waiting:
             self._waiting.popleft().break_off(error)
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._waiting and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def retire(self) -> None:
+        """Takes no more calls, and closes when those under way have their replies: they are others' calls."""
+        self.closed = True
+        self._can_write.set()
+        if self._waiting:
+            self._drained = self._drained or self._loop.create_future()
+            await self._drained
+        await self.close()
 
     async def close(self) -> None:
         """Closes at once; what is still waiting is broken off."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Self
 
 import pytest
 import redis
@@ -12,6 +14,7 @@ import redis
 from tests.integration.store.conftest import OpenStore
 from tests.integration.store.faces import PATIENT, QUICK, add_to, get, put, say, words
 from tests.servers import Server, ValkeyCluster
+from toril.commands._command import Replay
 from toril.contract.errors import (
     CrossSlot,
     ScriptFailed,
@@ -131,14 +134,87 @@ class TestReadonly:
         admin.replicaof("NO", "ONE")
         assert sorted([*await asyncio.gather(*calls), (await many)[0]]) == [1, 2, 3, 4, 5, 6]
 
+    async def test_a_call_that_is_refused_takes_no_reply_from_the_calls_beside_it(
+        self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_store: OpenStore
+    ):
+        async with Relay(own.port) as relay:
+            store = open_store(f"redis://127.0.0.1:{relay.port}", PATIENT)
+            await store.run_many([add_to("a"), say("a", "x")])  # the server knows the scripts
+            admin.replicaof("127.0.0.1", start_valkey().port)
+            refused = asyncio.create_task(store.run(add_to("b")))
+            once = replace(say("a", "hello"), replay=Replay.NEVER)
+            beside = [asyncio.create_task(store.run(once)) for _ in range(3)]
+            await relay.refusal_passed.wait()
+            await until_refused(admin)
+            admin.replicaof("NO", "ONE")
+            assert await refused == 1
+            relay.go_on.set()
+            assert await asyncio.gather(*beside) == [b"hello"] * 3
+
     async def test_a_server_that_stays_a_replica_is_an_error(
         self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_store: OpenStore
     ):
         admin.replicaof("127.0.0.1", start_valkey().port)
+        await until_in_step(admin)
         with pytest.raises(StoreUnavailable, match="READONLY"):
             await open_store(own.url, QUICK).run(put("a", "1"))
         with pytest.raises(StoreUnavailable, match="READONLY"):
             await open_store(own.url, QUICK).run(add_to("a"))
+
+
+class Relay:
+    """Stands before a server. Behind the first refusal that it lets pass, the replies of that connection wait."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self.refusal_passed = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        for task in (
+            asyncio.create_task(self._pass_on(reader, to_server)),
+            asyncio.create_task(self._answer(from_server, writer)),
+        ):
+            self._tasks.add(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                before, refusal, rest = data.partition(b"-READONLY")
+                if refusal and not self.refusal_passed.is_set():
+                    line, end, data = rest.partition(b"\r\n")
+                    writer.write(before + refusal + line + end)
+                    self.refusal_passed.set()
+                    await self.go_on.wait()
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+async def until_in_step(admin: redis.Redis) -> None:
+    """Until a new replica has its primary's data: while it loads them, it refuses everything for that reason."""
+    while admin.info("replication").get("master_link_status") != "up":
+        await asyncio.sleep(0.005)
 
 
 async def until_refused(admin: redis.Redis) -> None:
