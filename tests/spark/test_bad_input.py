@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.servers import free_port
+from tests.servers import Server, free_port
+from tests.spark.makers import Factories
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import QueueKeys
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sources._options import SourceOptions
 
 
-def write(frame, **options):
+def write(frame: Any, **options: Any) -> None:
     frame.write.format("toril").options(**options).mode("append").save()
 
 
-def read(spark, **options):
+def read(spark: SparkSession, **options: Any) -> Any:
     return spark.read.format("toril").options(**options).load()
 
 
@@ -42,7 +45,7 @@ def read(spark, **options):
         ({"header": "true"}, "option: 'header' is not known; one of "),
     ],
 )
-def test_a_reader_refuses_what_makes_no_sense(options, message):
+def test_a_reader_refuses_what_makes_no_sense(options: Any, message: Any) -> None:
     with pytest.raises(InvalidOption, match=message):
         SourceOptions.parse(options)
 
@@ -63,12 +66,12 @@ def test_a_reader_refuses_what_makes_no_sense(options, message):
         ({"queus": "a"}, "'queus' is not known"),
     ],
 )
-def test_a_writer_refuses_what_makes_no_sense(options, message):
+def test_a_writer_refuses_what_makes_no_sense(options: Any, message: Any) -> None:
     with pytest.raises(InvalidOption, match=message):
         SinkOptions.parse({"queue": "a", **options})
 
 
-def test_a_server_that_is_away_is_named_before_any_task_begins(spark):
+def test_a_server_that_is_away_is_named_before_any_task_begins(spark: SparkSession) -> None:
     away = f"redis://:hidden@127.0.0.1:{free_port()}"
     said = r"redis://127\.0\.0\.1:\d+: Redis cannot be reached.*check option\(\"url\""
     with pytest.raises(Exception, match=said) as reading:
@@ -78,7 +81,7 @@ def test_a_server_that_is_away_is_named_before_any_task_begins(spark):
     assert "hidden" not in f"{reading.value}{writing.value}"
 
 
-def test_a_wrong_password_is_said_and_not_shown(spark, start_valkey):
+def test_a_wrong_password_is_said_and_not_shown(spark: SparkSession, start_valkey: Any) -> None:
     server = start_valkey()
     with server.client() as client:
         client.config_set("requirepass", "right")
@@ -88,7 +91,9 @@ def test_a_wrong_password_is_said_and_not_shown(spark, start_valkey):
     assert "wr0ng" not in str(refused.value)
 
 
-def test_a_schema_that_the_table_does_not_have_is_refused(spark, valkey_url, prefix, factory):
+def test_a_schema_that_the_table_does_not_have_is_refused(
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories
+) -> None:
     factory("schema").add(1)
     reader = spark.read.format("toril").options(url=valkey_url, prefix=prefix, queues="schema")
     assert reader.schema("event string, queue string").load().count() == 2
@@ -98,7 +103,9 @@ def test_a_schema_that_the_table_does_not_have_is_refused(spark, valkey_url, pre
         spark.read.format("toril").options(url=valkey_url).schema("ts string").load().count()
 
 
-def test_rows_with_impossible_options_are_rejected_one_by_one(spark, valkey, valkey_url, prefix):
+def test_rows_with_impossible_options_are_rejected_one_by_one(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
+) -> None:
     rows = spark.createDataFrame(
         [
             ("good", None, None),
@@ -126,7 +133,9 @@ def test_rows_with_impossible_options_are_rejected_one_by_one(spark, valkey, val
     ]
 
 
-def test_rows_without_a_queue_are_set_aside_and_the_others_go_on(spark, valkey, valkey_url, prefix):
+def test_rows_without_a_queue_are_set_aside_and_the_others_go_on(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
+) -> None:
     rows = spark.createDataFrame([("a", None), ("b", "x:y"), ("c", "fine")], "name string, queue string")
     write(rows, url=valkey_url, prefix=prefix)
     with valkey.client() as client:
@@ -137,7 +146,9 @@ def test_rows_without_a_queue_are_set_aside_and_the_others_go_on(spark, valkey, 
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_rows_that_are_no_envelopes_can_be_read_as_rejects(spark, valkey_url, prefix, kind):
+def test_rows_that_are_no_envelopes_can_be_read_as_rejects(
+    spark: SparkSession, valkey_url: str, prefix: str, kind: Any
+) -> None:
     rows = spark.createDataFrame([(None, "{}"), ("a", "{bad"), ("b", "[1]")], "name string, data string")
     write(rows, url=valkey_url, prefix=prefix, queue="jobs.bad", kind=kind)
     for queues in ("jobs.bad", "jobs.*"):
@@ -146,7 +157,9 @@ def test_rows_that_are_no_envelopes_can_be_read_as_rejects(spark, valkey_url, pr
         assert reasons == {"name", "data", "payload"}
 
 
-def test_rejects_that_made_room_for_newer_ones_are_counted(spark, valkey, valkey_url, prefix):
+def test_rejects_that_made_room_for_newer_ones_are_counted(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
+) -> None:
     from toril.commands.enqueue import rejects_key
 
     keys = QueueKeys("many", prefix)
@@ -170,14 +183,16 @@ def test_rejects_that_made_room_for_newer_ones_are_counted(spark, valkey, valkey
         ("map(array(1), 2)", "data: is a map whose keys are no plain values"),
     ],
 )
-def test_columns_that_json_cannot_hold_are_refused(spark, valkey_url, prefix, column, message):
+def test_columns_that_json_cannot_hold_are_refused(
+    spark: SparkSession, valkey_url: str, prefix: str, column: Any, message: Any
+) -> None:
     with pytest.raises(Exception, match=message):
         write(
             spark.sql(f"select 'a' as name, {column} as data"), url=valkey_url, prefix=prefix, queue="typed"
         )
 
 
-def test_an_act_that_found_nothing_to_do_says_so(caplog):
+def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixture) -> None:
     from toril.spark.sinks._writers import _report
     from toril.spark.sinks._writing import Tally
 

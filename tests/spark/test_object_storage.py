@@ -8,17 +8,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.servers import free_port
+from tests.servers import Server, free_port
+from tests.spark.makers import Factories, Pipelines
 from toril.lake import Lake
 from toril.spark.pipeline import Pipeline, PipelineOptions
 
 
 @pytest.fixture(scope="module")
-def object_store():
+def object_store() -> Iterator[Any]:
     """The endpoint of a store that speaks S3, in a process of its own."""
     port = free_port()
     words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -31,7 +36,7 @@ def object_store():
     server.wait()
 
 
-def await_port(port):
+def await_port(port: Any) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -41,7 +46,7 @@ def await_port(port):
 
 
 @pytest.fixture(scope="module")
-def storage(object_store):
+def storage(object_store: Any) -> Any:
     options = {
         "AWS_ACCESS_KEY_ID": "name",
         "AWS_SECRET_ACCESS_KEY": "0pen-sesame",
@@ -63,14 +68,14 @@ def storage(object_store):
     return options
 
 
-def outcomes(lake):
+def outcomes(lake: Any) -> Any:
     rows = lake.query("select outcome, count(*)::int as n from silver.attempts group by all").to_pylist()
     return Counter({row["outcome"]: row["n"] for row in rows})
 
 
 def test_a_pipeline_fills_goes_on_with_and_maintains_a_lake_on_s3(
-    spark, valkey, valkey_url, prefix, factory, storage
-):
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str, factory: Factories, storage: Any
+) -> None:
     queue = factory("remote")
     queue.add(60)
     queue.work(fail=0.2, limit=40)
@@ -99,8 +104,8 @@ def test_a_pipeline_fills_goes_on_with_and_maintains_a_lake_on_s3(
 
 
 def test_the_keys_of_a_store_show_neither_in_options_nor_in_plans(
-    spark, valkey_url, prefix, factory, storage
-):
+    spark: SparkSession, valkey_url: str, prefix: str, factory: Factories, storage: Any
+) -> None:
     factory("keys").add(1)
     options = PipelineOptions(
         redis=valkey_url, prefix=prefix, lake=f"s3://tables/{prefix}", storage_options=storage
@@ -113,7 +118,7 @@ def test_the_keys_of_a_store_show_neither_in_options_nor_in_plans(
     assert storage["AWS_SECRET_ACCESS_KEY"] not in f"{plan}{options}{pipeline.lake}"
 
 
-def test_a_folder_may_be_given_as_a_url(make_pipeline, factory, tmp_path):
+def test_a_folder_may_be_given_as_a_url(make_pipeline: Pipelines, factory: Factories, tmp_path: Path) -> None:
     queue = factory("folder")
     queue.add(3)
     pipeline = make_pipeline(lake=f"file://{tmp_path}/shared/lake")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.spark.factory import Factory
 from toril.lake import Lake
@@ -14,15 +17,15 @@ from toril.spark.pipeline import Pipeline, PipelineOptions
 SECRET = "0pen-sesame"
 
 
-def read(spark, url, prefix, **options):
+def read(spark: SparkSession, url: Any, prefix: str, **options: Any) -> Any:
     return spark.read.format("toril").options(url=url, prefix=prefix, **options).load()
 
 
-def write(frame, url, prefix, **options):
+def write(frame: Any, url: Any, prefix: str, **options: Any) -> None:
     frame.write.format("toril").options(url=url, prefix=prefix, **options).mode("append").save()
 
 
-def follow(spark, url, prefix, checkpoint, source, target):
+def follow(spark: SparkSession, url: Any, prefix: str, checkpoint: Any, source: Any, target: Any) -> None:
     """Each event of one queue as a job of another."""
     events = spark.readStream.format("toril").options(url=url, prefix=prefix, queues=source).load()
     writer = events.select("event", "job_id").withColumnRenamed("job_id", "of").writeStream.format("toril")
@@ -31,15 +34,17 @@ def follow(spark, url, prefix, checkpoint, source, target):
     query.awaitTermination()
 
 
-def rows(spark, count):
+def rows(spark: SparkSession, count: Any) -> Any:
     return spark.range(0, count, 1, 2).selectExpr("'send' as name", "named_struct('n', id) as data")
 
 
-def states(frame):
+def states(frame: Any) -> Any:
     return {row.state: row["count"] for row in frame.groupBy("state").count().collect()}
 
 
-def test_a_server_behind_tls_is_read_and_written(spark, redis7_tls, prefix, tmp_path):
+def test_a_server_behind_tls_is_read_and_written(
+    spark: SparkSession, redis7_tls: Any, prefix: str, tmp_path: Path
+) -> None:
     url = redis7_tls.trusted_url
     write(rows(spark, 20), url, prefix, queue="safe")
     assert states(read(spark, url, prefix, table="jobs", queues="safe")) == {"waiting": 20}
@@ -47,12 +52,16 @@ def test_a_server_behind_tls_is_read_and_written(spark, redis7_tls, prefix, tmp_
     assert states(read(spark, url, prefix, table="jobs", queues="echo")) == {"waiting": 40}
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(spark, redis7_tls, prefix):
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    spark: SparkSession, redis7_tls: Any, prefix: str
+) -> None:
     with pytest.raises(Exception, match="certificate"):
         read(spark, redis7_tls.url, prefix, queues="safe").count()
 
 
-def test_a_password_opens_the_server_and_is_shown_nowhere(spark, start_valkey, prefix, tmp_path, caplog):
+def test_a_password_opens_the_server_and_is_shown_nowhere(
+    spark: SparkSession, start_valkey: Any, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = start_valkey()
     with server.client() as client:
         client.config_set("requirepass", SECRET)
@@ -73,18 +82,20 @@ def test_a_password_opens_the_server_and_is_shown_nowhere(spark, start_valkey, p
     assert not [one for one in files if SECRET.encode() in one.read_bytes()]
 
 
-def explained(frame):
+def explained(frame: Any) -> Any:
     return frame._jdf.queryExecution().toString()
 
 
-def plans_of_the_ui(spark):
+def plans_of_the_ui(spark: SparkSession) -> Any:
     """What Spark's pages and event logs tell of every query of this session."""
     store = spark._jsparkSession.sharedState().statusStore()
     found = store.executionsList()
     return [found.apply(number).physicalPlanDescription() for number in range(found.size())]
 
 
-def test_queues_on_a_cluster_are_written_read_and_acted_upon(spark, cluster, cluster_url, prefix):
+def test_queues_on_a_cluster_are_written_read_and_acted_upon(
+    spark: SparkSession, cluster: Any, cluster_url: Any, prefix: str
+) -> None:
     names = ["a", "b", "c", "d"]
     frame = spark.range(0, 40, 1, 2).selectExpr(
         "'send' as name",
@@ -103,15 +114,19 @@ def test_queues_on_a_cluster_are_written_read_and_acted_upon(spark, cluster, clu
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_envelopes_on_a_cluster_are_written_and_read(spark, cluster, cluster_url, prefix, kind):
+def test_envelopes_on_a_cluster_are_written_and_read(
+    spark: SparkSession, cluster: Any, cluster_url: Any, prefix: str, kind: Any
+) -> None:
     for queue in ("jobs.one", "jobs.two"):
         write(rows(spark, 6), cluster_url, prefix, queue=queue, kind=kind)
     found = read(spark, cluster_url, prefix, table="stream", kind=kind, queues="jobs.*").collect()
     assert Counter(row.queue for row in found) == {"jobs.one": 6, "jobs.two": 6}
 
 
-def test_a_pipeline_follows_queues_on_a_cluster(spark, cluster, cluster_url, prefix, tmp_path):
-    truth = Counter()
+def test_a_pipeline_follows_queues_on_a_cluster(
+    spark: SparkSession, cluster: Any, cluster_url: Any, prefix: str, tmp_path: Path
+) -> None:
+    truth: Counter[str] = Counter()
     for name in ("one", "two", "three"):
         with Factory(cluster_url, name, prefix) as queue:
             queue.add(20)
@@ -120,7 +135,7 @@ def test_a_pipeline_follows_queues_on_a_cluster(spark, cluster, cluster_url, pre
     lake = tmp_path / "lake"
     Pipeline(PipelineOptions(redis=cluster_url, prefix=prefix, lake=lake), spark=spark).run_once()
     found = Lake(lake).query("select outcome, worker, count(*)::int as n from silver.attempts group by all")
-    outcomes = Counter()
+    outcomes: Counter[str] = Counter()
     for row in found.to_pylist():
         outcomes[row["outcome"]] += row["n"]
     assert outcomes == truth
