@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from toril.contract.errors import Closed
 from toril.sync import _portal
 
 V = TypeVar("V")
-
-
 A = TypeVar("A")
+P = ParamSpec("P")
+
+
+def made_like(
+    original: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Gives an `__init__` the parameters of its original's, for people, tools and type checkers alike."""
+    return functools.wraps(original)
 
 
 class Face(Generic[A]):

@@ -6,23 +6,20 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from toril.commands.stream_work import StreamCounts
 from toril.contract.duration import Duration
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
 from toril.contract.keys import ListKeys, StreamKeys
-from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.producer import ListQueue as AsyncListQueue
 from toril.producer import StreamQueue as AsyncStreamQueue
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
 from toril.queues.dead_letters import LetterFilter
-from toril.sync._face import Face
+from toril.sync._face import Face, made_like
 from toril.sync.worker import WorkerFace
-from toril.telemetry.hooks import MetricsCollector, Tracer
 from toril.worker import ListWorker as AsyncListWorker
 from toril.worker import StreamWorker as AsyncStreamWorker
-from toril.worker._envelope_workers import EnvelopeHandler
 
 Q = TypeVar("Q", bound=EnvelopeQueue)
 
@@ -147,32 +144,9 @@ class _EnvelopeFace(Face[Q]):
 class ListQueue(_EnvelopeFace[AsyncListQueue]):
     """A queue in a list, from plain code."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        redis: Any = None,
-        prefix: str = "msaas",
-        env: str = "prod",
-        hash_tag: bool | None = None,
-        source: str = "toril",
-        payload: Any = None,
-        metrics: MetricsCollector | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        make = functools.partial(
-            AsyncListQueue,
-            name,
-            redis=redis,
-            prefix=prefix,
-            env=env,
-            hash_tag=hash_tag,
-            source=source,
-            payload=payload,
-            metrics=metrics,
-            tracer=tracer,
-        )
-        super().__init__(make)
+    @made_like(AsyncListQueue.__init__)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncListQueue, *args, **named))
 
     @property
     def keys(self) -> ListKeys:
@@ -182,34 +156,9 @@ class ListQueue(_EnvelopeFace[AsyncListQueue]):
 class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
     """A queue in a stream, from plain code."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        redis: Any = None,
-        prefix: str = "msaas",
-        env: str = "prod",
-        hash_tag: bool | None = None,
-        group: str = "",
-        source: str = "toril",
-        payload: Any = None,
-        metrics: MetricsCollector | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        make = functools.partial(
-            AsyncStreamQueue,
-            name,
-            redis=redis,
-            prefix=prefix,
-            env=env,
-            hash_tag=hash_tag,
-            group=group,
-            source=source,
-            payload=payload,
-            metrics=metrics,
-            tracer=tracer,
-        )
-        super().__init__(make)
+    @made_like(AsyncStreamQueue.__init__)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncStreamQueue, *args, **named))
 
     @property
     def keys(self) -> StreamKeys:
@@ -223,70 +172,14 @@ class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
 class ListWorker(WorkerFace[AsyncListWorker]):
     """Takes jobs of a list queue: at most once, or at least once with `reliable=True`."""
 
-    def __init__(
-        self,
-        name: str,
-        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
-        *,
-        redis: Any = None,
-        prefix: str = "msaas",
-        env: str = "prod",
-        hash_tag: bool | None = None,
-        reliable: bool = False,
-        keep_results: Duration | None = None,
-        options: WorkerOptions | None = None,
-        **fields: Unpack[WorkerOptionsDict],
-    ) -> None:
-        make = functools.partial(
-            AsyncListWorker,
-            name,
-            handler,
-            redis=redis,
-            prefix=prefix,
-            env=env,
-            hash_tag=hash_tag,
-            reliable=reliable,
-            keep_results=keep_results,
-            options=options,
-            **fields,
-        )
-        super().__init__(make)
+    @made_like(AsyncListWorker.__init__)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncListWorker, *args, **named))
 
 
 class StreamWorker(WorkerFace[AsyncStreamWorker]):
     """Takes jobs of a stream queue as a consumer of its group: at least once."""
 
-    def __init__(
-        self,
-        name: str,
-        handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
-        *,
-        redis: Any = None,
-        prefix: str = "msaas",
-        env: str = "prod",
-        hash_tag: bool | None = None,
-        group: str = "",
-        claim_idle: Duration = 300.0,
-        consumer_idle: Duration = 3600.0,
-        keep: int | None = 10_000,
-        keep_results: Duration | None = None,
-        options: WorkerOptions | None = None,
-        **fields: Unpack[WorkerOptionsDict],
-    ) -> None:
-        make = functools.partial(
-            AsyncStreamWorker,
-            name,
-            handler,
-            redis=redis,
-            prefix=prefix,
-            env=env,
-            hash_tag=hash_tag,
-            group=group,
-            claim_idle=claim_idle,
-            consumer_idle=consumer_idle,
-            keep=keep,
-            keep_results=keep_results,
-            options=options,
-            **fields,
-        )
-        super().__init__(make)
+    @made_like(AsyncStreamWorker.__init__)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncStreamWorker, *args, **named))
