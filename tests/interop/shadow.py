@@ -7,6 +7,7 @@ is lost, no attempt was made twice, both kinds have had their share, and the two
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from tests.interop.workload import Work, workload, wrong_ends
 
 EACH = 10  # Jobs at the same time for each kind of worker.
 LOOK_EVERY = 0.2  # Seconds between two looks at the keyspace; a look itself holds the server for some 20 ms.
+BEYOND_CHANCE = 5.0  # Standard deviations: once in two million runs.
 LEAST_SHARE = 0.1  # Either kind must have done this part at least; which does more is a matter of speed.
 
 
@@ -106,6 +108,7 @@ def _judged(ground: Ground, works: Sequence[Work], runs: Mapping[str, Runs], loo
         for kind, share in shares.items()
         if share.runs < LEAST_SHARE * total
     ]
+    wrong += _unequal_errors(shares)
     sides = "; ".join(f"{kind}: {share}" for kind, share in shares.items())
     return Result(
         scenario="shadow: both kinds of workers",
@@ -113,6 +116,16 @@ def _judged(ground: Ground, works: Sequence[Work], runs: Mapping[str, Runs], loo
         differences=wrong,
         note=f"{looks.count} looks at the keyspace; {sides}",
     )
+
+
+def _unequal_errors(shares: Mapping[str, Share]) -> list[str]:
+    """Which kind gets which job is a matter of chance; their error rates must not differ by more than chance does."""
+    runs = [share.runs for share in shares.values()]
+    rate = sum(share.failures for share in shares.values()) / max(1, sum(runs))
+    by_chance = math.sqrt(rate * (1 - rate) * sum(1 / max(1, one) for one in runs))
+    rates = {kind: share.error_rate for kind, share in shares.items()}
+    apart = max(rates.values()) - min(rates.values())
+    return [f"error rates differ: {rates}"] if apart > BEYOND_CHANCE * by_chance else []
 
 
 def _wrong_number_of_runs(works: Sequence[Work], runs: Mapping[str, Runs]) -> list[str]:

@@ -33,7 +33,13 @@ def test_top_shows_slow_and_failing_jobs_while_a_worker_runs(
         "worker", "handlers:handle", "-q", "emails", "-c", "2", "--log-level", "error",
         "--shutdown-timeout", "0", *here,
     )  # fmt: skip
-    until(lambda: file.exists() and toril("queues", "--json", *here).data[0]["states"]["failed"] == 1)
+
+    def all_is_told() -> bool:
+        (queue,) = toril("queues", "--json", *here).data
+        # The worker's first report comes from a thread of its own, and may come after the first failure.
+        return file.exists() and queue["states"]["failed"] == 1 and len(queue["workers"]) == 1
+
+    until(all_is_told)
     shown = toril("top", "--pictures", "1", *here).out
     assert "slow" in shown and "runs for" in shown
     assert "refused: no" in shown
@@ -103,9 +109,12 @@ def test_the_benchmark_measures_and_leaves_nothing_behind(toril: Toril, here: li
 
 def test_the_doctor_is_content_with_the_embedded_server(toril: Toril, folder: Path) -> None:
     toril("add", "emails", "send")
-    result = toril("doctor")
-    assert result.code == 0, result.out
-    assert "healthy" in result.out
+    found = toril("doctor", "--json").data
+    # How long the way to the server takes is a matter of how busy this machine is.
+    todo = [one for one in found["findings"] if one["level"] in ("problem", "warning")]
+    assert [one for one in todo if one["check"] != "latency"] == []
+    shown = toril("doctor")
+    assert ("healthy" in shown.out) is (shown.code == 0)
 
 
 def test_the_doctor_fails_where_something_must_be_done(toril: Toril, valkey: Server, prefix: str) -> None:
