@@ -185,8 +185,9 @@ def drain_scheduled(keys: EnvelopeKeys) -> Command[int]:
     return plain(int, "ZREMRANGEBYRANK", keys.scheduled, 0, -1)
 
 
-def delete_queue(keys: EnvelopeKeys) -> Command[int]:
-    """Removes the jobs, scheduled ones and dead letters of a queue, and its totals."""
-    own_keys = (keys.toril(what) for what in ("totals", "arrivals", "stalls"))
-    names = (jobs_key(keys), keys.scheduled, keys.dlq, *own_keys)
+def delete_queue(keys: EnvelopeKeys, consumers: Sequence[str] = ()) -> Command[int]:
+    """Removes the jobs, scheduled ones and dead letters of a queue, what `consumers` have in hand, and its totals."""
+    own_keys = (keys.toril(what) for what in ("totals", "arrivals", "stalls", "consumers"))
+    in_hand = (keys.processing(one) for one in consumers) if isinstance(keys, ListKeys) else ()
+    names = (jobs_key(keys), keys.scheduled, keys.dlq, *own_keys, *in_hand)
     return Command(("UNLINK", *names), int, replay=Replay.SAFE)

@@ -134,8 +134,13 @@ def counts(keys: ListKeys) -> list[Command[Any]]:
         plain(int, "LLEN", keys.queue),
         plain(int, "ZCARD", keys.scheduled),
         plain(int, "XLEN", keys.dlq),
-        plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1),
+        consumers(keys),
     ]
+
+
+def consumers(keys: ListKeys) -> Command[list[str]]:
+    """The workers with lists of their own, by name."""
+    return plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1)
 
 
 def in_hand(keys: ListKeys, consumer: str) -> Command[int]:

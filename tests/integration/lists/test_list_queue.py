@@ -254,3 +254,17 @@ async def test_obliterating_leaves_nothing_of_a_queue(queue: ListQueue, server: 
     await queue.obliterate()
     counts = await queue.counts()
     assert (counts.waiting, counts.scheduled, counts.dead) == (0, 0, 0)
+
+
+async def test_what_a_reliable_worker_has_in_hand_goes_with_its_queue(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(3)])
+    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
+        (taken,) = (await source.exchange([], 1)).deliveries
+        await queue.obliterate()
+        with server.client() as client:
+            assert client.exists(base, f"{base}:processing:h:1:0:a", f"{base}:toril:consumers") == 0
+        assert await queue.pending() == 0
+        (verdict,) = (await source.exchange([Settled(taken, Completed())], 0)).verdicts
+        assert isinstance(verdict, LockLost)
