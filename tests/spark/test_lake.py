@@ -201,3 +201,14 @@ def test_a_lake_may_be_read_by_many_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == [1] * 8
+
+
+def test_marks_that_others_commit_are_seen(tmp_path: Path) -> None:
+    mine, yours = Lake(tmp_path), Lake(tmp_path)
+    for version in range(3):
+        yours.ensure("bronze/rejects").commit([], application="a", version=version, marks={f"b{version}": 7})
+        log = mine.ensure("bronze/rejects")
+        assert (log.committed("a"), log.committed(f"b{version}"), log.committed("c")) == (version, 7, -1)
+    for version in range(3, 60):
+        yours.ensure("bronze/rejects").commit([], application="a", version=version)
+    assert mine.ensure("bronze/rejects").committed("a") == 59

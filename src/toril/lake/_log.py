@@ -21,6 +21,7 @@ from toril.lake.errors import LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
 
 _VERSION_KEY: Final = "toril.schemaVersion"
+_MANY_COMMITS: Final = 50  # to catch up with that many, asking anew is faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class TableLog:
         self._storage = dict(storage or {})
         self.delta = delta
         self._check_version()
+        self._marks: dict[str, int] = {}  # application → version, of those that were asked for
+        self._marks_until = self.version
 
     @classmethod
     def open(cls, spec: TableSpec, url: str, storage: Mapping[str, str] | None, lake: str) -> TableLog:
@@ -84,12 +87,26 @@ class TableLog:
 
     def refresh(self) -> TableLog:
         self.delta.update_incremental()
+        self._follow_marks()
         return self
 
     def committed(self, application: str) -> int:
         """The version last committed under that application id; −1 when there is none."""
-        found = self.delta.transaction_version(application)
-        return -1 if found is None else int(found)
+        if application not in self._marks:
+            # This goes through the whole log; with a hundred queues it would take longer than all else.
+            found = self.delta.transaction_version(application)
+            self._marks[application] = -1 if found is None else int(found)
+        return self._marks[application]
+
+    def _follow_marks(self) -> None:
+        until = self.version
+        if until - self._marks_until > _MANY_COMMITS:
+            self._marks = {}
+        for version in range(self._marks_until + 1, until + 1) if self._marks else ():
+            for action in self._actions(version):
+                if "txn" in action:
+                    self._marks[action["txn"]["appId"]] = int(action["txn"]["version"])
+        self._marks_until = until
 
     def files(self, **partition: str) -> list[DataFile]:
         """The files of the table, or of one partition."""
