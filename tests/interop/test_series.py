@@ -64,6 +64,17 @@ def complete(twins: Twins, job_id: str) -> None:
     twins.do(Step("complete", args))
 
 
+def delayed(twins: Twins) -> list[tuple[bytes, float]]:
+    """Jobs that wait for their time on Node's server, with their scores, soonest first."""
+    found: Any = twins.reference.client.zrange("bull:q:delayed", 0, -1, withscores=True)
+    return [(member, float(score)) for member, score in found]
+
+
+def next_due(twins: Twins) -> int | None:
+    """When the first of them is due (ms)."""
+    return next((int(score / 4096) for _, score in delayed(twins)), None)
+
+
 DAY = 86_400_000
 START = 1_700_000_000_000
 
@@ -86,11 +97,8 @@ def test_a_series_leaves_what_node_leaves(twins: Twins, repeat: dict[str, Any]) 
         waits = twins.reference.client.zcard("bull:q:delayed") or twins.reference.client.llen("bull:q:wait")
         if not waits:
             break
-        due = [
-            score / 4096
-            for _, score in twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
-        ]
-        twins.do(Step("advance", {"ms": max(0, int(due[0]) - twins.now) + 10 if due else 10}))
+        due = next_due(twins)
+        twins.do(Step("advance", {"ms": 10 if due is None else max(0, due - twins.now) + 10}))
         complete(twins, pick_up(twins))
 
 
@@ -113,17 +121,18 @@ def test_a_scheduler_that_is_set_again_after_a_run_was_promoted_leaves_what_node
     twins.do(scheduler("series", repeat))
     if "every" in repeat:
         complete(twins, pick_up(twins))  # the first run is due at once
-    (run,) = twins.reference.client.zrange("bull:q:delayed", 0, -1)
-    twins.do(Step("promote", {"id": run.decode()}))
+    (found,) = delayed(twins)
+    run = found[0].decode()
+    twins.do(Step("promote", {"id": run}))
     if stage != "waiting":
-        assert pick_up(twins) == run.decode()
+        assert pick_up(twins) == run
     if stage == "completed":
-        complete(twins, run.decode())
+        complete(twins, run)
     twins.do(scheduler("series", repeat, data={"n": 2}))
     twins.do(scheduler("series", repeat, data={"n": 3}))
     twins.do(Step("advance", {"ms": 2 * DAY}))
     if stage == "active":
-        complete(twins, run.decode())
+        complete(twins, run)
     complete(twins, pick_up(twins))
     twins.do(scheduler("series", repeat, data={"n": 4}))
 
@@ -158,10 +167,10 @@ def test_a_repeatable_job_that_node_added_the_old_way_goes_on_under_our_worker(
             call("add", **add)
         twins._compare(None)
         for _ in range(3):
-            due = twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
-            if not due:
+            due = next_due(twins)
+            if due is None:
                 break
-            twins.do(Step("advance", {"ms": max(0, int(due[0][1] / 4096) - twins.now) + 10}))
+            twins.do(Step("advance", {"ms": max(0, due - twins.now) + 10}))
             complete(twins, pick_up(twins))
     finally:
         other.close()
