@@ -16,14 +16,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--redis")
     parser.add_argument("--queues", default="*")
+    parser.add_argument("--prefix", default="bull")
+    parser.add_argument("--tasks", type=int, default=2, help="tasks that read Redis at once")
     parser.add_argument("--lake", default="./lake")
     parser.add_argument(
         "--forever", action="store_true", help="follow the queues instead of reading them once"
     )
     given = parser.parse_args()
     spark = SparkSession.builder.appName("toril-pipeline").getOrCreate()
-    tasks = spark.sparkContext.defaultParallelism
-    options = PipelineOptions(redis=given.redis, queues=given.queues, lake=given.lake, tasks=tasks)
+    options = PipelineOptions(
+        redis=given.redis, queues=given.queues, prefix=given.prefix, lake=given.lake, tasks=given.tasks
+    )
     pipeline = Pipeline(options, spark=spark)
     if given.forever:
         pipeline.up(on_progress=print)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.servers import Server, free_port
+from tests.servers import Server
 from tests.spark.makers import Factories
 from toril.contract.keys import QueueKeys
 from toril.lake import Lake
@@ -131,86 +127,3 @@ def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(
     executors_of(process)[0].kill()
     finish(process)
     check_tables(tmp_path, queue)
-
-
-@contextmanager
-def standalone(folder: Path) -> Iterator[str]:
-    """A master and two workers, as `spark-class` starts them."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    port, page = free_port(), free_port()
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_WORKER_DIR": str(folder),
-    }
-    spark_class = [str(home / "bin" / "spark-class")]
-    deploy = "org.apache.spark.deploy"
-    master = [
-        *spark_class,
-        f"{deploy}.master.Master",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--webui-port",
-        str(page),
-    ]
-    worker = [
-        *spark_class,
-        f"{deploy}.worker.Worker",
-        "--host",
-        "127.0.0.1",
-        "--cores",
-        "1",
-        "--memory",
-        "768m",
-        "--webui-port",
-        "0",
-        f"spark://127.0.0.1:{port}",
-    ]
-    log = folder / "daemons.log"
-    started = []
-    try:
-        with log.open("wb") as output:
-            for words in (master, worker, worker):
-                started.append(
-                    subprocess.Popen(
-                        words, env=environment, stdout=output, stderr=output, start_new_session=True
-                    )
-                )
-                wanted = {1: "I have been elected leader", 2: "Registered worker", 3: "Registered worker"}[
-                    len(started)
-                ]
-                _wait_for(log, wanted, len(started) - 1 or 1)
-        yield f"spark://127.0.0.1:{port}"
-    finally:
-        for process in reversed(started):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _wait_for(log: Path, words: str, times: int) -> None:
-    pattern = re.compile(
-        re.escape(words) + "|Successfully registered with master" if "worker" in words else re.escape(words)
-    )
-    deadline = time.monotonic() + 120
-    while len(pattern.findall(log.read_text(errors="replace"))) < times:
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
-        time.sleep(0.05)
-
-
-def test_the_same_code_runs_on_a_standalone_master_with_two_workers(
-    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
-) -> None:
-    queue = factory("standalone")
-    queue.add(300)
-    queue.work(fail=0.2)
-    work = tmp_path / "work"
-    work.mkdir()
-    with standalone(work) as master:
-        finish(start(master, "pipeline", valkey_url, prefix, tmp_path / "lake"))
-    check_tables(tmp_path / "lake", queue)

@@ -22,6 +22,12 @@ PatternOption = Annotated[
     str, typer.Option("--queues", metavar="A,B", help="Names or patterns of BullMQ queues, with commas.")
 ]
 PrefixOption = Annotated[str, typer.Option("--prefix", help="What keys begin with.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: local[4], spark://…, sc://… (default: here)."
+    ),
+]
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
            max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
@@ -36,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="pipeline")
 
 
-def _pipeline(redis: str | None, queues: str, prefix: str, lake: str) -> Pipeline:
+def _pipeline(redis: str | None, queues: str, prefix: str, lake: str, master: str | None = None) -> Pipeline:
     try:
         from toril.spark.pipeline import Pipeline, PipelineOptions
     except ModuleNotFoundError as error:
@@ -45,13 +51,21 @@ def _pipeline(redis: str | None, queues: str, prefix: str, lake: str) -> Pipelin
     if url.startswith(EMBEDDED):
         # Executors may run elsewhere than we do: they need the whole path.
         url = f"{EMBEDDED}{Path(url.removeprefix(EMBEDDED) or './.toril').resolve()}"
-    return Pipeline(PipelineOptions(redis=url, queues=queues, prefix=prefix, lake=lake))
+    options = PipelineOptions(redis=url, queues=queues, prefix=prefix, lake=lake)
+    return Pipeline(options, spark=_session(master) if master else None)
+
+
+def _session(master: str) -> Any:
+    from toril.spark.pipeline.session import build_session
+
+    return build_session(master)
 
 
 def up(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +73,7 @@ def up(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    pipeline = _pipeline(redis, queues, prefix, lake)
+    pipeline = _pipeline(redis, queues, prefix, lake, master)
     if not as_json:
         say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
     pipeline.up(over, emit_line if as_json else lambda progress: say(str(progress)))
@@ -70,13 +84,14 @@ def run(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring everything that is in the queues now into the tables."""
     if not once:
         raise typer.BadParameter("use `toril pipeline up` to go on and on")
-    _summarise(_pipeline(redis, queues, prefix, lake).run_once(), as_json=as_json)
+    _summarise(_pipeline(redis, queues, prefix, lake, master).run_once(), as_json=as_json)
 
 
 def _summarise(summary: Any, *, as_json: bool) -> None:
@@ -141,11 +156,12 @@ def replay(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
-    _summarise(_pipeline(redis, queues, prefix, lake).replay(), as_json=as_json)
+    _summarise(_pipeline(redis, queues, prefix, lake, master).replay(), as_json=as_json)
 
 
 def _lake(place: str) -> Any:

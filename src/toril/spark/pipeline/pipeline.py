@@ -164,7 +164,7 @@ class Pipeline:
 
         if self.options.checkpoint is not None:
             return self.options.checkpoint
-        return checkpoint_of(self.lake.url, self.lake.ensure(TABLE).delta.metadata().id)
+        return checkpoint_of(self.lake.url, str(self.lake.ensure(TABLE).delta.metadata().id))
 
     def _source_options(self) -> dict[str, str]:
         options = {

@@ -6,11 +6,16 @@ Guarantee: the caller's session is never reconfigured: the pipeline works in a s
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from toril.contract.errors import TorilError
@@ -30,20 +35,46 @@ _SETTINGS: Final = {
 }
 
 
+_OLDEST_JAVA: Final = 17
+_CONNECT_PORT: Final = 15002  # where a Spark Connect server listens unless told otherwise
+
+
 class SparkUnavailable(TorilError):
     """Spark cannot start here; the message says what is missing."""
 
 
 def check_java() -> None:
     """Refuses early, with a remedy, where Spark would fail with a stack trace."""
-    home = os.environ.get("JAVA_HOME")
-    if home and os.access(os.path.join(home, "bin", "java"), os.X_OK):  # noqa: PTH118
-        return
-    if shutil.which("java") is None:
+    java = _java()
+    if java is None:
         raise SparkUnavailable(
             "Spark needs Java 17 or later and none was found; install it (Debian: openjdk-17-jre-headless) "
             "or set JAVA_HOME"
         )
+    found = _major_version(java)
+    if found is not None and found < _OLDEST_JAVA:
+        raise SparkUnavailable(
+            f"Spark needs Java {_OLDEST_JAVA} or later and {java} is Java {found}; install a newer one (Debian: "
+            "openjdk-17-jre-headless) and set JAVA_HOME to it"
+        )
+
+
+def _java() -> str | None:
+    """The Java that Spark would start: that of JAVA_HOME, if it is set, and no other."""
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        return shutil.which("java")
+    java = Path(home) / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        raise SparkUnavailable(f"JAVA_HOME is {home!r}, where there is no bin/java; correct it or unset it")
+    return str(java)
+
+
+def _major_version(java: str) -> int | None:
+    """17 for `version "17.0.15"`, 8 for `version "1.8.0"`; None when it says something else."""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found.group(1)) if found else None
 
 
 # More slots than small machines have cores: reading Redis must not wait for a long task of refinement to end.
@@ -51,7 +82,12 @@ LOCAL: Final = f"local[{max(4, os.cpu_count() or 1)}]"
 
 
 def build_session(master: str = LOCAL, memory: str = "1g", **settings: str) -> SparkSession:
-    """A session for a pipeline on this machine; on a cluster, `spark-submit` makes it and this is not called."""
+    """A session on this machine, on a cluster (`spark://…`), or of a Spark Connect server (`sc://…`).
+
+    Under `spark-submit` the session is made by it and this is not called.
+    """
+    if master.startswith("sc://"):
+        return _remote_session(master)
     check_java()
     try:
         from pyspark.sql import SparkSession
@@ -71,6 +107,33 @@ def build_session(master: str = LOCAL, memory: str = "1g", **settings: str) -> S
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def _remote_session(url: str) -> SparkSession:
+    """The settings of a server are its own: none is sent."""
+    _check_server(url)
+    try:
+        from pyspark.sql import SparkSession
+
+        session: SparkSession = SparkSession.builder.remote(url).appName("toril").getOrCreate()
+    except ImportError as error:
+        raise SparkUnavailable(
+            f"Spark Connect cannot be used ({error}); pip install 'toril[connect]'"
+        ) from None
+    return session
+
+
+def _check_server(url: str) -> None:
+    """Spark would ask a server that is not there for minutes."""
+    place = urlsplit(url)
+    try:
+        host, port = place.hostname or "localhost", place.port or _CONNECT_PORT
+        socket.create_connection((host, port), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise SparkUnavailable(
+            f"no Spark Connect server answers at {place.hostname}:{place.port or _CONNECT_PORT} ({error}); start "
+            "one with Spark's sbin/start-connect-server.sh, or correct the address sc://host:port"
+        ) from None
 
 
 @contextmanager
