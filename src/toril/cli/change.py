@@ -211,7 +211,8 @@ async def _promote_envelopes(
     async with target.envelopes(where) as queue:
         moved = await queue.promote(jobs, limit=count)
     if jobs and moved < len(set(jobs)):
-        raise JobNotFound(", ".join(jobs), hint=f"{moved} of them were delayed; see `toril inspect {where}`")
+        missed = len(set(jobs)) - moved
+        raise TorilError(f"{missed} of these jobs do not wait for their time; see `toril inspect {where}`")
     return moved
 
 
