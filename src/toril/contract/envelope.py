@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from toril.contract.errors import (
     InvalidOption,
     MalformedValue,
     MissingUser,
+    NotSerializable,
     PayloadMismatch,
 )
 from toril.contract.keys import check_text
@@ -223,8 +225,23 @@ class Envelope:
         # Only the payload can hold what has no JSON form: the rest, checked when it was made, is simply written.
         return _encode({**self.as_dict(), "payload": msgspec.Raw(to_json(self.payload, field="payload"))})
 
+    def rewritten(self) -> bytes:
+        """The text of a message that was read: also of one with halves of characters, which others may write."""
+        try:
+            return self.to_bytes()
+        except NotSerializable:
+            return _escaped(self.as_dict())
+
 
 _encode = msgspec.json.Encoder().encode
+
+
+def _escaped(fields: dict[str, Any]) -> bytes:
+    """JSON in ASCII, as Node writes what has no form in UTF-8. What no JSON can hold still raises `NotSerializable`."""
+    try:
+        return json.dumps(fields, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotSerializable("payload", str(error), "convert it to JSON types first") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,8 +304,11 @@ class DeadLetter:
         return {**self.envelope.as_dict(), **added}
 
     def to_bytes(self) -> bytes:
-        """The canonical text."""
-        return to_json(self.as_dict(), field="payload")
+        """The canonical text; what others wrote is kept as it can be written."""
+        try:
+            return to_json(self.as_dict(), field="payload")
+        except NotSerializable:
+            return _escaped(self.as_dict())
 
 
 def dlq_reason(error: BaseException, *, exhausted: bool) -> DlqReason:
@@ -313,12 +333,19 @@ def _is_validation_error(error: BaseException) -> bool:
 
 def error_text(error: BaseException) -> str:
     """What `last_error` says: the error's own `error_code` (such as `playwright_timeout`), or type and message."""
+    try:
+        text = _own_words(error)
+    except Exception:  # noqa: BLE001 (an error that cannot even be printed still has a type)
+        text = type(error).__name__
+    return text[:_LONGEST_ERROR].encode("utf-8", "replace").decode()
+
+
+def _own_words(error: BaseException) -> str:
     code = getattr(error, "error_code", None)
     if isinstance(code, str) and code:
         return code
     message = str(error)
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return text[:_LONGEST_ERROR].encode("utf-8", "replace").decode()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def mark_of(envelope: Envelope, *more: str) -> str:
 
     Attempts may grow on the way, and a scheduled job may become a waiting one: the mark stays as it is.
     """
-    identity = hashlib.sha256(dataclasses.replace(envelope, attempts=0).to_bytes()).hexdigest()[:24]
+    identity = hashlib.sha256(dataclasses.replace(envelope, attempts=0).rewritten()).hexdigest()[:24]
     return " ".join((envelope.job_id, identity, *more))
 
 

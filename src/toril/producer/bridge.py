@@ -326,7 +326,7 @@ class _EnvelopeArrival:
 
     async def take_in(self, parcels: Sequence[Parcel]) -> int:
         jobs = [
-            (f"{self._origin} {one.mark}", EnvelopeToAdd(as_moved(one.envelope).to_bytes(), one.due_ms))
+            (f"{self._origin} {one.mark}", EnvelopeToAdd(as_moved(one.envelope).rewritten(), one.due_ms))
             for one in parcels
         ]
         now_ms = await self._store.now_ms()

@@ -18,6 +18,7 @@ from toril.contract.duration import ms_to_datetime
 from toril.contract.envelope import DeadLetter, DlqReason, Envelope, dlq_reason, error_text
 from toril.contract.errors import (
     MalformedValue,
+    NotSerializable,
     PermanentError,
     StoreOutOfMemory,
     StoreUnavailable,
@@ -77,7 +78,22 @@ class Words:
 
 
 def words_of(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int = 0) -> Words:
-    """What becomes of a message; its result (JSON) is kept for `result_ms`."""
+    """What becomes of a message; its result (JSON) is kept for `result_ms`.
+
+    One that can be read and not be written again (numbers beyond all bounds) is buried as it came.
+    """
+    try:
+        return _words(delivery, outcome, now_ms, result_ms)
+    except NotSerializable as error:
+        return _as_it_came(delivery, error, now_ms)
+
+
+def _as_it_came(delivery: EnvelopeDelivery, error: NotSerializable, now_ms: int) -> Words:
+    envelope = Envelope.of_unreadable(delivery.text, entry_id=delivery.envelope.job_id[:200])
+    return letter_words(envelope, "validation_error", error_text(error), now_ms)
+
+
+def _words(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int) -> Words:
     match outcome:
         case Completed():
             return Words("done", result_ms, outcome.value) if result_ms else _DONE
@@ -108,7 +124,7 @@ _DONE = Words("done")
 def _with_attempts(delivery: EnvelopeDelivery, attempts: int) -> bytes:
     if attempts == delivery.envelope.attempts:
         return delivery.text
-    return dataclasses.replace(delivery.envelope, attempts=attempts).to_bytes()
+    return dataclasses.replace(delivery.envelope, attempts=attempts).rewritten()
 
 
 def _later(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> Words:
@@ -155,11 +171,14 @@ def refusal_of(
     if problem is not None:
         return letter_words(envelope, "validation_error", error_text(problem), now_ms)
     limit = max_attempts or envelope.max_attempts
-    if envelope.attempts >= limit or delivery.attempts_made > limit:
-        ended = dataclasses.replace(envelope, attempts=delivery.attempts_made)
-        stalled = delivery.attempts_made > envelope.attempts
-        return letter_words(ended, "max_attempts_exceeded", STALLED_ERROR if stalled else SPENT_ERROR, now_ms)
-    return None
+    if envelope.attempts < limit and delivery.attempts_made <= limit:
+        return None
+    ended = dataclasses.replace(envelope, attempts=delivery.attempts_made)
+    why = STALLED_ERROR if delivery.attempts_made > envelope.attempts else SPENT_ERROR
+    try:
+        return letter_words(ended, "max_attempts_exceeded", why, now_ms)
+    except NotSerializable as error:
+        return _as_it_came(delivery, error, now_ms)
 
 
 def pickup_trouble(text: str) -> TorilError | None:

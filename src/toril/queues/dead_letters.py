@@ -17,7 +17,6 @@ from pathlib import Path
 from toril.commands import envelopes
 from toril.commands._command import Command
 from toril.commands.envelopes import LETTERS_BYTES, EnvelopeKeys, RawLetter
-from toril.contract.codec import to_json
 from toril.contract.envelope import DeadLetter, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.queues._letter_filter import LetterFilter, parse_filter
@@ -125,7 +124,7 @@ class DeadLetters:
 
 def letter_line(letter: DeadLetter) -> bytes:
     """A letter as it is exported: one line of JSON."""
-    return to_json({"entry_id": letter.entry_id, **letter.as_dict()}) + b"\n"
+    return b'{"entry_id":"%s",%s\n' % (str(letter.entry_id).encode(), letter.to_bytes()[1:])
 
 
 def _check(rate: object, limit: object) -> None:
@@ -153,7 +152,7 @@ def _new_life(letter: DeadLetter) -> bytes:
             pass  # somebody changed it
         if isinstance(raw, str):
             return raw.encode("utf-8", "surrogatepass")
-    return envelope.fresh().to_bytes()
+    return envelope.fresh().rewritten()
 
 
 def read_letter(raw: RawLetter) -> DeadLetter:

@@ -108,7 +108,7 @@ class _EnvelopeWorker(BaseWorker):
     def _make_process_executor(self, handler: Handler) -> Executor:
         options = self.options
         limits = {"max_jobs": options.max_jobs_per_process, "max_memory": options.max_process_memory}
-        return ProcessExecutor(handler, Envelope.from_bytes, Envelope.to_bytes, **limits)
+        return ProcessExecutor(handler, Envelope.from_bytes, Envelope.rewritten, **limits)
 
     def _carrier_of(self, delivery: EnvelopeDelivery) -> str | None:
         carrier = delivery.envelope.meta.extra.get(TRACE_FIELD)

@@ -246,3 +246,29 @@ def test_the_last_error_is_a_code_or_type_and_message() -> None:
 def test_meta_is_validated_when_it_is_made() -> None:
     with pytest.raises(InvalidOption, match=r"meta\.user_id"):
         Meta(correlation_id="c", enqueue_ts="2025-01-01T00:00:00Z", source="s", user_id="")
+
+
+def test_an_error_that_cannot_be_printed_still_has_a_type() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Odd(Exception):
+        error_code = "half a character \ud800 " + "x" * 5000
+
+    assert error_text(Silent()) == "Silent"
+    assert len(error_text(Odd())) == 1000
+    assert error_text(Odd()).startswith("half a character ? ")
+
+
+def test_what_others_wrote_can_be_written_again() -> None:
+    text = Envelope.new("task", {"n": 1}).to_bytes().replace(b'{"n":1}', b'{"n":"\\ud800","big":%d}' % 10**30)
+    envelope = Envelope.from_bytes(text)
+    with pytest.raises(NotSerializable):
+        envelope.to_bytes()
+    assert Envelope.from_bytes(envelope.rewritten()) == envelope
+    letter = DeadLetter.bury(envelope, "permanent_error", "never")
+    assert DeadLetter.from_bytes(letter.to_bytes()) == letter
+    endless = Envelope.from_bytes(text.replace(b"%d" % 10**30, b"1e999"))
+    with pytest.raises(NotSerializable):
+        endless.rewritten()
