@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -307,6 +308,63 @@ async def test_whatever_a_handler_raises_its_job_ends(make: Make, under_attack: 
         async with make(handler, concurrency=2) as worker:
             await asyncio.wait_for(worker.run_until_idle(), 10)
         assert [await job.get_state() for job in jobs] == [JobState.FAILED] * len(jobs)
+
+
+A_PROGRAM_THAT_FAILS = """
+import asyncio, sys, threading, time
+from toril import Worker
+
+async def program(url, queue, prefix, jobs):
+    async def handle(job):
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(600)
+
+    begun = 0
+    limits = {"concurrency": 5, "lock_duration": 1, "stalled_check_interval": 1}
+    await Worker(queue, handle, redis=url, prefix=prefix, **limits).start()
+    while begun < min(int(jobs), 5):
+        await asyncio.sleep(0.01)
+    raise LookupError("the program's own mistake")
+
+try:
+    asyncio.run(program(*sys.argv[1:]))
+except LookupError:
+    print("ended", flush=True)
+while any("lock-keeper" in thread.name for thread in threading.enumerate()):
+    time.sleep(0.01)
+print("let go", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 20])
+async def test_a_program_that_fails_beside_its_worker_ends_and_lets_go_of_its_jobs(
+    make: Make, under_attack: Queue, valkey: Server, prefix: str, jobs: int
+) -> None:
+    """`asyncio.run` cancels all tasks and waits for them: none of ours may refuse, and no lock may be kept for ever."""
+    await under_attack.add_bulk([("n", {}, {"backoff": 0.01}) for _ in range(jobs)])
+    words = [sys.executable, "-c", A_PROGRAM_THAT_FAILS, valkey.url, QUEUE, prefix, str(jobs)]
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == b"ended\n"
+            assert await process.stdout.readline() == b"let go\n"
+            async with make(nothing, concurrency=5, lock_duration=1, stalled_check_interval=1) as other:
+                await other.run_until_idle()
+            process.stdin.close()
+            assert await process.wait() == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    assert (await under_attack.get_job_counts()).completed == jobs
 
 
 async def test_the_least_patient_of_those_who_stop_a_worker_decides(make: Make, under_attack: Queue) -> None:

@@ -1,7 +1,8 @@
 """Lanes: long-lived tasks that run one job after another.
 
 Guarantee: each job runs in a context of its own, and what it sets there is gone with it; a job that never waits costs
-neither a task nor a turn of the event loop; a job that waits lets the next one begin.
+neither a task nor a turn of the event loop; a job that waits lets the next one begin. A lane that is cancelled ends,
+whoever cancelled it: `asyncio.run` waits for all tasks that it cancels.
 
 A lane takes jobs until none is left. When a job suspends, further lanes are roused for those that wait. So a batch of
 quick jobs is done by one lane in one turn, and slow jobs run side by side.
@@ -94,21 +95,13 @@ class Lanes(Generic[T]):
                 item = self._backlog.popleft()
                 await within(self._context.copy(), self._work(item, task), self._suspended)
                 if task.cancelling():
-                    await self._calm(task)
+                    # Meant for the job that has just ended, or for us: no other job may feel it.
+                    self._suspended()
+                    return
             if not self._closed:
-                await self._rest(task)
+                await self._rest()
 
-    async def _calm(self, task: asyncio.Task[Any]) -> None:
-        """A cancellation was meant for the job that has just ended: the next one must not feel it."""
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise
-        while task.cancelling():
-            task.uncancel()
-
-    async def _rest(self, task: asyncio.Task[Any]) -> None:
+    async def _rest(self) -> None:
         rest = self._loop.create_future()
         self._idle.append(rest)
         try:
@@ -116,10 +109,10 @@ class Lanes(Generic[T]):
         except asyncio.CancelledError:
             if rest in self._idle:
                 self._idle.remove(rest)
-            if self._closed:
-                raise
-            while task.cancelling():
-                task.uncancel()
+            else:  # roused in this very turn, for something that another lane must do now
+                self._roused = max(0, self._roused - 1)
+                self._suspended()
+            raise
 
     async def close(self) -> None:
         """Ends all lanes; nothing may be running any more."""

@@ -68,6 +68,10 @@ class LockKeeper:
         self._retiring = True
         self.stop()
 
+    def leave(self) -> None:
+        """Ends the thread after this turn; nobody waits for it."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Ends the thread; blocks for the renewal that runs now, so call it off the event loop."""
         thread = self._thread

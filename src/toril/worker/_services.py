@@ -142,7 +142,7 @@ class WorkerServices(WorkerKind):
         self._keeper = LockKeeper(
             self._source,
             interval=float(options.heartbeat_interval),
-            in_hand=self._pump.in_hand,
+            in_hand=self._in_hand,
             on_beat=self._witness.beat,
             on_lost=self._from_keeper(self._on_lost),
             on_error=self._on_heartbeat_error,
@@ -194,6 +194,13 @@ class WorkerServices(WorkerKind):
                 self._loop.call_soon_threadsafe(step, *values)
 
         return carry
+
+    def _in_hand(self) -> Sequence[Any]:
+        """In the keeper's thread: jobs whose locks must be kept."""
+        if self._loop.is_closed():
+            self._keeper.leave()  # torn down around us: nobody will finish these jobs
+            return ()
+        return self._pump.in_hand()
 
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
