@@ -5,6 +5,7 @@ Guarantee: the caller's session is never reconfigured: the pipeline works in a s
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -164,7 +165,14 @@ def own_session(spark: SparkSession) -> SparkSession:
         return spark
     if spark not in _sessions:
         _sessions[spark] = _prepared(spark.newSession())
+        _end_in_time(_sessions[spark])
     return _sessions[spark]
+
+
+def _end_in_time(session: SparkSession) -> None:
+    """A remote session that is left to the end of the interpreter waits there for a thread that is gone."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        atexit.register(session.stop)
 
 
 def _prepared(session: SparkSession) -> SparkSession:
