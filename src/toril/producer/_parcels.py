@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from toril.contract.codec import to_json
 from toril.contract.duration import ms_to_datetime
 from toril.contract.envelope import Envelope, Meta, utc_text
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, NotSerializable
 from toril.contract.keys import QueueKeys, check_job_id
 from toril.contract.record import JobRecord
 
@@ -120,14 +121,21 @@ def data_of(envelope: Envelope) -> bytes:
     """The data of the job that an envelope becomes."""
     payload = envelope.payload
     if envelope.extra.get(_BARE) is True and set(payload) == {"data"}:
-        return to_json(payload["data"])
+        return _json(payload["data"])
     unknown = {name: value for name, value in envelope.extra.items() if name not in ("opts", _BARE)}
     packed = {
         **envelope.meta.as_dict(),
         **({_UNKNOWN: unknown} if unknown else {}),
         **({_META: payload[_META]} if _META in payload else {}),
     }
-    return to_json({**payload, _META: packed})
+    return _json({**payload, _META: packed})
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return to_json(value)
+    except NotSerializable:  # halves of characters: Node escapes them, too
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from toril.commands._command import Command
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.contract.codec import to_json
 from toril.contract.envelope import Envelope
-from toril.contract.errors import InvalidOption, MalformedValue, TorilError
+from toril.contract.errors import InvalidOption, MalformedValue, NotSerializable, TorilError
 from toril.contract.keys import ListKeys
-from toril.contract.outcome import Completed, Outcome, Requeued
+from toril.contract.outcome import Completed, Failed, Outcome, Requeued
 from toril.producer._parcels import Parcel, as_moved, data_of, envelope_of, job_id_of, mark_of, options_of
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
@@ -148,9 +148,9 @@ class _Taking:
         taken = 0
         while room := _rooms(limit, taken):
             harvest = await self.source.exchange([], room)
-            if harvest.deliveries:
-                taken += len(harvest.deliveries)
-                yield await self._parcels(harvest.deliveries)
+            if parcels := await self._parcels(harvest.deliveries):
+                taken += len(parcels)
+                yield parcels
             if harvest.refused is not None:
                 raise harvest.refused
             if harvest.exhausted and len(harvest.deliveries) < room:
@@ -188,7 +188,15 @@ class _EnvelopeDeparture(_Taking):
             self.source = StreamSource(queue.keys, store, self._keeper, terms)
 
     async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
-        return [self._parcel(one) for one in deliveries]
+        parcels, odd = list[Parcel](), list[Settled]()
+        for one in deliveries:
+            try:
+                parcels.append(self._parcel(one))
+            except NotSerializable as error:  # it can be read, but not be written again: it is buried here
+                odd.append(Settled(one, Failed(str(error), error=error)))
+        if odd:
+            await self.source.exchange(odd, 0)
+        return parcels
 
     def _parcel(self, delivery: Any) -> Parcel:
         envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made)
@@ -205,10 +213,9 @@ class _EnvelopeDeparture(_Taking):
             for text, due in rows:
                 try:
                     envelope = Envelope.from_bytes(text)
-                except MalformedValue:
-                    unreadable.append(text)
-                else:
                     batch.append(Parcel(envelope, mark_of(envelope), due, text=text))
+                except (MalformedValue, NotSerializable):
+                    unreadable.append(text)
             taken += len(batch)
             if batch:
                 yield batch

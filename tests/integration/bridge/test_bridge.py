@@ -355,3 +355,18 @@ async def test_jobs_that_others_have_in_hand_are_counted(place: Place) -> None:
     moved = await move_jobs(source, target)
     assert (moved.waiting, moved.in_hand) == (2, 1)
     await worker.stop(timeout=0)
+
+
+async def test_messages_that_are_hard_to_write_are_carried_or_buried(place: Place) -> None:
+    source, target = await place.queue("stream", "old"), await place.queue("bullmq", "new")
+    store = bridge.store_of(source)
+    text = json.dumps(Envelope.new("task", {"n": 1}).as_dict())
+    half, endless = text.replace("1}", '"\\ud800"}'), text.replace("1}", "1e999}")
+    for odd in (half, endless):
+        await store.run(plain(str, "XADD", source.keys.stream, "*", "envelope", odd))
+    await store.run(plain(int, "ZADD", source.keys.scheduled, 10**13, endless))
+    assert await move_jobs(source, target) == Moved(waiting=1, scheduled=0, known=0)
+    (job,) = await target.get_waiting()
+    assert job.data["n"] == "\ud800"
+    assert (await source.counts()).dead == 2
+    assert await unfinished(source) == 0
