@@ -18,6 +18,7 @@ from toril.contract.errors import (
     Postpone,
     RateLimitError,
     Requeue,
+    StalledTooOften,
     WaitingChildrenError,
 )
 from toril.contract.stack_trace import stack_of
@@ -100,10 +101,16 @@ def judge(
         return signal
     limit = options.max_attempts or max_attempts
     if _category(error, options) is ErrorCategory.PERMANENT:
-        return _failed(error, "cancelled" if isinstance(error, JobCancelled) else "permanent")
+        return _failed(error, _kind_of(error))
     if attempts_made + 1 >= limit:
         return _failed(error, "timeout" if isinstance(error, JobTimedOut) else "transient_exhausted")
     return _retry(error, attempts_made + 1, backoff, options, rng)
+
+
+def _kind_of(error: BaseException) -> FailureReason:
+    if isinstance(error, JobCancelled):
+        return "cancelled"
+    return "stalled" if isinstance(error, StalledTooOften) else "permanent"
 
 
 def _category(error: BaseException, options: WorkerOptions) -> ErrorCategory:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toril.contract.backoff import Backoff
-from toril.contract.errors import JobTimedOut, PermanentError, TorilError, TransientError
+from toril.contract.errors import JobTimedOut, PermanentError, StalledTooOften, TorilError, TransientError
 from toril.contract.outcome import Completed, Outcome, Requeued, judge
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
 from toril.worker._executors import Executor
 from toril.worker._lanes import Lanes
+
+# What the scripts write into a job that stalled more often than it may.
+STALLED_TOO_OFTEN = "job stalled more than allowable limit"
 
 
 class StoppedByWorker(TorilError):
@@ -154,7 +157,7 @@ class Runner:
         delivery = attempt.delivery
         why = self._forbidden(delivery)
         if why is not None:
-            raise PermanentError(why)
+            raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
         executor = self._executor_of(delivery.name)
         attempt.subject = subject = self._dress(delivery, executor.blocking)
         self._on_start(attempt)

@@ -11,6 +11,7 @@
     │   ├── MalformedValue                   a stored field does not parse: .field
     │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
+    │   ├── StalledTooOften                  too many workers died with the job in hand
     │   └── JobCancelled                     somebody cancelled the job
     ├── HandlerSignal                     raised by a handler to steer its job; no attempt is counted
     │   ├── RateLimitError                   wait: the far side is busy: .delay
@@ -66,6 +67,7 @@ from toril.contract.errors._base import (
     Postpone,
     RateLimitError,
     Requeue,
+    StalledTooOften,
     TorilError,
     TransientError,
     UnknownBackoff,
@@ -144,6 +146,7 @@ __all__ = [
     "ScriptFailed",
     "ScriptRefused",
     "ScriptsCorrupt",
+    "StalledTooOften",
     "StoreError",
     "StoreOutOfMemory",
     "StoreUnavailable",

@@ -106,6 +106,10 @@ class JobTimedOut(TransientError, TimeoutError):
         self.seconds = seconds
 
 
+class StalledTooOften(PermanentError):
+    """Too many workers died with the job in hand; the one who finds it next fails it."""
+
+
 class JobCancelled(PermanentError):
     """The job was cancelled while it ran."""
 
