@@ -93,6 +93,8 @@ class TestLargeBatches:
             side.client.delete(*(keys.job(one) for one in taken[50::211]))
             side.client.hset(keys.job(taken[77]), "parentKey", keys.job("nobody"))
             side.client.lrem(keys.active, 0, taken[120])
+            side.client.sadd(keys.dependencies(taken[33]), keys.job("child"))
+            side.client.zadd(f"{keys.job(taken[44])}:unsuccessful", {keys.job("child"): 1})
             side.client.sadd(keys.stalled, *taken[:40])
 
     @pytest.mark.parametrize("limit", ["0", "1", "150", "1000", None])
@@ -139,6 +141,82 @@ class TestLargeBatches:
             for _, fields in sorted(events, key=lambda entry: sorted(entry[1].items())):
                 side.client.xadd(keys.events, fields)
         assert_alike(sides)
+
+
+Spoil = Callable[[redis.Redis, QueueKeys], object]
+
+# What makes a queue with an active job `a` and waiting jobs `b` and `c` special, or a little less plain than others.
+SPECIALS: dict[str, Spoil] = {
+    "nothing": lambda client, keys: None,
+    "attempts were made": lambda client, keys: client.hset(keys.job("a"), "atm", 2),
+    "the next was begun before": lambda client, keys: client.hset(keys.job("b"), "ats", 3),
+    "a parent": lambda client, keys: client.hset(keys.job("a"), "parentKey", keys.job("nobody")),
+    "a deduplication": lambda client, keys: client.hset(keys.job("a"), "deid", "d"),
+    "children": lambda client, keys: client.sadd(keys.dependencies("a"), keys.job("child")),
+    "failed children": lambda client, keys: client.zadd(
+        f"{keys.job('a')}:unsuccessful", {keys.job("child"): 1}
+    ),
+    "a suspicion": lambda client, keys: client.sadd(keys.stalled, "a", "z"),
+    "no lock": lambda client, keys: client.delete(keys.lock("a")),
+    "another's lock": lambda client, keys: client.set(keys.lock("a"), "other"),
+    "no hash": lambda client, keys: client.delete(keys.job("a")),
+    "not active": lambda client, keys: client.lrem(keys.active, 0, "a"),
+    "others are active": lambda client, keys: client.rpush(keys.active, "y", "z"),
+    "a pause": lambda client, keys: client.hset(keys.meta, "paused", 1),
+    "a limit": lambda client, keys: client.hset(keys.meta, "concurrency", 1),
+    "a rate": lambda client, keys: client.hset(keys.meta, mapping={"max": 5, "duration": 1000}),
+    "no length of events": lambda client, keys: client.hdel(keys.meta, "opts.maxLenEvents"),
+    "no other job": lambda client, keys: client.delete(keys.wait),
+    "one other job": lambda client, keys: client.lrem(keys.wait, 0, "c"),
+    "an old marker": lambda client, keys: client.rpush(keys.wait, "0:7"),
+    "a job that is due": lambda client, keys: due(client, keys, START_MS - 5),
+    "a job that will be due": lambda client, keys: due(client, keys, START_MS + 90_000),
+    "only a job that will be due": lambda client, keys: (
+        client.delete(keys.wait),
+        due(client, keys, START_MS + 90_000),
+    ),
+    "a job with a priority": lambda client, keys: client.zadd(keys.prioritized, {"p": 2**32 + 1}),
+    "only a job with a priority": lambda client, keys: (
+        client.delete(keys.wait),
+        client.zadd(keys.prioritized, {"p": 2**32 + 1}),
+        client.set(keys.pc, 1),
+    ),
+    "a due job with a priority": lambda client, keys: (
+        client.delete(keys.wait),
+        client.hset(keys.job("d"), "priority", 7),
+        due(client, keys, START_MS - 5),
+    ),
+}
+
+
+def due(client: redis.Redis, keys: QueueKeys, when_ms: int) -> None:
+    client.hset(keys.job("d"), "delay", 10)
+    client.zadd(keys.delayed, {"d": when_ms * 4096})
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 5])
+@pytest.mark.parametrize("special", SPECIALS)
+def test_one_job_is_settled_and_followed_alike(
+    clients: tuple[redis.Redis, redis.Redis], prefix: str, special: str, room: int
+):
+    """The short ways must do the same as upstream, or leave alone what they do not do."""
+    keys = QueueKeys("q", prefix, hash_tag=False)
+    sides = OneByOne(clients[0], keys), Batched(clients[1], keys)
+    jobs = [JobToAdd(name="job", data=b"{}", options={}, timestamp=START_MS, id=one) for one in "abc"]
+    same(sides, lambda side: side.add(jobs))
+    first, second = (Pickup(token=one, lock_ms=60_000, worker="w1") for one in ("t1", "t2"))
+    assert same(sides, lambda side: side.settle([], 1, first, START_MS), jobs_of) == ["a"]
+    for side in sides:
+        SPECIALS[special](side.client, keys)
+    options = finish_options(pickup=second, token="t1", keep={"count": -1}, attempts=1)
+    end = Settlement(job_id="a", kind="completed", token="t1", value="{}", options=options)
+    same(sides, lambda side: side.settle([end], room, second, START_MS + 1), told)
+    assert_alike(sides)
+
+
+def told(harvest: Harvest) -> Any:
+    jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in harvest.jobs]
+    return verdicts_of(harvest), jobs, harvest.limited_ms, harvest.next_at_ms
 
 
 def same(

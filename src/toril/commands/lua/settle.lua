@@ -34,8 +34,9 @@ local FIRST, WORDS, LAST = 8, 6, #ARGV -- where settlements begin, how long each
 local room = tonumber(ARGV[3])
 
 --@own one settle_one
--- One plain job on a queue without a rate, and room for one.
-if room == 1 and LAST == 13 and ARGV[9] == "completed" and ARGV[12] == "" and ARGV[13] == "" and ARGV[7] == "" then
+-- Room for one, on a queue without a rate, and nothing to settle or one plain job.
+if room == 1 and ARGV[7] == ""
+  and (LAST == 7 or (LAST == 13 and ARGV[9] == "completed" and ARGV[12] == "" and ARGV[13] == "")) then
   local reply = one(KEYS, ARGV)
   if reply then
     return reply
