@@ -5,6 +5,7 @@
 # %%
 import os
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from toril.spark import register
@@ -12,15 +13,21 @@ from toril.spark.pipeline.session import build_session
 from toril.spark.transforms import attempts, lives, queue_minute, with_fingerprint
 
 URL = os.environ.get("TORIL_REDIS_URL", "redis://localhost:6379")
-spark = build_session("local[2]")
+PREFIX = os.environ.get("TORIL_PREFIX", "bull")
+spark = SparkSession.getActiveSession() or build_session()
 register(spark)
 
+
+def read(table: str, **options: str) -> DataFrame:
+    return spark.read.format("toril").options(url=URL, prefix=PREFIX, table=table, **options).load()
+
+
 # %% What is in the queues now?
-jobs = spark.read.format("toril").option("url", URL).option("table", "jobs").load()
+jobs = read("jobs")
 jobs.groupBy("queue", "state").count().orderBy("queue", "state").show()
 
 # %% Which attempts were there? The transforms are plain functions.
-events = spark.read.format("toril").option("url", URL).load()
+events = read("events")
 nothing_before = spark.createDataFrame(
     [],
     "queue string, job_id string, name string, state string, attempt long, stalls long, added_at timestamp, "
@@ -31,12 +38,14 @@ tries.groupBy("queue", "outcome").agg(F.count("*"), F.expr("percentile(run_ms, 0
 
 # %% A picture of the last hour
 minutes = queue_minute(tries).orderBy("minute")
-minutes.plot.line(x="minute", y=["completed", "failed", "retried"]).show()
-minutes.plot.line(x="minute", y=["run_p50_ms", "run_p95_ms", "run_p99_ms"]).show()
+outcomes = minutes.plot.line(x="minute", y=["completed", "failed", "retried"])
+outcomes.write_html("outcomes.html")  # in a notebook: outcomes.show()
+run_times = minutes.plot.line(x="minute", y=["run_p50_ms", "run_p95_ms", "run_p99_ms"])
+run_times.write_html("run_times.html")
 
 # %% What goes wrong most often?
 with_fingerprint(tries).groupBy("queue", "pattern").count().orderBy(F.desc("count")).show(truncate=80)
 
-# %% Try those again that failed because a service was away
-failed = jobs.where("state = 'failed' and failed_reason like '%ECONNREFUSED%'").select("queue", "job_id")
-failed.write.format("toril").option("url", URL).option("op", "retry").mode("append").save()
+# %% Try those again whose order has arrived meanwhile
+failed = jobs.where("state = 'failed' and failed_reason like 'order % not found'").select("queue", "job_id")
+failed.write.format("toril").options(url=URL, prefix=PREFIX, op="retry").mode("append").save()
