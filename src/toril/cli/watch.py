@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.live import Live
+from rich.text import Text
 
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
 from toril.cli._output import console, emit_line
@@ -24,7 +25,7 @@ from toril.cli._target import Target
 from toril.cli.health import QueuesOption, names_in
 from toril.cli.look import as_facts
 from toril.commands import read
-from toril.contract.errors import TorilError
+from toril.contract.errors import StoreUnavailable, TorilError
 from toril.contract.keys import QueueKeys
 from toril.contract.record import JobRecord
 from toril.observe.directory import Directory
@@ -185,9 +186,16 @@ async def _watch(
             stack.enter_context(live or contextlib.nullcontext())
             shown = 0
             while pictures is None or shown < pictures:
-                picture = await watcher.look()
-                album[:] = [picture]
-                _show(picture, live, as_json=as_json)
+                try:
+                    picture = await watcher.look()
+                except StoreUnavailable as error:
+                    # A server that restarts is worth waiting for; one that was never there is not.
+                    if not shown or live is None:
+                        raise
+                    live.update(Text(f"toril top  {error}"), refresh=True)
+                else:
+                    album[:] = [picture]
+                    _show(picture, live, as_json=as_json)
                 shown += 1
                 if shown != pictures:
                     await asyncio.sleep(every)

@@ -66,6 +66,9 @@ class BaseWorker(WorkerServices, Announcer):
 
     def health(self) -> WorkerHealth:
         """How the worker is, for those who decide whether it gets work or is started again."""
+        if self._opening:
+            # Its services wait for the first connection; to start it again would not bring Redis back.
+            return WorkerHealth(state="connecting", sweeping=True, keeping_locks=True)
         if self.state is WorkerState.STOPPED:
             return WorkerHealth(state=self.state.value)
         return WorkerHealth(

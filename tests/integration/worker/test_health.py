@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, free_port
 from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.overview import any_overview
 from toril.observe.directory import find_queues
@@ -79,6 +79,16 @@ async def test_a_worker_whose_sweeps_never_end_is_not_alive(
         finally:
             server.thaw()
         await until(lambda: worker.health().sweeping)
+
+
+async def test_a_worker_that_waits_for_its_first_connection_is_alive_but_not_ready(prefix: str) -> None:
+    worker = Worker(QUEUE, lambda job: None, redis=f"redis://127.0.0.1:{free_port()}", prefix=prefix)
+    starting = asyncio.create_task(worker.run())
+    await until(lambda: worker.health().state == "connecting")
+    assert worker.health().alive and not worker.health().ready and not worker.health().connected
+    await worker.stop()
+    await starting
+    assert not worker.health().alive
 
 
 async def test_a_worker_that_is_never_idle_is_seen_by_others_from_its_start(
