@@ -245,9 +245,7 @@ class JobFace(Generic[T]):
             del self._data
 
     def _update_progress(self, progress: Any, message: str | None) -> Steps[None]:
-        if _is_number(progress) and not 0 <= progress <= 100:
-            raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
-        raw = to_json(progress, field="progress")
+        raw = progress_to_json(progress)
         update = manage.update_progress(self.keys, self.id, raw)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)
@@ -258,7 +256,7 @@ class JobFace(Generic[T]):
 
     def _log_command(self, line: str) -> Command[int]:
         keep = self.opts.get("kl")
-        text = str(line).encode("utf-8", "replace").decode()  # a line with a stray surrogate is still a line
+        text = log_line(line)
         return manage.add_log(self.keys, self.id, text, keep=self._desk.keep_logs if keep is None else keep)
 
     def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
@@ -343,8 +341,17 @@ class JobFace(Generic[T]):
         return JobFailed(self.id, reason, traces)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def progress_to_json(progress: Any) -> bytes:
+    """How far a job is, as it is stored: a number from 0 to 100 or an object."""
+    is_number = isinstance(progress, (int, float)) and not isinstance(progress, bool)
+    if is_number and not 0 <= progress <= 100:
+        raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
+    return to_json(progress, field="progress")
+
+
+def log_line(line: object) -> str:
+    """A line of a log; one with a stray surrogate is still a line."""
+    return str(line).encode("utf-8", "replace").decode()
 
 
 def _values(processed: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from toril.commands import read
 from toril.commands._command import Command
+from toril.contract._option_parts import MAX_COUNT, check_integer
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.keys import QueueKeys
 from toril.contract.record import JobRecord
@@ -25,11 +26,18 @@ def asked_id(job_id: object) -> str:
         raise InvalidOption(
             "job_id", f"must be a string, not {type(job_id).__name__}", "Node's numbers are text, too"
         )
+    if not job_id:
+        raise InvalidOption("job_id", "is empty", "give the id of a job")
     try:
         job_id.encode()
     except UnicodeEncodeError:
         raise InvalidOption("job_id", "contains a lone surrogate", "use valid Unicode text") from None
     return job_id
+
+
+def asked_count(field: str, value: object, least: int = 0) -> int:
+    """A number of jobs, events or the like."""
+    return check_integer(field, value, least, MAX_COUNT)
 
 
 class QueuePart(Generic[T]):

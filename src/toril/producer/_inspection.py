@@ -12,6 +12,7 @@ from typing import Literal
 
 from toril.commands import read
 from toril.commands.read import Metrics
+from toril.contract.errors import InvalidOption
 from toril.contract.keys import client_name
 from toril.contract.options import RateLimit
 from toril.contract.record import JobRecord
@@ -117,6 +118,8 @@ class Inspection(QueuePart[T]):
         self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1
     ) -> Metrics:
         """Jobs that ended, in all and for each past minute, if the workers collect that."""
+        if kind not in ("completed", "failed"):
+            raise InvalidOption("kind", f"is {kind!r}", "choose one of completed, failed")
         return await self._run(read.get_metrics(self.keys, kind, start=start, end=end))
 
     async def get_workers(self) -> list[ConnectedWorker]:

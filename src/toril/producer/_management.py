@@ -10,19 +10,18 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from toril.commands import manage, read
 from toril.commands.manage import CleanState
-from toril.contract.codec import to_json
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.contract.options import RateLimit
 from toril.contract.state import JobState
 from toril.jobs import Job
-from toril.jobs._face import FinalState, T
+from toril.jobs._face import FinalState, T, log_line, progress_to_json
 from toril.jobs.desk import KEEP_LOGS
-from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_id
+from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
@@ -59,6 +58,7 @@ class Management(QueuePart[T]):
         """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
         age_ms = to_ms(to_seconds("grace", grace))
         which = _cleanable(state)
+        asked_count("limit", limit)
         removed: list[str] = []
         # Without a grace all jobs are meant, also those whose worker's idea of the time is a little ahead of ours.
         before_ms = await self._prepared() - (age_ms or -CLOCK_SLACK_MS)
@@ -89,23 +89,27 @@ class Management(QueuePart[T]):
 
     async def trim_events(self, max_len: int) -> int:
         """Shortens the event stream to about `max_len`; returns how many events were removed."""
-        return await self._run(manage.trim_events(self.keys, max_len))
+        return await self._run(manage.trim_events(self.keys, asked_count("max_len", max_len)))
 
     # --- limits ---------------------------------------------------------------------------------------------
 
     async def set_global_concurrency(self, limit: int | None) -> None:
         """How many jobs may be active at once over all workers; None lifts the limit."""
-        if limit is not None and limit < 1:
-            raise InvalidOption("limit", f"is {limit}", "give at least 1, or None for no limit")
+        if limit is not None:
+            asked_count("limit", limit, least=1)
         await self._run(manage.set_global_concurrency(self.keys, limit))
 
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """How many jobs may start in a time over all workers; None lifts the limit."""
+        if limit is not None and not isinstance(limit, RateLimit):
+            raise InvalidOption(
+                "limit", f"is a {type(limit).__name__}", "give RateLimit(count, period), or None"
+            )
         pair = None if limit is None else (limit.count, to_ms(limit.period))
         await self._run(manage.set_global_rate_limit(self.keys, pair))
 
     async def rate_limit(self, duration: Duration) -> None:
-        """No worker takes a job for this long."""
+        """For this long no job is taken by workers with a rate limit, nor by any if the queue has one, as in BullMQ."""
         span_ms = to_ms(to_seconds("duration", duration, positive=True))
         await self._run(manage.hold_rate(self.keys, span_ms))
 
@@ -142,12 +146,13 @@ class Management(QueuePart[T]):
 
     async def update_job_progress(self, job_id: str, progress: Any) -> None:
         """Says how far a job is, from outside of its handler."""
-        raw = to_json(progress, field="progress")
-        await self._run(manage.update_progress(self.keys, job_id, raw))
+        raw = progress_to_json(progress)
+        await self._run(manage.update_progress(self.keys, asked_id(job_id), raw))
 
     async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
         """Appends a line to a job's log; returns how many lines it has now."""
-        return await self._run(manage.add_log(self.keys, job_id, line, keep=keep))
+        asked_count("keep", keep)
+        return await self._run(manage.add_log(self.keys, asked_id(job_id), log_line(line), keep=keep))
 
     async def remove_deduplication_key(self, deduplication_id: str) -> bool:
         """Lets the next job with this id in; False when nothing kept it out."""
@@ -172,6 +177,10 @@ class Management(QueuePart[T]):
         """
         if rate is not None and rate <= 0:
             raise InvalidOption("rate", f"is {rate}", "give jobs per second")
+        if state not in get_args(FinalState):
+            raise InvalidOption("state", f"is {state!r}", f"choose one of {', '.join(get_args(FinalState))}")
+        if count is not None:
+            asked_count("count", count)
         # Oldest first, and no more than there are now: a job that fails again stands behind them.
         there = await self._run(read.count_ended(self.keys, state))
         limit = there if count is None else min(count, there)
@@ -216,7 +225,7 @@ class Management(QueuePart[T]):
 
     async def promote_jobs(self, count: int | None = None) -> None:
         """Makes delayed jobs ready now, all or the `count` that are due first."""
-        left = count
+        left = None if count is None else asked_count("count", count)
         while left is None or left > 0:
             batch = BATCH if left is None else min(BATCH, left)
             more = await self._run(manage.move_jobs_to_wait(self.keys, "delayed", count=batch))

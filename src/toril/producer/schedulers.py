@@ -22,6 +22,7 @@ from toril.contract.keys import QueueKeys, check_text
 from toril.contract.options import JobOptions
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
+from toril.producer._base import asked_count
 from toril.producer._context import carrying
 from toril.producer._drafts import NOTHING, Draft, Drafter
 from toril.queues.repeats import next_time
@@ -186,9 +187,7 @@ def _repeat(
     if end is not None:
         repeat["endDate"] = datetime_to_ms("end", end)
     if limit is not None:
-        if limit < 1:
-            raise InvalidOption("limit", f"is {limit!r}", "give an integer of at least 1")
-        repeat["limit"] = limit
+        repeat["limit"] = asked_count("limit", limit, least=1)
     return repeat
 
 

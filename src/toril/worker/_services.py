@@ -63,6 +63,8 @@ class WorkerServices(WorkerKind):
         self.id = options.worker_id or new_worker_id()
         self.state = WorkerState.STOPPED
         self._handlers = by_name(handler)
+        for one in self._handlers.values():
+            choose(one, options.executor)  # refuses a wish that cannot be met
         self._log = WorkerLog(
             options.logger, worker_id=self.id, queue=self.label, payloads=options.log_payloads
         )

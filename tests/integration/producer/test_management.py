@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,9 @@ async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(queue: Queue, h
     assert (await queue.get_job_counts()).paused == 1
     assert [one.id for one in await queue.get_waiting()] == [job.id]
     assert [one.id for one in await queue.get_jobs("waiting")] == [job.id]
-    assert await queue.get_jobs("wait") == []  # As Node: the list alone, which is empty while a queue is paused.
+    assert (
+        await queue.get_jobs("wait") == []
+    )  # As Node: the list alone, which is empty while a queue is paused.
     assert await job.is_waiting()
     await queue.resume()
     assert not await queue.is_paused()
@@ -358,3 +361,33 @@ async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str
     for node in cluster.nodes:
         with node.client() as client:
             assert [key for key in client.keys("*") if key.startswith(prefix.encode())] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "step"),
+    [
+        ("limit", lambda queue: queue.clean(0, -1)),
+        ("state", lambda queue: queue.retry_jobs(state="waiting")),
+        ("count", lambda queue: queue.retry_jobs(count=-1)),
+        ("count", lambda queue: queue.promote_jobs(-1)),
+        ("kind", lambda queue: queue.get_metrics("stalled")),
+        ("max_len", lambda queue: queue.trim_events(-1)),
+        ("limit", lambda queue: queue.set_global_concurrency(1.5)),
+        ("limit", lambda queue: queue.set_global_rate_limit(5)),
+        ("job_id", lambda queue: queue.remove("")),
+        ("progress", lambda queue: queue.update_job_progress("x", 500)),
+        ("keep", lambda queue: queue.add_job_log("x", "line", keep=-1)),
+        ("limit", lambda queue: queue.schedulers.upsert("s", every=5, limit="many")),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_before_anything_is_asked_of_the_server(
+    prefix: str, field: str, step: Any
+) -> None:
+    queue: Queue = Queue("work", redis="redis://127.0.0.1:1", prefix=prefix)  # where nobody listens
+    try:
+        with pytest.raises(InvalidOption) as refused:
+            await step(queue)
+        assert refused.value.field == field
+        assert refused.value.remedy
+    finally:
+        await queue.close()

@@ -245,6 +245,15 @@ async def test_a_job_can_be_cancelled_from_elsewhere(queue: Queue, valkey_url: s
     assert found.failed_reason is not None and "cancelled" in found.failed_reason
 
 
+def test_a_handler_that_cannot_run_where_it_shall_is_refused_when_the_worker_is_made() -> None:
+    async def handle(_: Job[Any]) -> None: ...
+
+    with pytest.raises(InvalidOption, match="executor"):
+        Worker(QUEUE, handle, executor="thread")
+    with pytest.raises(InvalidOption, match="executor"):
+        Worker(QUEUE, {"n": handle, "*": lambda job: None}, executor="async")
+
+
 async def test_callbacks_hear_of_jobs_that_never_reached_a_handler(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
