@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -32,6 +33,8 @@ from toril.spark.transforms import (
     queue_minute,
     workers,
 )
+from toril.spark.transforms._telling import attempts_table
+from toril.spark.transforms._walk import turning_points
 
 START = datetime(2026, 3, 1, 23, 58, tzinfo=UTC)
 
@@ -297,3 +300,32 @@ def test_a_rule_that_fails_names_itself(spark: SparkSession) -> None:
 
 def test_events_schema_is_what_sources_give(spark: SparkSession) -> None:
     assert [name for name in EVENTS.schema.names if name != "day"] == SOURCE_SCHEMA.names
+
+
+def steps_table(events: list[dict[str, Any]]) -> pa.Table:
+    """What a task gets, without Spark."""
+    size = len(events)
+    moment = pa.timestamp("us", tz="UTC")
+    given = {
+        "queue": pa.repeat("q", size),
+        "job_id": pa.array([one["job_id"] for one in events]),
+        "ts": pa.array([one["ms"] * 1000 for one in events], pa.int64()).cast(moment),
+        "seq": pa.array([one["seq"] for one in events], pa.int64()),
+        **{name: pa.array([one.get(name) for one in events], pa.string()) for name in ("event", "prev")},
+        "step_name": pa.array([one.get("name") for one in events], pa.string()),
+        "failed_reason": pa.array([one.get("failed_reason") for one in events], pa.string()),
+        **{name: pa.nulls(size, pa.int64()) for name in ("was_attempt", "was_stalls")},
+        **{name: pa.nulls(size, moment) for name in ("was_added_at", "was_ready_at", "was_active_at")},
+        "was_state": pa.nulls(size, pa.string()),
+    }
+    return pa.table(given)
+
+
+def test_the_order_in_which_rows_arrive_changes_nothing() -> None:
+    events = [one for one in random_events(8, 200) if one["event"] != "progress"]
+    in_order = attempts_table(turning_points(steps_table(events)))
+    random.Random(1).shuffle(events)
+    shuffled = attempts_table(turning_points(steps_table(events)))
+    keys = [("job_id", "ascending"), ("ended_at", "ascending"), ("attempt", "ascending")]
+    assert in_order.num_rows > 100
+    assert in_order.sort_by(keys).equals(shuffled.sort_by(keys))
