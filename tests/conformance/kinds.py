@@ -159,7 +159,12 @@ class ListKind(_EnvelopeKind):
         return ListQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
 
     def worker(self, handler: Any, **options: Any) -> BaseWorker:
-        place = {"redis": self.url, "prefix": self.prefix, "env": "test", "reliable": self.reliable}
+        place: dict[str, Any] = {
+            "redis": self.url,
+            "prefix": self.prefix,
+            "env": "test",
+            "reliable": self.reliable,
+        }
         return ListWorker("jobs.work", handler, **place, **{**QUICK, **options})
 
     async def add_poison(self) -> None:
@@ -180,7 +185,7 @@ class StreamKind(_EnvelopeKind):
         return StreamQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
 
     def worker(self, handler: Any, **options: Any) -> BaseWorker:
-        place = {"redis": self.url, "prefix": self.prefix, "env": "test", "claim_idle": 1.0}
+        place: dict[str, Any] = {"redis": self.url, "prefix": self.prefix, "env": "test", "claim_idle": 1.0}
         return StreamWorker("jobs.work", handler, **place, **{**QUICK, **options})
 
     async def add_poison(self) -> None:

@@ -14,7 +14,7 @@ PROGRAM_AND_OUTPUT = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P
 
 
 def programs() -> list[object]:
-    found = []
+    found: list[object] = []
     for name in ("lists-and-streams", "dead-letters"):
         text = (DOCUMENTS / f"{name}.md").read_text()
         for number, shown in enumerate(PROGRAM_AND_OUTPUT.finditer(text), 1):
