@@ -81,7 +81,7 @@ def _sorted_out(allowed: tuple[str, ...]) -> tuple[tuple[Network, ...], frozense
         try:
             networks.append(ipaddress.ip_network(each, strict=False))
         except ValueError:
-            if "/" in each or ":" in each or not each:
+            if not each or any(sign in each for sign in "/:*? "):
                 problem = f"{each!r} is neither a host name nor a network"
                 raise InvalidOption("allow", problem, 'write "intranet.example" or "10.0.0.0/8"') from None
             hosts.append(each.lower().rstrip("."))

@@ -44,7 +44,7 @@ def test_networks_and_hosts_can_be_allowed_one_by_one() -> None:
     assert may_visit("any", "127.0.0.1", BrowserOptions(allow_private=True))
 
 
-@pytest.mark.parametrize("allow", [("10.0.0.0/99",), ("a:b",), ("",), "10.0.0.0/8"])
+@pytest.mark.parametrize("allow", [("10.0.0.0/99",), ("a:b",), ("",), ("*.example",), ("a b",), "10.0.0.0/8"])
 def test_what_is_neither_a_host_nor_a_network_is_refused(allow: tuple[str, ...]) -> None:
     with pytest.raises(InvalidOption, match="allow"):
         BrowserOptions(allow=allow)
