@@ -7,7 +7,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def as_user(monkeypatch: pytest.MonkeyPatch, valkey_url: str, prefix: str, tmp_path: Path) -> Iterator[None]:
+def as_user(monkeypatch: pytest.MonkeyPatch, valkey_url: str, prefix: str, tmp_path: Path) -> None:
     monkeypatch.setenv("TORIL_REDIS_URL", valkey_url)
     monkeypatch.setenv("TORIL_PREFIX", prefix)
     monkeypatch.chdir(tmp_path)
-    return
 
 
 def test_the_notebook_shows_figures_and_retries_what_failed(
