@@ -120,6 +120,8 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
             await self._leave()
         except TorilError as error:
             logger.warning("worker %s could not say good-bye: %s", self._terms.worker_id, error)
+        for one in (*self._owed, *self._unwritten):
+            logger.error("job %s: its outcome (%s) could not be written", one.job_id, one.kind)
         await self.store.close()
 
     async def _pay_all(self) -> None:
@@ -128,17 +130,17 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
             self._again_at = 0.0
             while owed := self._take_owed():
                 await self._pay(owed)
-                if self._unwritten:
-                    break
             if not self._unwritten:
                 return
             if left:
                 await asyncio.sleep(AGAIN_AFTER)
-        for one in self._unwritten:
-            logger.error("job %s: its outcome (%s) could not be written", one.job_id, one.kind)
 
     async def _pay(self, owed: Sequence[Settlement]) -> None:
-        harvest = await self._run(owed, 0, await self.store.now_ms())
+        try:
+            harvest = await self._run(owed, 0, await self.store.now_ms())
+        except BaseException:
+            self._owed[:0] = owed
+            raise
         self._keep_unwritten(owed, harvest.verdicts)
 
     # --- settle and take ----------------------------------------------------------------------------------------

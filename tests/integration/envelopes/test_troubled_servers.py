@@ -83,6 +83,33 @@ async def test_a_stop_waits_for_a_full_server_to_take_a_job_back(
         assert (await kind.queue.counts()).active == 0
 
 
+async def test_an_outcome_that_can_never_be_written_is_named_in_the_log(
+    make: Any,
+    start_valkey: Callable[..., Server],
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("toril.queues._envelope_source.LAST_TRIES", 1)
+    server = start_valkey(maxmemory_policy="noeviction")
+    begun = asyncio.Event()
+    async with make(server.url, prefix).opened() as kind:
+
+        async def handle(job: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        job_id = await kind.add()
+        worker = kind.worker(handle)
+        await worker.start()
+        await begun.wait()
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+            async with asyncio.timeout(20):
+                await worker.stop(timeout=0)
+    assert f"job {job_id}: its outcome (again) could not be written" in caplog.text
+
+
 async def test_a_sorted_set_that_is_none_keeps_no_job_from_its_worker(
     make: Any, valkey: Server, prefix: str
 ) -> None:
