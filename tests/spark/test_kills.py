@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,38 @@ def start(master: str, action: str, url: str, prefix: str, lake: Path) -> subpro
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:
-    """The driver, its JVM and its Python workers, all at once and without warning."""
-    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for one in family:
-        try:
-            one.kill()
-        except psutil.NoSuchProcess:
-            continue
+    """The driver, its JVM and its Python workers, all at once and without warning.
+
+    A JVM whose Python dies starts another before it dies itself; left alone, that one would go on writing into the next
+    test. So the whole session is killed, again and again until nobody is left of it.
+    """
+    while family := family_of(process.pid):
+        for one in family:
+            with suppress(psutil.Error):
+                one.kill()
+        process.poll()
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def family_of(leader: int) -> list[psutil.Process]:
+    """Everybody in the session that a process leads, orphans too."""
+    return [one for one in psutil.process_iter() if _session(one.pid) == leader and _lives(one)]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
