@@ -169,6 +169,9 @@ SPECIALS: dict[str, Spoil] = {
     "no other job": lambda client, keys: client.delete(keys.wait),
     "one other job": lambda client, keys: client.lrem(keys.wait, 0, "c"),
     "an old marker": lambda client, keys: client.rpush(keys.wait, "0:7"),
+    "the same job next": lambda client, keys: client.rpush(keys.wait, "a"),
+    "a job twice": lambda client, keys: client.rpush(keys.wait, "b", "b"),
+    "a job twice among the active": lambda client, keys: client.rpush(keys.active, "a", "b"),
     "a job that is due": lambda client, keys: due(client, keys, START_MS - 5),
     "a job that will be due": lambda client, keys: due(client, keys, START_MS + 90_000),
     "only a job that will be due": lambda client, keys: (

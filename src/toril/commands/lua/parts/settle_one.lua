@@ -27,7 +27,7 @@ end
 
 -- The successor: the one that waits longest, unless a delayed job is due or it is a marker of the versions before 5.
 local successor = call("LINDEX", wait, -1)
-if not successor or string.find(successor, "0:", 1, true) == 1
+if not successor or successor == id or string.find(successor, "0:", 1, true) == 1
   or #call("ZRANGEBYSCORE", KEYS[7], 0, (now + 1) * 0x1000 - 1, "LIMIT", 0, 1) > 0 then
   return
 end

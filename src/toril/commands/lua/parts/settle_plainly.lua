@@ -107,6 +107,7 @@ if wanted > 0 then
       line[#line + 1] = id
     end
   end
+  local met = {}
   for place, id in ipairs(line) do
     local hash, begun = try("HGETALL", base .. id), 0
     for word = 1, #hash, 2 do
@@ -115,10 +116,12 @@ if wanted > 0 then
         break
       end
     end
-    -- Versions before 5 kept markers among the jobs; upstream knows what to do with those.
-    if hash.err or not begun or (byte(id, 2) == COLON and byte(id, 1) == ZERO) then
+    -- Upstream knows what to do with jobs that stand in two places, and with markers, which versions before 5 kept among
+    -- the jobs.
+    if hash.err or not begun or met[id] or named[id] or (byte(id, 2) == COLON and byte(id, 1) == ZERO) then
       return
     end
+    met[id] = true
     hashes[place], starts[place] = hash, begun == 0 and "1" or tostring(begun + 1)
   end
 end
