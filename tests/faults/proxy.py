@@ -77,6 +77,11 @@ class Proxy:
         with self._lock:
             return sum(match in call for call in self._seen)
 
+    def occurrences(self, word: bytes) -> int:
+        """How often the server has seen a word, however its calls were cut into packets."""
+        with self._lock:
+            return b"".join(self._seen).count(word)
+
     def shut_the_door(self) -> None:
         """New connections wait until `open_the_door`."""
         self._on_loop(self._set_door(False))
