@@ -22,9 +22,7 @@ from toril.contract.errors import InvalidOption, JobNotFound
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="ID", help="Jobs, or letters, by id: see `toril dlq list`.", show_default=False
-    ),
+    typer.Argument(metavar="ID", help="Jobs, or letters, by id: see `toril dlq list`.", show_default=False),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name or task type.")]
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Only those whose error contains this.")]
