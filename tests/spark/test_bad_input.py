@@ -201,3 +201,36 @@ def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixtur
         _report(SinkOptions(queue="a", op="retry"), Tally(added=2, skipped=1))
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "0 done, 3 skipped, 0 rejected; those skipped are gone" in caplog.text
+
+
+def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path):
+    from toril.contract.errors import StoreUnavailable
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+
+    pipeline = Pipeline(PipelineOptions(redis=f"redis://127.0.0.1:{free_port()}", lake=tmp_path))
+    with pytest.raises(StoreUnavailable, match="check option"):
+        pipeline.run_once()
+    assert pipeline._session is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipeline_that_loses_its_server_names_the_cause(spark, start_valkey, prefix, tmp_path):
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+    from toril.spark.pipeline._words import PipelineFailed
+
+    server = start_valkey()
+    pipeline = Pipeline(PipelineOptions(redis=server.url, prefix=prefix, lake=tmp_path), spark=spark)
+    server.kill()
+    with pytest.raises(
+        PipelineFailed, match=r"events could not be read: redis://127\.0\.0\.1:\d+: Redis cannot be"
+    ):
+        pipeline.ingest()
+
+
+def test_the_cause_is_found_in_the_words_of_others():
+    from toril.spark.pipeline._words import cause_of
+
+    ours = "toril.contract.errors.StoreUnavailable: Redis is away; go on"
+    wrapped = f"[STREAM_FAILED] Query [id = 1]\n  File x\n{ours}\n at y"
+    assert cause_of(RuntimeError(wrapped)) == "Redis is away; go on"
+    assert cause_of(RuntimeError("first\nsecond")) == "first"

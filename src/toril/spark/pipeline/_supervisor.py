@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from toril.spark.pipeline._listener import IngestListener
+from toril.spark.pipeline._words import cause_of
 
 _log = logging.getLogger("toril.pipeline")
 _FIRST_PAUSE: Final = 1.0
@@ -48,7 +49,7 @@ class Step:
             self.act()
         except Exception as error:  # noqa: BLE001 — whatever it is, the other steps go on
             self.failures += 1
-            self.error = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self.error = f"{type(error).__name__}: {cause_of(error)}"
             pause = min(_FIRST_PAUSE * 2 ** (self.failures - 1), _LONGEST_PAUSE)
             _log.warning("%s failed, next try in %g s: %s", self.name, pause, self.error)
             self.due = now() + max(pause, self.every)
@@ -118,7 +119,7 @@ class Supervisor:
         recovered = self._listener.heard.batches > 0
         self._pause = _FIRST_PAUSE if recovered else min(self._pause * 2, _LONGEST_PAUSE)
         self._listener.heard.batches = 0
-        self._listener.heard.error = problem.partition("\n")[0]
+        self._listener.heard.error = cause_of(problem)
         self._start_at = self.now() + self._pause
         _log.warning("ingest ended, next start in %g s: %s", self._pause, self._listener.heard.error)
 

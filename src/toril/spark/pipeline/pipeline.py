@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toril.contract.errors import InvalidOption
 from toril.lake import Lake
-from toril.spark.sources._reaching import resolved_url
+from toril.spark.sources._reaching import reach, resolved_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +111,7 @@ class Pipeline:
 
     def run_once(self) -> Summary:
         """Everything that is in Redis now, through to gold."""
+        reach(self.options.redis)  # said at once, not by Spark when it has started at last
         return self._timed(self._steps())
 
     def _timed(self, named: Sequence[tuple[str, Callable[[], int]]]) -> Summary:
@@ -136,8 +137,15 @@ class Pipeline:
 
     def ingest(self) -> int:
         """What Redis holds now, to bronze."""
+        from pyspark.errors import StreamingQueryException
+
+        from toril.spark.pipeline._words import PipelineFailed, cause_of
+
         query = self.start_ingest(once=True)
-        query.awaitTermination()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            raise PipelineFailed(f"events could not be read: {cause_of(error)}") from error
         return 0
 
     def start_ingest(self, *, once: bool = False) -> Any:
