@@ -41,6 +41,14 @@ class ListHarvest(Harvest):
     left: int  # jobs that are still in the list
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Locks that could not be extended."""
+
+    lost: set[str]  # they are another's
+    gone: set[str]  # they ran out, or were given back
+
+
 def lock_base(keys: ListKeys) -> str:
     """What every lock key starts with."""
     return keys.lock("")
@@ -89,12 +97,27 @@ def wait_for_job(keys: ListKeys, timeout: float) -> Command[bool]:
 
 def keep(
     keys: ListKeys, held: Sequence[tuple[str, str]], *, lock_ms: int, now_ms: int, consumer: str = ""
-) -> Command[set[str]]:
-    """Extends locks (job id, token); the ids of those that are not ours any more."""
+) -> Command[Kept]:
+    """Extends locks (job id, token); says which are not ours any more."""
     args: list[Word] = [lock_base(keys), lock_ms, now_ms, consumer]
     for job_id, token in held:
         args += (job_id, token)
-    return call(own("list_keep"), (keys.toril("consumers"),), args, _ids, Replay.SAFE)
+    return call(own("list_keep"), (keys.toril("consumers"),), args, _kept, Replay.SAFE)
+
+
+def _kept(reply: list[list[bytes]]) -> Kept:
+    lost, gone = reply
+    return Kept(_ids(lost), _ids(gone))
+
+
+def retake(
+    keys: ListKeys, jobs: Sequence[tuple[str, str, bytes]], *, lock_ms: int, consumer: str = ""
+) -> Command[set[str]]:
+    """Locks jobs in hand (id, token, envelope) anew whose locks had run out; the ids of those that are another's."""
+    args: list[Word] = [lock_base(keys), lock_ms, int(bool(consumer))]
+    for job in jobs:
+        args += job
+    return call(own("list_retake"), (keys.processing(consumer),), args, _ids, Replay.SAFE)
 
 
 def _ids(reply: list[bytes]) -> set[str]:

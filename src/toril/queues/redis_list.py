@@ -15,7 +15,7 @@ from typing import Any
 
 from toril.commands import list_work
 from toril.commands._command import Command
-from toril.commands.list_work import ListHarvest, ListPickup
+from toril.commands.list_work import Kept, ListHarvest, ListPickup
 from toril.commands.settling import Settlement
 from toril.contract.keys import ListKeys
 from toril.queues._envelope_source import EnvelopeSource, EnvelopeTerms
@@ -75,12 +75,26 @@ class ListSource(EnvelopeSource[ListKeys, ListTerms, ListHarvest]):
         lost: set[str] = set()
         now = self._keeper_store.now_ms()
         for start in range(0, len(deliveries), LOCKS_PER_CALL):
-            held = [(one.id, str(one.fence)) for one in deliveries[start : start + LOCKS_PER_CALL]]
-            gone = self._keeper_store.run(self._keep(held, now))
-            lost |= gone
+            part = deliveries[start : start + LOCKS_PER_CALL]
+            kept = self._keeper_store.run(self._keep([(one.id, str(one.fence)) for one in part], now))
+            lost |= kept.lost
+            if kept.gone:
+                lost |= self._retake([one for one in part if one.id in kept.gone])
         return [one for one in deliveries if one.id in lost]
 
-    def _keep(self, held: Sequence[tuple[str, str]], now_ms: int) -> Command[set[str]]:
+    def _retake(self, unlocked: Sequence[EnvelopeDelivery]) -> set[str]:
+        """Those that are not ours any more: settled meanwhile, or another's; the others are locked again."""
+        ours = [one for one in unlocked if self._in_hand.get(one.reference) is one]
+        lost = {one.id for one in unlocked} - {one.id for one in ours}
+        if not ours:
+            return lost
+        jobs = [(one.id, str(one.fence), one.text) for one in ours]
+        refused = self._keeper_store.run(
+            list_work.retake(self.keys, jobs, lock_ms=self._terms.lock_ms, consumer=self._consumer)
+        )
+        return lost | refused
+
+    def _keep(self, held: Sequence[tuple[str, str]], now_ms: int) -> Command[Kept]:
         return list_work.keep(
             self.keys, held, lock_ms=self._terms.lock_ms, now_ms=now_ms, consumer=self._consumer
         )

@@ -268,3 +268,34 @@ async def test_what_a_reliable_worker_has_in_hand_goes_with_its_queue(
         assert await queue.pending() == 0
         (verdict,) = (await source.exchange([Settled(taken, Completed())], 0)).verdicts
         assert isinstance(verdict, LockLost)
+
+
+@pytest.mark.parametrize("reliable", [False, True], ids=["plain", "reliable"])
+async def test_a_lock_that_ran_out_while_its_worker_was_held_up_is_taken_again(
+    queue: ListQueue, server: Server, prefix: str, reliable: bool
+) -> None:
+    sent = await queue.add("task")
+    async with hand(server, prefix, "h:1:0:a", reliable=reliable) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        with server.client() as client:
+            client.delete(queue.keys.lock(sent.job_id))
+            assert await asyncio.to_thread(source.keep_alive, [delivery]) == []
+            assert client.get(queue.keys.lock(sent.job_id)).decode() == delivery.fence
+            client.set(queue.keys.lock(sent.job_id), "a twin's")
+            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+            client.delete(queue.keys.lock(sent.job_id))
+        await source.exchange([Settled(delivery, Completed())], 0)
+        assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+
+
+async def test_a_reliable_job_that_went_to_another_is_not_locked_again(
+    queue: ListQueue, server: Server, base: str, prefix: str
+) -> None:
+    sent = await queue.add("task")
+    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+        with server.client() as client:
+            client.delete(queue.keys.lock(sent.job_id))
+            client.rename(f"{base}:processing:h:1:0:a", base)  # as a sweep of another worker would
+            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+            assert client.exists(queue.keys.lock(sent.job_id)) == 0
