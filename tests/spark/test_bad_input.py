@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,7 +205,7 @@ def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixtur
     assert "0 done, 3 skipped, 0 rejected; those skipped are gone" in caplog.text
 
 
-def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path):
+def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path: Path) -> None:
     from toril.contract.errors import StoreUnavailable
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
@@ -214,7 +216,9 @@ def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipeline_that_loses_its_server_names_the_cause(spark, start_valkey, prefix, tmp_path):
+def test_a_pipeline_that_loses_its_server_names_the_cause(
+    spark: SparkSession, start_valkey: Callable[..., Server], prefix: str, tmp_path: Path
+) -> None:
     from toril.spark.pipeline import Pipeline, PipelineOptions
     from toril.spark.pipeline._words import PipelineFailed
 
@@ -227,7 +231,7 @@ def test_a_pipeline_that_loses_its_server_names_the_cause(spark, start_valkey, p
         pipeline.ingest()
 
 
-def test_the_cause_is_found_in_the_words_of_others():
+def test_the_cause_is_found_in_the_words_of_others() -> None:
     from toril.spark.pipeline._words import cause_of
 
     ours = "toril.contract.errors.StoreUnavailable: Redis is away; go on"
