@@ -25,7 +25,13 @@ LOCAL = "local[2]"
 
 def start(master: str, action: str, url: str, prefix: str, lake: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "tests.spark.child", master, action, url, prefix, str(lake)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    with complaints(lake).open("ab") as log:
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+
+
+def complaints(lake: Path) -> Path:
+    """Where drivers of a lake write what went wrong."""
+    return lake.with_name(f"{lake.name}.log")
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:
@@ -64,8 +70,9 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    output, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, output
+    process.communicate(timeout=500)
+    lake: Any = process.args
+    assert process.returncode == 0, complaints(Path(lake[-1])).read_text(errors="replace")[-5000:]
 
 
 def when(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
