@@ -183,6 +183,7 @@ def test_rejects_that_made_room_for_newer_ones_are_counted(
     [
         ("array(parse_json('1'))", "data\\[\\]: is a variant inside of another value; use to_json"),
         ("map(array(1), 2)", "data: is a map whose keys are no plain values"),
+        ("interval '1' month", "data: is an interval of months, which have no length; cast it to string"),
     ],
 )
 def test_columns_that_json_cannot_hold_are_refused(

@@ -12,7 +12,16 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType, VariantVal
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StructType,
+    VariantType,
+    VariantVal,
+    YearMonthIntervalType,
+)
 
 from toril.contract.backoff import Backoff
 from toril.contract.errors import InvalidOption
@@ -30,6 +39,8 @@ def _check(path: str, kind: DataType) -> None:
     match kind:
         case VariantType():
             raise InvalidOption(path, "is a variant inside of another value", "use to_json(…) on it")
+        case YearMonthIntervalType() | CalendarIntervalType():
+            raise InvalidOption(path, "is an interval of months, which have no length", "cast it to string")
         case MapType() if isinstance(kind.keyType, (ArrayType, MapType, StructType)):
             raise InvalidOption(path, "is a map whose keys are no plain values", "make them text")
         case MapType():
