@@ -80,7 +80,10 @@ def _print(diagnosis: Diagnosis) -> None:
     rows = [(_sign(one), one.check, one.queue or "", _text(one)) for one in diagnosis.findings]
     console().print(table(["", "check", "queue", "finding"], rows))
     todo = len(diagnosis.problems())
-    say(f"{diagnosis.server}: " + (f"{todo} things to do" if todo else "healthy"))
+    say(
+        f"{diagnosis.server}: "
+        + (f"{todo} {'thing' if todo == 1 else 'things'} to do" if todo else "healthy")
+    )
 
 
 def _sign(finding: Finding) -> Text:

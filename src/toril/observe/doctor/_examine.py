@@ -130,7 +130,9 @@ class Doctor:
                     str(figures.queue), examine_queue(store, figures, self._most_keys)
                 )
         if not any(one.level in ("problem", "warning") for one in findings):
-            findings.append(ok("queues", f"{len(found)} queues, nothing stuck"))
+            findings.append(
+                ok("queues", f"{len(found)} {'queue' if len(found) == 1 else 'queues'}, nothing stuck")
+            )
         return findings, len(found)
 
 
