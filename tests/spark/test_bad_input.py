@@ -239,3 +239,5 @@ def test_the_cause_is_found_in_the_words_of_others() -> None:
     wrapped = f"[STREAM_FAILED] Query [id = 1]\n  File x\n{ours}\n at y"
     assert cause_of(RuntimeError(wrapped)) == "Redis is away; go on"
     assert cause_of(RuntimeError("first\nsecond")) == "first"
+    race = "[STREAM_FAILED] Query\n_internal.CommitFailedError: a newer version exists\n at y"
+    assert cause_of(RuntimeError(race)) == "CommitFailedError: a newer version exists"

@@ -10,8 +10,9 @@ from typing import Final
 
 from toril.contract.errors import TorilError
 
-# A line of a Python traceback that names one of our errors and says what it says.
-_OURS: Final = re.compile(r"^\s*toril(?:\.\w+)+: (.+)$", re.MULTILINE)
+# A line of a Python traceback that names one of our errors, of which the text is taken, or a lost race for a commit, of
+# which the name stays: whoever reads it may try again.
+_OURS: Final = re.compile(r"^\s*(?:toril(?:\.\w+)+: |[\w.]*(?=CommitFailedError: ))(.+)$", re.MULTILINE)
 
 
 class PipelineFailed(TorilError):
