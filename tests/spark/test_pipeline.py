@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
+from toril.lake._log import TableLog
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline._written import write_file
 
@@ -409,3 +411,25 @@ def test_alerts_of_long_ago_stay_and_those_of_the_week_are_found_anew(
     pipeline.run_once()
     found = {row["rule"] for row in pipeline.query("select rule from gold.alerts").to_pylist()}
     assert found == {"old", "retries"}, "what no rule finds any more is gone, unless it is older than a week"
+
+
+def test_a_run_that_another_pipeline_forestalled_begins_its_step_again(
+    make_pipeline: Pipelines, factory: Factories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = factory("twice")
+    queue.add(20)
+    queue.work(retry=0.3)
+    real, refused = TableLog.commit, set[str]()
+
+    def refuse_once(self: TableLog, *words: Any, **more: Any) -> None:
+        if self.spec.name in ("bronze/events", "silver/attempts") and self.spec.name not in refused:
+            refused.add(self.spec.name)
+            raise CommitFailedError("somebody was faster")
+        real(self, *words, **more)
+
+    monkeypatch.setattr(TableLog, "commit", refuse_once)
+    pipeline = make_pipeline()
+    pipeline.run_once()
+    assert len(refused) == 2
+    assert events(pipeline) == queue.entries_added
+    assert outcomes(pipeline) == queue.outcomes

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toril.spark.transforms.alerts import Rule
     from toril.store import BlockingStore
 
+_TRIES: Final = 3  # of a step whose commit another pipeline forestalled
 _FILLS: Final = ("all", "failed", "none")
 
 
@@ -120,7 +121,7 @@ class Pipeline:
         events = 0
         for name, step in named:
             started = time.monotonic()
-            done = step()
+            done = _again_on_conflict(step)
             events += done if name == "silver" else 0
             steps[name] = round(time.monotonic() - started, 3)
         return Summary(events=events, seconds=time.monotonic() - began, steps=steps)
@@ -353,3 +354,15 @@ class Pipeline:
         from toril.store import BlockingStore
 
         return BlockingStore(self.options.redis)
+
+
+def _again_on_conflict(step: Callable[[], int]) -> int:
+    """Another pipeline on the same lake was faster: the step begins again from what the tables hold now."""
+    for _ in range(_TRIES - 1):
+        try:
+            return step()
+        except Exception as error:
+            # Spark hands on what went wrong in a stream as text.
+            if "CommitFailedError" not in f"{type(error).__name__} {error.__cause__}":
+                raise
+    return step()
