@@ -22,7 +22,7 @@ def main(master: str, action: str, url: str, prefix: str, lake: str) -> None:
     session = build_session(master, memory="512m", **SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     if action == "pipeline":
-        options = PipelineOptions(redis=url, prefix=prefix, lake=lake, max_rows=1500)
+        options = PipelineOptions(redis=url, prefix=prefix, lake=lake, max_rows=1500, snapshots="none")
         print(json.dumps({"events": Pipeline(options, spark=session).run_once().events}), flush=True)
     else:
         rows = session.range(0, int(action), 1, 4).selectExpr(

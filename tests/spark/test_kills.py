@@ -104,7 +104,7 @@ def test_a_driver_killed_between_its_commits_goes_on_where_the_tables_end(
     valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("killed")
-    queue.add(900)
+    queue.add(500)
     queue.work(fail=0.1, retry=0.2)
     process = start(LOCAL, "pipeline", valkey_url, prefix, tmp_path)
     # Attempts are committed, the state of the jobs that they leave behind is not.
@@ -120,10 +120,10 @@ def test_a_driver_killed_between_its_commits_goes_on_where_the_tables_end(
 def test_a_write_that_is_killed_and_started_again_adds_each_row_once(
     valkey: Server, valkey_url: str, prefix: str, tmp_path: Path
 ) -> None:
-    keys, rows = QueueKeys("many", prefix), 20_000
+    keys, rows = QueueKeys("many", prefix), 10_000
     with valkey.client() as client:
         process = start(LOCAL, str(rows), valkey_url, prefix, tmp_path)
-        assert when(lambda: client.llen(keys.wait) >= 5_000, process)
+        assert when(lambda: client.llen(keys.wait) >= 2_500, process)
         kill_family(process)
         for job in client.lrange(keys.wait, 0, 99):  # finished and removed meanwhile
             client.delete(keys.job(job.decode()))
@@ -151,7 +151,7 @@ def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(
     valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("cluster")
-    queue.add(600)
+    queue.add(300)
     queue.work(retry=0.2)
     process = start("local-cluster[2,1,512]", "pipeline", valkey_url, prefix, tmp_path)
     assert when(lambda: commits(tmp_path, "bronze/events") >= 2, process)
