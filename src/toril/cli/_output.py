@@ -29,6 +29,9 @@ T = TypeVar("T")
 PIPE_WIDTH = 160
 # A cell is there to be glanced at; `--json` has everything.
 LONGEST_CELL = 200
+UNBOUNDED = 10_000
+# Cells that say nothing.
+NOTHING = ("", "·", "–", "0")
 
 _OBEYED_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -113,10 +116,22 @@ def show(
     empty: str = "nothing here",
 ) -> None:
     """A table on standard output, or a line that says that there is nothing."""
-    if rows:
-        console().print(table(columns, rows, title=title, right=right))
-    else:
+    if not rows:
         say(empty)
+        return
+    screen = console()
+    made = table(columns, rows, title=title, right=right)
+    if screen.measure(made, options=screen.options.update(width=UNBOUNDED)).maximum > screen.width:
+        made = table(*_without_empty(columns, rows), title=title, right=right)
+    screen.print(made)
+
+
+def _without_empty(
+    columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[list[str], list[list[object]]]:
+    """Where there is not room for everything, columns that say nothing in any row go first."""
+    telling = [at for at in range(len(columns)) if any(str(row[at]) not in NOTHING for row in rows)]
+    return [columns[at] for at in telling], [[row[at] for at in telling] for row in rows]
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

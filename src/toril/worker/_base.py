@@ -258,6 +258,8 @@ class BaseWorker(WorkerServices, Announcer):
             return await self._busy_elsewhere()
         except StoreUnavailable:
             return True  # whether the server comes back is for the pump to find out
+        except Closed:
+            return True  # the worker is being stopped, and says itself when it has
 
     async def wait_stopped(self) -> None:
         """Returns when the worker has stopped."""

@@ -73,6 +73,7 @@ Toril = Callable[..., Result]
 def toril(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Toril]:
     """Runs one command line: `toril("queues", "--json")`."""
     monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # A test's process may have inherited a width.
 
     def call(*words: str) -> Result:
         capsys.readouterr()

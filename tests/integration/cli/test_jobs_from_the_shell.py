@@ -166,3 +166,13 @@ async def test_log_and_events_of_a_job_are_printed(valkey: Server, prefix: str) 
         assert [line.split()[1] for line in printed.lines] == ["added", "waiting", "active", "completed"]
         typed = await asyncio.to_thread(called, "events", "emails", "--type", "completed", "--json", *here)
         assert '"event": "completed"' in typed.out
+
+
+def test_a_narrow_screen_leaves_out_what_says_nothing_before_it_breaks_words(
+    toril: Toril, here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toril("add", "a-queue-with-a-long-name", "work", *here)
+    monkeypatch.setenv("COLUMNS", "80")
+    header, _, row = toril("queues", *here).lines[:3]
+    assert header.split() == ["queue", "waiting", "oldest"]
+    assert row.split()[:2] == ["a-queue-with-a-long-name", "1"]
