@@ -25,7 +25,15 @@ def test_addresses_of_the_public_internet_may_be_visited(address: str) -> None:
         *("::1", "::", "fe80::1", "fc00::1", "ff02::1", "2001:db8::1"),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
         # Taken back long ago, never given out, or for use within one site only.
-        *("fec0::1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b:1::7f00:1", "5f00::1", "4000::1", "8000::1"),
+        *(
+            "fec0::1",
+            "::127.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b:1::7f00:1",
+            "5f00::1",
+            "4000::1",
+            "8000::1",
+        ),
     ],
 )
 def test_no_other_address_may_be_visited_however_it_is_written(address: str) -> None:
