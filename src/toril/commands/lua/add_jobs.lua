@@ -20,6 +20,8 @@
 --@official delayed addDelayedJob
 --@official prioritized addPrioritizedJob
 --@official parent addParentJob
+--@own plainOptions plain_options
+--@own addPlainly add_plainly
 
 local sequence, life = ARGV[1], ARGV[2]
 if sequence ~= "" then
@@ -44,24 +46,13 @@ local call = redis.call
 
 -- --- the short way ---------------------------------------------------------------------------------------------------
 
+local encoded = {} -- packed options → what the short way needs of them
 local RUN = 1000 -- Lua hands at most some thousands of values to one call
-local encoded = {} -- packed options → { JSON, delay, push command }; false for those that are not plain
-
-local function optionsOf(packed)
-  local known = encoded[packed]
-  if known == nil then
-    local options = cmsgpack.unpack(packed)
-    known = not options["de"] and {cjson.encode(options), options["delay"] or 0, options["lifo"] and "RPUSH" or "LPUSH"}
-    encoded[packed] = known
-  end
-  return known
-end
-
 -- The jobs from `at` on that may go together: { id, arguments, data, options }.
 local function plainRun(at)
   local run = {}
   while at <= #ARGV and #run < RUN and ARGV[at] == "standard" do
-    local options = optionsOf(ARGV[at + 3])
+    local options = plainOptions(encoded, ARGV[at + 3])
     local words = cmsgpack.unpack(ARGV[at + 1])
     if not options or words[5] or words[8] or words[9] then
       break
@@ -70,62 +61,6 @@ local function plainRun(at)
     at = at + 4
   end
   return run
-end
-
--- Which of the ids that clients chose are taken already.
-local function taken(run)
-  local keys, found = {}, {}
-  for _, job in ipairs(run) do
-    if job[1] ~= "" then
-      keys[#keys + 1] = job[2][1] .. job[1]
-    end
-  end
-  if #keys > 0 and call("EXISTS", unpack(keys)) > 0 then
-    for _, key in ipairs(keys) do
-      found[key] = call("EXISTS", key) == 1
-    end
-  end
-  return found
-end
-
-local function addRun(run)
-  local known = taken(run)
-  local counter = call("INCRBY", KEYS[4], #run) - #run
-  local maxEvents = call("HGET", KEYS[3], "opts.maxLenEvents")
-  if not maxEvents then
-    maxEvents = 10000
-    call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
-  end
-  local meta = call("HMGET", KEYS[3], "paused", "concurrency")
-  local held = meta[1] or (meta[2] and call("LLEN", KEYS[7]) >= tonumber(meta[2]))
-  local pushed = {LPUSH = {}, RPUSH = {}}
-  for place, job in ipairs(run) do
-    local id, words, options = job[1], job[2], job[4]
-    if id == "" then
-      id = tostring(counter + place)
-    end
-    local key = words[1] .. id
-    if known[key] then
-      call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "duplicated", "jobId", id)
-    else
-      known[key] = job[1] ~= ""
-      call("HMSET", key, "name", words[3], "data", job[3], "opts", options[1], "timestamp", words[4],
-        "delay", options[2], "priority", 0)
-      call("XADD", KEYS[8], "*", "event", "added", "jobId", id, "name", words[3])
-      call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "waiting", "jobId", id)
-      local ids = pushed[options[3]]
-      ids[#ids + 1] = id
-    end
-    replies[#replies + 1] = id
-  end
-  for command, ids in pairs(pushed) do
-    if #ids > 0 then
-      call(command, meta[1] and KEYS[2] or KEYS[1], unpack(ids))
-    end
-  end
-  if not held and #pushed.LPUSH + #pushed.RPUSH > 0 then
-    call("ZADD", KEYS[9], 0, "0")
-  end
 end
 
 -- --- the batch -------------------------------------------------------------------------------------------------------
@@ -150,7 +85,7 @@ while at <= #ARGV do
   local fine, run = pcall(plainRun, at)
   local ok, reply
   if fine and #run > 0 then
-    ok, reply = pcall(addRun, run)
+    ok, reply = pcall(addPlainly, run, replies)
     at = at + 4 * #run
   else
     ok, reply = pcall(addOne, at)

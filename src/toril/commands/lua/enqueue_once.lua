@@ -17,6 +17,8 @@
 --@official delayed addDelayedJob
 --@official prioritized addPrioritizedJob
 --@official parent addParentJob
+--@own plainOptions plain_options
+--@own addPlainly add_plainly
 
 local REJECTS_KEPT = 10000
 local life, most, rate = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -86,19 +88,88 @@ local bodies = {
   reject = {reject, {KEYS[15]}},
 }
 
+-- Rows that the ledger knows; those of this call are added as they come, for a row may come twice in it.
+local RUN = 1000 -- Lua hands at most some thousands of values to one call
+local known = {}
+for from = 1, rows, RUN do
+  local digests = {}
+  for row = from, math.min(from + RUN - 1, rows) do
+    digests[#digests + 1] = ARGV[5 * row - 1]
+  end
+  for place, found in ipairs(redis.call("SMISMEMBER", KEYS[13], unpack(digests))) do
+    known[digests[place]] = found == 1
+  end
+end
+
+local encoded = {} -- packed options → what the short way needs of them
+
+-- The row as a job that may go the short way, if it is one: { id, arguments, data, options }.
+local function plainJob(row)
+  local at = 5 * row - 1
+  if ARGV[at + 1] ~= "standard" then
+    return nil
+  end
+  local options, words = plainOptions(encoded, ARGV[at + 4]), cmsgpack.unpack(ARGV[at + 2])
+  if options and not words[5] and not words[8] and not words[9] then
+    return {words[2], words, ARGV[at + 3], options}
+  end
+end
+
 local replies = {}
-for at = 4, #ARGV, 5 do
-  if redis.call("SADD", KEYS[13], ARGV[at]) == 0 then
-    replies[#replies + 1] = 0
+
+local function settled(row, ok, reply)
+  if ok and (type(reply) ~= "number" or reply >= 0) then
+    replies[row] = 1
   else
-    local body = bodies[ARGV[at + 1]]
-    local ok, reply = pcall(body[1], body[2], {ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]})
-    if ok and (type(reply) ~= "number" or reply >= 0) then
-      replies[#replies + 1] = 1
+    redis.call("SREM", KEYS[13], ARGV[5 * row - 1])
+    replies[row] = ok and reply or {type(reply) == "table" and reply.err or tostring(reply)}
+  end
+end
+
+local function addOne(row)
+  local at = 5 * row - 1
+  local body = bodies[ARGV[at + 1]]
+  redis.call("SADD", KEYS[13], ARGV[at])
+  settled(row, pcall(body[1], body[2], {ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]}))
+end
+
+local function addRun(run, places)
+  local digests, ids = {}, {}
+  for _, row in ipairs(places) do
+    digests[#digests + 1] = ARGV[5 * row - 1]
+  end
+  redis.call("SADD", KEYS[13], unpack(digests))
+  local ok, reply = pcall(addPlainly, run, ids)
+  for place, row in ipairs(places) do
+    settled(row, ok or ids[place] ~= nil, ids[place] or reply)
+  end
+end
+
+local row = 1
+while row <= rows do
+  local run, places = {}, {}
+  local fine, job = true, nil
+  while row <= rows and #run < RUN do
+    local digest = ARGV[5 * row - 1]
+    if known[digest] then
+      replies[row] = 0
     else
-      redis.call("SREM", KEYS[13], ARGV[at])
-      replies[#replies + 1] = ok and reply or {type(reply) == "table" and reply.err or tostring(reply)}
+      fine, job = pcall(plainJob, row)
+      if not fine or not job then
+        break
+      end
+      known[digest] = true
+      run[#run + 1], places[#places + 1] = job, row
     end
+    row = row + 1
+  end
+  if #run > 0 then
+    addRun(run, places)
+  end
+  if row <= rows and #run < RUN then
+    known[ARGV[5 * row - 1]] = true
+    addOne(row)
+    row = row + 1
   end
 end
 redis.call("PEXPIRE", KEYS[13], life)
