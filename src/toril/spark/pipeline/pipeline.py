@@ -151,12 +151,15 @@ class Pipeline:
 
     def start_ingest(self, *, once: bool = False) -> Any:
         """The streaming query that fills bronze."""
+        from toril.spark.pipeline._checkpoint import mend
         from toril.spark.pipeline._ingest import BronzeWriter
         from toril.spark.pipeline.session import in_pool
 
         stream = self.spark.readStream.format("toril_ingest").options(**self._source_options()).load()
         writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake)).queryName("toril_ingest")
-        writer = writer.option("checkpointLocation", self.checkpoint)
+        checkpoint = self.checkpoint
+        mend(checkpoint)
+        writer = writer.option("checkpointLocation", checkpoint)
         trigger = (
             {"availableNow": True}
             if once
