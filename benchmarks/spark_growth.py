@@ -109,7 +109,7 @@ def keep(found: Sequence[Catch], what: str, folder: Path) -> Path:
     (folder / f"spark-by-{what}.json").write_text(json.dumps({"load": load, "points": rows}, indent=1))
     across = "jobs on one queue" if what == "jobs" else f"queues that share {SHARED_JOBS:,} jobs"
     series = {"whole pipeline": [(float(getattr(one, what)), one.rate) for one in found]}
-    for step in ("ingest", "refine", "gold"):
+    for step in ("ingest", "refine"):  # gold depends on the time that the jobs span, not on their number
         series[step] = [(float(getattr(one, what)), one.events / getattr(one, step)) for one in found]
     target = folder / f"spark-by-{what}.svg"
     target.write_text(lines("catching up, Redis to gold", across, "events/s", series), encoding="utf-8")
