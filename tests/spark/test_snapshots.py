@@ -125,7 +125,9 @@ def test_entries_and_dead_letters_are_stored_once(
         assert pipeline.take_snapshots() == 1
     live = rows(pipeline, "select kind, count(*) as n from bronze.stream_entries group by 1 order by 1")
     assert live == [{"kind": "list", "n": 6}, {"kind": "stream", "n": 6}]
-    dead = rows(pipeline, "select kind, job_id, dlq_reason, raw from bronze.dlq_entries order by ts desc")
+    dead = rows(
+        pipeline, "select kind, job_id, dlq_reason, raw from bronze.dlq_entries order by kind, ts desc"
+    )
     assert [(one["kind"], one["job_id"]) for one in dead] == [
         ("list", None),
         ("stream", "j-9"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from toril.contract.errors import InvalidOption, redact
+from toril.contract.errors import InvalidOption
 
 DEFAULT_URL = "redis://localhost:6379"
 Kind = Literal["single", "sentinel", "cluster"]
@@ -80,7 +80,9 @@ def _from_url(url: str) -> Address:
     if scheme == "unix" and not kind:
         return _unix(parts.path, parts.username, parts.password, parts.query)
     if scheme not in ("redis", "rediss") or kind not in ("", "sentinel", "cluster"):
-        raise InvalidOption("redis", f"{redact(url)!r} has a scheme we do not know", _REMEDY)
+        # Nothing else of it is repeated: who cannot spell a URL may have its password anywhere.
+        named = f"{parts.scheme}://, " if "://" in url else ""
+        raise InvalidOption("redis", f"begins with {named}a scheme we do not know", _REMEDY)
     userinfo, _, hosts = parts.netloc.rpartition("@")
     login = {**_credentials(userinfo), **_parameters(parts.query)}
     nodes = _nodes(hosts, 26379 if kind == "sentinel" else 6379)
@@ -166,7 +168,7 @@ _FLAGS = frozenset({"ssl_check_hostname"})
 
 def _parameters(query: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in parse_qsl(query):
+    for place, (name, value) in enumerate(parse_qsl(query), start=1):
         if name == "db":
             found["db"] = _number(value, "database")
         elif name in _TEXT_PARAMETERS:
@@ -175,7 +177,8 @@ def _parameters(query: str) -> dict[str, Any]:
             found[name] = value.lower() in ("1", "true", "yes")
         else:
             known = ", ".join(sorted(_TEXT_PARAMETERS | _FLAGS | {"db"}))
-            raise InvalidOption("redis", f"has an unknown parameter {name!r}", f"known are {known}")
+            problem = f"has a parameter that we do not know, number {place} of them"
+            raise InvalidOption("redis", problem, f"known are {known}")
     return found
 
 

@@ -87,8 +87,10 @@ class WorkerLog:
     def disconnected(self, error: BaseException) -> None:
         self._write(logging.ERROR, "Redis disconnected", error=redact(str(error)))
 
-    def reconnecting(self, attempt: int, delay: float) -> None:
-        self._write(logging.WARNING, "Redis reconnect failed", attempt=attempt, next_in=round(delay, 3))
+    def reconnecting(self, attempt: int, delay: float | None) -> None:
+        """`delay` until the next attempt; None when this was the last."""
+        next_in = None if delay is None else round(delay, 3)
+        self._write(logging.WARNING, "Redis reconnect failed", attempt=attempt, next_in=next_in)
 
     def reconnected(self, attempt: int, seconds: float) -> None:
         self._write(logging.INFO, "Redis reconnected", attempt=attempt, duration=round(seconds, 3))

@@ -37,6 +37,7 @@ class Reconnector:
         self._on_attempt = on_attempt
         self._attempts = 0
         self._lost_at: float | None = None
+        self._gave_up = False
         self._stop = asyncio.Event()
         self._end = asyncio.Event()
 
@@ -67,20 +68,23 @@ class Reconnector:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             self._log.disconnected(trouble)
+        delay = self._policy.delay_before(self._attempts)
         while not self._exhausted():
-            delay = self._policy.delay_before(self._attempts)
             self._attempts += 1
             await self._pause(delay)
             self._on_attempt()
             try:
                 await self._connect()
             except TorilError:
-                self._log.reconnecting(self._attempts, self._policy.delay_before(self._attempts))
+                delay = self._policy.delay_before(self._attempts)
+                self._log.reconnecting(self._attempts, None if self._exhausted() else delay)
                 if self._stop.is_set():
                     return False
             else:
                 return True
-        self._log.gave_up(self._attempts)
+        if not self._gave_up:
+            self._gave_up = True
+            self._log.gave_up(self._attempts)
         return False
 
     def _exhausted(self) -> bool:

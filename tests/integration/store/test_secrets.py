@@ -80,6 +80,13 @@ MALFORMED = [
     f"redis+sentinel://:{CANARY}@localhost",
     f"redis+cluster://:{CANARY}@localhost/3",
     f"unix://:{CANARY}@",
+    # Schemes that nobody knows: the rest may hold it anywhere.
+    f"redis+sentinal://127.0.0.1:1/m?sentinel_password={CANARY}",
+    f"redis-sentinel://{CANARY}@host",
+    f"foo://u:{CANARY} x@h",
+    f"foo://h?auth={CANARY}",
+    f"{CANARY}@localhost:6379",
+    f"redis://host?{CANARY}=1",
 ]
 
 

@@ -228,6 +228,34 @@ async def test_a_worker_gives_up_after_its_limit_and_says_why(
     assert worker.state is WorkerState.STOPPED
 
 
+async def test_a_worker_that_gives_up_with_a_job_in_hand_says_so_once(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, begun = start_valkey(), asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        begun.set()
+        await asyncio.sleep(1)
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        await queue.add("x")
+    worker = Worker(
+        QUEUE,
+        handle,
+        redis=server.url,
+        prefix=prefix,
+        max_reconnect_attempts=2,
+        shutdown_timeout=3,
+        drain_delay=0.1,
+    )
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(running, 40)
+    assert [record.levelname for record in caplog.records if "stays away" in record.message] == ["ERROR"]
+
+
 async def test_a_worker_without_a_server_ends_at_once_when_told_to(
     start_valkey: Callable[..., Server], prefix: str
 ) -> None:

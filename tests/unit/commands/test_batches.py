@@ -44,6 +44,21 @@ def test_batches_leave_what_single_scripts_leave(
     run_state_machine_as_test(Life, settings=LIVES)
 
 
+def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str):
+    """The results are the same on the long way, so only the server's own count can tell."""
+    keys = QueueKeys("q", prefix, hash_tag=False)
+    jobs = [
+        JobToAdd(name="n", data=b"{}", options={"attempts": 1}, timestamp=START_MS, id=f"j{n}")
+        for n in range(200)
+    ]
+    with valkey.client() as client:
+        Batched(client, keys).add(jobs[:1])  # The script is known now.
+        before = client.info("commandstats")["cmdstat_exists"]["calls"]
+        Batched(client, keys).add(jobs[1:])
+        assert client.info("commandstats")["cmdstat_exists"]["calls"] - before < 10
+        assert client.llen(keys.wait) == 200
+
+
 class TestLargeBatches:
     """Longer than any run that our scripts do at once, with exceptions among the plain jobs."""
 

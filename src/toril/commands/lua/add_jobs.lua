@@ -52,7 +52,7 @@ local RUN = 1000 -- Lua hands at most some thousands of values to one call
 local function plainRun(at)
   local run = {}
   while at <= #ARGV and #run < RUN and ARGV[at] == "standard" do
-    local options = plainOptions(encoded, ARGV[at + 3])
+    local options = plainOptions(KEYS, ARGV, encoded, ARGV[at + 3])
     local words = cmsgpack.unpack(ARGV[at + 1])
     if not options or words[5] or words[8] or words[9] then
       break
@@ -85,7 +85,7 @@ while at <= #ARGV do
   local fine, run = pcall(plainRun, at)
   local ok, reply
   if fine and #run > 0 then
-    ok, reply = pcall(addPlainly, run, replies)
+    ok, reply = pcall(addPlainly, KEYS, ARGV, run, replies)
     at = at + 4 * #run
   else
     ok, reply = pcall(addOne, at)

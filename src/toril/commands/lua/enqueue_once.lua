@@ -109,7 +109,7 @@ local function plainJob(row)
   if ARGV[at + 1] ~= "standard" then
     return nil
   end
-  local options, words = plainOptions(encoded, ARGV[at + 4]), cmsgpack.unpack(ARGV[at + 2])
+  local options, words = plainOptions(KEYS, ARGV, encoded, ARGV[at + 4]), cmsgpack.unpack(ARGV[at + 2])
   if options and not words[5] and not words[8] and not words[9] then
     return {words[2], words, ARGV[at + 3], options}
   end
@@ -139,7 +139,7 @@ local function addRun(run, places)
     digests[#digests + 1] = ARGV[5 * row - 1]
   end
   redis.call("SADD", KEYS[13], unpack(digests))
-  local ok, reply = pcall(addPlainly, run, ids)
+  local ok, reply = pcall(addPlainly, KEYS, ARGV, run, ids)
   for place, row in ipairs(places) do
     settled(row, ok or ids[place] ~= nil, ids[place] or reply)
   end

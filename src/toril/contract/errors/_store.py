@@ -11,7 +11,7 @@ from toril.contract.errors._base import PermanentError, TorilError, TransientErr
 
 # Greedy on purpose: a password may hold "/" or "@", and hiding too much of a message does no harm.
 _CREDENTIALS = re.compile(r"([A-Za-z][\w+.-]*://[^\s:/@]*):\S*@")
-_PASSWORD_PARAMETER = re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE)
+_PASSWORD_PARAMETER = re.compile(r"([?&][a-z_]*(?:password|auth|secret|token)[a-z_]*=)[^&\s]*", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
