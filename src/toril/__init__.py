@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from toril.events import QueueEvents
     from toril.jobs import Job
     from toril.producer import FlowNode, FlowProducer, ListQueue, Queue, StreamQueue
+    from toril.store import ConnectionPolicy
     from toril.worker import ListWorker, StreamWorker, Worker
 
 __version__ = "0.1.0"
 
 _ROOM_OF = {
     "Backoff": "toril.contract.backoff",
+    "ConnectionPolicy": "toril.store",
     "Deduplication": "toril.contract.options",
     "Envelope": "toril.contract.envelope",
     "ErrorCategory": "toril.contract.classify",
@@ -77,6 +79,7 @@ _ROOM_OF = {
 
 __all__ = [
     "Backoff",
+    "ConnectionPolicy",
     "Deduplication",
     "Envelope",
     "ErrorCategory",

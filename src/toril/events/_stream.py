@@ -1,7 +1,8 @@
 """One reading of a queue's event stream, from an id onwards.
 
 Guarantee: events come in order and once; entries that the server trimmed before we read them are reported as a `Gap`,
-never skipped in silence; after a lost connection the reading goes on at the same place, asked for ever more rarely.
+never skipped in silence; after a lost connection the reading goes on at the same place, asked for ever more rarely, and
+ends with the error that it met last when the policy sets a limit.
 """
 
 from __future__ import annotations
@@ -146,7 +147,11 @@ class EventStream:
         return self._reader
 
     async def _step_back(self, error: StoreUnavailable) -> None:
-        delay = self._store.policy.delay_before(self._attempt)
+        policy = self._store.policy
+        if 0 < policy.max_reconnect_attempts <= self._attempt:
+            logger.error("events of %s: Redis stays away after %d attempts", self._keys.name, self._attempt)
+            raise error
+        delay = policy.delay_before(self._attempt)
         self._attempt += 1
         logger.warning("events of %s: %s; next attempt in %.1f s", self._keys.name, error, delay)
         self._caught_up = False

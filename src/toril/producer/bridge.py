@@ -175,8 +175,9 @@ class _EnvelopeDeparture(_Taking):
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
         self._store = store_of(queue)
-        self._keeper = BlockingStore(self._store.address)
-        store, name = AsyncStore(self._store.address), f"bridge-{uuid.uuid4().hex[:8]}"
+        self._keeper = BlockingStore(self._store.address, policy=self._store.policy)
+        store = AsyncStore(self._store.address, policy=self._store.policy)
+        name = f"bridge-{uuid.uuid4().hex[:8]}"
         if isinstance(queue.keys, ListKeys):
             list_terms = ListTerms(worker_id=name, consumer=name, reliable=True, lock_ms=LOCK_MS)
             self.source = ListSource(queue.keys, store, self._keeper, list_terms)
@@ -250,7 +251,7 @@ class _BullmqDeparture(_Taking):
     def __init__(self, queue: Queue[Any]) -> None:
         self._queue = queue
         self._store = store_of(queue)
-        self._keeper = BlockingStore(self._store.address)
+        self._keeper = BlockingStore(self._store.address, policy=self._store.policy)
         terms = BullmqTerms(
             worker_id=f"bridge-{uuid.uuid4().hex[:8]}",
             lock_ms=LOCK_MS,
@@ -259,7 +260,8 @@ class _BullmqDeparture(_Taking):
             heartbeat=LOCK_MS / 2000,
             keep_completed={"count": 0},
         )
-        self.source = BullmqSource(queue.keys, AsyncStore(self._store.address), self._keeper, terms)
+        store = AsyncStore(self._store.address, policy=self._store.policy)
+        self.source = BullmqSource(queue.keys, store, self._keeper, terms)
 
     async def open(self) -> None:
         if await self._store.run(moving.count_schedulers(self._queue.keys)):

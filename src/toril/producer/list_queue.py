@@ -8,7 +8,7 @@ from toril.commands import list_work
 from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
-from toril.store import AsyncStore
+from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
@@ -27,10 +27,11 @@ class ListQueue(EnvelopeQueue):
         hash_tag: bool | None = None,
         source: str = "toril",
         payload: Any = None,
+        policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        store = AsyncStore(redis)
+        store = AsyncStore(redis, policy=policy)
         keys = ListKeys(name, prefix, env, store.is_cluster if hash_tag is None else hash_tag)
         super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
 

@@ -8,7 +8,7 @@ from toril.commands import stream_work
 from toril.commands.stream_work import StreamCounts
 from toril.contract.keys import StreamKeys
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
-from toril.store import AsyncStore
+from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
@@ -28,10 +28,11 @@ class StreamQueue(EnvelopeQueue):
         group: str = "",
         source: str = "toril",
         payload: Any = None,
+        policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        store = AsyncStore(redis)
+        store = AsyncStore(redis, policy=policy)
         tagged = store.is_cluster if hash_tag is None else hash_tag
         keys = StreamKeys(name, prefix, env, tagged, group)
         super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)

@@ -32,7 +32,7 @@ from toril.store._slots import Node, SlotMap
 from toril.store._wire import TROUBLE, MasterNotFoundError, async_connection, async_primary
 from toril.store.address import Address, parse_address
 from toril.store.clock import SAMPLES, ServerClock
-from toril.store.policy import ConnectionPolicy
+from toril.store.policy import ConnectionPolicy, checked_policy
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class AsyncStore:
         self, redis: Any = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
     ) -> None:
         self.address: Address = parse_address(redis)
-        self.policy = policy or ConnectionPolicy()
+        self.policy = checked_policy(policy)
         self.clock = ServerClock()
         self._name = name
         self._lease: asyncio.Task[_embedded.Lease] | None = None

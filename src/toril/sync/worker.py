@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from toril.contract.keys import QueueKeys
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.store import ConnectionPolicy
 from toril.sync._face import Face
 from toril.worker import Worker as AsyncWorker
 from toril.worker import WorkerState
@@ -174,6 +175,7 @@ class Worker(WorkerFace[AsyncWorker]):
         redis: Any = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
+        policy: ConnectionPolicy | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
@@ -184,6 +186,7 @@ class Worker(WorkerFace[AsyncWorker]):
             redis=redis,
             prefix=prefix,
             hash_tag=hash_tag,
+            policy=policy,
             options=options,
             **fields,
         )

@@ -20,6 +20,7 @@ from typing import Any, Self
 from toril.contract.duration import to_seconds
 from toril.contract.errors import Closed, StoreUnavailable
 from toril.contract.worker_options import WorkerOptions
+from toril.store import ConnectionPolicy
 from toril.worker._announcer import Announcer
 from toril.worker._callbacks import Callback, WorkerEvent
 from toril.worker._executors import Handler
@@ -41,8 +42,14 @@ IDLE_GLANCE = 0.05
 class BaseWorker(WorkerServices, Announcer):
     """A worker without a queue kind: subclasses give it a source and dress its jobs."""
 
-    def __init__(self, queue: str, handler: Handler | Mapping[str, Handler], options: WorkerOptions) -> None:
-        super().__init__(queue, handler, options)
+    def __init__(
+        self,
+        queue: str,
+        handler: Handler | Mapping[str, Handler],
+        options: WorkerOptions,
+        policy: ConnectionPolicy,
+    ) -> None:
+        super().__init__(queue, handler, options, policy)
         self._paused = False
         self._resumed = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -178,15 +185,29 @@ class BaseWorker(WorkerServices, Announcer):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pump.stop_waiting(), 1.0)
         await self._first_of(self._pump.drained(), self._out_of_patience.wait())
-        if limit > 0 and self._runner.attempts:
-            self._log.trouble(TimeoutError(f"{len(self._runner.attempts)} jobs did not finish in time"))
-        await self._send_back()
+        if self._reconnector.gave_up:
+            await self._abandon()
+        else:
+            await self._send_back(late=limit > 0)
         if connected:
             await self._within(FAREWELL_SECONDS, asyncio.to_thread(self._keeper.retire))
         await self._close_all()
         self._metrics.set_active_workers(self.label, self.id, False)
 
-    async def _send_back(self) -> None:
+    async def _abandon(self) -> None:
+        """There is nobody to hand jobs back to: their locks lapse, and another worker recovers them."""
+        self._pump.end()
+        self._log.abandoned(sorted({delivery.id for delivery in self._pump.in_hand()}))
+        self._runner.cancel_all(
+            lambda job_id: StoppedByWorker(f"Redis stays away; job {job_id} is abandoned")
+        )
+        await self._runner.see_off(LAST_SECONDS)
+        self.left_behind = len(self._runner.attempts)
+        self._runner.give_up_all()
+
+    async def _send_back(self, *, late: bool) -> None:
+        if late and self._runner.attempts:
+            self._log.trouble(TimeoutError(f"{len(self._runner.attempts)} jobs did not finish in time"))
         self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
         if not await self._within(HAND_BACK_SECONDS, self._pump.drained()):
             self.left_behind = len(self._runner.attempts)
@@ -212,6 +233,7 @@ class BaseWorker(WorkerServices, Announcer):
 
     async def _close_all(self) -> None:
         # Connections first: a call to a server that is silent must not hold up the end.
+        self._pump.end()
         self._reconnector.end()
         await self._source.close()
         await self._release()

@@ -27,10 +27,11 @@ from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.queues._envelopes import EnvelopeDelivery
 from toril.queues.redis_list import ListSource, ListTerms
 from toril.queues.redis_stream import StreamSource, StreamTerms
-from toril.store import AsyncStore, BlockingStore, parse_address
+from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
+from toril.worker._reconnect import policy_of
 
 EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
 
@@ -68,13 +69,15 @@ class _EnvelopeWorker(BaseWorker):
         handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
         redis: Any,
         keep_results: Duration | None,
+        policy: ConnectionPolicy | None,
         options: WorkerOptions | None,
         fields: WorkerOptionsDict,
     ) -> None:
         if options is not None and fields:
             raise InvalidOption("options", "is given together with single options", "give one or the other")
         self._address = parse_address(redis)
-        super().__init__(name, handler, _with_record_backoff(options or WorkerOptions(**fields)))
+        said = options or WorkerOptions(**fields)
+        super().__init__(name, handler, _with_record_backoff(said), policy_of(said, policy))
         if self.options.rate_limit is not None:
             raise InvalidOption(
                 "rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead"
@@ -85,8 +88,8 @@ class _EnvelopeWorker(BaseWorker):
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
 
     def _stores(self) -> tuple[AsyncStore, BlockingStore]:
-        self._keeper_store = BlockingStore(self._address, policy=self.policy)
-        self._store = AsyncStore(self._address, policy=self.policy)
+        self._keeper_store = BlockingStore(self._address, policy=self._own_policy)
+        self._store = AsyncStore(self._address, policy=self._own_policy)
         return self._store, self._keeper_store
 
     async def _release(self) -> None:
@@ -149,10 +152,11 @@ class ListWorker(_EnvelopeWorker):
         hash_tag: bool | None = None,
         reliable: bool = False,
         keep_results: Duration | None = None,
+        policy: ConnectionPolicy | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
-        super().__init__(name, handler, redis, keep_results, options, fields)
+        super().__init__(name, handler, redis, keep_results, policy, options, fields)
         tagged = self._address.is_cluster if hash_tag is None else hash_tag
         self.keys: ListKeys = ListKeys(name, prefix, env, tagged)
         self.reliable = reliable
@@ -210,10 +214,11 @@ class StreamWorker(_EnvelopeWorker):
         consumer_idle: Duration = 3600.0,
         keep: int | None = 10_000,
         keep_results: Duration | None = None,
+        policy: ConnectionPolicy | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
-        super().__init__(name, handler, redis, keep_results, options, fields)
+        super().__init__(name, handler, redis, keep_results, policy, options, fields)
         tagged = self._address.is_cluster if hash_tag is None else hash_tag
         self.keys: StreamKeys = StreamKeys(name, prefix, env, tagged, group)
         self._claim_idle = to_seconds("claim_idle", claim_idle, positive=True)

@@ -98,6 +98,11 @@ class WorkerLog:
     def gave_up(self, attempts: int) -> None:
         self._write(logging.ERROR, "Redis stays away: the worker shuts down", attempts=attempts)
 
+    def abandoned(self, job_ids: Sequence[str]) -> None:
+        for job_id in job_ids:
+            recovery = "another worker takes it when its lock has lapsed"
+            self._write(logging.WARNING, "Job abandoned", job_id=job_id, recovery=recovery)
+
     def sweep_skipped(self) -> None:
         self._write(logging.WARNING, "Stalled check skipped", reason="the one before still runs")
 

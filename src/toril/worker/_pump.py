@@ -138,9 +138,13 @@ class Pump:
         """Returns when nothing runs and every outcome is delivered."""
         await self._idle.wait()
 
-    async def close(self) -> None:
-        """Begins no more calls and returns when those in flight have ended; the source must be closed by then."""
+    def end(self) -> None:
+        """Begins no more calls, and says nothing of those that the end of the source breaks off."""
         self._closed = True
+
+    async def close(self) -> None:
+        """Returns when the calls in flight have ended; the source must be closed by then."""
+        self.end()
         left = {*self._calls, *([self._waiter] if self._waiter is not None else [])}
         if left:
             await asyncio.wait(left)
@@ -206,7 +210,7 @@ class Pump:
 
     async def _after_trouble(self, trouble: TorilError) -> None:
         if not isinstance(trouble, StoreUnavailable):
-            self._on_error(trouble)
+            self._complain(trouble)
         await self._recover(trouble)
         self._plan_flush()
 
@@ -217,7 +221,7 @@ class Pump:
         except (StoreUnavailable, ReplyLost) as error:
             trouble = error
         except Exception as error:  # noqa: BLE001  # a call that fails in an unknown way must not end the worker
-            self._on_error(error)
+            self._complain(error)
             trouble = error if isinstance(error, TorilError) else StoreUnavailable(str(error))
         self._in_flight -= 1
         self._asked -= room
@@ -277,9 +281,13 @@ class Pump:
             self._timer.cancel()
             self._timer = None
 
+    def _complain(self, error: BaseException) -> None:
+        if not self._closed:
+            self._on_error(error)
+
     async def _recover(self, trouble: TorilError) -> None:
-        if self._disconnected:
-            return  # the other call in flight is at it already
+        if self._disconnected or self._closed:
+            return  # the other call in flight is at it already, or nobody waits for the server any more
         self._disconnected = True
         try:
             if isinstance(trouble, StoreOutOfMemory):  # the server is there, and will have room again
@@ -303,9 +311,10 @@ class Pump:
         except (StoreUnavailable, ReplyLost) as error:
             await self._recover(error)
         except Exception as error:  # noqa: BLE001  # see _exchange
-            self._on_error(error)
+            self._complain(error)
             # An error that comes back at once must not become a tight loop.
-            await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - started)))
+            pause = 0.0 if self._closed else 1.0 - (time.monotonic() - started)
+            await asyncio.sleep(max(0.0, pause))
         self._unheard = True
         if self._room() == 0:
             await self._decline()
@@ -317,8 +326,10 @@ class Pump:
         self._unheard = False
         try:
             await self._source.decline()
+        except StoreUnavailable:
+            return  # that the server is away is said elsewhere; others look for themselves when it is back
         except TorilError as error:  # others will look for themselves when their own waits end
-            self._on_error(error)
+            self._complain(error)
 
     def _note_idle(self) -> None:
         if not self.running and not self.settling and not self._settled and not self._in_flight:

@@ -12,12 +12,26 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from toril.contract.errors import TorilError
+from toril.contract.errors import InvalidOption, TorilError
+from toril.contract.worker_options import WorkerOptions
 from toril.store import ConnectionPolicy
+from toril.store.policy import checked_policy
 from toril.worker._log import WorkerLog
 
 # A worker that is stopping with results in hand tries this often: its time is short, but a tight loop helps nobody.
 LAST_PAUSE = 1.0
+_RECONNECT_OPTIONS = ("reconnect_delay", "max_reconnect_delay", "max_reconnect_attempts")
+
+
+def policy_of(options: WorkerOptions, policy: ConnectionPolicy | None) -> ConnectionPolicy:
+    """The policy of a worker: the one that was given, or the default one with the worker's own three options."""
+    said = {name: getattr(options, name) for name in _RECONNECT_OPTIONS if name in options.given}
+    if policy is None:
+        return ConnectionPolicy(**said)
+    if said:
+        names = ", ".join(said)
+        raise InvalidOption("policy", f"is given together with {names}", f"say {names} in the policy")
+    return checked_policy(policy)
 
 
 class Reconnector:
@@ -45,13 +59,18 @@ class Reconnector:
     def attempts(self) -> int:
         return self._attempts
 
+    @property
+    def gave_up(self) -> bool:
+        """The limit was reached, and the server has not answered since."""
+        return self._gave_up
+
     def answered(self) -> float | None:
         """The server answered; the value is how long it had been away, None if it had not."""
         if self._lost_at is None:
             return None
         away, self._lost_at = time.monotonic() - self._lost_at, None
         self._log.reconnected(self._attempts, away)
-        self._attempts = 0
+        self._attempts, self._gave_up = 0, False
         return away
 
     def stop(self) -> None:
@@ -68,10 +87,15 @@ class Reconnector:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             self._log.disconnected(trouble)
+        if self._gave_up:
+            await self._pause(LAST_PAUSE)
+            return False
         delay = self._policy.delay_before(self._attempts)
         while not self._exhausted():
             self._attempts += 1
             await self._pause(delay)
+            if self._end.is_set():
+                return False
             self._on_attempt()
             try:
                 await self._connect()
@@ -82,9 +106,8 @@ class Reconnector:
                     return False
             else:
                 return True
-        if not self._gave_up:
-            self._gave_up = True
-            self._log.gave_up(self._attempts)
+        self._gave_up = True
+        self._log.gave_up(self._attempts)
         return False
 
     def _exhausted(self) -> bool:

@@ -86,6 +86,12 @@ class Runner:
         self.attempts[id(delivery)] = attempt
         self._lanes.put(attempt)
 
+    async def see_off(self, seconds: float) -> None:
+        """Waits for attempts that were cancelled, no longer than that: a handler may refuse to end."""
+        tasks = {attempt.task for attempt in self.attempts.values() if attempt.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
     async def close(self) -> None:
         """Ends what runs attempts; there must be none any more."""
         await self._lanes.close()

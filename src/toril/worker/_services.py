@@ -13,9 +13,10 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from toril.contract.errors import JobCancelled, StoreUnavailable, TorilError
+from toril.contract.errors import Closed, JobCancelled, StoreUnavailable, TorilError
 from toril.contract.outcome import Outcome
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
@@ -56,8 +57,15 @@ class WorkerServices(WorkerKind):
     _loop: asyncio.AbstractEventLoop
     _executors: dict[str | None, Executor]
 
-    def __init__(self, queue: str, handler: Handler | Mapping[str, Handler], options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        queue: str,
+        handler: Handler | Mapping[str, Handler],
+        options: WorkerOptions,
+        policy: ConnectionPolicy,
+    ) -> None:
         self.queue = queue
+        self.policy = policy
         self.label = f"{self.kind}:{queue}" if self.kind != "bullmq" else queue  # how metrics name the queue
         self.options = options
         self.id = options.worker_id or new_worker_id()
@@ -85,15 +93,9 @@ class WorkerServices(WorkerKind):
     # --- wiring ---------------------------------------------------------------------------------------------
 
     @property
-    def policy(self) -> ConnectionPolicy:
-        """How the worker treats its connections; calls fail at once, and the worker reconnects by itself."""
-        options = self.options
-        return ConnectionPolicy(
-            call_attempts=1,
-            reconnect_delay=float(options.reconnect_delay),
-            max_reconnect_delay=float(options.max_reconnect_delay),
-            max_reconnect_attempts=options.max_reconnect_attempts,
-        )
+    def _own_policy(self) -> ConnectionPolicy:
+        """For the worker's own connections: calls fail at once, and the worker reconnects by itself."""
+        return replace(self.policy, call_attempts=1)
 
     def _make_executors(self) -> dict[str | None, Executor]:
         made: dict[str | None, Executor] = {}
@@ -160,7 +162,7 @@ class WorkerServices(WorkerKind):
         )
         self._reconnector = Reconnector(
             self._source.open,
-            policy=self.policy,
+            policy=self._own_policy,
             log=self._log,
             on_attempt=self._metrics.increment_redis_reconnect_attempts,
         )
@@ -227,8 +229,9 @@ class WorkerServices(WorkerKind):
         return self._runner.cancel(job_id, JobCancelled(job_id, reason))
 
     def _on_sweep_error(self, error: BaseException) -> None:
-        # While Redis is away the reconnector speaks; a second voice would only repeat it.
-        if not isinstance(error, StoreUnavailable):
+        # While Redis is away the reconnector speaks; a second voice would only repeat it. What our own end closed is
+        # no trouble at all.
+        if not isinstance(error, (StoreUnavailable, Closed)):
             self._witness.trouble(error)
 
     async def _on_disconnect(self, trouble: TorilError) -> None:

@@ -15,10 +15,11 @@ from toril.contract.record import JobRecord
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
 from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms
-from toril.store import AsyncStore, BlockingStore, parse_address
+from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
+from toril.worker._reconnect import policy_of
 
 JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any]
 
@@ -42,6 +43,7 @@ class Worker(BaseWorker):
         redis: Any = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
+        policy: ConnectionPolicy | None = None,
         options: WorkerOptions | None = None,
         **fields: Unpack[WorkerOptionsDict],
     ) -> None:
@@ -51,7 +53,8 @@ class Worker(BaseWorker):
             raise InvalidOption("options", f"is a {type(options).__name__}", "give WorkerOptions(...)")
         self._address = parse_address(redis)
         self.keys = QueueKeys(name, prefix, hash_tag=hash_tag).resolve(cluster=self._address.is_cluster)
-        super().__init__(name, handler, options or WorkerOptions(**fields))
+        said = options or WorkerOptions(**fields)
+        super().__init__(name, handler, said, policy_of(said, policy))
         model = self.options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
 
@@ -70,11 +73,13 @@ class Worker(BaseWorker):
             metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
         )
-        self._keeper_store = BlockingStore(self._address, policy=self.policy)
+        self._keeper_store = BlockingStore(self._address, policy=self._own_policy)
         # Handlers speak over a connection of their own: a big payload must not hold up the pump.
-        self._desk = JobDesk(AsyncStore(self._address), self.keys, self._payload)
-        self._blocking_desk = BlockingDesk(BlockingStore(self._address), self.keys, self._payload)
-        store = AsyncStore(self._address, policy=self.policy)
+        self._desk = JobDesk(AsyncStore(self._address, policy=self.policy), self.keys, self._payload)
+        self._blocking_desk = BlockingDesk(
+            BlockingStore(self._address, policy=self.policy), self.keys, self._payload
+        )
+        store = AsyncStore(self._address, policy=self._own_policy)
         return BullmqSource(self.keys, store, self._keeper_store, terms)
 
     async def _release(self) -> None:
@@ -101,6 +106,7 @@ class Worker(BaseWorker):
         opener = functools.partial(
             open_in_child,
             self._address,
+            self.policy,
             self.keys.name,
             self.keys.prefix,
             self.keys.hash_tag,
@@ -164,6 +170,7 @@ def _parcel(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]
 
 def open_in_child(
     address: Any,
+    policy: ConnectionPolicy,
     name: str,
     prefix: str,
     hash_tag: bool | None,
@@ -172,18 +179,21 @@ def open_in_child(
 ) -> BlockingJob[Any]:
     """The job object of a handler that runs in a process of its own."""
     job_id, fields, token = parcel
-    desk = _desk_of(address, name, prefix, hash_tag, model)
+    desk = _desk_of(address, policy, name, prefix, hash_tag, model)
     return BlockingJob(JobRecord(job_id, fields), desk, token)
 
 
 _desks: dict[tuple[str, str], BlockingDesk] = {}
 
 
-def _desk_of(address: Any, name: str, prefix: str, hash_tag: bool | None, model: Any) -> BlockingDesk:
+def _desk_of(
+    address: Any, policy: ConnectionPolicy, name: str, prefix: str, hash_tag: bool | None, model: Any
+) -> BlockingDesk:
     """One desk, hence one connection, for each queue of a child."""
     desk = _desks.get((prefix, name))
     if desk is None:
         keys = QueueKeys(name, prefix, hash_tag=hash_tag)
-        desk = BlockingDesk(BlockingStore(address), keys, None if model is None else PayloadCodec(model))
+        store = BlockingStore(address, policy=policy)
+        desk = BlockingDesk(store, keys, None if model is None else PayloadCodec(model))
         _desks[prefix, name] = desk
     return desk

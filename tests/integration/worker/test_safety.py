@@ -19,10 +19,11 @@ from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.commands import locks, work
 from toril.contract.errors import LockLost, StoreUnavailable
-from toril.store import AsyncStore
+from toril.store import AsyncStore, ConnectionPolicy
 from toril.worker import WorkerState
 
 SCRIPT = Path(__file__).parent / "worker_process.py"
+A_LITTLE = 1.8  # seconds beyond a time-out: cancelling what runs, closing connections, a busy machine
 
 
 async def test_ten_workers_share_a_hundred_jobs_without_doing_one_twice(
@@ -228,32 +229,72 @@ async def test_a_worker_gives_up_after_its_limit_and_says_why(
     assert worker.state is WorkerState.STOPPED
 
 
-async def test_a_worker_that_gives_up_with_a_job_in_hand_says_so_once(
-    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    server, begun = start_valkey(), asyncio.Event()
+async def gives_up(
+    server: Server, prefix: str, go_away: Callable[[], None], shutdown_timeout: float
+) -> float:
+    """The seconds from the moment at which a worker gives up, with a job in hand, until it has stopped."""
+    begun = asyncio.Event()
 
     async def handle(job: Job) -> None:
         begun.set()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5 if job.name == "short" else 60)
 
-    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
-        await queue.add("x")
     worker = Worker(
         QUEUE,
         handle,
         redis=server.url,
         prefix=prefix,
-        max_reconnect_attempts=2,
-        shutdown_timeout=3,
+        concurrency=3,
+        lock_duration=1,
+        stalled_check_interval=0.2,
         drain_delay=0.1,
+        shutdown_timeout=shutdown_timeout,
+        policy=ConnectionPolicy(command_timeout=0.5, max_reconnect_attempts=2),
     )
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(begun.wait(), 20)
-    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(go_away)
+
+    async def ending() -> bool:
+        return worker.state in (WorkerState.SHUTTING_DOWN, WorkerState.STOPPED)
+
+    await until(ending, "it gave up")
+    started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(running, 40)
-    assert [record.levelname for record in caplog.records if "stays away" in record.message] == ["ERROR"]
+    assert worker.state is WorkerState.STOPPED
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+@pytest.mark.parametrize("job", ["short", "long"])
+async def test_a_worker_that_gives_up_ends_within_its_time_and_says_so_once(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture, how: str, job: str
+) -> None:
+    server = start_valkey()
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        await queue.add(job)
+    assert await gives_up(server, prefix, getattr(server, how), shutdown_timeout=2) < 2 + A_LITTLE
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [text.split(" error=")[0].split(" attempts=")[0] for text in errors] == [
+        "Redis disconnected",
+        "Redis stays away: the worker shuts down",
+    ]
+    assert "Closed" not in caplog.text
+
+
+async def test_a_job_whose_worker_gave_up_runs_again_when_its_lock_has_lapsed(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        job = await queue.add("long")
+        await gives_up(server, prefix, server.kill, shutdown_timeout=0)
+        server.start()
+        async with Worker(
+            QUEUE, lambda job: "again", redis=server.url, prefix=prefix, stalled_check_interval=0.2
+        ):
+            assert await job.wait_until_finished(timeout=20) == "again"
 
 
 async def test_a_worker_without_a_server_ends_at_once_when_told_to(

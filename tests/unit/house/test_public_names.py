@@ -11,9 +11,9 @@ import toril
 
 PUBLIC_NAMES = set(
     """
-Backoff Deduplication Envelope ErrorCategory Event FlowNode FlowProducer InvalidOption Job JobCounts JobFailed
-JobOptions JobState KeepJobs ListQueue ListWorker NewJob PermanentError Queue QueueEvents StreamQueue StreamWorker
-TorilError TransientError Worker WorkerOptions __version__ categorize_error sync
+Backoff ConnectionPolicy Deduplication Envelope ErrorCategory Event FlowNode FlowProducer InvalidOption Job JobCounts
+JobFailed JobOptions JobState KeepJobs ListQueue ListWorker NewJob PermanentError Queue QueueEvents StreamQueue
+StreamWorker TorilError TransientError Worker WorkerOptions __version__ categorize_error sync
 """.split()
 )
 
