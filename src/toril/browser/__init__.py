@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from toril.browser._pool import BrowserPool
 from toril.browser.errors import (
     AddressRefused,
     BrowserCrashed,
@@ -15,7 +14,11 @@ from toril.browser.errors import (
     ResultTooLarge,
 )
 from toril.browser.options import BrowserOptions
-from toril.browser.tasks import BrowserTasks
+from toril.contract.extras import needed
+
+with needed("browser"):
+    from toril.browser._pool import BrowserPool
+    from toril.browser.tasks import BrowserTasks
 
 __all__ = [
     "AddressRefused",

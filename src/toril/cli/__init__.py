@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 
+from toril.contract.errors import ExtraMissing
+from toril.contract.extras import needed
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """The entry point of the command."""
     try:
-        from toril.cli._app import run
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
-            raise
-        print(f"toril: {error.name} is not installed; run `pip install 'toril[cli]'`", file=sys.stderr)
-        sys.exit(1)
+        with needed("cli"):
+            from toril.cli._app import run
+    except ExtraMissing as missing:
+        sys.exit(f"toril: {missing}")
     sys.exit(run())

@@ -14,7 +14,7 @@ from toril.cli._foreman import watch_parent
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, say, warn
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import InvalidOption, TorilError
+from toril.contract.errors import TorilError
 from toril.observe.health import QueueLengths, worker_exposition
 from toril.observe.http import Answer
 from toril.store import parse_address
@@ -45,11 +45,8 @@ def handler_of(order: Order) -> Any:
 
 
 def _browser_tasks(order: Order) -> Any:
-    try:
-        from toril.browser import BrowserOptions, BrowserTasks
-    except ModuleNotFoundError as error:
-        problem = f"needs {error.name}, which is not installed"
-        raise InvalidOption("--browser", problem, "pip install 'toril[browser]'") from error
+    from toril.browser import BrowserOptions, BrowserTasks
+
     limits: dict[str, Any] = {} if order.page_seconds is None else {"timeout": order.page_seconds}
     return BrowserTasks(BrowserOptions(contexts=order.options["concurrency"], allow=order.allow, **limits))
 

@@ -13,7 +13,6 @@ from toril.cli._complete import complete_queues
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
 from toril.cli._output import console, emit, in_progress, say, table
 from toril.cli._target import Target
-from toril.contract.errors import TorilError
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
 from toril.observe.panels import dashboard_text, rules_text
 
@@ -118,10 +117,8 @@ def exporter(
     if show is not None:
         print(dashboard_text() if show == "grafana" else rules_text(), end="")
         return
-    try:
-        from toril.observe.exporter import Exporter, serve
-    except ModuleNotFoundError as error:
-        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[prometheus]'`") from None
+    from toril.observe.exporter import Exporter, serve
+
     target = Target.of(redis, prefix, env)
 
     async def run() -> bool:

@@ -12,7 +12,6 @@ import typer
 from toril.cli._options import AsJson, RedisUrl
 from toril.cli._output import emit, emit_line, say, show
 from toril.cli._target import EMBEDDED, Target
-from toril.contract.errors import TorilError
 
 if TYPE_CHECKING:
     from toril.spark.pipeline import Pipeline
@@ -43,10 +42,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _pipeline(redis: str | None, queues: str, prefix: str, lake: str, master: str | None = None) -> Pipeline:
-    try:
-        from toril.spark.pipeline import Pipeline, PipelineOptions
-    except ModuleNotFoundError as error:
-        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[spark]'`") from None
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+
     url = Target.of(redis).redis
     if url.startswith(EMBEDDED):
         # Executors may run elsewhere than we do: they need the whole path.
@@ -165,10 +162,8 @@ def replay(
 
 
 def _lake(place: str) -> Any:
-    try:
-        from toril.lake import Lake
-    except ModuleNotFoundError as error:
-        raise TorilError(f"{error.name} is not installed; run `pip install 'toril[lake]'`") from None
+    from toril.lake import Lake
+
     return Lake(place)
 
 

@@ -9,10 +9,13 @@ Guarantee: a table is read only by a toril that knows its schema; a newer one is
 
 from __future__ import annotations
 
+from toril.contract.extras import needed
 from toril.lake.errors import LakeError, LakeTooNew, TableMissing
-from toril.lake.lake import Lake
-from toril.lake.report import write_report
-from toril.lake.tables import TABLES, TableSpec, table_spec
+
+with needed("lake"):
+    from toril.lake.lake import Lake
+    from toril.lake.report import write_report
+    from toril.lake.tables import TABLES, TableSpec, table_spec
 
 __all__ = [
     "TABLES",

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from toril.contract.extras import needed
 from toril.lake._log import TableLog
 from toril.lake._storage import normalise
 from toril.lake.errors import LakeError, TableMissing
@@ -87,7 +88,8 @@ class Lake:
 
     def query(self, sql: str, parameters: Sequence[Any] | None = None) -> pa.Table:
         """The answer of DuckDB to `sql`, in which tables are called `gold.queue_minute` and so on."""
-        import duckdb
+        with needed("lake"):
+            import duckdb
 
         connection = duckdb.connect(":memory:")
         try:

@@ -13,17 +13,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
 from toril.commands.overview import EnvelopeOverview
 from toril.contract.errors import TorilError
+from toril.contract.extras import needed
 from toril.observe.directory import Directory
 from toril.observe.figures import Glance, QueueFigures, look
 from toril.observe.health import lengths_of
 from toril.observe.http import Answer, Exposition
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.prometheus import CONTENT_TYPE
+
+with needed("prometheus"):
+    from prometheus_client import generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 DEFAULT_PORT: Final = 9538
 # A scrape must answer while Prometheus still listens, also when the server does not.

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
-
 from toril.contract.errors import InvalidOption
-from toril.spark.sinks._options import SinkOptions
-from toril.spark.sinks._types import check_types
-from toril.spark.sinks._writers import BatchWriter, StreamWriter
-from toril.spark.sources._options import SourceOptions
-from toril.spark.sources._reaching import reach
-from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
+from toril.contract.extras import needed
+
+with needed("spark"):
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from toril.spark.sinks._options import SinkOptions
+    from toril.spark.sinks._types import check_types
+    from toril.spark.sinks._writers import BatchWriter, StreamWriter
+    from toril.spark.sources._options import SourceOptions
+    from toril.spark.sources._reaching import reach
+    from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
 
 
 class TorilDataSource(DataSource):

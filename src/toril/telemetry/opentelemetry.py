@@ -19,14 +19,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-from opentelemetry import context as otel_context
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
-
 from toril.contract.errors import HandlerSignal, redact
+from toril.contract.extras import needed
 from toril.contract.stack_trace import stack_of
 from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, Work
+
+with needed("otel"):
+    from opentelemetry import context as otel_context
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTracer"]
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-
+from toril.contract.extras import needed
 from toril.telemetry.hooks import FailureReason, JobStatus
+
+with needed("prometheus"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "PrometheusMetrics"]
 

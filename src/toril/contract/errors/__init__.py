@@ -37,6 +37,7 @@
     │   ├── ScriptsCorrupt (PermanentError)     the packaged scripts differ from their manifest
     │   └── UnsafeMix (PermanentError)          another library's version on this queue could destroy jobs
     ├── EmbeddedServerFailed              the embedded server did not start or died
+    ├── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
     └── Closed                            the object was used after it was closed
 
     UserWarning
@@ -52,6 +53,7 @@ from toril.contract.errors._base import (
     Closed,
     DelayedError,
     EmbeddedServerFailed,
+    ExtraMissing,
     HandlerSignal,
     InvalidOption,
     JobCancelled,
@@ -113,6 +115,7 @@ __all__ = [
     "CrossSlot",
     "DelayedError",
     "EmbeddedServerFailed",
+    "ExtraMissing",
     "FailedChildren",
     "HandlerSignal",
     "InvalidOption",

@@ -178,6 +178,15 @@ class EmbeddedServerFailed(TorilError):
     """The embedded server did not start, or died."""
 
 
+class ExtraMissing(TorilError, ModuleNotFoundError):
+    """A part of toril was used that needs a package which only one of its extras brings."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(f'{module} is not installed; run `pip install "toril[{extra}]"`')
+        self.extra = extra
+        self.name = self.module = module
+
+
 class Closed(TorilError):
     """The object was used after it was closed."""
 

@@ -5,6 +5,9 @@ Guarantee: every step commits with the position it reached, so that each can be 
 
 from __future__ import annotations
 
-from toril.spark.pipeline.pipeline import Pipeline, PipelineOptions, Summary
+from toril.contract.extras import needed
+
+with needed("spark"):
+    from toril.spark.pipeline.pipeline import Pipeline, PipelineOptions, Summary
 
 __all__ = ["Pipeline", "PipelineOptions", "Summary"]
