@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
@@ -34,7 +34,7 @@ Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 def new_worker_id() -> str:
     """`{hostname}-{pid}-{random6}`: tells in every log line and job which process it was."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)
