@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from toril.contract.errors import Closed
-from toril.server._folder import DEFAULT_FOLDER
+from toril.server._folder import DEFAULT_FOLDER, Folder
 from toril.server._lease import Lease, lease
 from toril.server._settings import Fsync
 from toril.server._status import ServerStatus, status
@@ -33,7 +33,7 @@ class EmbeddedServer:
     ) -> None:
         """`port`: also listen on loopback there (0: any free port). `fsync="always"`: a power cut loses nothing.
         `timeout`: seconds until the server must answer."""
-        self.path = path
+        self.path = Folder.at(path).root  # now: a change of directory before `start` must not move the data
         self._port = port
         self._fsync: Fsync = fsync
         self._timeout = timeout
@@ -79,7 +79,7 @@ class EmbeddedServer:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"EmbeddedServer({os.fspath(self.path)!r}, {'running' if self._lease else 'not started'})"
+        return f"EmbeddedServer({str(self.path)!r}, {'running' if self._lease else 'not started'})"
 
     def _held(self) -> Lease:
         if self._lease is None:

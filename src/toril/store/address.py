@@ -74,7 +74,7 @@ def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) ->
 
 def _from_url(url: str) -> Address:
     if url.startswith("embedded:"):
-        return Address(embedded=url.removeprefix("embedded:") or "./.toril")
+        return Address(embedded=_folder(url))
     parts = _split(url)
     scheme, _, kind = parts.scheme.partition("+")
     if scheme == "unix" and not kind:
@@ -102,6 +102,16 @@ def _from_url(url: str) -> Address:
         service=service,
         **_logins(login),
     )
+
+
+def _folder(url: str) -> str:
+    """The whole path, taken now: a change of directory between here and the first call must not move the data."""
+    from toril.server._folder import Folder  # only embedded users need it
+
+    try:
+        return str(Folder.at(url).root)
+    except (RuntimeError, ValueError) as error:  # no such home directory, or no path at all
+        raise InvalidOption("redis", f"names no folder: {error}", "embedded:/path/to/folder") from None
 
 
 def _logins(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from toril.contract.errors import Closed
+from toril.store import parse_address
 from toril.sync import _portal
 
 V = TypeVar("V")
@@ -26,9 +27,10 @@ def made_like(
 class Face(Generic[A]):
     """Stands for an asyncio object; makes it again after a fork, because connections are not inherited."""
 
-    def __init__(self, make: Callable[[], A]) -> None:
-        self._make = make
-        self._object = make()  # wrong options raise here
+    def __init__(self, make: Callable[..., A], redis: Any = None) -> None:
+        self.address = parse_address(redis)  # read once: a child may have another directory or environment
+        self._make = functools.partial(make, redis=self.address)
+        self._object = self._make()  # wrong options raise here
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._portal: _portal.Portal | None = None

@@ -145,8 +145,8 @@ class ListQueue(_EnvelopeFace[AsyncListQueue]):
     """A queue in a list, from plain code."""
 
     @made_like(AsyncListQueue.__init__)
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(functools.partial(AsyncListQueue, *args, **named))
+    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncListQueue, *args, **named), redis)
 
     @property
     def keys(self) -> ListKeys:
@@ -157,8 +157,8 @@ class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
     """A queue in a stream, from plain code."""
 
     @made_like(AsyncStreamQueue.__init__)
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(functools.partial(AsyncStreamQueue, *args, **named))
+    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncStreamQueue, *args, **named), redis)
 
     @property
     def keys(self) -> StreamKeys:
@@ -173,13 +173,13 @@ class ListWorker(WorkerFace[AsyncListWorker]):
     """Takes jobs of a list queue: at most once, or at least once with `reliable=True`."""
 
     @made_like(AsyncListWorker.__init__)
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(functools.partial(AsyncListWorker, *args, **named))
+    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncListWorker, *args, **named), redis)
 
 
 class StreamWorker(WorkerFace[AsyncStreamWorker]):
     """Takes jobs of a stream queue as a consumer of its group: at least once."""
 
     @made_like(AsyncStreamWorker.__init__)
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(functools.partial(AsyncStreamWorker, *args, **named))
+    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+        super().__init__(functools.partial(AsyncStreamWorker, *args, **named), redis)

@@ -34,16 +34,16 @@ class FlowProducer(Face[AsyncFlowProducer]):
         super().__init__(
             functools.partial(
                 AsyncFlowProducer,
-                redis=redis,
                 prefix=prefix,
                 hash_tag=hash_tag,
                 defaults=defaults,
                 policy=policy,
                 metrics=metrics,
                 tracer=tracer,
-            )
+            ),
+            redis,
         )
-        self._store = BlockingStore(redis, policy=policy)
+        self._store = BlockingStore(self.address, policy=policy)
 
     def add(self, flow: FlowNode) -> JobNode[BlockingJob[Any]]:
         """Adds a job and all its children, and theirs, in one step."""

@@ -75,8 +75,8 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
     def __init__(
         self, name: str, *, redis: Any = None, policy: ConnectionPolicy | None = None, **options: Any
     ) -> None:
-        super().__init__(functools.partial(AsyncQueue[Any], name, redis=redis, policy=policy, **options))
-        self._desk = BlockingDesk(BlockingStore(redis, policy=policy), self.keys, self._inner.payload)
+        super().__init__(functools.partial(AsyncQueue[Any], name, policy=policy, **options), redis)
+        self._desk = BlockingDesk(BlockingStore(self.address, policy=policy), self.keys, self._inner.payload)
         self.schedulers = Schedulers(lambda: self._inner.schedulers, self._call, self._blocking)
 
     def __repr__(self) -> str:

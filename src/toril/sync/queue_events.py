@@ -39,13 +39,13 @@ class QueueEvents(Face[AsyncQueueEvents]):
             functools.partial(
                 AsyncQueueEvents,
                 name,
-                redis=redis,
                 prefix=prefix,
                 hash_tag=hash_tag,
                 last_id=last_id,
                 policy=policy,
                 derive_retries=derive_retries,
-            )
+            ),
+            redis,
         )
         self._heard: dict[tuple[str, Callback], Callback] = {}
 

@@ -28,8 +28,8 @@ W = TypeVar("W", bound=BaseWorker)
 class WorkerFace(Face[W], Announcer):
     """What the workers of all kinds share."""
 
-    def __init__(self, make: Callable[[], W]) -> None:
-        super().__init__(make)
+    def __init__(self, make: Callable[..., W], redis: Any = None) -> None:
+        super().__init__(make, redis)
         self._heard: dict[tuple[str, Callback], Callback] = {}
         self._running_in: asyncio.AbstractEventLoop | None = (
             None  # set while `run` runs in its caller's thread
@@ -183,14 +183,13 @@ class Worker(WorkerFace[AsyncWorker]):
             AsyncWorker,
             name,
             handler,
-            redis=redis,
             prefix=prefix,
             hash_tag=hash_tag,
             policy=policy,
             options=options,
             **fields,
         )
-        super().__init__(make)
+        super().__init__(make, redis)
 
     @property
     def keys(self) -> QueueKeys:
