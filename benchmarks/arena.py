@@ -7,6 +7,7 @@ share of CPU and memory is taken from the server itself.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -98,18 +99,16 @@ class Arena:
         return percentiles("started_", figures["started_ms"]) | percentiles("known_", figures["known_ms"])
 
     def depth(self, contender: Contender, words: Mapping[str, Any], depth: int) -> dict[str, float]:
-        """The first thousand jobs of a queue that holds `depth`, several times over."""
+        """The first jobs of a queue that holds `depth`, and in turn those of a shallow one on a second server.
+
+        A round ends while both queues still hold jobs: one that runs empty would fetch less and look faster.
+        """
         self.clear()
-        rounds = words["options"]["rounds"]
-        if depth > words["jobs"]:
-            # A worker that stops finishes what it has in hand: a round takes a little more than its jobs.
-            rounds = min(rounds, depth * 4 // 5 // words["jobs"])
-            self._ask(contender, {**words, "task": "bulk", "jobs": depth})
-            options = {"rounds": rounds, "one_queue": True}
-        else:
-            options = {"rounds": rounds, "one_queue": False}
-        figures = self._ask(contender, {**words, "task": "rounds", "options": options})
-        return {"rate": percentiles("", figures["rates"])["p50"]}
+        with Server.valkey() as second:
+            options = {**words["options"], "depth": depth, "shallow_url": second.url}
+            figures = self._ask(contender, {**words, "task": "rounds", "options": options})
+        deep, shallow = (statistics.median(figures[which]) for which in ("deep", "shallow"))
+        return {"rate": deep, "shallow_rate": shallow, "beside_shallow": deep / shallow}
 
     # --- conversations --------------------------------------------------------------------------------------
 

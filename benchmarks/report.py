@@ -27,6 +27,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "server_us": ("server µs", "{:.1f}"),
     "rss_mb": ("worker MB", "{:.0f}"),
     "memory_mb": ("MB per 10k done", "{:.2f}"),
+    "shallow_rate": ("jobs/s with 1,000 waiting", "{:,.0f}"),
+    "beside_shallow": ("ratio", "{:.2f}"),
 }
 FIGURE = "{:.2f}"
 

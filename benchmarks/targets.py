@@ -25,7 +25,6 @@ class Target:
     metric: str = "rate"
     ours: str = "toril"
     against: tuple[str, ...] = ()  # empty: the figure itself is bound
-    beside: str | None = None  # another work, with which our own figure is compared
     least: float | None = None
     most: float | None = None
     goal: float | None = None  # what we hope for beyond the promise
@@ -34,7 +33,7 @@ class Target:
     def bound(self) -> str:
         sign, value = ("≥", self.least) if self.least is not None else ("≤", self.most)
         goal = f" (goal {self.goal:g})" if self.goal is not None else ""
-        return f"{sign} {value:g}{' ×' if self.against or self.beside else ''}{goal}"
+        return f"{sign} {value:g}{' ×' if self.against else ''}{goal}"
 
     def kept_by(self, figure: float) -> bool:
         return (self.least is None or figure >= self.least) and (self.most is None or figure <= self.most)
@@ -126,7 +125,7 @@ TARGETS: Sequence[Target] = (
         title="other clients' p99 during sweeps, ms", work="sweep-10000", metric="others_p99", most=100
     ),
     Target(
-        title="10⁶ waiting jobs beside 10³", work="depth-1000000", beside="depth-1000", least=0.85
+        title="10⁶ waiting jobs beside 10³", work="depth-1000000", metric="beside_shallow", least=0.85
     ),
     Target(title="reading a job, p99, ms", work="limits", metric="read_p99", most=10),
     Target(title="taking a job, p99, ms", work="limits", metric="pickup_p99", most=5),
@@ -160,9 +159,6 @@ def _verdict(results: Results, target: Target) -> Verdict:
     ours = _median(results, target.work, target.ours, target.metric)
     if ours is None:
         return Verdict(target, None)
-    if target.beside is not None:
-        theirs = _median(results, target.beside, target.ours, target.metric)
-        return Verdict(target, None if theirs is None else ratio(ours, theirs), target.beside)
     if not target.against:
         return Verdict(target, ours)
     medians = {name: _median(results, target.work, name, target.metric) for name in target.against}

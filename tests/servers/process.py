@@ -22,6 +22,8 @@ from typing import Self
 
 import redis
 
+from toril.server._binary import server_environment
+
 READY_WITHIN = 20.0  # Seconds; a busy machine may need several to load a large append-only file.
 ATTEMPTS_FOR_A_PORT = (
     5  # A port that was free a moment ago may be taken by now; another try costs milliseconds.
@@ -164,6 +166,7 @@ class Server:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *self._command()],
                 cwd=self.folder,
+                env=server_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

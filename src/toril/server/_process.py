@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from toril.server import _locks, _resp
+from toril.server._binary import server_environment
 from toril.server._folder import Folder, size_of
 from toril.server._settings import ServerSettings
 
@@ -110,6 +111,7 @@ class ServerProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._folder.data,
+            env=server_environment(),
             pass_fds=(lock,),
             process_group=0,  # One group with the processes that rewrite its file, so that they can end together.
             preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the keeper has no other threads
