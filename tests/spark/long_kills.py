@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -10,7 +11,15 @@ from pathlib import Path
 
 from tests.servers import Server
 from tests.spark.factory import Factory
-from tests.spark.test_kills import check_tables, executors_of, finish, kill_family, start
+from tests.spark.test_kills import (
+    check_tables,
+    executors_of,
+    finish,
+    kill_alone,
+    kill_family,
+    last_commit,
+    start,
+)
 from toril.contract.keys import QueueKeys
 
 PREFIX, ROWS = "kills", 200_000
@@ -29,12 +38,8 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
             if cluster and process.poll() is None and executors_of(process):
                 executors_of(process)[0].kill()
                 time.sleep(chance.uniform(0, 10))
-            if process.poll() is None:
-                kill_family(process)
-            print(f"kill {number + 1} ({master})", flush=True)
-        newest = max(
-            (lake / "_checkpoints/ingest/commits").glob("[0-9]*"), key=lambda one: int(one.name), default=None
-        )
+            print(f"kill {number + 1} ({master}): {_kill(process, chance)}", flush=True)
+        newest = last_commit(lake)
         if newest is not None:
             newest.unlink()
         for _ in range(2):
@@ -44,6 +49,17 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
             f"{queue.entries_added} events, {queue.outcomes.total()} attempts: all there, none twice",
             flush=True,
         )
+
+
+def _kill(process: subprocess.Popen[bytes], chance: random.Random) -> str:
+    """The driver alone, or its whole family; the next run starts at once."""
+    if process.poll() is not None:
+        return "it was done"
+    if chance.random() < 0.5:
+        kill_alone(process)
+        return "the driver alone"
+    kill_family(process)
+    return "driver, JVM, executors and workers"
 
 
 def kill_write(server: Server, lake: Path, kills: int, chance: random.Random) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -172,22 +174,57 @@ def test_a_batch_that_is_replayed_is_not_added_twice(
     make_pipeline: Pipelines, factory: Factories, tmp_path: Path, entries: Any
 ) -> None:
     queue = factory("replayed")
+    checkpoint = tmp_path / "checkpoint"  # of the user's own, and so the same in all runs
     queue.add(40)
-    to_silver(make_pipeline())
+    make_pipeline(checkpoint=str(checkpoint)).ingest()
     queue.work(limit=10)
-    to_silver(make_pipeline())
-    checkpoint = tmp_path / "lake" / "_checkpoints" / "ingest"
+    make_pipeline(checkpoint=str(checkpoint)).ingest()
     for folder in entries.removesuffix(" without checksums").split(" and "):
         (checkpoint / folder / "1").unlink()
         if not entries.endswith("checksums"):
             (checkpoint / folder / ".1.crc").unlink(missing_ok=True)
     queue.work()
-    pipeline = make_pipeline()
+    pipeline = make_pipeline(checkpoint=str(checkpoint))
     to_silver(pipeline)
     assert events(pipeline) == queue.entries_added
     assert outcomes(pipeline) == queue.outcomes
     ids = pipeline.query("select count(distinct id) as n from bronze.events").to_pylist()[0]["n"]
     assert ids == queue.entries_added
+
+
+def test_runs_have_checkpoints_of_their_own_and_remove_old_ones(
+    make_pipeline: Pipelines, factory: Factories, tmp_path: Path
+) -> None:
+    queue = factory("own")
+    folder = tmp_path / "lake" / "_checkpoints" / "ingest"
+    (folder / "of somebody else").mkdir(parents=True)
+    for _ in range(2):
+        queue.add(5)
+        make_pipeline().ingest()
+    first, second = sorted(folder.glob("run-*"))
+    long_ago = time.time() - 7200
+    for place in (first, first / "offsets", first / "commits", folder / "of somebody else"):
+        os.utime(place, (long_ago, long_ago))
+    queue.add(5)
+    pipeline = make_pipeline()
+    pipeline.ingest()
+    assert events(pipeline) == queue.entries_added
+    assert not first.exists()
+    assert second.exists()
+    assert (folder / "of somebody else").exists()
+
+
+def test_reading_that_begins_with_the_latest_goes_on_from_there_in_later_runs(
+    make_pipeline: Pipelines, factory: Factories
+) -> None:
+    queue = factory("latest")
+    queue.add(40)
+    make_pipeline(starting="latest").ingest()
+    before = queue.entries_added
+    queue.add(10)
+    pipeline = make_pipeline(starting="latest")
+    pipeline.ingest()
+    assert events(pipeline) == queue.entries_added - before
 
 
 def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(

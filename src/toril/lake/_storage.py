@@ -39,11 +39,11 @@ def for_spark(folder: str) -> str:
     return f"file://{folder}"
 
 
-def checkpoint_of(url: str, table_id: str) -> str:
-    """Where the checkpoint of a lake's ingest lies: in the lake, or beside the driver if that is on object storage.
+def checkpoints_of(url: str, table_id: str) -> str:
+    """Where checkpoints of a lake's ingest lie: in the lake, or beside the driver if that is on object storage.
 
     Spark's file systems reach object storage with extra jars only. The name is that of the table itself: a lake that
-    was deleted and began anew must not find the checkpoint of its predecessor.
+    was deleted and began anew must not find those of its predecessor.
     """
     if is_local(url):
         return f"{for_spark(url)}/_checkpoints/ingest"

@@ -26,6 +26,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from toril.commands.streams import StreamState
 from toril.lake import Lake
 from toril.lake._log import DataFile, TableLog
+from toril.spark.pipeline._checkpoint import sweep
 from toril.spark.pipeline._marks import packed_id, unpacked_id
 from toril.spark.pipeline._read_ahead import ReadAhead
 from toril.spark.pipeline._staging import frame_of, write_parts
@@ -66,6 +67,14 @@ def position_marks(positions: Mapping[str, Position]) -> dict[str, int]:
         if position.n is not None:
             marks[_count_app(queue)] = position.n
     return marks
+
+
+def note_starts(lake: Lake, positions: Mapping[str, Position]) -> None:
+    """Reading of queues that the table does not know begins there, in this run and in all later ones."""
+    log = lake.ensure(TABLE)
+    unknown = {queue: one for queue, one in positions.items() if committed_position(log, queue) == ORIGIN}
+    if unknown:
+        log.commit([], application="toril.starts", version=log.version + 1, marks=position_marks(unknown))
 
 
 # --- executors -----------------------------------------------------------------------------------------------
@@ -221,11 +230,14 @@ class IngestSource(DataSource):
 class BronzeWriter:
     """Commits what the tasks of a micro-batch wrote; called by Spark for each batch, also for replayed ones."""
 
-    def __init__(self, lake: Lake, query: str = "ingest") -> None:
+    def __init__(self, lake: Lake, checkpoint: str = "", query: str = "ingest") -> None:
         self.lake = lake
+        self.checkpoint = checkpoint
         self.query = query
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 0:  # here and not where the query is started: this runs where the checkpoint is
+            sweep(self.checkpoint)
         written = [Written.from_json(row.manifest) for row in batch.collect()]
         self.commit(written, batch_id, batch)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from toril.commands.streams import StreamState
     from toril.spark.pipeline._entries import EntryCollector
     from toril.spark.pipeline._reports import ReportCollector
     from toril.spark.sources._discovery import Directory
@@ -43,7 +44,7 @@ class PipelineOptions:
     prefix: str = "bull"
     lake: str | Path = "./lake"
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    checkpoint: str | None = None  # None: in the lake
+    checkpoint: str | None = None  # of ingest, kept between runs; None: each run has its own, in the lake
     starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
     max_rows: int = 1_000_000  # events of one micro-batch
     tasks: int = 2  # tasks that read Redis at once
@@ -151,14 +152,16 @@ class Pipeline:
 
     def start_ingest(self, *, once: bool = False) -> Any:
         """The streaming query that fills bronze."""
-        from toril.spark.pipeline._checkpoint import mend
         from toril.spark.pipeline._ingest import BronzeWriter
         from toril.spark.pipeline.session import in_pool
 
+        checkpoint = self._checkpoint()
+        if self.options.starting == "latest":
+            self._note_starts()
         stream = self.spark.readStream.format("toril_ingest").options(**self._source_options()).load()
-        writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake)).queryName("toril_ingest")
-        checkpoint = self.checkpoint
-        mend(checkpoint)
+        writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake, checkpoint)).queryName(
+            "toril_ingest"
+        )
         writer = writer.option("checkpointLocation", checkpoint)
         trigger = (
             {"availableNow": True}
@@ -168,15 +171,23 @@ class Pipeline:
         with in_pool(self.spark, "toril_ingest"):
             return writer.trigger(**trigger).start()
 
-    @property
-    def checkpoint(self) -> str:
+    def _note_starts(self) -> None:
+        """Where queues stand that the lake does not know: without it, each run would begin at its own present."""
+        from toril.spark.pipeline._ingest import note_starts
+        from toril.spark.sources._positions import end_of
+
+        note_starts(self.lake, {queue: end_of(state) for queue, state in self._states().items()})
+
+    def _checkpoint(self) -> str:
         """Where Spark notes how far it is. The tables know better: a driver on another machine misses nothing."""
-        from toril.lake._storage import checkpoint_of
+        from toril.lake._storage import checkpoints_of
+        from toril.spark.pipeline._checkpoint import mend, new_checkpoint
         from toril.spark.pipeline._ingest import TABLE
 
         if self.options.checkpoint is not None:
+            mend(self.options.checkpoint)
             return self.options.checkpoint
-        return checkpoint_of(self.lake.url, str(self.lake.ensure(TABLE).delta.metadata().id))
+        return new_checkpoint(checkpoints_of(self.lake.url, str(self.lake.ensure(TABLE).delta.metadata().id)))
 
     def _source_options(self) -> dict[str, str]:
         options = {
@@ -232,17 +243,20 @@ class Pipeline:
 
     def _await_ingest(self) -> None:
         """Waits until the running ingest has committed everything that is in Redis now."""
-        from toril.spark.sources._positions import look
-        from toril.spark.sources._readers import stream_keys
-
-        with self._connect() as store:
-            states = look(store, stream_keys(self._directory().queues(store)))
-        goals = {queue: state.added for queue, state in states.items()}
+        goals = {queue: state.added for queue, state in self._states().items()}
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not self._stopping.is_set():
             if all(self._has_read(queue, goal) for queue, goal in goals.items()):
                 return
             self._stopping.wait(self.options.interval)
+
+    def _states(self) -> dict[str, StreamState]:
+        """The event streams as they are in Redis now."""
+        from toril.spark.sources._positions import look
+        from toril.spark.sources._readers import stream_keys
+
+        with self._connect() as store:
+            return look(store, stream_keys(self._directory().queues(store)))
 
     def _has_read(self, queue: str, goal: int | None) -> bool:
         from toril.spark.pipeline._ingest import TABLE, committed_position
