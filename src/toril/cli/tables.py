@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toril.cli._options import AsJson, RedisUrl
+from toril.cli._options import AsJson, Env, RedisUrl
 from toril.cli._output import emit, emit_line, say, show
 from toril.cli._target import EMBEDDED, Target
 
@@ -27,6 +27,45 @@ MasterOption = Annotated[
         "--master", metavar="URL", help="Where Spark runs: local[4], spark://…, sc://… (default: here)."
     ),
 ]
+StreamsOption = Annotated[
+    str,
+    typer.Option(
+        "--streams",
+        metavar="A,B",
+        help="Names or patterns of list and stream queues whose entries and dead letters are kept; '' for none.",
+    ),
+]
+StreamPrefixOption = Annotated[
+    str, typer.Option("--stream-prefix", help="What keys of list and stream queues begin with.")
+]
+SnapshotsOption = Annotated[
+    str,
+    typer.Option(
+        "--snapshots",
+        metavar="WHICH",
+        help="Of which jobs that ended the hash and the log lines are kept: all, failed or none.",
+    ),
+]
+FillOption = Annotated[
+    str,
+    typer.Option(
+        "--fill",
+        metavar="WHICH",
+        help="Which attempts get worker and reason from the job's hash: all, failed or none (spares Redis).",
+    ),
+]
+StartingOption = Annotated[
+    str,
+    typer.Option(
+        "--starting",
+        metavar="WHEN",
+        help="Where queues begin that the tables do not know: earliest, latest, or a time such as "
+        "2026-01-31T12:00:00Z.",
+    ),
+]
+KeepOption = Annotated[
+    float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
+]
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
            max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
@@ -36,20 +75,20 @@ _REPORT = """
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
-    for command in (up, run, status, query, report, replay):
+    for command in (up, run, status, query, report, replay, maintain):
         group.command(command.__name__)(command)
     app.add_typer(group, name="pipeline")
 
 
-def _pipeline(redis: str | None, queues: str, prefix: str, lake: str, master: str | None = None) -> Pipeline:
+def _pipeline(redis: str | None, lake: str, master: str | None = None, **options: Any) -> Pipeline:
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
     url = Target.of(redis).redis
     if url.startswith(EMBEDDED):
         # Executors may run elsewhere than we do: they need the whole path.
         url = f"{EMBEDDED}{Path(url.removeprefix(EMBEDDED) or './.toril').resolve()}"
-    options = PipelineOptions(redis=url, queues=queues, prefix=prefix, lake=lake)
-    return Pipeline(options, spark=_session(master) if master else None)
+    wanted = PipelineOptions(redis=url, lake=lake, **options)  # refused before Spark starts
+    return Pipeline(wanted, spark=_session(master) if master else None)
 
 
 def _session(master: str) -> Any:
@@ -62,6 +101,12 @@ def up(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    streams: StreamsOption = "*",
+    stream_prefix: StreamPrefixOption = "msaas",
+    env: Env = "prod",
+    snapshots: SnapshotsOption = "all",
+    fill: FillOption = "all",
+    starting: StartingOption = "earliest",
     master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
@@ -70,7 +115,19 @@ def up(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    pipeline = _pipeline(redis, queues, prefix, lake, master)
+    pipeline = _pipeline(
+        redis,
+        lake,
+        master,
+        queues=queues,
+        prefix=prefix,
+        streams=streams,
+        stream_prefix=stream_prefix,
+        env=env,
+        snapshots=snapshots,
+        fill=fill,
+        starting=starting,
+    )
     if not as_json:
         say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
     pipeline.up(over, emit_line if as_json else lambda progress: say(str(progress)))
@@ -81,6 +138,12 @@ def run(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    streams: StreamsOption = "*",
+    stream_prefix: StreamPrefixOption = "msaas",
+    env: Env = "prod",
+    snapshots: SnapshotsOption = "all",
+    fill: FillOption = "all",
+    starting: StartingOption = "earliest",
     master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
@@ -88,7 +151,20 @@ def run(
     """Bring everything that is in the queues now into the tables."""
     if not once:
         raise typer.BadParameter("use `toril pipeline up` to go on and on")
-    _summarise(_pipeline(redis, queues, prefix, lake, master).run_once(), as_json=as_json)
+    pipeline = _pipeline(
+        redis,
+        lake,
+        master,
+        queues=queues,
+        prefix=prefix,
+        streams=streams,
+        stream_prefix=stream_prefix,
+        env=env,
+        snapshots=snapshots,
+        fill=fill,
+        starting=starting,
+    )
+    _summarise(pipeline.run_once(), as_json=as_json)
 
 
 def _summarise(summary: Any, *, as_json: bool) -> None:
@@ -107,7 +183,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Say how the tables stand and how far behind the queues they are; needs no Spark."""
-    found = _pipeline(redis, queues, prefix, lake).status()
+    found = _pipeline(redis, lake, queues=queues, prefix=prefix).status()
     if as_json:
         emit(found.as_dict())
         return
@@ -153,12 +229,26 @@ def replay(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
+    fill: FillOption = "all",
     master: MasterOption = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
-    _summarise(_pipeline(redis, queues, prefix, lake, master).replay(), as_json=as_json)
+    pipeline = _pipeline(redis, lake, master, queues=queues, prefix=prefix, fill=fill)
+    _summarise(pipeline.replay(), as_json=as_json)
+
+
+def maintain(lake: LakeOption = "./lake", keep_hours: KeepOption = 168.0, as_json: AsJson = False) -> None:
+    """Put small files together and remove those that nobody needs; `up` does it by itself; needs no Spark."""
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+
+    done = Pipeline(PipelineOptions(lake=lake, keep_files_hours=keep_hours)).maintain()
+    if as_json:
+        emit([{"table": one.table, "compacted": one.compacted, "removed": one.removed} for one in done])
+        return
+    rows = [(one.table, one.compacted, one.removed) for one in done]
+    show(["table", "compacted", "removed"], rows, right=["compacted", "removed"], empty="no tables yet")
 
 
 def _lake(place: str) -> Any:

@@ -24,16 +24,39 @@ def test_a_query_that_is_none_is_one_line(toril: Toril, tmp_path: Path) -> None:
     assert result.code == 1 and result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--snapshots", "some", "snapshots: cannot be 'some'; one of all, failed, none"),
+        ("--fill", "never", "fill: cannot be 'never'; one of all, failed, none"),
+        (
+            "--starting",
+            "tomorrow",
+            "starting: 'tomorrow' is no time; write 2026-01-31T12:00:00Z, or milliseconds",
+        ),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_before_spark_starts(
+    toril: Toril, here: list[str], tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    result = toril("pipeline", "run", "--lake", str(tmp_path), option, value, *here)
+    assert (result.code, result.err) == (2, f"toril: {said}\n")
+
+
 @pytest.mark.timeout(240)
 def test_a_run_brings_the_events_into_the_tables(
     start: Start, toril: Toril, here: list[str], tmp_path: Path
 ) -> None:
     toril("add", "emails", "work", "--count", "5", *here)
+    for name in ("stream:kept", "stream:left"):
+        toril("add", name, "work", "--count", "2", *here)
     worker = start("worker", "handlers:handle", "-q", "emails", "--until-idle", "--log-level", "error", *here)
     worker.communicate(timeout=60)
     lake = ["--lake", str(tmp_path / "lake")]
     # In a process of its own: Spark's session would outlive the test.
-    process = start("pipeline", "run", "--once", "--json", "--queues", "emails", *lake, *here)
+    prefix = here[here.index("--prefix") + 1]
+    chosen = ["--queues", "emails", "--streams", "kept", "--stream-prefix", prefix, "--snapshots", "failed"]
+    process = start("pipeline", "run", "--once", "--json", *chosen, *lake, *here)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err[-2000:]
     assert json.loads(out)["events"] > 0
@@ -42,3 +65,7 @@ def test_a_run_brings_the_events_into_the_tables(
     tables = {one["table"] for one in toril("pipeline", "status", "--json", *lake, *here).data["tables"]}
     assert {"bronze/events", "silver/attempts", "gold/queue_hour"} <= tables
     assert "gold/queue_hour" in toril("pipeline", "status", *lake, *here).out
+    entries = "select queue, count(*) as n from bronze.stream_entries group by all"
+    assert toril("pipeline", "query", entries, "--json", *lake).data == [{"queue": "kept", "n": 2}]
+    assert toril("pipeline", "query", "select * from bronze.jobs", "--json", *lake).data == []
+    assert {one["table"] for one in toril("pipeline", "maintain", "--json", *lake).data} == tables

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toril.contract.errors import InvalidOption
 from toril.lake import Lake
+from toril.spark.sources._options import SourceOptions
 from toril.spark.sources._reaching import reach, resolved_url
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class PipelineOptions:
         for name in ("max_rows", "tasks"):
             if getattr(self, name) < 1:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
+        SourceOptions.parse({"queues": self.queues, "prefix": self.prefix, "starting": self.starting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,13 +354,11 @@ class Pipeline:
 
     def _directory(self) -> Directory:
         from toril.spark.sources._discovery import Directory
-        from toril.spark.sources._options import SourceOptions
 
         return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
 
     def _stream_directory(self, kind: str) -> Directory:
         from toril.spark.sources._discovery import Directory
-        from toril.spark.sources._options import SourceOptions
 
         words = {
             "queues": self.options.streams,
