@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +22,7 @@ from toril.lake._plots import Series, bands, sparkline, stacked_bars, timeline
 from toril.lake.report import render
 from toril.lake.tables import TABLES
 from toril.spark.pipeline._ingest import committed_position, position_marks
+from toril.spark.pipeline._maintain import Maintainer
 from toril.spark.pipeline._staging import write_file
 from toril.spark.sources._positions import ORIGIN, Position, fair_shares, split_by_time, stretch
 
@@ -52,6 +55,19 @@ def test_of_two_writers_that_start_from_the_same_version_one_fails(tmp_path: Pat
     with pytest.raises(CommitFailedError):
         logs[1].commit([files[1]], application="a", version=1)
     assert first.read("bronze/rejects").num_rows == 1
+
+
+def test_files_that_a_killed_driver_left_go_when_nobody_can_be_at_work_with_them(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    row = {"queue": "q", "id": "1-0", "ts": NOW, "reason": "r", "row": "{}"}
+    table = pa.Table.from_pylist([row], schema=put(lake, "bronze/rejects", [row]).spec.schema)
+    left, staged = (
+        tmp_path / "bronze/rejects" / write_file(lake, "bronze/rejects", table, {}).path for _ in "ab"
+    )
+    os.utime(left, (time.time() - 7200,) * 2)
+    assert [one.removed for one in Maintainer(lake, 1).run()] == [1]
+    assert (left.exists(), staged.exists()) == (False, True)
+    assert lake.read("bronze/rejects").num_rows == 1
 
 
 def test_a_position_travels_with_the_commit_it_belongs_to(tmp_path: Path) -> None:

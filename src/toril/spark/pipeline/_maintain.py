@@ -12,6 +12,8 @@ from toril.lake import TABLES, Lake
 
 _MANY_FILES: Final = 20  # below that, compacting costs more than it brings
 _LARGE_BYTES: Final = 128 * 1024 * 1024
+# Files that no commit names were left by a driver that was killed, or belong to a step at work, which takes less.
+_LONGEST_STEP_HOURS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,10 @@ class Maintainer:
             metrics = log.delta.optimize.compact(target_size=_LARGE_BYTES)
             compacted = int(metrics.get("numFilesRemoved", 0))
         removed = log.delta.vacuum(
-            retention_hours=int(self.keep_hours), enforce_retention_duration=False, dry_run=False
+            retention_hours=int(self.keep_hours),
+            enforce_retention_duration=False,
+            dry_run=False,
+            full=self.keep_hours >= _LONGEST_STEP_HOURS,
         )
         log.delta.create_checkpoint()
         log.refresh()
