@@ -194,6 +194,17 @@ async def test_five_hundred_concurrent_adds_are_a_few_round_trips(server: Server
         assert [job.data["n"] for job in waiting[1:]] == list(range(500))
 
 
+async def test_adds_that_come_together_go_out_in_two_calls_and_a_few_in_one(
+    server: Server, prefix: str
+) -> None:
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        await queue.add("warm up")
+        for number, calls in ((3, 1), (50, 2)):
+            before = commands_of(server)
+            await asyncio.gather(*(queue.add("x", {"n": n}) for n in range(number)))
+            assert commands_of(server) - before == calls
+
+
 async def test_concurrent_adds_of_a_queue_that_is_not_open_yet_keep_their_order(
     server: Server, prefix: str
 ) -> None:
