@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import plots, report, targets
+from benchmarks import page, plots, report, targets
 from benchmarks.arena import Arena
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
 from benchmarks.runner import Runner
@@ -27,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     if options.draw:
         content = json.loads(options.draw.read_text(encoding="utf-8"))
-        return _draw(console, report.read_results(content), options.plots or Path("docs/performance"))
+        folder = options.plots or Path("docs/performance")
+        _draw(console, report.read_results(content), folder)
+        (folder / "figures.md").write_text(page.page(content, full_plan()), encoding="utf-8")
+        return 0
     plan = _chosen(full_plan() if options.full else quick_plan(), options.only)
     # Memory of the last run must be free when the next one is measured.
     with Server.valkey(lazyfree_lazy_user_flush="no") as server:
@@ -122,7 +125,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--add", action="store_true", help="keep what earlier runs wrote to that file about other works"
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) there")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="draw plots from figures written before")
+    parser.add_argument(
+        "--draw", type=Path, metavar="FILE", help="plots and tables of figures written before"
+    )
     parser.add_argument("--assert", dest="check", action="store_true", help="fail when a promise is not kept")
     options = parser.parse_args(arguments)
     if options.add and options.json is None:
