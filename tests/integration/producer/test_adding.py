@@ -205,6 +205,22 @@ async def test_adds_that_come_together_go_out_in_two_calls_and_a_few_in_one(
             assert commands_of(server) - before == calls
 
 
+async def test_a_bulk_is_one_call_whatever_else_is_added_at_the_same_time(
+    server: Server, prefix: str
+) -> None:
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        await queue.add("warm up")
+        before = commands_of(server)
+        await queue.add_bulk([("x", {"n": n}) for n in range(500)])
+        assert commands_of(server) - before == 1
+        before = commands_of(server)
+        large = [("x", {"n": n, "text": "y" * 300_000}) for n in range(3)]
+        await asyncio.gather(*(queue.add_bulk(large) for _ in range(4)))
+        assert commands_of(server) - before == 4
+        numbers = [job.data["n"] for job in (await queue.get_waiting())[501:]]
+        assert numbers == [0, 1, 2] * 4
+
+
 async def test_concurrent_adds_of_a_queue_that_is_not_open_yet_keep_their_order(
     server: Server, prefix: str
 ) -> None:
