@@ -4,8 +4,10 @@
     {"want": "lease", "pid": …, "port": …, "fsync": …}  {"ready": facts}  once the server answers, or {"failed": …}
     {"want": "status"}                                  {"status": …}
     {"want": "watch"}                                   {"status": …}  now and whenever a user comes or goes
+    {"want": "farewell"}                                {"unsaved": why or null, "users": how many}
     {"want": "stop"}                                    nothing: the connection closes when the server is down
                                                         {"stopping": true}  to users: it ends on request, let it be
+    anything else                                       {"failed": …}  and nothing happens to anybody else
 
 Guarantee: a connection that asked for a lease is a user until the kernel closes it. A keeper that closes a
 connection without an answer is on its way out: the user asks again, and finds or starts the next keeper.
@@ -25,6 +27,10 @@ Message = dict[str, Any]
 PROTOCOL = 1
 
 
+# Our own messages have some hundred bytes, and a little more for each user.
+_LONGEST_LINE = 1_000_000
+
+
 class LineReader:
     """Cuts a stream of bytes into messages."""
 
@@ -32,8 +38,21 @@ class LineReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete by now. Raises ValueError for anything that is none."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        if len(self._rest) > _LONGEST_LINE:
+            raise ValueError("a line without an end")
+        return [_message(line) for line in lines if line]
+
+
+def _message(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+    except RecursionError:
+        raise ValueError("a message without a bottom") from None
+    if not isinstance(message, dict):
+        raise ValueError("a message is an object")  # noqa: TRY004 - for readers it is one more kind of garbage
+    return message
 
 
 def encode(message: Message) -> bytes:
@@ -89,5 +108,8 @@ class Conversation:
             data = self.socket.recv(65536)
         except ConnectionResetError:
             return False
-        self._pending += self._reader.feed(data)
+        try:
+            self._pending += self._reader.feed(data)
+        except ValueError as error:
+            raise ConnectionError(f"what listens there is no keeper ({error})") from None
         return bool(data)

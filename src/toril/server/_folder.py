@@ -35,6 +35,12 @@ _LONGEST_SOCKET_PATH = 103
 _SHORT_ROOT = Path("/tmp")  # noqa: S108 - the folder below is checked to be ours alone
 
 
+_TRIES = 20  # Each is lost only if another folder's keeper ends at the same moment.
+
+# A new append-only file, its manifest and some lines of log fit into it many times over.
+_ROOM = 65536
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """The folder of one server; `root` is absolute and free of symbolic links."""
@@ -97,8 +103,28 @@ class Folder:
     def clear_sockets(self) -> None:
         """Removes what `prepare` made outside of the folder. Only for the holder of the keeper's lock."""
         if (sockets := self._sockets()) != self.run:
-            with suppress(OSError):  # Something is left in it: it stays.
+            with suppress(OSError):  # Something is left in one of them: it stays.
                 sockets.rmdir()
+                sockets.parent.rmdir()
+
+    def demand_room(self) -> None:
+        """Raises OSError when the disk takes no more data."""
+        probe = self.run / f"room.{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(_ROOM))
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+
+    def log_tail(self, start: int = 0) -> str:
+        """The last lines of the log, none from before `start`."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(start)
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-8:])
 
     def data_bytes(self) -> int:
         """The size of the data on disk."""
@@ -121,9 +147,17 @@ class Folder:
         sockets = self._sockets()
         if sockets == self.run:
             return
-        for directory in (sockets.parent, sockets):
-            directory.mkdir(mode=0o700, exist_ok=True)
-            _demand_private(directory, self._owner())
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                for directory in (sockets.parent, sockets):
+                    directory.mkdir(mode=0o700, exist_ok=True)
+                    _demand_private(directory, self._owner())
+            except (FileNotFoundError, FileExistsError):
+                # The keeper of another folder has just removed the parent, which it found empty.
+                if not tries_left:
+                    raise
+            else:
+                return
 
 
 def size_of(file: Path) -> int:

@@ -21,7 +21,7 @@ from toril.server._binary import server_binary
 from toril.server._control import Conversation, Message
 from toril.server._folder import Folder
 from toril.server._settings import ServerSettings
-from toril.server.errors import FolderUnusable, ServerNotReady, ServerStartFailed, from_keeper
+from toril.server.errors import ServerNotReady, ServerStartFailed, from_keeper, from_os
 
 # -I -S: nothing of the user's environment or start-up files runs in the keeper, and it starts in half the time.
 _INTERPRETER_FLAGS = ("-I", "-S")
@@ -30,6 +30,8 @@ _BOOT = (
     "from toril.server._keeper import main; sys.exit(main(sys.argv[2:]))"
 )
 _PACKAGE_ROOT = Path(__file__).parents[2]
+# A keeper that we started may end with another user before it hears us, but hardly so often in a row.
+_MOST_STARTS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,15 +45,15 @@ class Joined:
 
 def join(folder: Folder, settings: ServerSettings, seconds: float) -> Joined:
     """Becomes a user; starts keeper and server if need be."""
-    deadline = time.monotonic() + seconds
+    attempt = _Attempt(folder, settings, time.monotonic() + seconds)
     try:
         folder.prepare()
-        while (joined := _try_to_join(folder, settings, deadline)) is None:
+        while (joined := attempt.ask_for_lease(attempt.reach_keeper())) is None:
             time.sleep(0.005)  # That keeper was on its way out; a moment later the next one can start.
     except TimeoutError:
         raise ServerNotReady(str(folder.root), seconds) from None
     except OSError as error:
-        raise FolderUnusable(str(folder.root), str(error)) from error
+        raise from_os(str(folder.root), error) from error
     return joined
 
 
@@ -60,7 +62,7 @@ def ask(folder: Folder, message: Message, seconds: float) -> Message | None:
     try:
         conversation = Conversation.open(folder.keeper_socket)
     except OSError as error:
-        raise FolderUnusable(str(folder.root), str(error)) from error
+        raise from_os(str(folder.root), error) from error
     if conversation is None:
         return None
     try:
@@ -71,59 +73,74 @@ def ask(folder: Folder, message: Message, seconds: float) -> Message | None:
         conversation.close()
 
 
-def _try_to_join(folder: Folder, settings: ServerSettings, deadline: float) -> Joined | None:
-    conversation = _reach_keeper(folder, settings, deadline)
-    try:
-        request = {"want": "lease", "pid": os.getpid(), **settings.as_message()}
-        answer = conversation.ask(request, deadline - time.monotonic())
-    except BaseException:
+class _Attempt:
+    """One process on its way to a lease: it may have to start the keeper, and to ask more than once."""
+
+    def __init__(self, folder: Folder, settings: ServerSettings, deadline: float) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._deadline = deadline
+        self._starts = 0
+        self._said = ""  # by the last keeper that we started, before it had a log
+
+    def reach_keeper(self) -> Conversation:
+        while (conversation := Conversation.open(self._folder.keeper_socket)) is None:
+            lock = _locks.try_lock(self._folder.start_lock)
+            if lock is None:
+                time.sleep(0.005)  # Another process is starting the keeper.
+            else:
+                try:
+                    self._start_keeper_unless_there()
+                finally:
+                    os.close(lock)
+            if time.monotonic() > self._deadline:
+                raise TimeoutError
+        return conversation
+
+    def ask_for_lease(self, conversation: Conversation) -> Joined | None:
+        try:
+            request = {"want": "lease", "pid": os.getpid(), **self._settings.as_message()}
+            answer = conversation.ask(request, self._deadline - time.monotonic())
+        except BaseException:
+            conversation.close()
+            raise
+        if answer is not None and "ready" in answer:
+            return Joined(conversation=conversation, number=answer["lease"], facts=answer["ready"])
         conversation.close()
-        raise
-    if answer is not None and "ready" in answer:
-        return Joined(conversation=conversation, number=answer["lease"], facts=answer["ready"])
-    conversation.close()
-    if answer is not None and "failed" in answer:
-        raise from_keeper(str(folder.root), answer["failed"])
-    return None
+        if answer is not None and "failed" in answer:
+            raise from_keeper(str(self._folder.root), answer["failed"])
+        return None
 
+    def _start_keeper_unless_there(self) -> None:
+        if (conversation := Conversation.open(self._folder.keeper_socket)) is not None:
+            conversation.close()
+            return
+        if self._starts == _MOST_STARTS:
+            self._folder.demand_room()
+            problem = "the keeper ends as soon as it is started"
+            raise ServerStartFailed(str(self._folder.root), problem, self._said or self._folder.log_tail())
+        self._starts += 1
+        self._start_keeper()
 
-def _reach_keeper(folder: Folder, settings: ServerSettings, deadline: float) -> Conversation:
-    while (conversation := Conversation.open(folder.keeper_socket)) is None:
-        lock = _locks.try_lock(folder.start_lock)
-        if lock is None:
-            time.sleep(0.005)  # Another process is starting the keeper.
-        else:
-            try:
-                _start_keeper_unless_there(folder, settings, deadline)
-            finally:
-                os.close(lock)
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return conversation
-
-
-def _start_keeper_unless_there(folder: Folder, settings: ServerSettings, deadline: float) -> None:
-    if (conversation := Conversation.open(folder.keeper_socket)) is not None:
-        conversation.close()
-        return
-    command = [_interpreter(folder), *_INTERPRETER_FLAGS, "-c", _BOOT, str(_PACKAGE_ROOT)]
-    arguments = [str(folder.root), str(server_binary()), json.dumps(settings.as_message())]
-    try:
-        started = subprocess.run(  # noqa: S603 - our interpreter, our code
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in our terminal must not reach it half started.
-            timeout=max(deadline - time.monotonic(), 0.001),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    if started.returncode:
-        raise ServerStartFailed(
-            str(folder.root), "no keeper could be started", started.stderr.decode(errors="replace")
-        )
+    def _start_keeper(self) -> None:
+        folder = self._folder
+        command = [_interpreter(folder), *_INTERPRETER_FLAGS, "-c", _BOOT, str(_PACKAGE_ROOT)]
+        arguments = [str(folder.root), str(server_binary()), json.dumps(self._settings.as_message())]
+        try:
+            started = subprocess.run(  # noqa: S603 - our interpreter, our code
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C in our terminal must not reach it half started.
+                timeout=max(self._deadline - time.monotonic(), 0.001),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        self._said = started.stderr.decode(errors="replace")
+        if started.returncode:
+            raise ServerStartFailed(str(folder.root), "no keeper could be started", self._said)
 
 
 def _interpreter(folder: Folder) -> str:

@@ -132,13 +132,23 @@ class Keeper:
         try:
             data = peer.socket.recv(65536)
             messages = peer.reader.feed(data)
-        except (OSError, ValueError):
+        except OSError:
             return self._drop(peer)
+        except ValueError as error:
+            return self._refuse(peer, f"the keeper cannot read that: {error}")
         for message in messages:
-            self._obey(peer, message)
+            if peer.number in self._peers:
+                self._try_to_obey(peer, message)
         if not data:
             self._drop(peer)
         return None
+
+    def _try_to_obey(self, peer: Peer, message: Message) -> None:
+        # Anybody who may open the socket can send anything; users must not lose their keeper over it.
+        try:
+            self._obey(peer, message)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(peer, f"the keeper cannot read that: {error!r}")
 
     def _obey(self, peer: Peer, message: Message) -> None:
         if message.get("protocol") != PROTOCOL:
@@ -151,6 +161,8 @@ class Keeper:
             case "watch":
                 peer.watches = True
                 peer.send(self._status())
+            case "farewell":
+                peer.send({"unsaved": self._upkeep.unsaved(), "users": len(self._users())})
             case "stop":
                 self._ending = self._by_request = True
             case other:
@@ -158,14 +170,15 @@ class Keeper:
         return None
 
     def _admit(self, peer: Peer, message: Message) -> None:
-        peer.pid = int(message["pid"])
-        peer.wanted = ServerSettings.from_message(message)
+        pid, wanted = int(message["pid"]), ServerSettings.from_message(message)
+        peer.pid, peer.wanted = pid, wanted
         self._leave_alone_until = 0.0
         self._tell_watchers()
 
     def _refuse(self, peer: Peer, problem: str) -> None:
         peer.send({"failed": {"kind": "start", "problem": problem}})
-        self._drop(peer)
+        if peer.pid is None:
+            self._drop(peer)  # A user stays one, whatever it says.
 
     def _drop(self, peer: Peer) -> None:
         if self._peers.pop(peer.number, None) is None:
@@ -198,6 +211,7 @@ class Keeper:
             for user in self._users():
                 user.send({"stopping": True})
         if self._owns_folder():
+            self._upkeep.say_what_is_unsaved()
             self._upkeep.end()
             self._folder.keeper_socket.unlink(missing_ok=True)
             self._folder.clear_sockets()

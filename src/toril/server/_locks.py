@@ -9,7 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
+
+_SIGNATURE_BYTES = 12  # more than any process number has digits
 
 
 def try_lock(path: Path) -> int | None:
@@ -40,8 +43,9 @@ def sign(descriptor: int) -> None:
 
 
 def write_pid(descriptor: int, pid: int) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{pid}\n".encode(), 0)
+    """Always as many bytes, over the old ones: on a full disk that needs no room, except for a first signature."""
+    with suppress(OSError):  # The lock holds without a signature.
+        os.pwrite(descriptor, f"{pid}\n".encode().ljust(_SIGNATURE_BYTES), 0)
 
 
 def holder_of(path: Path) -> int | None:

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from toril.server._control import Conversation
+from toril.server._farewell import warn_of_what_is_unsaved
 from toril.server._folder import Folder
 from toril.server._join import join
 from toril.server._settings import ServerSettings
@@ -64,6 +65,7 @@ class Membership:
 
     def leave(self, *, wait: bool) -> None:
         """Stops being a user. `wait`: returns when the server is down, or has other users."""
+        self._warn_of_what_is_unsaved()
         farewell = self._farewell() if wait else None
         self._stop_watching()
         with self._swap:
@@ -93,6 +95,11 @@ class Membership:
             self._bell.send(b"!")
         self._watcher.join(timeout=1.0)  # A watcher that is reviving a keeper sees the flag when it is done.
         self._bell.close()
+
+    def _warn_of_what_is_unsaved(self) -> None:
+        if not self._was_forked and self.is_usable():
+            with contextlib.suppress(EmbeddedServerFailed):
+                warn_of_what_is_unsaved(self.folder, last_users=1)
 
     def _farewell(self) -> Conversation | None:
         # A connection that a child may share does not close when we close it: there is nothing to wait for.
@@ -134,7 +141,10 @@ class Membership:
         events.register(self._ear, select.POLLIN)
         events.register(conversation.socket, select.POLLIN)
         while self._ear.fileno() not in {descriptor for descriptor, _ in events.poll()}:
-            message = conversation.next(_REVIVAL_TIMEOUT)
+            try:
+                message = conversation.next(_REVIVAL_TIMEOUT)
+            except OSError:
+                message = None  # It says half a line, or nothing that we understand.
             if message is None:
                 return True
             if message.get("stopping"):

@@ -67,10 +67,7 @@ class ServerProcess:
 
     def version(self) -> str:
         """The server's own word on what it is."""
-        fields = dict(
-            line.partition(":")[::2]
-            for line in _resp.call(self._folder.server_socket, "INFO", "server").splitlines()
-        )
+        fields = _resp.info(self._folder.server_socket, "server")
         return fields.get("valkey_version") or fields.get("redis_version", "unknown")
 
     def configure(self, name: str, value: str) -> None:
@@ -94,13 +91,7 @@ class ServerProcess:
 
     def log_tail(self) -> str:
         """The last lines that this run of the server wrote."""
-        try:
-            with self._folder.log.open("rb") as log:
-                log.seek(self._log_start)
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return "\n".join(lines[-8:])
+        return self._folder.log_tail(self._log_start)
 
     def _popen(self, settings: ServerSettings, lock: int) -> subprocess.Popen[bytes]:
         self._log_start = size_of(self._folder.log)

@@ -24,6 +24,12 @@ def call(server_socket: Path, *words: str, timeout: float = 1.0) -> str:
             return decode(replies.readline(), replies.read)
 
 
+def info(server_socket: Path, section: str) -> dict[str, str]:
+    """One section of what the server says of itself. Raises like `call`."""
+    lines = call(server_socket, "INFO", section).splitlines()
+    return dict(line.partition(":")[::2] for line in lines)
+
+
 def is_ready(server_socket: Path) -> bool:
     """Whether the server answers PING. While it loads its data it refuses, and is not ready."""
     try:

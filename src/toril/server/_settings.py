@@ -47,7 +47,13 @@ class ServerSettings:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> ServerSettings:
-        return cls(port=message.get("port"), fsync=message.get("fsync", "everysec"))
+        """Raises ValueError for what no user of ours would ask."""
+        port, fsync = message.get("port"), message.get("fsync", "everysec")
+        if port is not None and not (type(port) is int and 0 <= port <= 65535):
+            raise ValueError(f"{port!r} is not a port")
+        if fsync not in _BY_SAFETY:
+            raise ValueError(f"{fsync!r} is no fsync")
+        return cls(port=port, fsync=fsync)
 
     def arguments(self) -> list[str]:
         """The server's command line for these settings, together with what is never up for choice."""

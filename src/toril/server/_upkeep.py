@@ -94,6 +94,20 @@ class Upkeep:
             return {"failed": {"kind": "port", "problem": str(conflict), "port": wanted.port}}
         return {"ready": self.facts()}
 
+    def unsaved(self) -> str | None:
+        """Why the server's last words would not reach its file; None while they do."""
+        if self._phase != "ready":
+            return None
+        try:
+            figures = _resp.info(self._folder.server_socket, "persistence")
+        except (OSError, _resp.ErrorReply):
+            return None  # It is busy or gone: nothing that we could tell.
+        return self._room_problem() if figures.get("aof_last_write_status") == "err" else None
+
+    def say_what_is_unsaved(self) -> None:
+        if (problem := self.unsaved()) is not None:
+            self._log(f"the server ends although its append-only file cannot be written: {problem}")
+
     def end(self) -> None:
         self._process.shut_down()
         self._phase = "idle"
@@ -150,11 +164,22 @@ class Upkeep:
             return {"kind": "too-new", "problem": said}
         if self._settings.port and _line_with(_NO_PORT, log):
             return {"kind": "port", "problem": "another program listens there", "port": self._settings.port}
+        try:
+            self._folder.demand_room()
+        except OSError as error:  # The server's own words about it may have found no room either.
+            return {"kind": "room", "problem": str(error)}
         return {
             "kind": "start",
             "problem": f"the server ended with code {code} instead of starting",
             "log": log,
         }
+
+    def _room_problem(self) -> str:
+        try:
+            self._folder.demand_room()
+        except OSError as error:
+            return str(error)
+        return "the last write failed; there is room by now"
 
     def _pause(self) -> float:
         return float(min(_FIRST_PAUSE * 2 ** min(self._deaths - 1, 10), _LONGEST_PAUSE))

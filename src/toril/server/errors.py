@@ -3,6 +3,7 @@
     EmbeddedServerFailed                  (toril.contract.errors)
     ├── ServerMissing                     no server binary on this machine
     ├── FolderUnusable                    the folder cannot hold a server: .folder
+    │   └── NoRoom                           its disk is full
     ├── FolderTooNew                      its data was written by a newer server: .folder
     ├── PortTaken                         another program listens there, or the server has another port: .port
     ├── ServerNotReady (TimeoutError)     no answer in time: .folder .seconds
@@ -13,6 +14,7 @@ Guarantee: every message ends with what to do.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from toril.contract.errors import EmbeddedServerFailed
@@ -21,11 +23,13 @@ __all__ = [
     "EmbeddedServerFailed",
     "FolderTooNew",
     "FolderUnusable",
+    "NoRoom",
     "PortTaken",
     "ServerMissing",
     "ServerNotReady",
     "ServerStartFailed",
     "from_keeper",
+    "from_os",
 ]
 
 
@@ -39,10 +43,18 @@ class ServerMissing(EmbeddedServerFailed):
 class FolderUnusable(EmbeddedServerFailed):
     """The folder cannot be created, written or locked."""
 
+    remedy = "give a folder that you may write to"
+
     def __init__(self, folder: str, problem: str) -> None:
-        super().__init__(f"{folder}: {problem}; give a folder that you may write to")
+        super().__init__(f"{folder}: {problem}; {self.remedy}")
         self.folder = folder
         self.problem = problem
+
+
+class NoRoom(FolderUnusable):
+    """The disk of the folder takes no more data."""
+
+    remedy = "free some space on its disk"
 
 
 class FolderTooNew(EmbeddedServerFailed):
@@ -89,12 +101,23 @@ class ServerStartFailed(EmbeddedServerFailed):
         self.log = log
 
 
+# A quota and a limit of the process are full disks to us.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def from_os(folder: str, error: OSError) -> FolderUnusable:
+    """The error for what the system refused."""
+    return (NoRoom if error.errno in _FULL else FolderUnusable)(folder, str(error))
+
+
 def from_keeper(folder: str, failure: dict[str, Any]) -> EmbeddedServerFailed:
     """The error for what a keeper answered."""
     problem = str(failure.get("problem", "the keeper refused"))
     match failure.get("kind"):
         case "folder":
             return FolderUnusable(folder, problem)
+        case "room":
+            return NoRoom(folder, problem)
         case "too-new":
             return FolderTooNew(folder, problem)
         case "port":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,9 +17,11 @@ import pytest
 from toril.server import _keeper, _locks, server_binary
 from toril.server._control import PROTOCOL, Conversation
 from toril.server._folder import Folder
+from toril.server._join import join
 from toril.server._keeper import Keeper
 from toril.server._settings import ServerSettings
 from toril.server._upkeep import Upkeep
+from toril.server.errors import FolderUnusable
 
 PATIENCE = 20.0
 LEASE = {"want": "lease", "pid": 1, "port": None, "fsync": "everysec"}
@@ -129,10 +133,78 @@ def test_strangers_are_refused_and_do_no_harm(keep: Callable[..., Folder]):
     with babbler:
         babbler.connect(str(place.keeper_socket))
         babbler.sendall(b"GET / HTTP/1.1\n")
+        assert b"cannot read that" in babbler.recv(1000)
         assert babbler.recv(100) == b""
     assert hear(user, {"want": "status"})["status"]["phase"] == "ready"
     for conversation in (user, unknown, older):
         conversation.close()
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\n",
+    b"[]\n",
+    b"null\n",
+    b"7\n",
+    b"\xff\xfe\n",
+    b"[" * 100_000 + b"\n",
+    b"x" * 1_100_000,
+    *[json.dumps({"protocol": PROTOCOL, **rest}).encode() + b"\n" for rest in (
+        {},
+        {"want": None},
+        {"want": ["lease"]},
+        {"want": "lease"},
+        {"want": "lease", "pid": None},
+        {"want": "lease", "pid": "x"},
+        {"want": "lease", "pid": 1, "port": "x"},
+        {"want": "lease", "pid": 1, "port": -1},
+        {"want": "lease", "pid": 1, "fsync": "bogus"},
+        {"want": "lease", "pid": 1, "fsync": []},
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", GARBAGE, ids=lambda words: repr(words[:40]))
+def test_garbage_on_the_socket_costs_no_user_its_keeper(keep: Callable[..., Folder], words: bytes):
+    place = keep()
+    user = talk(place)
+    hear(user, LEASE)
+    with socket.socket(socket.AF_UNIX) as babbler:
+        babbler.settimeout(PATIENCE)
+        babbler.connect(str(place.keeper_socket))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            babbler.sendall(words)
+            assert b"failed" in babbler.recv(1000)
+    status = hear(user, {"want": "status"})["status"]
+    assert (status["phase"], len(status["users"])) == ("ready", 1)
+    user.close()
+
+
+def test_a_user_that_says_something_odd_stays_a_user(keep: Callable[..., Folder]):
+    place = keep()
+    user = talk(place)
+    hear(user, LEASE)
+    assert "does not know" in hear(user, {"want": "tea"})["failed"]["problem"]
+    assert len(hear(user, {"want": "status"})["status"]["users"]) == 1
+    user.close()
+
+
+def test_what_is_no_keeper_is_not_taken_for_one(folder: Path):
+    place = Folder.at(folder)
+    place.prepare()
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(str(place.keeper_socket))
+        stranger.listen()
+
+        def greet() -> None:
+            with stranger.accept()[0] as caller:
+                caller.sendall(b"220 mail ready\n")
+                caller.recv(1000)
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(FolderUnusable, match="no keeper"):
+            join(place, ServerSettings(), PATIENCE)
+        greeting.join()
 
 
 def test_a_keeper_nobody_comes_to_ends(monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Folder]):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from toril.server import _folder
 from toril.server._folder import Folder, _demand_private, size_of
 
 
@@ -58,3 +60,37 @@ def test_the_size_counts_files_and_not_what_vanished(tmp_path: Path):
     (folder.data / "one").write_bytes(b"12345")
     assert folder.data_bytes() == 5
     assert size_of(folder.data / "gone") == 0
+
+
+@pytest.fixture
+def short_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "short"
+    root.mkdir()
+    monkeypatch.setattr(_folder, "_SHORT_ROOT", root)
+    return root
+
+
+def test_the_directories_of_short_sockets_vanish_with_the_last_of_them(tmp_path: Path, short_root: Path):
+    one, two = (Folder.at(tmp_path / (letter * 120)) for letter in "ab")
+    one.prepare()
+    two.prepare()
+    assert len(list(short_root.glob("*/*"))) == 2
+    one.clear_sockets()
+    assert [sockets.parent for sockets in short_root.glob("*/*")] == [two.server_socket.parent.parent]
+    two.clear_sockets()
+    assert list(short_root.iterdir()) == []
+
+
+def test_servers_that_come_and_go_at_once_do_not_take_each_others_directories(
+    tmp_path: Path, short_root: Path
+):
+    def come_and_go(letter: str) -> None:
+        folder = Folder.at(tmp_path / (letter * 120))
+        for _ in range(200):
+            folder.prepare()
+            assert folder.server_socket.parent.is_dir()
+            folder.clear_sockets()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(come_and_go, "abcd"))
+    assert list(short_root.iterdir()) == []

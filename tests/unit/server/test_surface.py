@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import toril.server
 from toril.contract.errors import EmbeddedServerFailed
 from toril.server import errors
+from toril.server.errors import NoRoom, from_os
 
 
 def test_the_public_names_are_these():
@@ -54,3 +57,13 @@ def test_every_answer_of_a_keeper_has_its_error(failure: dict[str, object], kind
 
 def test_a_server_that_is_late_is_also_a_timeout():
     assert isinstance(errors.ServerNotReady("/x", 3), TimeoutError)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_told_from_a_folder_that_may_not_be_written(number: int):
+    full = from_os("/data/x", OSError(number, os.strerror(number)))
+    assert isinstance(full, NoRoom)
+    assert str(full).endswith("free some space on its disk")
+    closed = from_os("/data/x", OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert not isinstance(closed, NoRoom)
+    assert str(closed).endswith("give a folder that you may write to")
