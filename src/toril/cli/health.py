@@ -14,7 +14,7 @@ from toril.cli._options import AsJson, Env, Prefix, RedisUrl
 from toril.cli._output import console, emit, in_progress, say, table
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
-from toril.observe.panels import dashboard_text, rules_text
+from toril.observe.panel_files import dashboard_text, rules_text
 
 QueuesOption = Annotated[
     str | None,

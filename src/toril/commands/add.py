@@ -144,7 +144,7 @@ def add_jobs(
         args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
     return call(
         own("add_jobs"),
-        (*_all_keys(keys), ledger.key if ledger else keys.toril("ledger")),
+        (*all_keys(keys), ledger.key if ledger else keys.toril("ledger")),
         args,
         functools.partial(_added_each, jobs),
         Replay.SAFE if ledger else Replay.NEVER,
@@ -152,7 +152,8 @@ def add_jobs(
 
 
 @functools.lru_cache(maxsize=256)
-def _all_keys(keys: QueueKeys) -> tuple[str, ...]:
+def all_keys(keys: QueueKeys) -> tuple[str, ...]:
+    """What the script of a batch may touch of a queue, in its order."""
     return (
         keys.wait,
         keys.paused,
@@ -175,7 +176,7 @@ def add_flow(jobs: Sequence[tuple[QueueKeys, JobToAdd]], ledger: Ledger) -> Comm
     args: list[Word] = [ledger.sequence, LEDGER_LIFE_MS]
     for keys, job in jobs:
         args += (queues[keys], job.kind, _arguments(keys, job), job.data, job.packed_options)
-    script_keys = (ledger.key, *(key for keys in queues for key in _all_keys(keys)))
+    script_keys = (ledger.key, *(key for keys in queues for key in all_keys(keys)))
     decode = functools.partial(_added_each, [job for _, job in jobs])
     return call(own("add_flow"), script_keys, args, decode, Replay.SAFE)
 

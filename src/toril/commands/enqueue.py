@@ -11,7 +11,7 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import own
-from toril.commands.add import JobToAdd, _arguments
+from toril.commands.add import JobToAdd, _arguments, all_keys
 from toril.commands.envelopes import EnvelopeToAdd, jobs_key, kind_of
 from toril.contract.errors import ScriptFailed, TorilError, refusal
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
@@ -96,21 +96,7 @@ def forget_run(keys: AnyKeys, run: str) -> Command[int]:
 def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
     own_keys = (ledger_key(keys, run), keys.toril(f"rate:run:{run}"), rejects_key(keys))
     if isinstance(keys, QueueKeys):
-        return (
-            keys.wait,
-            keys.paused,
-            keys.meta,
-            keys.id,
-            keys.completed,
-            keys.delayed,
-            keys.active,
-            keys.events,
-            keys.marker,
-            keys.prioritized,
-            keys.pc,
-            keys.waiting_children,
-            *own_keys,
-        )
+        return (*all_keys(keys), *own_keys)
     return (jobs_key(keys), keys.scheduled, *([jobs_key(keys)] * 10), *own_keys)
 
 

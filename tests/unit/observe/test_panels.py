@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from toril.observe.panels import PANELS, dashboard, dashboard_text, rules, rules_text
+from toril.observe.panel_files import dashboard, dashboard_text, rules, rules_text
+from toril.observe.panels import PANELS
 from toril.telemetry.prometheus import PrometheusMetrics
 
 OF_THE_DOCUMENT = {
