@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import Proxy
 from tests.servers import Server
-from toril import Queue
+from toril import Job, Queue, Worker
 from toril.store import AsyncStore
 
 QUEUE = "work"
+Make = Callable[..., Worker]
+
+
+async def nothing(_: Job[Any]) -> None: ...
+
+
+async def reached(condition: Callable[[], bool], within: float = 15.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def make(valkey: Server, prefix: str) -> Make:
+    """A worker of the queue under attack: `make(handler, concurrency=2)`."""
+    return lambda handler, **options: Worker(QUEUE, handler, redis=valkey.url, prefix=prefix, **options)
 
 
 @pytest.fixture
