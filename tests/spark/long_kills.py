@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,17 +27,13 @@ PREFIX, ROWS = "kills", 200_000
 def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> None:
     with Factory(url, "killed", PREFIX) as queue:
         queue.add(2_000)
-        for number in range(kills):
+        done = 0
+        while done < kills:  # a run that was faster than its murderer does not count
             queue.add(300)
             queue.work(fail=0.05, retry=0.1)
-            cluster = number % 3 == 2
-            master = "local-cluster[2,1,512]" if cluster else "local[2]"
-            process = start(master, "pipeline", url, PREFIX, lake)
-            time.sleep(chance.uniform(5, 45))
-            if cluster and process.poll() is None and executors_of(process):
-                executors_of(process)[0].kill()
-                time.sleep(chance.uniform(0, 10))
-            print(f"kill {number + 1} ({master}): {_kill(process, chance)}", flush=True)
+            killed = _start_and_kill(url, lake, done % 3 == 2, chance)
+            done += killed is not None
+            print(f"kill {done}: {killed}" if killed else "a run came to its end", flush=True)
         newest = last_commit(lake)
         if newest is not None:
             newest.unlink()
@@ -51,15 +46,26 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
         )
 
 
-def _kill(process: subprocess.Popen[bytes], chance: random.Random) -> str:
-    """The driver alone, or its whole family; the next run starts at once."""
+def _start_and_kill(url: str, lake: Path, cluster: bool, chance: random.Random) -> str | None:
+    """The driver alone, or its whole family; an executor before, where there are any. The next run starts at once."""
+    master = "local-cluster[2,1,512]" if cluster else "local[2]"
+    process = start(master, "pipeline", url, PREFIX, lake)
+    deadline = time.monotonic() + chance.uniform(5, 30 if cluster else 20)
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    words = [master]
+    if process.poll() is None and (executors := executors_of(process)):
+        executors[0].kill()
+        words.append("an executor")
+        time.sleep(chance.uniform(0, 10))
     if process.poll() is not None:
-        return "it was done"
+        finish(process)
+        return None
     if chance.random() < 0.5:
         kill_alone(process)
-        return "the driver alone"
+        return ", ".join([*words, "the driver alone"])
     kill_family(process)
-    return "driver, JVM, executors and workers"
+    return ", ".join([*words, "driver, JVM and workers"])
 
 
 def kill_write(server: Server, lake: Path, kills: int, chance: random.Random) -> None:

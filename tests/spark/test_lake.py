@@ -18,7 +18,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from toril.lake import Lake, TableMissing, write_report
-from toril.lake._plots import Series, bands, sparkline, stacked_bars, timeline
+from toril.lake._plots import Series, _time_ticks, bands, sparkline, stacked_bars, timeline
 from toril.lake.report import render
 from toril.lake.tables import TABLES
 from toril.spark.pipeline._ingest import committed_position, position_marks
@@ -162,7 +162,7 @@ def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path: Path) ->
     assert (
         text.count("<svg") == 2 * 3 + 2 + 1
     )  # plots of each queue, a small one of each, the strip of the alert
-    assert "01 Mar 2026 12:00 – 01 Mar 2026 12:05 UTC" in text
+    assert "01 Mar 2026 12:00 – 12:05 UTC" in text
     assert _balanced(text)
 
 
@@ -228,3 +228,21 @@ def test_marks_that_others_commit_are_seen(tmp_path: Path) -> None:
     for version in range(3, 60):
         yours.ensure("bronze/rejects").commit([], application="a", version=version)
     assert mine.ensure("bronze/rejects").committed("a") == 59
+
+
+def test_the_page_about_the_last_hours_leaves_out_what_was_before(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(lake, "gold/queue_minute", [minute("old", NOW - timedelta(hours=3)), minute("new", NOW)])
+    whole, part = render(lake, NOW), render(lake, NOW, since=NOW - timedelta(hours=1))
+    assert (">old" in whole, ">new" in whole) == (True, True)
+    assert (">old" in part, ">new" in part) == (False, True)
+
+
+@pytest.mark.parametrize("minutes", [1, 6, 59, 60 * 7, 60 * 30, 60 * 24 * 17, 60 * 24 * 400])
+def test_moments_on_the_axis_are_round_few_and_equally_far_apart(minutes: int) -> None:
+    seconds = 60 if minutes < 360 else 3600
+    times = [NOW + timedelta(seconds=n) for n in range(0, minutes * 60, seconds)]
+    moments = [moment for moment, _ in _time_ticks(times, seconds)]
+    assert 1 <= len(moments) <= 7
+    assert times[0] <= moments[0] and moments[-1] <= times[-1] + timedelta(seconds=seconds)
+    assert len({b - a for a, b in itertools.pairwise(moments)}) <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +70,7 @@ KeepOption = Annotated[
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
            max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
-    from gold.queue_hour group by queue order by queue
+    from gold.queue_hour where hour >= date_trunc('hour', $since) group by queue order by queue
 """
 
 
@@ -214,15 +215,20 @@ def query(
 def report(
     lake: LakeOption = "./lake",
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = "report.html",
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", min=0, help="Only the last so many hours; left out: everything."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Sum up what the tables know of each queue, in a page with plots; needs no Spark."""
-    found = _lake(lake)
-    _print(found.query(_REPORT), as_json=as_json)
+    found, now = _lake(lake), datetime.now(UTC)
+    since = now - timedelta(hours=hours) if hours is not None else datetime(1, 1, 1, tzinfo=UTC)
+    _print(found.query(_REPORT, {"since": since}), as_json=as_json)
     if not as_json:
         from toril.lake import write_report
 
-        say(f"the page with plots is in {write_report(found, output)}")
+        say(f"the page with plots is in {write_report(found, output, since=since, now=now)}")
 
 
 def replay(

@@ -15,6 +15,10 @@ from typing import Final
 WIDTH: Final = 440
 HEIGHT: Final = 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 26
+_DAY: Final = 86_400
+_MOST_TICKS: Final = 6.5  # names of moments that stand side by side without touching
+_STEPS: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY, 2 * _DAY, 3 * _DAY)
+# Longer times are told by whole days.
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 
 
@@ -37,7 +41,8 @@ def stacked_bars(
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
     scale = _Scale.linear(max(totals, default=0))
     x_of = _time_axis(times, seconds)
-    width = max(1.0, _INNER_W * seconds / _length(times, seconds) - 0.6)
+    span = _INNER_W * seconds / _length(times, seconds)
+    width = max(1.0, span - max(0.6, span * 0.08))
     parts = [_frame(scale, times, seconds), _alarm_marks(alarms, x_of, times, seconds)]
     for at, moment in enumerate(times):
         base = 0.0
@@ -213,11 +218,25 @@ def _frame(scale: _Scale, times: Sequence[datetime], seconds: int) -> str:
             f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{_short(tick)}</text>'
         )
     x_of = _time_axis(times, seconds)
-    for index in sorted({round(n * (len(times) - 1) / 4) for n in range(5)}) if times else []:
-        x = min(max(x_of(times[index]), _LEFT + 14), WIDTH - _RIGHT - 16)
-        label = _clock(times[index], seconds)
+    for moment, label in _time_ticks(times, seconds):
+        x = min(x_of(moment), WIDTH - _RIGHT - 14)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="middle">{label}</text>')
     return "".join(parts)
+
+
+def _time_ticks(times: Sequence[datetime], seconds: int) -> list[tuple[datetime, str]]:
+    """Round moments at equal distances, and their names: hours, or the day where it begins."""
+    if not times:
+        return []
+    length = _length(times, seconds)
+    step = next(
+        (one for one in _STEPS if length / one <= _MOST_TICKS), math.ceil(length / _MOST_TICKS / _DAY) * _DAY
+    )
+    first = math.ceil(times[0].timestamp() / step) * step
+    moments = [
+        datetime.fromtimestamp(at, UTC) for at in range(first, math.ceil(times[0].timestamp() + length), step)
+    ] or [times[0]]
+    return [(one, one.strftime("%d %b" if one.timestamp() % _DAY == 0 else "%H:%M")) for one in moments]
 
 
 def _clock(moment: datetime, seconds: int) -> str:

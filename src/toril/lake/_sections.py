@@ -28,10 +28,10 @@ def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
         busiest[row["at"]] = busiest.get(row["at"], 0) + row["completed"]
     peak = max(busiest.values(), default=0) / seconds
     found = [
-        _tile("completed", f"{total['completed']:,}", f"at most {peak:,.1f} a second", "good"),
+        _tile("completed", _large(total["completed"]), f"at most {peak:,.1f} a second", "good"),
         _tile(
             "failed",
-            f"{total['failed']:,}",
+            _large(total["failed"]),
             percent(total["failed"], total["attempts"]),
             _mood(total["failed"]),
         ),
@@ -39,7 +39,7 @@ def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
         _rate_tile("stalled", total),
         _tile("wait p95", duration(times["wait"]), f"p50 {duration(times['wait_p50'])}", ""),
         _tile("run p95", duration(times["run"]), f"p50 {duration(times['run_p50'])}", ""),
-        _tile("events lost", f"{lost:,}", "before they were read", "bad" if lost else "good"),
+        _tile("events lost", _large(lost), "before they were read", "bad" if lost else "good"),
     ]
     return f'<section class="tiles">{"".join(found)}</section>'
 
@@ -49,6 +49,14 @@ def _rate_tile(name: str, total: Mapping[str, int]) -> str:
     return _tile(
         name, percent(total[name], total["attempts"]), f"{total[name]:,} attempts", "bad" if much else ""
     )
+
+
+def _large(count: int) -> str:
+    """Exact while it can be read from across the room."""
+    for limit, unit in ((10**9, "G"), (10**6, "M")):
+        if count >= limit:
+            return f"{count / limit:.4g} {unit}"
+    return f"{count:,}"
 
 
 def _mood(count: int) -> str:
@@ -172,7 +180,7 @@ def error_list(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     heads = ("queue", "job", "what it says", "times", "jobs", "first", "last", "for instance")
-    return table("Errors", heads, cells, numbers=(3, 4))
+    return table("Errors", heads, cells, numbers=(3, 4), whole=(5, 6))
 
 
 def _meter(share: float) -> str:
@@ -202,7 +210,7 @@ def worker_list(rows: Sequence[Row]) -> str:
         "memory",
         "last report",
     )
-    return table("Workers", heads, cells, numbers=(2, 3, 4, 5))
+    return table("Workers", heads, cells, numbers=(2, 3, 4, 5), whole=(6,))
 
 
 def _share(part: int | None, rest: int | None, threshold: float) -> str:
@@ -221,16 +229,22 @@ def gap_list(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return table("Events nobody could read", ("queue", "after", "lost", "why"), cells, numbers=(2,))
+    return table(
+        "Events nobody could read", ("queue", "after", "lost", "why"), cells, numbers=(2,), whole=(1,)
+    )
 
 
 def table(
-    title: str, heads: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[int] = ()
+    title: str,
+    heads: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numbers: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> str:
-    """A table of cells that are markup already; nothing at all when there are none."""
+    """A table of cells that are markup already; nothing at all when there are none; `whole` ones do not wrap."""
     if not cells:
         return ""
-    kind = ["num" if at in numbers else "" for at in range(len(heads))]
+    kind = ["num" if at in numbers else "whole" if at in whole else "" for at in range(len(heads))]
     head = "".join(f'<th class="{one}">{escape(word)}</th>' for one, word in zip(kind, heads, strict=True))
     rows = "".join(
         "<tr>"

@@ -86,8 +86,11 @@ class Lake:
         self.table(name)
         return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")  # noqa: S608 — names are ours
 
-    def query(self, sql: str, parameters: Sequence[Any] | None = None) -> pa.Table:
-        """The answer of DuckDB to `sql`, in which tables are called `gold.queue_minute` and so on."""
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+        """The answer of DuckDB to `sql`, in which tables are called `gold.queue_minute` and so on.
+
+        Parameters stand for `?` in their order, or for `$name` by name.
+        """
         with needed("lake"):
             import duckdb
 
@@ -95,7 +98,7 @@ class Lake:
         try:
             connection.execute("set timezone = 'UTC'")
             self._offer_tables(connection, sql)
-            return _as_table(connection.sql(sql, params=list(parameters or [])))
+            return _as_table(connection.sql(sql, params=parameters or []))
         except duckdb.Error as error:
             raise LakeError(f"the query failed: {error}") from None
         finally:

@@ -7,6 +7,7 @@ markup.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -19,22 +20,42 @@ from toril.lake.lake import Lake
 _MANY_MINUTES: Final = 360  # a longer time is shown by the hour
 _MOST_QUEUES: Final = 40  # with plots; the overview names all
 
+_ALWAYS: Final = datetime(1, 1, 1, tzinfo=UTC)
+
 Rows = list[dict[str, Any]]
 
 
-def write_report(lake: Lake, target: str | Path = "report.html", *, now: datetime | None = None) -> Path:
-    """Writes the page and says where."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A lake, and from which moment on it is looked at."""
+
+    lake: Lake
+    since: datetime
+
+    def ask(self, sql: str) -> Rows:
+        """Rows of a question that holds the moment as `$since`."""
+        return list(self.lake.query(sql, {"since": self.since}).to_pylist())
+
+
+def write_report(
+    lake: Lake,
+    target: str | Path = "report.html",
+    *,
+    since: datetime | None = None,
+    now: datetime | None = None,
+) -> Path:
+    """Writes the page about everything, or about what happened since a moment, and says where."""
     path = Path(target)
-    path.write_text(render(lake, now or datetime.now(UTC)), encoding="utf-8")
+    path.write_text(render(lake, now or datetime.now(UTC), since), encoding="utf-8")
     return path
 
 
-def render(lake: Lake, now: datetime) -> str:
+def render(lake: Lake, now: datetime, since: datetime | None = None) -> str:
     """The page as text."""
     if not lake.tables():
         raise TableMissing("gold/queue_minute", lake.url)
     style = resources.files("toril.lake").joinpath("report.css").read_text(encoding="utf-8")
-    body = "".join(_body(lake, now))
+    body = "".join(_body(_Part(lake, since or _ALWAYS), now))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Queues — toril</title>'
         f'<meta name="viewport" content="width=device-width"><style>{style}</style></head>'
@@ -42,36 +63,34 @@ def render(lake: Lake, now: datetime) -> str:
     )
 
 
-def _body(lake: Lake, now: datetime) -> list[str]:
-    rows, unit, seconds = _figures(lake)
+def _body(part: _Part, now: datetime) -> list[str]:
+    rows, unit, seconds = _figures(part)
     queues: dict[str, Rows] = {}
     for row in rows:
         queues.setdefault(row["queue"], []).append(row)
-    alerts = _alerts(lake)
+    alerts = _alerts(part)
     period = (min(row["at"] for row in rows), max(row["at"] for row in rows)) if rows else None
     alarms = _alarms(alerts, unit)
     busiest = sorted(queues, key=lambda queue: -sum(row["attempts"] for row in queues[queue]))
     return [
         _head(period, now, alerts),
-        sections.tiles(rows, _latency(lake), _lost(lake), seconds),
+        sections.tiles(rows, _latency(part), _lost(part), seconds),
         sections.alert_list(alerts, period, seconds),
-        sections.overview(queues, _latency_by_queue(lake), list(alarms), seconds) if len(queues) > 1 else "",
+        sections.overview(queues, _latency_by_queue(part), list(alarms), seconds) if len(queues) > 1 else "",
         *(
             sections.queue_plots(queue, queues[queue], unit, seconds, alarms.get(queue, ()))
             for queue in busiest[:_MOST_QUEUES]
         ),
-        sections.error_list(_errors(lake)),
-        sections.worker_list(_ask(lake, "select * from gold.workers order by queue, worker limit 100")),
-        sections.gap_list(
-            _ask(lake, "select queue, ts, lost, reason from silver.gaps order by ts desc limit 20")
-        ),
+        sections.error_list(_errors(part)),
+        sections.worker_list(part.ask(_WORKERS)),
+        sections.gap_list(part.ask(_GAPS)),
     ]
 
 
 def _head(
     period: tuple[datetime, datetime] | None, now: datetime, alerts: Sequence[Mapping[str, Any]]
 ) -> str:
-    told = f"{period[0]:%d %b %Y %H:%M} – {period[1]:%d %b %Y %H:%M} UTC" if period else "no attempts yet"
+    told = _told(*period) if period else "no attempts yet"
     concerned = len({row["queue"] for row in alerts})
     verdict = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
     mood = "bad" if concerned else "good"
@@ -81,44 +100,54 @@ def _head(
     )
 
 
+def _told(start: datetime, end: datetime) -> str:
+    """Both ends, and the day only once where one is enough."""
+    until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%d %b %Y %H:%M}"
+    return f"{start:%d %b %Y %H:%M} – {until} UTC"
+
+
 # --- what is asked of the lake -----------------------------------------------------------------------------------
 
 
-def _ask(lake: Lake, sql: str) -> Rows:
-    return list(lake.query(sql).to_pylist())
+_WORKERS: Final = (
+    "select * from gold.workers where last_report_at is null or last_report_at >= $since "
+    "order by queue, worker limit 100"
+)
+_GAPS: Final = "select queue, ts, lost, reason from silver.gaps where ts >= $since order by ts desc limit 20"
 
 
-def _figures(lake: Lake) -> tuple[Rows, str, int]:
-    span = _ask(lake, "select count(distinct minute) as n from gold.queue_minute")[0]["n"]
-    unit = "minute" if span <= _MANY_MINUTES else "hour"
-    rows = _ask(lake, f"select * from gold.queue_{unit} order by queue, {unit}")  # noqa: S608 — names are ours
+def _figures(part: _Part) -> tuple[Rows, str, int]:
+    minutes = "select count(distinct minute) as n from gold.queue_minute where minute >= $since"
+    unit = "minute" if part.ask(minutes)[0]["n"] <= _MANY_MINUTES else "hour"
+    since = f"where {unit} >= date_trunc('{unit}', $since) order by queue, {unit}"
+    rows = part.ask(f"select * from gold.queue_{unit} {since}")  # noqa: S608 — names are ours
     return [{**row, "at": row[unit]} for row in rows], unit, 60 if unit == "minute" else 3600
 
 
 _QUANTILES: Final = (
     "quantile_cont(wait_ms, 0.95) as wait, quantile_cont(run_ms, 0.95) as run, "
-    "quantile_cont(wait_ms, 0.5) as wait_p50, quantile_cont(run_ms, 0.5) as run_p50 from silver.attempts"
+    "quantile_cont(wait_ms, 0.5) as wait_p50, quantile_cont(run_ms, 0.5) as run_p50 from silver.attempts "
+    "where ended_at >= $since"
 )
 
 
-def _latency(lake: Lake) -> dict[str, Any]:
-    return _ask(lake, f"select {_QUANTILES}")[0]
+def _latency(part: _Part) -> dict[str, Any]:
+    return part.ask(f"select {_QUANTILES}")[0]
 
 
-def _latency_by_queue(lake: Lake) -> dict[str, dict[str, Any]]:
-    return {row["queue"]: row for row in _ask(lake, f"select queue, {_QUANTILES} group by queue")}
+def _latency_by_queue(part: _Part) -> dict[str, dict[str, Any]]:
+    return {row["queue"]: row for row in part.ask(f"select queue, {_QUANTILES} group by queue")}
 
 
-def _lost(lake: Lake) -> int:
-    return int(_ask(lake, "select coalesce(sum(lost), 0) as n from silver.gaps")[0]["n"])
+def _lost(part: _Part) -> int:
+    return int(part.ask("select coalesce(sum(lost), 0) as n from silver.gaps where ts >= $since")[0]["n"])
 
 
-def _alerts(lake: Lake) -> Rows:
-    return _ask(
-        lake,
+def _alerts(part: _Part) -> Rows:
+    return part.ask(
         "select rule, queue, subject, max(value) as worst, any_value(threshold) as threshold, "
         "max(raised_at) as last, count(*) as times, any_value(message) as message, list(raised_at) as moments "
-        "from gold.alerts group by rule, queue, subject order by last desc limit 20",
+        "from gold.alerts where raised_at >= $since group by rule, queue, subject order by last desc limit 20",
     )
 
 
@@ -133,10 +162,10 @@ def _alarms(alerts: Rows, unit: str) -> dict[str, list[datetime]]:
     return found
 
 
-def _errors(lake: Lake) -> Rows:
-    return _ask(
-        lake,
+def _errors(part: _Part) -> Rows:
+    """By the day, as they are counted: the day of the beginning is told whole."""
+    return part.ask(
         "select queue, name, pattern, sum(count)::bigint as times, sum(jobs)::bigint as jobs, "
         "min(first_at) as first, max(last_at) as last, arg_max(sample_job_id, last_at) as job "
-        "from gold.errors group by queue, name, pattern order by times desc limit 25",
+        "from gold.errors where last_at >= $since group by queue, name, pattern order by times desc limit 25",
     )
