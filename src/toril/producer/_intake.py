@@ -166,9 +166,11 @@ class Intake:
         now_ms = self._ready()
         if now_ms is None or self._calls:
             return False
-        return self._store.post(
-            self._command(lane, batch, now_ms), functools.partial(self._answered, lane, batch)
-        )
+        try:
+            command = self._command(lane, batch, now_ms)
+        except Exception:  # noqa: BLE001  # a task meets the same error, and tells it to whoever waits
+            return False
+        return self._store.post(command, functools.partial(self._answered, lane, batch))
 
     async def _call(self, lane: Lane, batch: Batch) -> None:
         try:

@@ -55,6 +55,8 @@ class BullmqSource:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
+        # Damaged scripts are found here, not by the first job.
+        work.settle(self.keys, [], take=0, pickup=self._new_pickup(), now_ms=0)
         await self.store.connect()
         if self._terms.events_max_len is not None:
             version = "bullmq:5.62.0"
