@@ -171,7 +171,9 @@ def _repeat(
     limit: int | None,
 ) -> dict[str, Any]:
     """The schedule in BullMQ's spelling, checked."""
-    if (cron is None) == (every is None):
+    if cron is None and every is None:
+        raise InvalidOption("cron", "and every are both left out", "give exactly one of them")
+    if cron is not None and every is not None:
         raise InvalidOption("cron", "and every exclude each other", "give exactly one of them")
     repeat: dict[str, Any] = {}
     if cron is not None:

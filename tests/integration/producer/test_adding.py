@@ -23,6 +23,7 @@ from toril.contract.errors import (
     PayloadMismatch,
     PayloadTooLarge,
     StoreOutOfMemory,
+    TorilError,
 )
 from toril.contract.keys import QueueKeys
 from toril.contract.options import Deduplication, JobOptions, NewJob, ParentRef
@@ -402,3 +403,25 @@ async def test_a_lent_client_lends_its_settings_only(server: Server, prefix: str
         async with Queue("emails", redis=client, prefix=prefix) as queue:
             await queue.add("x")
         assert client.ping()
+
+
+def test_a_second_event_loop_is_refused_and_does_not_wait_for_ever(server_url: str, prefix: str) -> None:
+    queue: Queue = Queue("emails", redis=server_url, prefix=prefix)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        assert first.run(queue.count()) == 0
+        for call in (queue.add, queue.add_bulk, queue.count, queue.close):
+            arguments = {queue.add: ("send", {}), queue.add_bulk: ([("send", {})],)}.get(call, ())
+            with pytest.raises(TorilError, match="belongs to another event loop; make a Queue within each"):
+                second.run(call(*arguments))
+        assert first.run(queue.add("send", {})).name == "send"
+        first.run(queue.close())
+        second.run(queue.close())
+
+
+async def test_a_closed_queue_is_not_entered_again(server_url: str, prefix: str) -> None:
+    queue: Queue = Queue("emails", redis=server_url, prefix=prefix)
+    async with queue:
+        pass
+    with pytest.raises(Closed, match="'emails' was closed; make a new Queue"):
+        async with queue:
+            pass
