@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -28,6 +29,10 @@ from tests.servers import (
     guarded,
     make_certificates,
 )
+
+# A busy machine is no fault of an example.
+settings.register_profile("toril", deadline=None)
+settings.load_profile("toril")
 
 ENDED_WITHIN = 3.0  # Seconds a thread may take to end after the test that asked it to.
 # Threads that live as long as the process, by the libraries that keep them.
