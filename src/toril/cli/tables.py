@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +69,7 @@ StartingOption = Annotated[
 KeepOption = Annotated[
     float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
 ]
+_TOLD_EVERY = 10.0  # seconds between two lines about a pipeline that is up
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
            max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
@@ -131,7 +134,29 @@ def up(
     )
     if not as_json:
         say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
-    pipeline.up(over, emit_line if as_json else lambda progress: say(str(progress)))
+    pipeline.up(over, emit_line if as_json else _Teller())
+
+
+class _Teller:
+    """Says how a pipeline does: every ten seconds, and at once when something fails or works again."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._next = 0.0
+        self._problems: list[str] = []
+
+    def __call__(self, progress: Any) -> None:
+        problems = [f"{name}: {one['error']}" for name, one in progress.steps.items() if one["error"]]
+        problems += [f"ingest: {progress.error}"] if progress.error else []
+        if self._now() < self._next and problems == self._problems:
+            return
+        self._next, self._problems = self._now() + _TOLD_EVERY, problems
+        steps = ", ".join(
+            f"{name} {one['seconds']:.1f} s" for name, one in progress.steps.items() if one["runs"]
+        )
+        say(f"{progress.batches} batches since the last start; {steps or 'no step done yet'}")
+        for problem in problems:
+            say(f"  {problem}")
 
 
 def run(
