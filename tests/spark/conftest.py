@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.servers import Server
 from tests.spark.factory import Factory
+from tests.spark.places import JAVA
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.session import build_session, own_session
 
@@ -25,7 +26,7 @@ TIME_FOR_SPARK = 240  # seconds: a test of a whole pipeline starts many small Sp
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA,
     "spark.sql.codegen.wholeStage": "false",
 }
 

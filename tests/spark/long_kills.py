@@ -38,7 +38,7 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
         if newest is not None:
             newest.unlink()
         for _ in range(2):
-            finish(start("local[2]", "pipeline", url, PREFIX, lake))
+            finish(start("local[2]", "run", url, PREFIX, lake))
         check_tables(lake, queue)
         print(
             f"{queue.entries_added} events, {queue.outcomes.total()} attempts: all there, none twice",
@@ -49,11 +49,12 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
 def _start_and_kill(url: str, lake: Path, cluster: bool, chance: random.Random) -> str | None:
     """The driver alone, or its whole family; an executor before, where there are any. The next run starts at once."""
     master = "local-cluster[2,1,512]" if cluster else "local[2]"
-    process = start(master, "pipeline", url, PREFIX, lake)
+    action = chance.choice(("run", "up"))
+    process = start(master, action, url, PREFIX, lake)
     deadline = time.monotonic() + chance.uniform(5, 30 if cluster else 20)
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    words = [master]
+    words = [f"{action} on {master}"]
     if process.poll() is None and (executors := executors_of(process)):
         executors[0].kill()
         words.append("an executor")

@@ -24,8 +24,10 @@ ENVIRONMENT = {
     "PYSPARK_PYTHON": sys.executable,
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-# Short lives: compiling code well costs more than it brings.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Short lives: compiling and checking code well costs more than it brings.
+JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "768m",
@@ -34,6 +36,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": JAVA,
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
 }
 Daemon = subprocess.Popen[bytes]
 _STARTED_WITHIN = 120  # seconds; three JVMs on shared cores
@@ -101,7 +104,12 @@ def _as_words(settings: dict[str, str]) -> list[str]:
 def _daemons(log: Path, folder: Path, memory: str) -> Iterator[Callable[[Sequence[str]], Daemon]]:
     """Starts Spark's classes, and kills them with all their children in the end."""
     started: list[Daemon] = []
-    environment = {**ENVIRONMENT, "SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": memory}
+    environment = {
+        **ENVIRONMENT,
+        "SPARK_WORKER_DIR": str(folder),
+        "SPARK_DAEMON_MEMORY": memory,
+        "SPARK_DAEMON_JAVA_OPTS": JAVA,
+    }
     with log.open("wb") as output:
 
         def start(words: Sequence[str]) -> Daemon:

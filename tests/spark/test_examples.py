@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
+from tests.spark.places import JAVA
 from toril.contract.keys import QueueKeys
 
 pytestmark = pytest.mark.timeout(600)  # the template starts a server of its own
@@ -76,9 +77,11 @@ def test_the_template_of_a_declarative_pipeline_runs(
     pipeline.refine()
     project = tmp_path / "project"
     shutil.copytree(EXAMPLES / "declarative_pipeline", project)
-    environment = {**os.environ, "TORIL_LAKE": str(tmp_path / "lake"), "PYSPARK_PYTHON": sys.executable}
+    own = {"TORIL_LAKE": str(tmp_path / "lake"), "PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": JAVA}
     command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", "--spec", "spark-pipeline.yml"]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        command, cwd=project, env={**os.environ, **own}, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     counted = list((project / "spark-warehouse" / "outcomes").glob("*.parquet"))
     assert counted, done.stdout[-2000:]

@@ -122,14 +122,14 @@ def test_a_driver_killed_between_its_commits_and_started_at_once_goes_on_where_t
     queue = factory("killed")
     queue.add(500)
     queue.work(fail=0.1, retry=0.2)
-    process = start(LOCAL, "pipeline", valkey_url, prefix, tmp_path)
+    process = start(LOCAL, "up", valkey_url, prefix, tmp_path)
     # Attempts are committed, the state of the jobs that they leave behind is not.
     assert when(lambda: commits(tmp_path, "silver/attempts") >= 2, process)
     kill_alone(process)
     newest = last_commit(tmp_path)
     assert newest is not None
     newest.unlink()
-    finish(start(LOCAL, "pipeline", valkey_url, prefix, tmp_path))
+    finish(start(LOCAL, "run", valkey_url, prefix, tmp_path))
     check_tables(tmp_path, queue)
     assert not family_of(process.pid), "nobody outlives a driver for long"
 
@@ -170,7 +170,7 @@ def test_an_executor_that_dies_is_replaced_and_the_rows_are_right(
     queue = factory("cluster")
     queue.add(300)
     queue.work(retry=0.2)
-    process = start("local-cluster[2,1,512]", "pipeline", valkey_url, prefix, tmp_path)
+    process = start("local-cluster[2,1,512]", "run", valkey_url, prefix, tmp_path)
     assert when(lambda: commits(tmp_path, "bronze/events") >= 2, process)
     executors_of(process)[0].kill()
     finish(process)

@@ -157,13 +157,14 @@ def test_a_lost_checkpoint_neither_doubles_nor_loses_rows(
     make_pipeline: Pipelines, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("lost")
+    checkpoint = tmp_path / "checkpoint"
     queue.add(40)
     queue.work()
-    to_silver(make_pipeline())
-    shutil.rmtree(tmp_path / "lake" / "_checkpoints")
+    make_pipeline(checkpoint=str(checkpoint)).ingest()
+    shutil.rmtree(checkpoint)
     queue.add(10)
     queue.work()
-    pipeline = make_pipeline()
+    pipeline = make_pipeline(checkpoint=str(checkpoint))
     to_silver(pipeline)
     assert events(pipeline) == queue.entries_added
     assert outcomes(pipeline) == queue.outcomes
@@ -192,22 +193,22 @@ def test_a_batch_that_is_replayed_is_not_added_twice(
     assert ids == queue.entries_added
 
 
-def test_runs_have_checkpoints_of_their_own_and_remove_old_ones(
+def test_each_start_of_the_query_has_a_checkpoint_of_its_own_and_old_ones_are_removed(
     make_pipeline: Pipelines, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("own")
     folder = tmp_path / "lake" / "_checkpoints" / "ingest"
     (folder / "of somebody else").mkdir(parents=True)
+    pipeline = make_pipeline()
     for _ in range(2):
         queue.add(5)
-        make_pipeline().ingest()
+        pipeline.start_ingest(once=True).awaitTermination()
     first, second = sorted(folder.glob("run-*"))
     long_ago = time.time() - 7200
     for place in (first, first / "offsets", first / "commits", folder / "of somebody else"):
         os.utime(place, (long_ago, long_ago))
     queue.add(5)
-    pipeline = make_pipeline()
-    pipeline.ingest()
+    pipeline.start_ingest(once=True).awaitTermination()
     assert events(pipeline) == queue.entries_added
     assert not first.exists()
     assert second.exists()

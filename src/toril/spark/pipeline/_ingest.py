@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
@@ -218,10 +218,15 @@ class IngestSource(DataSource):
         return _MANIFEST
 
     def streamReader(self, schema: StructType) -> IngestReader:  # noqa: ARG002, N802
-        options = dict(self.options)
-        lake = Lake(options.pop("lake"), json.loads(options.pop("storage_secrets", "{}")))
-        parts = int(options.pop("parts", "2"))
-        return IngestReader(SourceOptions.parse(options), lake, parts)
+        return reader_of(self.options)
+
+
+def reader_of(given: Mapping[str, str]) -> IngestReader:
+    """The reader that the options of the source describe."""
+    options = dict(given)
+    lake = Lake(options.pop("lake"), json.loads(options.pop("storage_secrets", "{}")))
+    parts = int(options.pop("parts", "2"))
+    return IngestReader(SourceOptions.parse(options), lake, parts)
 
 
 # --- the driver ----------------------------------------------------------------------------------------------
@@ -239,9 +244,9 @@ class BronzeWriter:
         if batch_id == 0:  # here and not where the query is started: this runs where the checkpoint is
             sweep(self.checkpoint)
         written = [Written.from_json(row.manifest) for row in batch.collect()]
-        self.commit(written, batch_id, batch)
+        self.commit(written, batch_id, batch.sparkSession)
 
-    def commit(self, written: Sequence[Written], batch_id: int, batch: DataFrame) -> None:
+    def commit(self, written: Sequence[Written], batch_id: int, spark: SparkSession) -> None:
         log = self.lake.ensure(TABLE)
         counted = _by_queue(written)
         known = {queue: committed_position(log, queue) for queue in counted}
@@ -251,7 +256,7 @@ class BronzeWriter:
             return
         files = [file for one in written for file in one.files]
         if len(new) < len(wholes) or any(_overlaps(whole, known[queue]) for queue, (whole, _) in new.items()):
-            files, new = self._only_new(batch, files, new, known)
+            files, new = self._only_new(spark, files, new, known)
         gaps = [gap for whole, rows in new.values() if (gap := gap_table(whole, rows)) is not None]
         if gaps:
             files += write_days(self.lake, pa.concat_tables(gaps))
@@ -266,13 +271,13 @@ class BronzeWriter:
 
     def _only_new(
         self,
-        batch: DataFrame,
+        spark: SparkSession,
         files: Sequence[DataFile],
         new: Mapping[str, tuple[Stretch, int]],
         known: Mapping[str, Position],
     ) -> tuple[list[DataFile], dict[str, tuple[Stretch, int]]]:
         """A replayed batch that reaches further than what was committed: its rows without those already there."""
-        rows = frame_of(batch.sparkSession, self.lake, TABLE, files).toArrow()
+        rows = frame_of(spark, self.lake, TABLE, files).toArrow()
         kept: list[pa.Table] = []
         left: dict[str, tuple[Stretch, int]] = {}
         for queue, (whole, _) in new.items():

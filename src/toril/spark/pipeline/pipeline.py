@@ -45,7 +45,9 @@ class PipelineOptions:
     prefix: str = "bull"
     lake: str | Path = "./lake"
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    checkpoint: str | None = None  # of ingest, kept between runs; None: each run has its own, in the lake
+    checkpoint: str | None = (
+        None  # of ingest, kept between runs; None: none, or a new one for each start of `up`
+    )
     starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
     max_rows: int = 1_000_000  # events of one micro-batch
     tasks: int = 2  # tasks that read Redis at once
@@ -140,17 +142,33 @@ class Pipeline:
         ]
 
     def ingest(self) -> int:
-        """What Redis holds now, to bronze."""
-        from pyspark.errors import StreamingQueryException
+        """What Redis holds now, to bronze; with a checkpoint of the user's, by a query that keeps it."""
+        from pyspark.errors import PySparkException
 
         from toril.spark.pipeline._words import PipelineFailed, cause_of
 
-        query = self.start_ingest(once=True)
         try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
+            if self.options.checkpoint is None:
+                self._ingest_directly()
+            else:
+                self.start_ingest(once=True).awaitTermination()
+        except PySparkException as error:
             raise PipelineFailed(f"events could not be read: {cause_of(error)}") from error
         return 0
+
+    def _ingest_directly(self) -> None:
+        from toril.spark.pipeline._ingest import BronzeWriter, reader_of
+        from toril.spark.pipeline._ingest_once import ingest_once
+        from toril.spark.pipeline.session import in_pool
+
+        if self.options.starting == "latest":
+            self._note_starts()
+        reader = reader_of(self._source_options())
+        try:
+            with in_pool(self.spark, "toril_ingest"):
+                ingest_once(self.spark, reader, BronzeWriter(self.lake))
+        finally:
+            reader.stop()
 
     def start_ingest(self, *, once: bool = False) -> Any:
         """The streaming query that fills bronze."""
