@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from toril.contract.envelope import Envelope
     from toril.contract.errors import InvalidOption, JobFailed, PermanentError, TorilError, TransientError
     from toril.contract.event import Event
-    from toril.contract.options import Deduplication, JobOptions, KeepJobs, NewJob
+    from toril.contract.options import Deduplication, JobOptions, KeepJobs, NewJob, ParentRef
     from toril.contract.state import JobCounts, JobState
-    from toril.contract.worker_options import WorkerOptions
+    from toril.contract.worker_options import RateLimit, WorkerOptions
     from toril.events import QueueEvents
     from toril.jobs import Job
     from toril.producer import FlowNode, FlowProducer, ListQueue, Queue, StreamQueue
@@ -65,9 +65,11 @@ _ROOM_OF = {
     "ListQueue": "toril.producer",
     "ListWorker": "toril.worker",
     "NewJob": "toril.contract.options",
+    "ParentRef": "toril.contract.options",
     "PermanentError": "toril.contract.errors",
     "Queue": "toril.producer",
     "QueueEvents": "toril.events",
+    "RateLimit": "toril.contract.worker_options",
     "StreamQueue": "toril.producer",
     "StreamWorker": "toril.worker",
     "TorilError": "toril.contract.errors",
@@ -96,9 +98,11 @@ __all__ = [
     "ListQueue",
     "ListWorker",
     "NewJob",
+    "ParentRef",
     "PermanentError",
     "Queue",
     "QueueEvents",
+    "RateLimit",
     "StreamQueue",
     "StreamWorker",
     "TorilError",

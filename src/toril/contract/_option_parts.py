@@ -7,6 +7,8 @@ Guarantee: like `JobOptions`, a part that exists is valid.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +29,15 @@ def check_integer(name: str, value: object, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidOption(name, f"is {value}", f"give an integer from {least} to {most}")
     return value
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuses a name that is no option, with the nearest one: a typing error, or Node's spelling."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            remedy = f"did you mean {near[0]}?" if near else f"options are {', '.join(known)}"
+            raise InvalidOption(name, f"is not {what}", remedy)
 
 
 def check_boolean(name: str, value: object) -> bool:

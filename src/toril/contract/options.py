@@ -9,7 +9,6 @@ would store for the same options.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +23,7 @@ from toril.contract._option_parts import (
     Removal,
     check_boolean,
     check_integer,
+    refuse_unknown,
 )
 from toril.contract.backoff import Backoff
 from toril.contract.codec import pack, to_json
@@ -217,11 +217,7 @@ class JobOptions:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> JobOptions:
         """Options from a mapping; a name that is no option is refused with the nearest one."""
-        for name in fields:
-            if name not in _TABLE:
-                near = difflib.get_close_matches(name, _TABLE, 1)
-                remedy = f"did you mean {near[0]}?" if near else f"options are {', '.join(_TABLE)}"
-                raise InvalidOption(name, "is not a job option", remedy)
+        refuse_unknown(fields, _TABLE, "a job option")
         return cls(**fields)
 
     def given_fields(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Guarantee: options that exist are valid; durations are kept in seconds. Each def
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import platform
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
+from toril.contract._option_parts import refuse_unknown
 from toril.contract.advice import advise
 from toril.contract.backoff import Backoff, BackoffFunction
 from toril.contract.duration import Duration, to_ms, to_seconds
@@ -109,6 +111,14 @@ class WorkerOptions:
             object.__setattr__(self, "heartbeat_interval", self.lock_duration / 2)
         self._check_together()
 
+    @classmethod
+    def of(cls, fields: WorkerOptionsDict) -> WorkerOptions:
+        """Options from a mapping; a name that is no option is refused with the nearest one."""
+        refuse_unknown(
+            fields, [name for name in cls.__dataclass_fields__ if name != "given"], "a worker option"
+        )
+        return cls(**fields)
+
     def _check_durations(self) -> None:
         for name in _POSITIVE:
             object.__setattr__(self, name, to_seconds(name, getattr(self, name), positive=True))
@@ -139,6 +149,7 @@ class WorkerOptions:
         for name, function in self.backoffs.items():
             if not callable(function):
                 raise InvalidOption("backoffs", f"{name!r} is not a function", "give a function")
+            _check_backoff(name, function)
 
     def _check_types(self) -> None:
         wanted: dict[str, tuple[Any, str]] = {
@@ -163,9 +174,11 @@ class WorkerOptions:
         if self.max_reconnect_delay < self.reconnect_delay:
             raise InvalidOption("max_reconnect_delay", "is below reconnect_delay", "raise it")
         if self.heartbeat_interval > self.lock_duration / 2:
+            late = self.heartbeat_interval >= self.lock_duration
+            cost = "locks lapse before they are renewed" if late else "one missed renewal loses the lock"
             advise(
                 f"heartbeat_interval ({self.heartbeat_interval:g} s) is more than half of lock_duration "
-                f"({self.lock_duration:g} s): one missed renewal loses the lock"
+                f"({self.lock_duration:g} s): {cost}"
             )
 
     @property
@@ -177,6 +190,17 @@ class WorkerOptions:
         """
         told = "backoff_delay" in self.given or self.max_attempts is not None
         return Backoff("exponential", self.backoff_delay) if told and self.backoff_delay > 0 else None
+
+
+def _check_backoff(name: str, function: BackoffFunction) -> None:
+    """A function of the wrong shape would be found out by the first job that is retried, and fail it."""
+    try:
+        inspect.signature(function).bind(1, None)
+    except TypeError:
+        problem = f"{name!r} does not take two arguments"
+        raise InvalidOption("backoffs", problem, "write `def pause(attempts_made, error): …`") from None
+    except ValueError:  # a function of C, which does not tell
+        return
 
 
 _POSITIVE = (

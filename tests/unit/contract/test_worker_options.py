@@ -51,6 +51,8 @@ def test_the_heartbeat_follows_the_lock_unless_it_is_given() -> None:
 def test_a_heartbeat_over_half_the_lock_is_warned_about() -> None:
     with pytest.warns(OptionWarning, match="one missed renewal loses the lock"):
         WorkerOptions(lock_duration=10, heartbeat_interval=6)
+    with pytest.warns(OptionWarning, match="locks lapse before they are renewed"):
+        WorkerOptions(lock_duration=10, heartbeat_interval=10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         WorkerOptions(lock_duration=10, heartbeat_interval=5)
@@ -123,3 +125,25 @@ def test_options_are_values() -> None:
     options = WorkerOptions(concurrency=5)
     assert options.given == ("concurrency",)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("concurency", "did you mean concurrency?"),
+        ("lockDuration", "did you mean lock_duration?"),
+        ("limiter", "options are concurrency, lock_duration,"),
+    ],
+)
+def test_a_name_that_is_no_option_is_refused_with_the_nearest_one(name: str, remedy: str) -> None:
+    fields: Any = {name: 1}
+    with pytest.raises(InvalidOption, match=f"{name}: is not a worker option; {re.escape(remedy)}"):
+        WorkerOptions.of(fields)
+    assert WorkerOptions.of({"concurrency": 4}).concurrency == 4
+
+
+def test_a_backoff_function_of_the_wrong_shape_is_refused_before_a_job_needs_it() -> None:
+    wrong: Any = {"lunar": lambda _made: 5}
+    with pytest.raises(InvalidOption, match=r"'lunar' does not take two arguments; write `def pause\("):
+        WorkerOptions(backoffs=wrong)
+    assert WorkerOptions(backoffs={"lunar": lambda *_: 5, "built in": max}).backoffs["lunar"](1, None) == 5

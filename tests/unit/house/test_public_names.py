@@ -12,8 +12,8 @@ import toril
 PUBLIC_NAMES = set(
     """
 Backoff ConnectionPolicy Deduplication Envelope ErrorCategory Event FlowNode FlowProducer InvalidOption Job JobCounts
-JobFailed JobOptions JobState KeepJobs ListQueue ListWorker NewJob PermanentError Queue QueueEvents StreamQueue
-StreamWorker TorilError TransientError Worker WorkerOptions __version__ categorize_error sync
+JobFailed JobOptions JobState KeepJobs ListQueue ListWorker NewJob ParentRef PermanentError Queue QueueEvents RateLimit
+StreamQueue StreamWorker TorilError TransientError Worker WorkerOptions __version__ categorize_error sync
 """.split()
 )
 
