@@ -6,6 +6,7 @@ on standard error, never a stack trace; what is asked for with `--json` is JSON 
 
 from __future__ import annotations
 
+import io
 import sys
 
 from toril.contract.errors import ExtraMissing
@@ -21,4 +22,6 @@ def main() -> None:
             from toril.cli._app import run
     except ExtraMissing as missing:
         sys.exit(f"toril: {missing}")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale without some letter stops nobody
     sys.exit(run())

@@ -84,9 +84,9 @@ def _failed(error: Exception) -> int:
         return _complain("nothing was done; answer yes, or give --yes", FAILED)
     if hasattr(error, "format_message"):
         # Typer's own errors, whichever Click it stands on.
-        return _complain(
-            f"{error.format_message()} (see `toril --help`)", getattr(error, "exit_code", MISUSED)
-        )
+        command = getattr(getattr(error, "ctx", None), "command_path", "toril")
+        problem = f"{error.format_message()} (see `{command} --help`)"
+        return _complain(problem, getattr(error, "exit_code", MISUSED))
     if isinstance(error, InvalidOption):
         return _complain(str(error), MISUSED)
     if isinstance(error, (TorilError, TimeoutError, OSError)):

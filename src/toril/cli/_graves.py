@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toril.cli._output import moment
 from toril.cli._target import QueueName, Target
 from toril.contract.envelope import DeadLetter
 from toril.contract.errors import InvalidOption
@@ -142,7 +141,7 @@ def _job_row(job: Job) -> dict[str, Any]:
         "entry_id": None,
         "name": job.name,
         "attempts": job.attempts_made,
-        "at": moment(job.finished_on),
+        "at": None if job.finished_on is None else job.finished_on.isoformat(),
         "error": job.failed_reason or "",
         "reason": "failed",
         "job": job.record.as_dict(),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 from rich.table import Table
@@ -30,6 +31,9 @@ PIPE_WIDTH = 160
 # A cell is there to be glanced at; `--json` has everything.
 LONGEST_CELL = 200
 UNBOUNDED = 10_000
+# The last column, where sentences stand, is folded down to this; below it nobody can read them.
+NARROWEST_LAST = 16
+GUTTER = 3
 # Cells that say nothing.
 NOTHING = ("", "·", "–", "0")
 
@@ -75,8 +79,9 @@ def emit_line(value: Any, file: TextIO | None = None) -> None:
 
 
 def _encoded(value: Any, indent: int | None = None) -> str:
-    """JSON in readable letters, with every sign escaped that a terminal would obey."""
-    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)
+    """JSON in readable letters where the locale has them, with every sign escaped that a terminal would obey."""
+    foreign = "utf" not in (sys.stdout.encoding or "utf").lower()
+    text = json.dumps(value, default=_plain, ensure_ascii=foreign, indent=indent)
     return _OBEYED_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
@@ -122,8 +127,26 @@ def show(
     screen = console()
     made = table(columns, rows, title=title, right=right)
     if screen.measure(made, options=screen.options.update(width=UNBOUNDED)).maximum > screen.width:
-        made = table(*_without_empty(columns, rows), title=title, right=right)
+        columns, rows = _without_empty(columns, rows)
+        if _least_width(columns, rows) > screen.width:
+            _show_below_each_other(columns, rows)
+            return
+        made = table(columns, rows, title=title, right=right)
     screen.print(made)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """What a table needs to be read: every column in full, but for the last one, which may be folded."""
+    texts = [[column, *(shortened(row[at]) for row in rows)] for at, column in enumerate(columns)]
+    widths = [max(map(cell_len, column)) for column in texts]
+    return sum(widths[:-1]) + min(widths[-1], NARROWEST_LAST) + GUTTER * (len(columns) - 1)
+
+
+def _show_below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """For narrow screens: an id that is folded over four lines cannot be copied."""
+    for row in rows:
+        show_facts({column or "–": shortened(cell) for column, cell in zip(columns, row, strict=True)})
+        console().print()
 
 
 def _without_empty(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import emit, in_batches, say
+from toril.cli._output import emit, in_batches, say, warn
 from toril.cli._target import QueueName, Target
 from toril.contract.backoff import Backoff
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS
@@ -103,13 +103,17 @@ def _parsed(text: str, field: str) -> Any:
 def _backoff(text: str) -> Backoff:
     kind, _, pause = text.partition(":")
     try:
-        return Backoff(kind, float(pause or 1.0))
-    except ValueError as error:
-        if isinstance(error, InvalidOption):
-            raise
-        raise InvalidOption(
-            "backoff", f"{text!r} has no seconds", "write exponential:2 or fixed:0.5"
-        ) from None
+        seconds = float(pause or 1.0)
+    except ValueError:
+        problem = f"{text!r} has no seconds"
+        raise InvalidOption("backoff", problem, "write exponential:2 or fixed:0.5") from None
+    if kind == "fixed":
+        return Backoff.fixed(seconds)
+    if kind == "exponential":
+        return Backoff.exponential(seconds)
+    own = Backoff.custom(kind, seconds)
+    warn(f"backoff {kind!r} is neither fixed nor exponential: workers need a function of that name")
+    return own
 
 
 def _refuse(where: QueueName, options: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ import typer
 from toril.cli._ask import ask
 from toril.cli._graves import Choice, opened
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, emit_line, in_progress, say, shortened, show, show_facts
+from toril.cli._output import emit, emit_line, in_progress, moment, say, shortened, show, show_facts
 from toril.cli._target import QueueName, Target
 from toril.contract.errors import InvalidOption, JobNotFound
 
@@ -69,7 +70,7 @@ def list_letters(
         emit(rows)
         return
     cells = [
-        (_id(one), one["name"], one["attempts"], one["at"], one["reason"], shortened(one["error"], 90))
+        (_id(one), one["name"], one["attempts"], _when(one), one["reason"], shortened(one["error"], 90))
         for one in rows
     ]
     columns = ["id", "name", "attempts", "failed at", "reason", "error"]
@@ -78,6 +79,14 @@ def list_letters(
 
 def _id(row: dict[str, Any]) -> str:
     return str(row["entry_id"] or row["job_id"])
+
+
+def _when(one: dict[str, Any]) -> str:
+    """The time in the reader's zone; somebody else's letter may say anything."""
+    try:
+        return moment(datetime.fromisoformat(one["at"]))
+    except (TypeError, ValueError):
+        return str(one["at"])
 
 
 async def _rows(target: Target, where: QueueName, choice: Choice, limit: int) -> list[dict[str, Any]]:

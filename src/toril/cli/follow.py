@@ -125,6 +125,8 @@ async def _events(target: Target, where: QueueName, last: int, show: _Printer, *
         newest = past[-1][0] if past else await store.run(read.last_event_id(keys))
     for entry_id, fields in past:
         show(Event.from_entry(entry_id, fields))
+    if newest == "0-0":
+        warn(f"{where} has no events{' yet' if follow else ''}")
     if follow:
         async with QueueEvents(where.name, redis=target.redis, prefix=prefix, last_id=newest) as happening:
             async for event in happening:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from toril.store import AsyncStore, parse_address
 NUMBERS = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
 # Characters of a value on a screen: some twenty lines.
 MOST_SHOWN = 2_000
+_MOMENTS = ("timestamp", "processedOn", "finishedOn")
 _RIGHT = (*NUMBERS, "oldest", "workers")
 
 
@@ -121,7 +123,7 @@ async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json
         emit({"state": state.value, **job.record.as_dict(), "logs": logs.lines})
         return
     facts = {"state": state.value, "data": _start_of(job.record, MOST_SHOWN), **_without_data(job.record)}
-    shown = {name: _cell(value) for name, value in facts.items() if value not in (None, [], {})}
+    shown = {name: _fact(name, value) for name, value in facts.items() if value not in (None, [], {})}
     show_facts(shown | ({"logs": "\n".join(logs.lines)} if logs.lines else {}))
 
 
@@ -144,6 +146,15 @@ def _start_of(record: JobRecord, characters: int) -> str:
     )
 
 
+def _fact(name: str, value: Any) -> str:
+    """What people can read: times in their zone, stack traces as Python prints them."""
+    if name in _MOMENTS and isinstance(value, int):
+        return moment(datetime.fromtimestamp(value / 1000, UTC))
+    if name == "stacktrace" and isinstance(value, list):
+        return _cell("\n".join(str(one).rstrip() for one in value))
+    return _cell(value)
+
+
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MOST_SHOWN * 2 else f"{text[:MOST_SHOWN]}… (--json has all)"
@@ -157,6 +168,7 @@ async def _inspect_queue(
         paused, workers = await queue.is_paused(), await queue.get_workers()
         jobs = await queue.get_jobs(state, 0, limit - 1)
         states = {job.id: (await queue.get_job_state(job.id)).value for job in jobs[:limit]}
+        known = await queue.get_version() is not None
     if as_json:
         rows = [{"state": states.get(job.id), **job.record.as_dict()} for job in jobs[:limit]]
         names = [one.worker_id or one.address for one in workers]
@@ -170,7 +182,8 @@ async def _inspect_queue(
             }
         )
         return
-    shown = ", ".join(f"{number} {name}" for name, number in counts.as_dict().items() if number) or "empty"
+    shown = ", ".join(f"{number} {name}" for name, number in counts.as_dict().items() if number)
+    shown = shown or ("empty" if known else "empty, and never used (`toril queues` lists those that are)")
     say(f"{where}: {shown}{'; paused' if paused else ''}; {len(workers)} workers connected")
     _show_jobs(jobs[:limit], states)
 

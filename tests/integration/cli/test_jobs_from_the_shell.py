@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -176,3 +181,66 @@ def test_a_narrow_screen_leaves_out_what_says_nothing_before_it_breaks_words(
     header, _, row = toril("queues", *here).lines[:3]
     assert header.split() == ["queue", "waiting", "oldest"]
     assert row.split()[:2] == ["a-queue-with-a-long-name", "1"]
+
+
+def test_what_is_known_of_a_failed_job_is_written_for_people(
+    toril: Toril, here: list[str], valkey: Server, prefix: str
+) -> None:
+    (job_id,) = ids(toril("add", "emails", "send", "--json", *here))
+    asyncio.run(fail_all(valkey.url, prefix))
+    lines = toril("inspect", "emails", job_id, *here).out.splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines if " " in line.strip())
+    added, ended = (datetime.fromisoformat(facts[name].strip()) for name in ("timestamp", "finishedOn"))
+    assert added <= ended
+    assert facts["stacktrace"].strip() == "Traceback (most recent call last):"
+    assert facts["ValueError:"].strip() == "refused"
+    (dead,) = toril("dlq", "list", "emails", "--json", *here).data
+    assert datetime.fromisoformat(dead["at"]).tzinfo is not None
+
+
+def test_on_a_narrow_screen_an_id_stays_in_one_line(
+    toril: Toril, here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job_id,) = ids(toril("add", "emails", "send", "--data", '{"to": "a@b.c"}', "--json", *here))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = [line.split() for line in toril("inspect", "emails", *here).out.splitlines()]
+    assert ["job", job_id] in lines
+    assert ["state", "waiting"] in lines
+
+
+def test_a_queue_that_nobody_has_used_is_told_from_one_that_is_empty(toril: Toril, here: list[str]) -> None:
+    assert "never used" in toril("inspect", "emials", *here).out
+    toril("add", "emails", "send", *here)
+    toril("drain", "emails", "--yes", *here)
+    assert toril("inspect", "emails", *here).out.startswith("emails: empty; ")
+
+
+def test_misuse_names_the_help_of_its_own_command(toril: Toril) -> None:
+    assert "(see `toril dlq show --help`)" in toril("dlq", "show").err
+    assert "(see `toril --help`)" in toril("nothing").err
+
+
+def test_a_backoff_that_is_not_built_in_is_added_with_a_word_of_warning(
+    toril: Toril, here: list[str]
+) -> None:
+    added = toril("add", "emails", "send", "--backoff", "exponental:2", *here)
+    assert added.code == 0
+    assert "'exponental' is neither fixed nor exponential" in added.err
+    assert toril("add", "emails", "send", "--backoff", "fixed:2", *here).err == ""
+    assert toril("add", "emails", "send", "--backoff", "fixed:-2", *here).code == 2
+
+
+def test_a_queue_without_events_says_so(toril: Toril, here: list[str]) -> None:
+    silent = toril("events", "emials", *here)
+    assert (silent.code, silent.out, silent.err) == (0, "", "toril: emials has no events\n")
+
+
+def test_a_locale_without_some_letter_keeps_nobody_from_reading(here: list[str]) -> None:
+    def shell(*words: str) -> str:
+        command = [sys.executable, "-m", "toril.cli", *words, *here]
+        ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+        return subprocess.run(command, env=ascii_only, capture_output=True, check=True).stdout.decode("ascii")
+
+    shell("add", "emails", "send", "--job-id", "first", "--data", '{"to": "😀"}')
+    assert "\\U0001f600" in shell("inspect", "emails")
+    assert json.loads(shell("inspect", "emails", "first", "--json"))["data"] == {"to": "😀"}
