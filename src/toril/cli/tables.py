@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
-from toril.cli._output import emit, emit_line, say, show
+from toril.cli._output import emit, emit_line, say, show, warn
 from toril.cli._target import EMBEDDED, Target
 
 if TYPE_CHECKING:
@@ -234,7 +234,11 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Ask the tables with SQL; needs no Spark."""
-    _print(_lake(lake).query(sql), as_json=as_json)
+    found = _lake(lake)
+    answer = found.query(sql)
+    if not answer.num_rows and not found.tables():
+        warn(f"there are no tables in {lake}; run `toril pipeline run --once` first, or check --lake")
+    _print(answer, as_json=as_json)
 
 
 def report(

@@ -15,6 +15,9 @@ def test_tables_that_are_not_there_yet_are_empty(toril: Toril, here: list[str], 
     page = tmp_path / "report.html"
     assert toril("pipeline", "report", "--output", str(page), *lake).out.startswith("no rows\n")
     assert toril("pipeline", "query", "select 1 as one", *lake, "--json").data == [{"one": 1}]
+    asked = toril("pipeline", "query", "select * from gold.queue_hour", *lake)
+    assert (asked.code, asked.out) == (0, "no rows\n")
+    assert f"there are no tables in {tmp_path / 'lake'}; run" in asked.err
     status = toril("pipeline", "status", *lake, "--json", *here).data
     assert status["tables"] == []
 
