@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
@@ -112,11 +112,12 @@ class WorkerOptions:
         self._check_together()
 
     @classmethod
-    def of(cls, fields: WorkerOptionsDict) -> WorkerOptions:
-        """Options from a mapping; a name that is no option is refused with the nearest one."""
-        refuse_unknown(
-            fields, [name for name in cls.__dataclass_fields__ if name != "given"], "a worker option"
-        )
+    def of(cls, fields: WorkerOptionsDict, maker: Callable[..., Any]) -> WorkerOptions:
+        """What `maker` was called with beside its own arguments; an unknown name is refused with the nearest one."""
+        own = [name for name in cls.__dataclass_fields__ if name != "given"]
+        arguments = inspect.signature(maker).parameters.values()
+        beside = [one.name for one in arguments if one.kind is one.KEYWORD_ONLY]
+        refuse_unknown(fields, [*own, *beside], "a worker option")
         return cls(**fields)
 
     def _check_durations(self) -> None:

@@ -76,7 +76,7 @@ class _EnvelopeWorker(BaseWorker):
         if options is not None and fields:
             raise InvalidOption("options", "is given together with single options", "give one or the other")
         self._address = parse_address(redis)
-        said = options or WorkerOptions.of(fields)
+        said = options or WorkerOptions.of(fields, type(self))
         super().__init__(name, handler, _with_record_backoff(said), policy_of(said, policy))
         if self.options.rate_limit is not None:
             raise InvalidOption(

@@ -53,7 +53,7 @@ class Worker(BaseWorker):
             raise InvalidOption("options", f"is a {type(options).__name__}", "give WorkerOptions(...)")
         self._address = parse_address(redis)
         self.keys = QueueKeys(name, prefix, hash_tag=hash_tag).resolve(cluster=self._address.is_cluster)
-        said = options or WorkerOptions.of(fields)
+        said = options or WorkerOptions.of(fields, type(self))
         super().__init__(name, handler, said, policy_of(said, policy))
         model = self.options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)

@@ -16,6 +16,7 @@ from toril.contract.backoff import Backoff
 from toril.contract.errors import InvalidOption, OptionWarning
 from toril.contract.options import RateLimit, WorkerOptions
 from toril.contract.worker_options import new_worker_id
+from toril.worker import ListWorker, StreamWorker, Worker
 
 
 def test_the_defaults_are_the_data_models() -> None:
@@ -128,18 +129,20 @@ def test_options_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"),
+    ("worker", "name", "remedy"),
     [
-        ("concurency", "did you mean concurrency?"),
-        ("lockDuration", "did you mean lock_duration?"),
-        ("limiter", "options are concurrency, lock_duration,"),
+        (Worker, "concurency", "did you mean concurrency?"),
+        (Worker, "lockDuration", "did you mean lock_duration?"),
+        (Worker, "limiter", "options are concurrency, lock_duration,"),
+        (ListWorker, "relible", "did you mean reliable?"),
+        (StreamWorker, "claimIdle", "did you mean claim_idle?"),
     ],
 )
-def test_a_name_that_is_no_option_is_refused_with_the_nearest_one(name: str, remedy: str) -> None:
-    fields: Any = {name: 1}
+def test_a_name_that_is_no_option_is_refused_with_the_nearest_one(
+    worker: Any, name: str, remedy: str
+) -> None:
     with pytest.raises(InvalidOption, match=f"{name}: is not a worker option; {re.escape(remedy)}"):
-        WorkerOptions.of(fields)
-    assert WorkerOptions.of({"concurrency": 4}).concurrency == 4
+        worker("emails", print, **{name: 1})
 
 
 def test_a_backoff_function_of_the_wrong_shape_is_refused_before_a_job_needs_it() -> None:
