@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.servers import Server, free_port
 from tests.spark.makers import Factories
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, StoreUnavailable
 from toril.contract.keys import QueueKeys
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sources._options import SourceOptions
@@ -224,12 +225,17 @@ def test_a_pipeline_that_loses_its_server_names_the_cause(
     from toril.spark.pipeline._words import PipelineFailed
 
     server = start_valkey()
-    pipeline = Pipeline(PipelineOptions(redis=server.url, prefix=prefix, lake=tmp_path), spark=spark)
+    plain = PipelineOptions(redis=server.url, prefix=prefix, lake=tmp_path / "lake")
+    directly, by_query = (
+        Pipeline(options, spark=spark)
+        for options in (plain, replace(plain, checkpoint=str(tmp_path / "checkpoint")))
+    )
     server.kill()
-    with pytest.raises(
-        PipelineFailed, match=r"events could not be read: redis://127\.0\.0\.1:\d+: Redis cannot be"
-    ):
-        pipeline.ingest()
+    away = r"redis://127\.0\.0\.1:\d+: Redis cannot be"
+    with pytest.raises(StoreUnavailable, match=f"^{away}"):
+        directly.ingest()
+    with pytest.raises(PipelineFailed, match=f"^events could not be read: {away}"):
+        by_query.ingest()
 
 
 def test_the_cause_is_found_in_the_words_of_others() -> None:
