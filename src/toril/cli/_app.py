@@ -68,8 +68,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         with whole_words_of_bash():
             code = app(args=words, prog_name="toril", standalone_mode=False)
-    except BrokenPipeError:
-        # Whoever read our output has enough; Python would complain once more while it ends.
+    except (BrokenPipeError, SystemExit) as end:
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # Whoever read our output has enough: nothing failed, though Typer ends with 1 then. Python would complain once
+        # more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

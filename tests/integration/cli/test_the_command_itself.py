@@ -187,9 +187,11 @@ def test_a_huge_value_is_cut_in_tables_and_whole_in_json(toril: Toril, here: lis
 def test_a_reader_that_has_enough_ends_the_command_quietly(valkey: Server, prefix: str, toril: Toril) -> None:
     here = ["--redis", valkey.url, "--prefix", prefix]
     toril("add", "emails", "send", "--count", "500", *here)
-    words = " ".join([sys.executable, "-m", "toril.cli", "inspect", "emails", "--limit", "500", *here])
-    done = subprocess.run(["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stderr) == (0, "")
+    for asked in (["inspect", "emails", "--limit", "500"], ["top", "--json", "--every", "0.1"]):
+        words = " ".join([sys.executable, "-m", "toril.cli", *asked, *here])
+        script = f"set -o pipefail; {words} | head -c 20"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_an_address_the_embedded_server_of_this_folder_is_used(toril: Toril, folder: Path) -> None:
