@@ -30,8 +30,8 @@ def read(spark: SparkSession, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"url": "localhost:6379"}, "scheme we do not know; use one of redis://"),
-        ({"url": ""}, "scheme we do not know"),
+        ({"url": "localhost:6379"}, "has no scheme; write redis:// before the host"),
+        ({"url": ""}, "has no scheme"),
         ({"url": "redis://host:port"}, "has no number where the port's belongs"),
         ({"queues": " , "}, 'queues: is empty; name queues, or give "\\*" for all'),
         ({"columns": "day"}, "columns: cannot be 'day'; one of queue, id"),

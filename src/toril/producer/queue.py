@@ -118,7 +118,6 @@ class Queue(Inspection[T], Management[T]):
         self._events_max_len = events_max_len
         self._skip_meta = skip_meta
         self._preparing = asyncio.Lock()
-        self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first call
         self._opened = False
         self._closed = False
 
@@ -140,7 +139,7 @@ class Queue(Inspection[T], Management[T]):
             return job
 
     async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
-        self._stay_at_home()
+        self._store.stay_at_home()
         draft = self._drafter.draft(name, data, options)
         (added,) = await self._intake.add([draft])
         return self._added(draft, added)
@@ -161,7 +160,7 @@ class Queue(Inspection[T], Management[T]):
             return added
 
     async def _add_all(self, drafts: list[Draft]) -> list[Job[T]]:
-        self._stay_at_home()
+        self._store.stay_at_home()
         answers = await self._intake.add(drafts)
         refused = [answer for answer in answers if isinstance(answer, TorilError)]
         if refused:
@@ -185,7 +184,7 @@ class Queue(Inspection[T], Management[T]):
     async def close(self) -> None:
         """Sends what was given, ends what waits for jobs and closes the connections. May be called twice."""
         if not self._closed:
-            self._stay_at_home()
+            self._store.stay_at_home()
         self._closed = True
         try:
             await self._intake.close()
@@ -204,17 +203,6 @@ class Queue(Inspection[T], Management[T]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _stay_at_home(self) -> None:
-        """Refuses a second event loop, in which a call would wait for ever: its reply wakes the first one."""
-        here = asyncio.get_running_loop()
-        if self._home is None:
-            self._home = here
-        elif self._home is not here:
-            raise TorilError(
-                f"queue {self.name!r} belongs to another event loop; make a Queue within each asyncio.run(), "
-                "or use toril.sync.Queue, which any thread may call"
-            )
-
     def _ready(self) -> int | None:
         """The server's time, if it is known and the queue is open."""
         clock = self._store.clock
@@ -222,7 +210,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _prepared(self) -> int:
         """Makes sure that the queue is open; the server's time."""
-        self._stay_at_home()
+        self._store.stay_at_home()
         now_ms = self._ready()
         if now_ms is not None:
             return now_ms

@@ -55,6 +55,7 @@ class AsyncStore:
         self._retiring: set[Link] = set()  # closed for new calls, while others wait for their replies
         self._posts: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first call
 
     def __repr__(self) -> str:
         return f"AsyncStore({self.address.label})"
@@ -133,6 +134,7 @@ class AsyncStore:
 
     async def _hold(self, conversation: Conversation) -> list[Any]:
         """Does what the conversation asks, until it has its results."""
+        self.stay_at_home()
         outcome: Any = None
         try:
             while True:
@@ -148,6 +150,17 @@ class AsyncStore:
                         self._drop(node)
         except StopIteration as end:
             return cast("list[Any]", end.value)
+
+    def stay_at_home(self) -> None:
+        """Refuses a second event loop: replies would wake the first one, and the caller would wait for ever."""
+        here = asyncio.get_running_loop()
+        if self._home is None:
+            self._home = here
+        elif self._home is not here:
+            raise TorilError(
+                f"what is connected to {self.address.label} belongs to another event loop; make a Queue within each "
+                "asyncio.run(), or use toril.sync.Queue, which any thread may call"
+            )
 
     async def send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
         """Words to a node and its raw replies: below the rules of a conversation, for this room alone."""

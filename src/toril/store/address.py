@@ -81,8 +81,9 @@ def _from_url(url: str) -> Address:
         return _unix(parts.path, parts.username, parts.password, parts.query)
     if scheme not in ("redis", "rediss") or kind not in ("", "sentinel", "cluster"):
         # Nothing else of it is repeated: who cannot spell a URL may have its password anywhere.
-        named = f"{parts.scheme}://, " if "://" in url else ""
-        raise InvalidOption("redis", f"begins with {named}a scheme we do not know", _REMEDY)
+        if "://" not in url:
+            raise InvalidOption("redis", "has no scheme", "write redis:// before the host, or embedded:")
+        raise InvalidOption("redis", f"begins with {parts.scheme}://, a scheme we do not know", _REMEDY)
     userinfo, _, hosts = parts.netloc.rpartition("@")
     login = {**_credentials(userinfo), **_parameters(parts.query)}
     nodes = _nodes(hosts, 26379 if kind == "sentinel" else 6379)

@@ -17,7 +17,8 @@ from tests.integration.store.conftest import OpenStore
 from tests.integration.store.faces import get, put, say, words
 from tests.servers import Server, ValkeyCluster, ValkeySentinel
 from tests.servers.sentinel import SERVICE
-from toril.contract.errors import Closed, InvalidOption
+from toril import ListQueue, StreamQueue
+from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
 
 MEGABYTE = 1_000_000
@@ -205,3 +206,15 @@ class TestLargeValues:
             outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
             assert all(isinstance(outcome, Exception) for outcome in outcomes)
             server.thaw()
+
+
+@pytest.mark.parametrize("kind", [ListQueue, StreamQueue])
+def test_a_second_event_loop_is_refused_by_all_that_connects(
+    kind: type[ListQueue | StreamQueue], server_url: str, prefix: str
+) -> None:
+    queue = kind("emails", redis=server_url, prefix=prefix)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(queue.add("send", {}))
+        with pytest.raises(TorilError, match="belongs to another event loop"):
+            second.run(queue.add("send", {}))
+        first.run(queue.close())
