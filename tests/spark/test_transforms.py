@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import traceback
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.model import attempts_of
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, TransientError
 from toril.lake.tables import ALERTS, ATTEMPTS, EVENTS, QUEUE_MINUTE, SILVER_JOBS
+from toril.spark.pipeline._filling import first_words
 from toril.spark.sources._events import SOURCE_SCHEMA
 from toril.spark.transforms import (
     DEFAULT_RULES,
@@ -329,3 +331,27 @@ def test_the_order_in_which_rows_arrive_changes_nothing() -> None:
     keys = [("job_id", "ascending"), ("ended_at", "ascending"), ("attempt", "ascending")]
     assert in_order.num_rows > 100
     assert in_order.sort_by(keys).equals(shuffled.sort_by(keys))
+
+
+def _raised(error: Exception, cause: Exception | None = None) -> str:
+    with pytest.raises(type(error)) as caught:
+        raise error from cause
+    return "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"),
+    [
+        ("Error: busy\n    at main.js:1:1", "Error: busy"),
+        (
+            _raised(TransientError("connect refused: 10.0.0.1\nmore")),
+            "TransientError: connect refused: 10.0.0.1",
+        ),
+        (_raised(ValueError("no"), KeyError("cause")), "ValueError: no"),
+        (_raised(ValueError()), "ValueError"),
+        ("Traceback (most recent call last):", "Traceback (most recent call last):"),
+        ("", ""),
+    ],
+)
+def test_what_went_wrong_is_found_in_traces_of_node_and_of_python(trace: str, words: str) -> None:
+    assert first_words(trace) == words

@@ -21,6 +21,7 @@ from toril.spark.sources._readers import open_store
 
 _FIELDS: Final = ("pb", "ats", "atm", "failedReason", "stacktrace", "processedOn")
 _PIPELINE: Final = 1_000
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _FILLED: Final = ("worker", "error", "active_at", "run_ms")
 
 Hash = Mapping[str, bytes | None]
@@ -105,9 +106,19 @@ def _error(known: Hash, attempt: int) -> str | None:
     failures = whole_number(known.get("atm")) or len(traces)
     place = len(traces) - failures + attempt - 1  # old traces fall out at the front
     if 0 <= place < len(traces):
-        return traces[place].partition("\n")[0]
+        return first_words(traces[place])
     reason = known.get("failedReason")
     return reason.decode(errors="replace") if reason and attempt >= failures else None
+
+
+def first_words(trace: str) -> str:
+    """What went wrong, in one line. Node says it before the frames, Python after those of the last traceback."""
+    _, python, rest = trace.rpartition(_TRACEBACK)
+    if not python:
+        return trace.partition("\n")[0]
+    said = next((line for line in rest.splitlines() if line.strip() and not line[0].isspace()), "")
+    name, colon, words = said.partition(":")
+    return f"{name.rpartition('.')[2]}{colon}{words}" or trace.partition("\n")[0]
 
 
 def _traces(raw: bytes | None) -> list[str]:
