@@ -28,7 +28,7 @@ def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
         busiest[row["at"]] = busiest.get(row["at"], 0) + row["completed"]
     peak = max(busiest.values(), default=0) / seconds
     found = [
-        _tile("completed", _large(total["completed"]), f"at most {peak:,.1f} a second", "good"),
+        _tile("completed", _large(total["completed"]), f"peak {peak:,.1f} a second", "good"),
         _tile(
             "failed",
             _large(total["failed"]),
