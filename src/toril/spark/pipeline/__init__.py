@@ -8,6 +8,7 @@ from __future__ import annotations
 from toril.contract.extras import needed
 
 with needed("spark"):
-    from toril.spark.pipeline.pipeline import Pipeline, PipelineOptions, Summary
+    from toril.spark.pipeline.options import PipelineOptions, Summary
+    from toril.spark.pipeline.pipeline import Pipeline
 
 __all__ = ["Pipeline", "PipelineOptions", "Summary"]

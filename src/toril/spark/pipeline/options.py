@@ -1,0 +1,74 @@
+"""What a pipeline is asked for, and what it says it did.
+
+Guarantee: what cannot be is refused when the options are made, before Spark starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from toril.contract.errors import InvalidOption
+from toril.spark.sources._options import SourceOptions
+
+if TYPE_CHECKING:
+    from toril.spark.transforms.alerts import Rule
+
+_FILLS: Final = ("all", "failed", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """What to read, where to write, and how much of it at once."""
+
+    # None: TORIL_REDIS_URL, then redis://localhost:6379. What may hold passwords is not shown.
+    redis: str | None = field(default=None, repr=False)
+    queues: str = "*"  # names or patterns, separated by commas
+    prefix: str = "bull"
+    lake: str | Path = "./lake"
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    checkpoint: str | None = (
+        None  # of ingest, kept between runs; None: none, or a new one for each start of `up`
+    )
+    starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
+    max_rows: int = 1_000_000  # events of one micro-batch
+    tasks: int = 2  # tasks that read Redis at once
+    fill: str = "all"  # attempts completed from job hashes: all, failed (not the completed ones), none
+    snapshots: str = "all"  # hashes and logs of jobs that ended: all, failed, none
+    streams: str = "*"  # stream and list queues whose entries and dead letters are kept; empty: none
+    stream_prefix: str = "msaas"
+    env: str = "prod"
+    interval: float = 0.25  # seconds between two looks at Redis
+    refine_every: float = 2.0
+    minutes_every: float = 10.0  # figures per minute, and alerts
+    figures_every: float = 60.0  # hours and errors
+    report_every: float = 15.0  # worker reports
+    snapshot_every: float = 30.0  # hashes and logs of jobs, entries of streams and lists
+    reconcile_every: float = 60.0
+    maintain_every: float = 600.0
+    keep_files_hours: float = 168.0  # how long files that are no longer in use stay for old readers
+    rules: tuple[Rule, ...] = ()  # of the user, beside the default ones
+
+    def __post_init__(self) -> None:
+        for name in ("fill", "snapshots"):
+            if getattr(self, name) not in _FILLS:
+                remedy = f"one of {', '.join(_FILLS)}"
+                raise InvalidOption(name, f"cannot be {getattr(self, name)!r}", remedy)
+        for name in ("max_rows", "tasks"):
+            if getattr(self, name) < 1:
+                raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
+        SourceOptions.parse({"queues": self.queues, "prefix": self.prefix, "starting": self.starting})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run did."""
+
+    events: int  # rows that reached silver
+    seconds: float
+    steps: dict[str, float]  # step → seconds
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds if self.seconds else 0.0
