@@ -34,15 +34,10 @@ CALLS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers wait five seconds for a reply; here one, so that a test of many lost replies takes seconds."""
-    monkeypatch.setattr(
-        Worker,
-        "policy",
-        ConnectionPolicy(call_attempts=1, command_timeout=1.0, reconnect_delay=0.02, max_reconnect_delay=0.2),
-    )
-
+# Workers wait five seconds for a reply; here one, so that a test of many lost replies takes seconds.
+IMPATIENT = ConnectionPolicy(
+    call_attempts=1, command_timeout=1.0, reconnect_delay=0.02, max_reconnect_delay=0.2
+)
 
 # The great exchange meets them all; for the small calls, a cut and a silence tell what there is to know.
 MEETINGS = [
@@ -81,7 +76,8 @@ async def test_a_call_that_meets_a_fault_loses_no_job(
     )
     with caplog.at_level(logging.INFO, "toril.worker"):
         async with Worker(
-            QUEUE, handle, redis=bad_network.url, prefix=prefix, concurrency=4, max_stalled_count=10, drain_delay=0.5,
+            QUEUE, handle, redis=bad_network.url, policy=IMPATIENT,
+            prefix=prefix, concurrency=4, max_stalled_count=10, drain_delay=0.5,
             lock_duration=1, stalled_check_interval=0.5, backoff_jitter=0, unknown_errors="transient",
         ):  # fmt: skip
             await all_done(under_attack, 40)
@@ -123,6 +119,7 @@ async def test_jobs_whose_pickup_was_not_heard_of_are_found_by_their_token_and_r
         QUEUE,
         handle,
         redis=bad_network.url,
+        policy=IMPATIENT,
         prefix=prefix,
         concurrency=5,
         lock_duration=60,
@@ -149,6 +146,7 @@ async def test_jobs_found_by_their_token_are_taken_as_there_is_room_and_each_onc
         QUEUE,
         handle,
         redis=bad_network.url,
+        policy=IMPATIENT,
         prefix=prefix,
         concurrency=12,
         lock_duration=60,
@@ -172,7 +170,7 @@ async def test_a_finish_that_was_not_heard_of_is_recognised_and_counted_once(
             raise ValueError("no")
         return "done"
 
-    worker = Worker(QUEUE, handle, redis=bad_network.url, prefix=prefix)
+    worker = Worker(QUEUE, handle, redis=bad_network.url, policy=IMPATIENT, prefix=prefix)
     worker.on("completed", lambda job, _: told.append(job.id))
     worker.on("failed", lambda job, _: told.append(job.id))
     good = await under_attack.add("good", {}, remove_on_complete=True)
@@ -203,7 +201,8 @@ async def test_a_parent_that_parks_itself_over_a_bad_line_runs_again_when_its_ch
 
     parent = await under_attack.add("parent", {})
     async with Worker(
-        QUEUE, handle, redis=bad_network.url, prefix=prefix, lock_duration=1, stalled_check_interval=0.5,
+        QUEUE, handle, redis=bad_network.url, policy=IMPATIENT,
+        prefix=prefix, lock_duration=1, stalled_check_interval=0.5,
         max_stalled_count=10, drain_delay=0.5,
     ):  # fmt: skip
         async with asyncio.timeout(30):
@@ -235,7 +234,8 @@ async def test_many_cuts_in_a_row_on_a_busy_worker_lose_nothing(
 
     await under_attack.add_bulk([("n", {}) for _ in range(500)])
     async with Worker(
-        QUEUE, handle, redis=bad_network.url, prefix=prefix, concurrency=20, lock_duration=5, stalled_check_interval=1,
+        QUEUE, handle, redis=bad_network.url, policy=IMPATIENT,
+        prefix=prefix, concurrency=20, lock_duration=5, stalled_check_interval=1,
         max_stalled_count=10,
     ):  # fmt: skip
         await all_done(under_attack, 500)

@@ -50,4 +50,5 @@ def _telling(frames: list[traceback.FrameSummary], error: BaseException) -> list
     own = list(dropwhile(lambda frame: frame.filename.startswith(_MACHINERY), frames))
     if any(not frame.filename.startswith(_LIBRARY) for frame in own):
         return own
-    return [] if isinstance(error, TorilError) else frames
+    # Early Pythons 3.11 wrap what is raised within `except*` in a group without frames of the handler.
+    return [] if isinstance(error, TorilError | BaseExceptionGroup) else frames

@@ -91,9 +91,10 @@ def test_a_server_that_finds_no_room_says_so_at_once(folder: Path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
     )
     assert time.monotonic() - started < SOON
-    last = run.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"toril.server.errors.NoRoom: {folder}: [Errno 27]")
-    assert last.endswith("free some space on its disk")
+    # Whatever else cannot write its files at the end, such as a measurement of coverage, may speak after it.
+    said = [line for line in run.stderr.splitlines() if line.startswith("toril.server.errors.")]
+    assert said[0].startswith(f"toril.server.errors.NoRoom: {folder}: [Errno 27]")
+    assert said[0].endswith("free some space on its disk")
 
 
 def test_a_keeper_that_cannot_live_is_told_of_at_once(folder: Path):
