@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import threading
 import time
 import uuid
@@ -33,6 +34,10 @@ from tests.servers import (
 # A busy machine is no fault of an example.
 settings.register_profile("toril", deadline=None)
 settings.load_profile("toril")
+
+# Who runs in the background of a shell ignores Ctrl-C, and so would all programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ENDED_WITHIN = 3.0  # Seconds a thread may take to end after the test that asked it to.
 # Threads that live as long as the process, by the libraries that keep them.

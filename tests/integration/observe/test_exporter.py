@@ -83,6 +83,13 @@ async def test_figures_follow_a_load_to_the_unit(server_url: str, prefix: str) -
             await worker.run_until_idle()
             await streaming.run_until_idle()
             values = parsed(await exporter.scrape())
+            while (
+                "bullmq_active_workers",
+                "emails",
+                worker.id,
+            ) not in values:  # its first report is on its way
+                await asyncio.sleep(0.05)
+                values = parsed(await exporter.scrape())
             assert values["bullmq_active_workers", "emails", worker.id] == 1
         counts = await queue.get_job_counts()
     assert values["bullmq_job_count", "emails", "completed"] == counts.completed == 50
