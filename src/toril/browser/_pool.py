@@ -2,7 +2,7 @@
 
 Guarantee: every page has a context and a way out of its own (no cookie, cache, storage or connection of another job),
 never more pages at once than asked for, and after `close` no browser process is left. A browser, or its driver, that
-does not answer is killed and replaced: no job waits for it longer than its own time.
+does not answer is killed and replaced: no job waits for it longer than its own time, or ten seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ARGUMENTS = (
 )
 # Memory is measured once in so many pages: asking costs about a millisecond.
 PAGES_PER_LOOK = 5
-# A browser that answers at all closes a page or itself within this time, on a busy machine too.
+# A browser that answers at all opens a page, closes it, or ends, within this time, on a busy machine too.
 ANSWER_SECONDS = 10.0
 LAUNCH_SECONDS = 60.0
 
@@ -121,7 +121,7 @@ class BrowserPool:
     async def _open(self, house: _Housed, gate: Gate, contexts: list[BrowserContext]) -> Page:
         """A page; its context is noted in `contexts` as soon as there is one."""
         try:
-            async with asyncio.timeout(self.options.timeout):
+            async with asyncio.timeout(max(self.options.timeout, ANSWER_SECONDS)):
                 contexts.append(await house.browser.new_context(**self._manners(gate)))
                 return await contexts[0].new_page()
         except TimeoutError as error:
