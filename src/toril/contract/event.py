@@ -171,6 +171,11 @@ class RetryDeriver:
         self._limit = limit  # a bound on memory: jobs forgotten beyond it get no derived event
         self._held: Event | None = None  # a return to waiting whose reason the next event tells
 
+    @property
+    def holds(self) -> bool:
+        """Whether an event is held back until the next one, or `flush`, tells what it meant."""
+        return self._held is not None
+
     def feed(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events, in order, with the derived ones between them."""
         for event in events:

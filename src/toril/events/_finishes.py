@@ -22,6 +22,8 @@ logger = logging.getLogger("toril.events")
 
 # How long the reading outlives its last waiter; whoever waits for one job after another keeps it going.
 _LINGER_SECONDS = 5.0
+# So long without an event is a wait in vain: a little less, because two clocks are never quite the same.
+_SILENCE_SECONDS = 0.9 * _LINGER_SECONDS
 
 
 class FinishWatch:
@@ -88,18 +90,19 @@ class FinishWatch:
             logger.error("waiting for jobs of %s ended with an error", self._keys.name, exc_info=error)
 
     async def _watch(self, stream: EventStream) -> None:
-        silent = 0
+        now = asyncio.get_running_loop().time
+        heard = now()
         try:
             while not stream.closed:
                 batch = await stream.next_batch()
                 self._tell(batch)
-                # A stream that has nothing looks first and waits then: every second silence is a long one.
-                silent = 0 if batch else silent + 1
-                waited_in_vain = silent > 0 and silent % 2 == 0
+                waited_in_vain = not batch and now() - heard >= _SILENCE_SECONDS
                 if waited_in_vain and not self._waiters:
                     return
                 if waited_in_vain or any(isinstance(one, Gap) for one in batch):
                     await self._ask_for_all()
+                if batch or waited_in_vain:
+                    heard = now()
         except BaseException:
             self._break_off("the events of the queue cannot be read")
             raise

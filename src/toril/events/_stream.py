@@ -3,6 +3,10 @@
 Guarantee: events come in order and once; entries that the server trimmed before we read them are reported as a `Gap`,
 never skipped in silence; after a lost connection the reading goes on at the same place, asked for ever more rarely, and
 ends with the error that it met last when the policy sets a limit.
+
+The server hands new entries over as they are added, which costs it and us little, and says nothing of those it trimmed.
+So a reading that keeps up waits again at once; it looks, and counts, when it was away for a moment, when a page was
+full, and every second in any case. What a look finds missing among entries that were handed over is a `Gap`, too.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -27,6 +32,8 @@ logger = logging.getLogger("toril.events")
 PAGE: Final = 500  # entries in one reply: some 100 kB, a few milliseconds of our time
 BLOCK_SECONDS: Final = 10.0  # as long as Node's; a connection that died silently is noticed after it
 BEGINNING: Final = "0-0"
+LOOK_SECONDS: Final = 1.0  # so long a reading may go on without counting
+PROMPT_SECONDS: Final = 0.02  # whoever asks for more within it has kept up
 _UNBLOCK_SECONDS: Final = 1.0  # a server that does not let go within it is not there
 
 
@@ -37,8 +44,8 @@ class Gap:
     The state of jobs is in their hashes: whoever keeps books from events should look there now.
     """
 
-    after: str  # the last event before the gap
-    id: str  # the first event after it
+    after: str  # the last event that was certainly before the gap
+    id: str  # the first that is certainly after it
     missed: int | None  # how many are missing; None when nobody can tell
 
     type: str = "gap"  # so that a gap can stand among events
@@ -63,6 +70,7 @@ class EventStream:
         self._place = Place(after)
         self._deriver = RetryDeriver() if derive_retries else None
         self._caught_up = False
+        self._looked = self._heard = 0.0  # when we last counted, and when entries were last handed over
         self._resources = AsyncExitStack()
         self._reader: Reader | None = None
         self._idle = asyncio.Event()  # no read is in flight
@@ -103,7 +111,7 @@ class EventStream:
 
     async def _next(self) -> Sequence[Event | Gap]:
         await self.open()
-        if self._caught_up:
+        if self._caught_up or self._keeps_up():
             self._caught_up = False  # What we wait for may be the first of many.
             return self._derived(await self._wait())
         batch = self._take(await self._look())
@@ -113,7 +121,15 @@ class EventStream:
             return list(self._deriver.flush()) if self._deriver is not None else ()
         return batch
 
+    def _keeps_up(self) -> bool:
+        """Whether we may wait again without a look: we have just heard, and counted not long ago."""
+        if self._deriver is not None and self._deriver.holds:
+            return False  # whether more will come, only a look tells
+        now = time.monotonic()
+        return now - self._heard < PROMPT_SECONDS and now - self._looked < LOOK_SECONDS
+
     async def _look(self) -> Page:
+        self._looked, self._heard = time.monotonic(), 0.0
         count_before = self._place.seen is None
         return await self._store.run(follow(self._keys.events, self.last_id, PAGE, count_before=count_before))
 
@@ -133,6 +149,7 @@ class EventStream:
         finally:
             self._idle.set()
         self._place.pass_by(entries)
+        self._heard = time.monotonic() if 0 < len(entries) < PAGE else 0.0
         return [_event(entry) for entry in entries]
 
     def _derived(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -173,11 +190,11 @@ class EventStream:
 class Place:
     """Where a reading stands in a stream: an id, and how many entries were ever added up to it."""
 
-    __slots__ = ("_given", "id", "seen")
+    __slots__ = ("_counted", "id", "seen")
 
     def __init__(self, given: str) -> None:
-        self._given = given
         self.id = _full_id(given) if given != "$" else given
+        self._counted = self.id  # up to here, entries were counted
         # None: not known, because the server does not count or because we were only given an id.
         self.seen: int | None = 0 if self.id == BEGINNING else None
 
@@ -188,6 +205,7 @@ class Place:
     def settle(self, page: Page) -> None:
         """Takes the end of the stream as its place."""
         self.id, self.seen = page.state.last_id, page.state.added
+        self._counted = self.id
 
     def gap(self, page: Page) -> Gap | None:
         """What is missing between this place and the page that was read after it."""
@@ -197,17 +215,25 @@ class Place:
             self.seen = 0
             return Gap(self.id, state.first_id or state.last_id, None)
         if state.first_id is None or not _is_later(state.first_id, self.id):
-            return None
+            return self._passed_over(page)
         if trimmed is None or self.seen is None:
             return Gap(self.id, state.first_id, None) if self.id != BEGINNING else None
         missed = trimmed - self.seen
         return Gap(self.id, state.first_id, missed) if missed > 0 else None
+
+    def _passed_over(self, page: Page) -> Gap | None:
+        """Entries that were trimmed between two that were handed over: more were added than we have seen."""
+        if page.state.added is None or self.seen is None or len(page.entries) >= PAGE:
+            return None  # nobody counts, or the next page will tell
+        missed = page.state.added - len(page.entries) - self.seen
+        return Gap(self._counted, self.id, missed) if missed > 0 else None
 
     def advance(self, page: Page) -> None:
         """Moves to the end of a page."""
         self._count(page)
         if page.entries:
             self.id = page.entries[-1][0]
+        self._counted = self.id
 
     def _count(self, page: Page) -> None:
         added, trimmed = page.state.added, page.trimmed
@@ -223,7 +249,7 @@ class Place:
             self.seen += len(page.entries)
 
     def pass_by(self, entries: Sequence[Entry]) -> None:
-        """Moves over entries that followed without a gap."""
+        """Moves over entries that were handed over; whether any are missing between them, the next page tells."""
         if entries:
             self.id = entries[-1][0]
             if self.seen is not None:

@@ -5,8 +5,9 @@ lost is repeated under the same entry of its ledger, so that no job is added twi
 one caller gives at once, up to MAX_JOBS and MAX_BYTES, is one call and arrives as a whole.
 
 Group commit: what is given in one turn of the event loop goes out at once, many jobs in two calls of which the server
-does one while we prepare the other, and what comes while two calls are in flight goes out with the next. Each call in
-flight has a lane, a ledger of its own in which calls are numbered.
+does one while we prepare the other, and what comes while two calls are in flight goes out with the next. Where jobs
+have come one by one, the next does not even wait for the turn to end. Each call in flight has a lane, a ledger of its
+own in which calls are numbered.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ MAX_JOBS: Final = 500
 MAX_BYTES: Final = 1_000_000
 # From here on two calls of half the size are worth what a second call costs.
 WORTH_HALVING: Final = 8
+# After so many calls with one job each, the next job is not expected to have company: it does not wait for the turn.
+SEEN_ALONE: Final = 2
 
 Added = str | TorilError
 
@@ -102,6 +105,7 @@ class Intake:
         self._unsent = 0  # jobs in them that no call has taken yet
         self._calls: set[asyncio.Task[None]] = set()
         self._planned = False  # what has been given is about to be sent
+        self._alone = 0  # calls in a row that had one job
         self._quiet = asyncio.Event()  # nothing is left to send, and no call is in flight
         self._closed = False
 
@@ -115,7 +119,9 @@ class Intake:
         parcel = _Parcel(jobs, loop.create_future())
         self._parcels.append(parcel)
         self._unsent += len(jobs)
-        if self._lanes and not self._planned:
+        if self._alone >= SEEN_ALONE and len(self._lanes) == LANES and not self._planned:
+            self._flush()
+        elif self._lanes and not self._planned:
             self._planned = True
             loop.call_soon(self._flush)  # after all that is given in this turn of the loop
         return await parcel.future
@@ -124,6 +130,7 @@ class Intake:
         """Sends what has been given, as far as lanes are free."""
         self._planned = False
         while self._lanes and (batch := self._next_batch()):
+            self._alone = self._alone + 1 if len(batch) == 1 else 0
             lane = self._lanes.pop()
             if not self._posted(lane, batch):
                 call = asyncio.get_running_loop().create_task(self._call(lane, batch), name="toril-add")

@@ -320,7 +320,7 @@ class Pump:
             await self._decline()
         self._open = True
         self._waiter = None
-        self._plan_flush()
+        self._flush()  # at once: a job on an idle worker should not wait for a turn of the loop
 
     async def _decline(self) -> None:
         self._unheard = False

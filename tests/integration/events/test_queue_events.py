@@ -227,6 +227,44 @@ async def test_a_reading_that_falls_behind_hears_how_much_it_missed(queue: Queue
     assert gap.missed == 36
 
 
+async def test_what_is_trimmed_while_entries_are_handed_over_is_counted(queue: Queue, server: Server) -> None:
+    async with events_of(queue, server) as events:
+        iterator = events.follow()
+        async with asyncio.timeout(20):
+            reading = asyncio.create_task(anext(iterator))
+            await until_blocked(server)
+            with server.client() as client, client.pipeline(transaction=True) as together:
+                for n in range(50):
+                    together.xadd(queue.keys.events, {"event": "added", "jobId": str(n), "name": "x"})
+                together.xtrim(queue.keys.events, maxlen=4, approximate=False)
+                together.execute()
+            found = [await reading, *[await anext(iterator) for _ in range(3)]]
+            await queue.add("y")
+            found += [await anext(iterator) for _ in range(3)]
+    gaps = [event for event in found if isinstance(event, Gap)]
+    assert [event.job_id for event in found[:4]] == ["46", "47", "48", "49"]
+    assert [gap.missed for gap in gaps] == [46]
+
+
+async def test_a_reading_that_keeps_up_waits_again_without_a_look(
+    queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "PROMPT_SECONDS", 60)
+    monkeypatch.setattr(stream_module, "LOOK_SECONDS", 60)
+    async with events_of(queue, server) as events:
+        iterator = events.follow()
+        async with asyncio.timeout(20):
+            for name in "xyz":
+                reading = asyncio.create_task(anext(iterator))
+                await until_blocked(server)
+                if name == "x":
+                    before = scripts_run(server)
+                await queue.add(name)
+                await reading
+                await anext(iterator)
+    assert scripts_run(server) - before == 3  # the adds
+
+
 async def test_resuming_at_an_id_that_still_exists_counts_exactly(queue: Queue, server: Server) -> None:
     await queue.add_bulk([("x", n) for n in range(300)])
     async with events_of(queue, server, last_id="0") as events:
@@ -349,6 +387,11 @@ async def test_events_are_read_on_a_cluster(cluster: ValkeyCluster, prefix: str)
         reading = asyncio.create_task(read(events, 2))
         job = await queue.add("x")
         assert [event.job_id for event in await reading] == [job.id, job.id]
+
+
+def scripts_run(server: Server) -> int:
+    with server.client() as client:
+        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
 async def until_blocked(server: Server) -> None:

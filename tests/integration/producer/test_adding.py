@@ -206,6 +206,18 @@ async def test_adds_that_come_together_go_out_in_two_calls_and_a_few_in_one(
             assert commands_of(server) - before == calls
 
 
+async def test_a_burst_after_jobs_that_came_one_by_one_keeps_its_order_and_takes_two_calls(
+    server: Server, prefix: str
+) -> None:
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        for n in range(4):
+            await queue.add("x", {"n": n})
+        before = commands_of(server)
+        await asyncio.gather(*(queue.add("x", {"n": n}) for n in range(4, 54)))
+        assert commands_of(server) - before == 2  # the first at once, the others together
+        assert [job.data["n"] for job in await queue.get_waiting()] == list(range(54))
+
+
 async def test_a_bulk_is_one_call_whatever_else_is_added_at_the_same_time(
     server: Server, prefix: str
 ) -> None:
