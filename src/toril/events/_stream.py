@@ -171,7 +171,7 @@ class EventStream:
         delay = policy.delay_before(self._attempt)
         self._attempt += 1
         logger.warning("events of %s: %s; next attempt in %.1f s", self._keys.name, error, delay)
-        self._caught_up = False
+        self._caught_up, self._heard = False, 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._end.wait()

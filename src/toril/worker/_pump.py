@@ -23,8 +23,8 @@ from toril.queues.source import Settled, Source, Taken
 MAX_IN_FLIGHT = 2
 # Fewer outcomes are not worth a call of their own: the call would cost more than the time that it saves.
 SMALLEST_SHARE = 4
-# Keeps one call well under the time that other clients of the server notice.
-MAX_BATCH = 250
+# Keeps one call under 5 ms, which other clients of the server hardly notice; larger ones were slower, too.
+MAX_BATCH = 100
 # A server that refuses pickups (memory limit) is asked again after this time.
 REFUSED_PAUSE = 1.0
 
