@@ -99,13 +99,13 @@ class Arena:
         return percentiles("started_", figures["started_ms"]) | percentiles("known_", figures["known_ms"])
 
     def depth(self, contender: Contender, words: Mapping[str, Any], depth: int) -> dict[str, float]:
-        """The first jobs of a queue that holds `depth`, and in turn those of a shallow one on a second server.
+        """The first jobs of a queue that holds `depth` beside those of a shallow one, in turns.
 
-        A round ends while both queues still hold jobs: one that runs empty would fetch less and look faster.
+        Both have a server of their own that has seen nothing else, and are treated alike: with equal depths the two are
+        equal. A round ends while both queues still hold jobs: one that runs empty would fetch less and look faster.
         """
-        self.clear()
-        with Server.valkey() as second:
-            options = {**words["options"], "depth": depth, "shallow_url": second.url}
+        with Server.valkey() as one, Server.valkey() as other:
+            options = {**words["options"], "deep": depth, "deep_url": one.url, "shallow_url": other.url}
             figures = self._ask(contender, {**words, "task": "rounds", "options": options})
         deep, shallow = (statistics.median(figures[which]) for which in ("deep", "shallow"))
         return {"rate": deep, "shallow_rate": shallow, "beside_shallow": deep / shallow}

@@ -62,9 +62,20 @@ def lines(title: str, across: str, unit: str, series: Mapping[str, Sequence[tupl
     drawn = [_text(12, 24, title, weight="600"), _text(WIDTH - 12, 24, unit, anchor="end")]
     drawn += _grid(top, bottom) + _sizes(sorted({x for x, _ in points}), place, bottom)
     drawn.append(_text(70, bottom + 38, across))
-    for number, (label, one) in enumerate(series.items()):
-        drawn += _line(label, [place(x, y) for x, y in one], number)
+    paths = [[place(x, y) for x, y in one] for one in series.values()]
+    heights = _apart([path[-1][1] + 4 for path in paths])
+    for number, (label, path, label_y) in enumerate(zip(series, paths, heights, strict=True)):
+        drawn += _line(label, path, label_y, number)
     return _svg(height, drawn)
+
+
+def _apart(heights: Sequence[float], least: float = 14) -> list[float]:
+    """The same heights, moved up as far as labels need not to cover each other."""
+    moved: dict[int, float] = {}
+    last = math.inf
+    for at in sorted(range(len(heights)), key=lambda at: -heights[at]):
+        last = moved[at] = min(heights[at], last - least)
+    return [moved[at] for at in range(len(heights))]
 
 
 def _grid(top: float, bottom: int) -> list[str]:
@@ -84,16 +95,15 @@ def _sizes(
     return [_text(place(size, 0)[0], bottom + 18, f"{size:,.0f}", anchor="middle") for size in sizes]
 
 
-def _line(label: str, points: Sequence[tuple[float, float]], number: int) -> list[str]:
+def _line(label: str, points: Sequence[tuple[float, float]], label_y: float, number: int) -> list[str]:
     shades = (OURS, "#b35900", "#5b6fb5", "#8c564b", THEIRS, "#b04a8f", "#7f7f7f")
     colour = shades[number % len(shades)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{colour}'/>" for x, y in points]
-    end_x, end_y = points[-1]
     return [
         f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='{2.4 if number == 0 else 1.4}'/>",
         *dots,
-        _text(end_x + 10, end_y + 4, label, colour=colour, weight="600" if number == 0 else "400"),
+        _text(points[-1][0] + 10, label_y, label, colour=colour, weight="600" if number == 0 else "400"),
     ]
 
 
@@ -140,9 +150,9 @@ BAR_PLOTS = (
     ("stream", "rate", "stream queues, concurrency 100", "jobs/s"),
 )
 LINE_PLOTS = (
-    ("process-", "concurrency", "processing by concurrency, one process", "jobs/s"),
-    ("depth-", "jobs waiting", "processing by the number of jobs that wait", "jobs/s"),
-    ("payload-", "bytes of payload", "processing by payload", "jobs/s"),
+    ("process-", "rate", "concurrency", "processing by concurrency, one process", "jobs/s"),
+    ("depth-", "beside_shallow", "jobs waiting", "speed beside that with 1,000 jobs waiting", ""),
+    ("payload-", "rate", "bytes of payload", "processing by payload", "jobs/s"),
 )
 
 
@@ -155,8 +165,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
         if len(rows) > 1:
             name = work if metric == "rate" else f"{work}-{metric.replace('_', '-')}"
             written.append(_write(folder / f"{name}.svg", bars(title, unit, rows)))
-    for prefix, across, title, unit in LINE_PLOTS:
-        series = _series(results, prefix)
+    for prefix, metric, across, title, unit in LINE_PLOTS:
+        series = _series(results, prefix, metric)
         if any(len(points) > 1 for points in series.values()):
             written.append(_write(folder / f"by-{prefix.strip('-')}.svg", lines(title, across, unit, series)))
     return written
@@ -170,7 +180,7 @@ def _bars_of(results: Results, work: str, metric: str) -> list[Bar]:
     ]
 
 
-def _series(results: Results, prefix: str) -> dict[str, list[tuple[float, float]]]:
+def _series(results: Results, prefix: str, metric: str) -> dict[str, list[tuple[float, float]]]:
     """Those that were measured at every size, ours first; a line with holes would mislead."""
     works = sorted(
         (work for work in results if work.startswith(prefix)), key=lambda work: int(work[len(prefix) :])
@@ -178,7 +188,7 @@ def _series(results: Results, prefix: str) -> dict[str, list[tuple[float, float]
     shown = ("toril", "node-5", "node-6", "bullmq-py", "dramatiq", "saq", "huey")
     series = {}
     for name in shown:
-        found = [(work, results[work].get(name, {}).get("rate")) for work in works]
+        found = [(work, results[work].get(name, {}).get(metric)) for work in works]
         points = [(float(work[len(prefix) :]), one.median) for work, one in found if one is not None]
         if points and len(points) == len(works):
             series[CONTENDERS[name].label] = points

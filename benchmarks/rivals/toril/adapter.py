@@ -79,14 +79,12 @@ async def process(task: Task) -> dict[str, Any]:
 
 
 async def rounds(task: Task) -> dict[str, Any]:
-    """The first jobs of a deep queue, and in turn those of a shallow one on a server of its own."""
-    depth, shallow = task.options["depth"], task.options["shallow"]
-    rates: dict[str, list[float]] = {"deep": [], "shallow": []}
-    for _ in range(task.options["rounds"]):
-        rates["deep"].append(await _first_jobs(task, task.url, depth))
-        async with Queue(task.queue, redis=task.options["shallow_url"]) as queue:
-            await queue.obliterate(force=True)  # what was completed would make its server a full one, too
-        rates["shallow"].append(await _first_jobs(task, task.options["shallow_url"], shallow))
+    """The first jobs of a deep queue and of a shallow one, each on a server of its own, in turns."""
+    places = {which: (task.options[f"{which}_url"], task.options[which]) for which in ("deep", "shallow")}
+    rates: dict[str, list[float]] = {which: [] for which in places}
+    for number in range(task.options["rounds"]):
+        for which in sorted(places, reverse=bool(number % 2)):  # neither is always the first
+            rates[which].append(await _first_jobs(task, *places[which]))
     return rates
 
 
@@ -98,8 +96,9 @@ async def _first_jobs(task: Task, url: str, depth: int) -> float:
 
     async with Queue(task.queue, redis=url) as queue:
         await _fill_up(task, queue, depth)
-    async with Worker(task.queue, handle, redis=url, concurrency=task.concurrency):
-        await meter.finished()
+        async with Worker(task.queue, handle, redis=url, concurrency=task.concurrency):
+            await meter.finished()
+        await queue.clean()  # what is completed would fill both servers alike
     return meter.rate()
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("toril.events")
 
 # How long the reading outlives its last waiter; whoever waits for one job after another keeps it going.
 _LINGER_SECONDS = 5.0
-# So long without an event is a wait in vain: a little less, because two clocks are never quite the same.
+# So long without an event, or a waiter, is enough: a little less, because two clocks are never quite the same.
 _SILENCE_SECONDS = 0.9 * _LINGER_SECONDS
 
 
@@ -91,14 +91,16 @@ class FinishWatch:
 
     async def _watch(self, stream: EventStream) -> None:
         now = asyncio.get_running_loop().time
-        heard = now()
+        heard = wanted = now()
         try:
             while not stream.closed:
                 batch = await stream.next_batch()
                 self._tell(batch)
-                waited_in_vain = not batch and now() - heard >= _SILENCE_SECONDS
-                if waited_in_vain and not self._waiters:
+                if self._waiters:
+                    wanted = now()
+                elif now() - wanted >= _SILENCE_SECONDS:
                     return
+                waited_in_vain = not batch and now() - heard >= _SILENCE_SECONDS
                 if waited_in_vain or any(isinstance(one, Gap) for one in batch):
                     await self._ask_for_all()
                 if batch or waited_in_vain:

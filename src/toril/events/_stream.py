@@ -6,7 +6,8 @@ ends with the error that it met last when the policy sets a limit.
 
 The server hands new entries over as they are added, which costs it and us little, and says nothing of those it trimmed.
 So a reading that keeps up waits again at once; it looks, and counts, when it was away for a moment, when a page was
-full, and every second in any case. What a look finds missing among entries that were handed over is a `Gap`, too.
+full, every second while entries come, and when none have come for a moment. What a look finds missing among entries
+that were handed over is a `Gap`, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ BLOCK_SECONDS: Final = 10.0  # as long as Node's; a connection that died silentl
 BEGINNING: Final = "0-0"
 LOOK_SECONDS: Final = 1.0  # so long a reading may go on without counting
 PROMPT_SECONDS: Final = 0.02  # whoever asks for more within it has kept up
+SETTLE_SECONDS: Final = 0.05  # so long we wait without a look: silence must not hide a gap
 _UNBLOCK_SECONDS: Final = 1.0  # a server that does not let go within it is not there
 
 
@@ -44,8 +46,8 @@ class Gap:
     The state of jobs is in their hashes: whoever keeps books from events should look there now.
     """
 
-    after: str  # the last event that was certainly before the gap
-    id: str  # the first that is certainly after it
+    after: str  # the last event that is certainly before the gap
+    id: str  # where it has ended: an event after it, or the last one that is missing if there is none yet
     missed: int | None  # how many are missing; None when nobody can tell
 
     type: str = "gap"  # so that a gap can stand among events
@@ -112,8 +114,9 @@ class EventStream:
     async def _next(self) -> Sequence[Event | Gap]:
         await self.open()
         if self._caught_up or self._keeps_up():
+            block = self._block if self._caught_up else min(self._block, SETTLE_SECONDS)
             self._caught_up = False  # What we wait for may be the first of many.
-            return self._derived(await self._wait())
+            return self._derived(await self._wait(block))
         batch = self._take(await self._look())
         if not batch:
             self._caught_up = True
@@ -139,13 +142,13 @@ class EventStream:
         self._place.advance(page)
         return [gap, *self._derived(events)] if gap is not None else list(self._derived(events))
 
-    async def _wait(self) -> list[Event]:
+    async def _wait(self, block: float) -> list[Event]:
         """Blocks for new entries, which the server hands over as they are added."""
         reader = await self._opened_reader()
-        command = read_events([self._keys], [self.last_id], block_ms=int(self._block * 1000), count=PAGE)
+        command = read_events([self._keys], [self.last_id], block_ms=int(block * 1000), count=PAGE)
         self._idle.clear()
         try:
-            entries = (await reader.run(command, self._block)).get(self._keys.events, [])
+            entries = (await reader.run(command, block)).get(self._keys.events, [])
         finally:
             self._idle.set()
         self._place.pass_by(entries)
@@ -212,8 +215,10 @@ class Place:
         state, trimmed = page.state, page.trimmed
         if state.added is not None and self.seen is not None and state.added < self.seen:
             # The stream is younger than our reading: it was deleted, and with it whatever we had not read.
-            self.seen = 0
-            return Gap(self.id, state.first_id or state.last_id, None)
+            self.seen = None  # A page that does not reach the end is counted by the next look.
+            return Gap(self._counted, state.first_id or state.last_id, None)
+        if state.first_id is None and self.seen is None and _is_later(state.last_id, self.id):
+            return Gap(self.id, state.last_id, None)  # all that came after us is gone, and nobody had counted
         if state.first_id is None or not _is_later(state.first_id, self.id):
             return self._passed_over(page)
         if trimmed is None or self.seen is None:
@@ -226,14 +231,21 @@ class Place:
         if page.state.added is None or self.seen is None or len(page.entries) >= PAGE:
             return None  # nobody counts, or the next page will tell
         missed = page.state.added - len(page.entries) - self.seen
-        return Gap(self._counted, self.id, missed) if missed > 0 else None
+        if missed <= 0:
+            return None
+        # Between entries that were handed over, or, where somebody deleted some or all, up to the end of the page.
+        last = page.entries[-1][0] if page.entries else page.state.last_id
+        return Gap(self._counted, max(last, self.id, key=_parts), missed)
 
     def advance(self, page: Page) -> None:
         """Moves to the end of a page."""
         self._count(page)
         if page.entries:
             self.id = page.entries[-1][0]
-        self._counted = self.id
+        elif page.state.first_id is None:
+            self.id = max(self.id, page.state.last_id, key=_parts)  # Nothing is left to be read up to there.
+        if len(page.entries) < PAGE:
+            self._counted = self.id  # Of a full page, the next one tells whether any were missing before it.
 
     def _count(self, page: Page) -> None:
         added, trimmed = page.state.added, page.trimmed
@@ -242,7 +254,8 @@ class Place:
         elif len(page.entries) < PAGE:
             self.seen = added  # The page reaches the end of the stream.
         elif self.seen is None:
-            self.seen = trimmed + (page.before or 0) + len(page.entries)
+            if page.before is not None:
+                self.seen = trimmed + page.before + len(page.entries)
         else:
             # Entries that were trimmed before we came count as passed: the gap has been reported.
             self.seen = max(self.seen, trimmed if _is_later(page.state.first_id or "", self.id) else 0)

@@ -1,8 +1,9 @@
 """The intake: jobs that are added at the same time travel together.
 
-Guarantee: jobs reach the queue in the order in which they were given; each has its own answer; a call whose reply was
-lost is repeated under the same entry of its ledger, so that no job is added twice; a single job waits for nobody; what
-one caller gives at once, up to MAX_JOBS and MAX_BYTES, is one call and arrives as a whole.
+Guarantee: jobs reach the queue in the order in which they were given, as long as no connection is lost under two calls
+at once; each has its own answer; a call whose reply was lost is repeated under the same entry of its ledger, so that no
+job is added twice; a single job waits for nobody; what one caller gives at once, up to MAX_JOBS and MAX_BYTES, is one
+call and arrives as a whole.
 
 Group commit: what is given in one turn of the event loop goes out at once, many jobs in two calls of which the server
 does one while we prepare the other, and what comes while two calls are in flight goes out with the next. Where jobs
@@ -105,6 +106,7 @@ class Intake:
         self._unsent = 0  # jobs in them that no call has taken yet
         self._calls: set[asyncio.Task[None]] = set()
         self._planned = False  # what has been given is about to be sent
+        self._way: object = None  # the connection that the last call without a task took
         self._alone = 0  # calls in a row that had one job
         self._quiet = asyncio.Event()  # nothing is left to send, and no call is in flight
         self._closed = False
@@ -129,8 +131,8 @@ class Intake:
     def _flush(self) -> None:
         """Sends what has been given, as far as lanes are free."""
         self._planned = False
-        while self._lanes and (batch := self._next_batch()):
-            self._alone = self._alone + 1 if len(batch) == 1 else 0
+        while self._lanes and self._in_order() and (batch := self._next_batch()):
+            self._alone = self._alone + 1 if len(batch) == 1 and len(self._lanes) == LANES else 0
             lane = self._lanes.pop()
             if not self._posted(lane, batch):
                 call = asyncio.get_running_loop().create_task(self._call(lane, batch), name="toril-add")
@@ -138,6 +140,10 @@ class Intake:
                 call.add_done_callback(self._calls.discard)
         if not self._parcels and len(self._lanes) == LANES:
             self._quiet.set()
+
+    def _in_order(self) -> bool:
+        """Whether a call that is sent now arrives after those in flight: not by another way than they went."""
+        return len(self._lanes) == LANES or bool(self._calls) or self._store.way is self._way
 
     def _next_batch(self) -> Batch:
         batch: Batch = []
@@ -177,6 +183,7 @@ class Intake:
             command = self._command(lane, batch, now_ms)
         except Exception:  # noqa: BLE001  # a task meets the same error, and tells it to whoever waits
             return False
+        self._way = self._store.way
         return self._store.post(command, functools.partial(self._answered, lane, batch))
 
     async def _call(self, lane: Lane, batch: Batch) -> None:

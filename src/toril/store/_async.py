@@ -97,6 +97,12 @@ class AsyncStore:
 
         return link.post(command.evalsha(), self.policy.command_timeout, replied)
 
+    @property
+    def way(self) -> object | None:
+        """The connection that `post` would take now; None when it would take none."""
+        link = self._links.get(None) if self.slots is None else None
+        return None if link is None or link.closed else link
+
     async def _settle_trouble(
         self, command: Command[T], trouble: Exception, answer: Callable[[T | TorilError], None]
     ) -> None:

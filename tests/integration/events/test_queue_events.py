@@ -227,7 +227,10 @@ async def test_a_reading_that_falls_behind_hears_how_much_it_missed(queue: Queue
     assert gap.missed == 36
 
 
-async def test_what_is_trimmed_while_entries_are_handed_over_is_counted(queue: Queue, server: Server) -> None:
+async def test_what_is_trimmed_while_entries_are_handed_over_is_counted_before_a_long_silence(
+    queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "BLOCK_SECONDS", 600)
     async with events_of(queue, server) as events:
         iterator = events.follow()
         async with asyncio.timeout(20):
@@ -238,12 +241,46 @@ async def test_what_is_trimmed_while_entries_are_handed_over_is_counted(queue: Q
                     together.xadd(queue.keys.events, {"event": "added", "jobId": str(n), "name": "x"})
                 together.xtrim(queue.keys.events, maxlen=4, approximate=False)
                 together.execute()
-            found = [await reading, *[await anext(iterator) for _ in range(3)]]
+            *found, gap = [await reading, *[await anext(iterator) for _ in range(4)]]
+    assert [event.job_id for event in found] == ["46", "47", "48", "49"]
+    assert isinstance(gap, Gap)
+    assert gap.missed == 46
+
+
+async def test_a_stream_that_was_deleted_and_grew_again_is_one_gap(queue: Queue, server: Server) -> None:
+    async with events_of(queue, server) as events:
+        iterator = events.follow()
+        async with asyncio.timeout(20):
+            await queue.add_bulk([("x", n) for n in range(400)])
+            for _ in range(800):
+                await anext(iterator)
+            reading = asyncio.create_task(anext(iterator))
+            await until_blocked(server)
+            with server.client() as client:
+                client.delete(queue.keys.events)
             await queue.add("y")
-            found += [await anext(iterator) for _ in range(3)]
+            found = [await reading, await anext(iterator), await anext(iterator)]
+            await queue.add_bulk([("z", n) for n in range(300)])
+            found += [await anext(iterator) for _ in range(600)]
+            await queue.add("last")
+            found += [await anext(iterator), await anext(iterator)]
     gaps = [event for event in found if isinstance(event, Gap)]
-    assert [event.job_id for event in found[:4]] == ["46", "47", "48", "49"]
-    assert [gap.missed for gap in gaps] == [46]
+    assert [gap.missed for gap in gaps] == [None]
+
+
+async def test_a_stream_that_was_emptied_before_it_was_read_is_a_gap(queue: Queue, server: Server) -> None:
+    async with events_of(queue, server) as events:
+        await queue.add("x")
+        with server.client() as client:
+            client.xtrim(queue.keys.events, maxlen=0, approximate=False)
+        iterator = events.follow()
+        async with asyncio.timeout(20):
+            gap = await anext(iterator)
+            await queue.add("y")
+            event = await anext(iterator)
+    assert isinstance(gap, Gap)
+    assert isinstance(event, Event)
+    assert event.name == "y"
 
 
 async def test_a_reading_that_keeps_up_waits_again_without_a_look(

@@ -218,6 +218,31 @@ async def test_a_burst_after_jobs_that_came_one_by_one_keeps_its_order_and_takes
         assert [job.data["n"] for job in await queue.get_waiting()] == list(range(54))
 
 
+async def test_pairs_after_jobs_that_came_one_by_one_share_their_calls(server: Server, prefix: str) -> None:
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        for n in range(4):
+            await queue.add("x", {"n": n})
+        before = commands_of(server)
+        for n in range(20):
+            await asyncio.gather(queue.add("x", {"n": n}), queue.add("x", {"n": n}))
+        assert commands_of(server) - before <= 22
+
+
+@pytest.mark.parametrize("number", [5, 50])
+async def test_a_lost_connection_does_not_change_the_order_of_adds(
+    server: Server, prefix: str, number: int
+) -> None:
+    async with Queue("emails", redis=server.url, prefix=prefix) as queue:
+        for n in range(3):
+            await queue.add("x", {"n": n})
+        with server.client() as client:
+            for entry in client.client_list():
+                if entry["cmd"].startswith("evalsha"):
+                    client.client_kill_filter(_id=entry["id"])
+        await asyncio.gather(*(queue.add("x", {"n": n}) for n in range(3, 3 + number)))
+        assert [job.data["n"] for job in await queue.get_waiting()] == list(range(3 + number))
+
+
 async def test_a_bulk_is_one_call_whatever_else_is_added_at_the_same_time(
     server: Server, prefix: str
 ) -> None:
