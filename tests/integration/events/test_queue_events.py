@@ -230,7 +230,7 @@ async def test_a_reading_that_falls_behind_hears_how_much_it_missed(queue: Queue
 async def test_what_is_trimmed_while_entries_are_handed_over_is_counted_before_a_long_silence(
     queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "BLOCK_SECONDS", 600)
+    monkeypatch.setitem(stream_module.EventStream.__init__.__kwdefaults__, "block", 600)
     async with events_of(queue, server) as events:
         iterator = events.follow()
         async with asyncio.timeout(20):
@@ -288,6 +288,7 @@ async def test_a_reading_that_keeps_up_waits_again_without_a_look(
 ) -> None:
     monkeypatch.setattr(stream_module, "PROMPT_SECONDS", 60)
     monkeypatch.setattr(stream_module, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(stream_module, "SETTLE_SECONDS", 60)
     async with events_of(queue, server) as events:
         iterator = events.follow()
         async with asyncio.timeout(20):
