@@ -30,6 +30,7 @@ ATTEMPTS_FOR_A_PORT = (
 )
 
 IN_MEMORY: Mapping[str, str] = {"save": "", "appendonly": "no"}
+LARGE_PAGES = {"disable-thp": "no"}  # As the embedded server has it.
 
 
 class ServerDidNotStart(Exception):
@@ -79,7 +80,7 @@ class Server:
     @classmethod
     def valkey(cls, **settings: str) -> Self:
         """A Valkey, not yet started; `appendonly="yes"` and the like (underscores stand for hyphens)."""
-        return cls(valkey_binary(), _hyphenated(settings))
+        return cls(valkey_binary(), LARGE_PAGES | _hyphenated(settings))
 
     @classmethod
     def redis7(cls, **settings: str) -> Self:

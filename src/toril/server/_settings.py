@@ -66,6 +66,8 @@ class ServerSettings:
                 "--save",
                 "",
             ),  # The append-only file holds everything; snapshots beside it would only cost forks.
+            # Kernels since 5.8 copy 4 KB of a large page after a fork, not all of it, and fork sooner for having them.
+            *("--disable-thp", "no"),
             *("--maxmemory-policy", "noeviction"),  # A queue that forgets keys forgets jobs.
             *("--daemonize", "no"),
         ]

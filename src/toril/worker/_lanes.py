@@ -5,7 +5,8 @@ neither a task nor a turn of the event loop; a job that waits lets the next one 
 whoever cancelled it: `asyncio.run` waits for all tasks that it cancels.
 
 A lane takes jobs until none is left. When a job suspends, further lanes are roused for those that wait. So a batch of
-quick jobs is done by one lane in one turn, and slow jobs run side by side.
+quick jobs is done by one lane in one turn, and slow jobs run side by side. A job that comes alone runs up to its first
+wait in the turn that brought it, in the name of a lane that rests; only if it has to wait does the lane take over.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -25,27 +26,45 @@ ROUSED_AT_ONCE = 2
 STUBBORN_SECONDS = 1.0
 
 
+class _Begun(NamedTuple):
+    """A coroutine that waits for something, and how to step it inside its context."""
+
+    run: Callable[..., Any]
+    coroutine: Coroutine[Any, Any, Any]
+    awaited: Any
+
+
 @types.coroutine
-def within(
-    context: contextvars.Context, coroutine: Coroutine[Any, Any, Any], on_suspend: Callable[[], None]
-) -> Generator[Any, Any, Any]:
-    """Steps a coroutine inside a context, on behalf of the task that awaits us; says when it first suspends."""
-    run = context.run
+def _carried_on(begun: _Begun, error: BaseException | None = None) -> Generator[Any, Any, None]:
+    """Steps a coroutine to its end on behalf of the task that awaits us; first of all it may be thrown an error."""
+    run, coroutine, awaited = begun
     try:
-        awaited = run(coroutine.send, None)
-        on_suspend()
+        if error is not None:
+            awaited = run(coroutine.throw, error)
         while True:
             try:
                 value = yield awaited
             except GeneratorExit:
                 coroutine.close()
                 raise
-            except BaseException as error:  # noqa: BLE001  # whatever is thrown at the task is the coroutine's
-                awaited = run(coroutine.throw, error)
+            except BaseException as thrown:  # noqa: BLE001  # whatever is thrown at the task is the coroutine's
+                awaited = run(coroutine.throw, thrown)
             else:
                 awaited = run(coroutine.send, value)
-    except StopIteration as end:
-        return end.value
+    except StopIteration:
+        return
+
+
+class _Rest:
+    """The rest of a lane: what ends it, and why it ended."""
+
+    __slots__ = ("begun", "end", "is_call", "task")
+
+    def __init__(self, end: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
+        self.end = end
+        self.task = task
+        self.is_call = False  # the lane is to look at the backlog
+        self.begun: _Begun | None = None  # or to carry on with this
 
 
 class Lanes(Generic[T]):
@@ -56,7 +75,7 @@ class Lanes(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._backlog: deque[T] = deque()
-        self._idle: list[asyncio.Future[None]] = []
+        self._idle: list[_Rest] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._roused = 0  # lanes that will look at the backlog in the next turn
         self._closed = False
@@ -72,47 +91,98 @@ class Lanes(Generic[T]):
         if self._roused == 0:
             self._rouse(1)
 
+    def begin(self, item: T) -> None:
+        """Begins an item that comes alone: at once, if a lane is free and no task's turn is under way."""
+        if self._backlog or not self._idle or asyncio.current_task(self._loop) is not None:
+            self.put(item)
+            return
+        rest = self._idle.pop()
+        # asyncio knows whose turn it is by these two: they are there for whoever steps a task's work himself.
+        asyncio._enter_task(self._loop, rest.task)  # noqa: SLF001
+        try:
+            rest.begun = self._stepped(item, rest.task)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._loop.call_soon(_raise, error)  # meant for the process, not for whoever brought the item
+        finally:
+            asyncio._leave_task(self._loop, rest.task)  # noqa: SLF001
+            self._rest_on(rest)
+
+    def _stepped(self, item: T, task: asyncio.Task[Any]) -> _Begun | None:
+        """Runs an item up to its first wait; None when there was none."""
+        run = self._context.copy().run
+        coroutine = self._work(item, task)
+        try:
+            return _Begun(run, coroutine, run(coroutine.send, None))
+        except StopIteration:
+            return None
+
+    def _rest_on(self, rest: _Rest) -> None:
+        """Ends the rest of a lane if there is something to carry on with."""
+        if rest.end.done():
+            return  # the job has cancelled its task, and so the lane
+        if rest.begun is None:
+            self._idle.append(rest)
+        else:
+            rest.end.set_result(None)
+
     def _rouse(self, count: int) -> None:
-        for _ in range(min(count, len(self._backlog))):
+        for _ in range(min(count, len(self._backlog) - self._roused)):
             self._roused += 1
             if self._idle:
-                self._idle.pop().set_result(None)
+                rest = self._idle.pop()
+                rest.is_call = True
+                rest.end.set_result(None)
             else:
                 task = self._loop.create_task(self._lane(), name=f"toril-lane-{len(self._tasks) + 1}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
     def _suspended(self) -> None:
-        if self._backlog and self._roused == 0:
-            self._rouse(ROUSED_AT_ONCE)
+        self._rouse(ROUSED_AT_ONCE)
 
     async def _lane(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine of a task
+        self._roused -= 1
         while not self._closed:
-            self._roused = max(0, self._roused - 1)
             while self._backlog:
-                item = self._backlog.popleft()
-                await within(self._context.copy(), self._work(item, task), self._suspended)
+                begun = self._stepped(self._backlog.popleft(), task)
+                if begun is not None:
+                    self._suspended()
+                    await _carried_on(begun)
                 if task.cancelling():
                     # Meant for the job that has just ended, or for us: no other job may feel it.
                     self._suspended()
                     return
             if not self._closed:
-                await self._rest()
+                await self._rest(task)
+                if task.cancelling():
+                    self._suspended()
+                    return
 
-    async def _rest(self) -> None:
-        rest = self._loop.create_future()
+    async def _rest(self, task: asyncio.Task[Any]) -> None:
+        """Until there is something to look at, or until what was begun in our name has come to its end."""
+        rest = _Rest(self._loop.create_future(), task)
         self._idle.append(rest)
+        cancelled: asyncio.CancelledError | None = None
         try:
-            await rest
-        except asyncio.CancelledError:
-            if rest in self._idle:
-                self._idle.remove(rest)
-            else:  # roused in this very turn, for something that another lane must do now
-                self._roused = max(0, self._roused - 1)
-                self._suspended()
-            raise
+            await rest.end
+        except asyncio.CancelledError as error:
+            if rest.begun is None:
+                self._leave(rest)
+                raise
+            cancelled = error
+        if rest.begun is not None:
+            await _carried_on(rest.begun, cancelled)
+        else:
+            self._roused -= 1
+
+    def _leave(self, rest: _Rest) -> None:
+        if rest in self._idle:
+            self._idle.remove(rest)
+        elif rest.is_call:  # roused in this very turn, for something that another lane must do now
+            self._roused -= 1
+            self._suspended()
 
     async def close(self) -> None:
         """Ends all lanes; nothing may be running any more."""
@@ -122,3 +192,7 @@ class Lanes(Generic[T]):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=STUBBORN_SECONDS)
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

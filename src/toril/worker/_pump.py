@@ -38,7 +38,7 @@ class Pump:
         *,
         concurrency: int,
         drain_delay: float,
-        run: Callable[[Any], None],
+        run: Callable[[Any, bool], None],
         on_verdict: Callable[[Settled, TorilError], Any],
         on_settled: Callable[[Sequence[Settled]], Any],
         on_disconnect: Callable[[TorilError], Awaitable[None]],
@@ -238,13 +238,16 @@ class Pump:
             self.settling.pop(id(settled.delivery), None)
             if verdict is not None:
                 self._on_verdict(settled, verdict)
-        for delivery in taken.deliveries:
+        deliveries = taken.deliveries
+        for delivery in deliveries:
             self.running[id(delivery)] = delivery
-            self._run(delivery)
         if batch:
             self._tell(batch)
         if room:
             self._learn(taken, room)
+        # Last: a job that comes alone runs at once, and may be done and handed in when this returns.
+        for delivery in deliveries:
+            self._run(delivery, len(deliveries) == 1)
 
     def _tell(self, batch: list[Settled]) -> None:
         try:

@@ -80,11 +80,14 @@ class Runner:
         # By delivery: a job that was lost and came back to us is in hand twice until its first handler ends.
         self.attempts: dict[int, Attempt] = {}
 
-    def start(self, delivery: Any) -> None:
-        """Begins an attempt; its outcome comes through `on_end`."""
+    def start(self, delivery: Any, alone: bool) -> None:
+        """Begins an attempt; its outcome comes through `on_end`, for a job that came alone perhaps at once."""
         attempt = Attempt(delivery)
         self.attempts[id(delivery)] = attempt
-        self._lanes.put(attempt)
+        if alone:
+            self._lanes.begin(attempt)
+        else:
+            self._lanes.put(attempt)
 
     async def see_off(self, seconds: float) -> None:
         """Waits for attempts that were cancelled, no longer than that: a handler may refuse to end."""

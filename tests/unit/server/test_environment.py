@@ -11,7 +11,9 @@ from toril.server._binary import server_environment
 
 def test_the_allocator_is_set_for_deep_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    assert "tcache_count" in server_environment()["GLIBC_TUNABLES"]
+    tunables = server_environment()["GLIBC_TUNABLES"]
+    assert "tcache_count" in tunables
+    assert "hugetlb=1" in tunables
     assert "GLIBC_TUNABLES" not in os.environ
 
 

@@ -45,3 +45,8 @@ def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only():
     assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
     assert words[words.index("--bind") + 1] == "127.0.0.1"
     assert words[words.index("--port") + 1] == "0"
+
+
+def test_the_server_may_have_large_pages():
+    words = ServerSettings().arguments()
+    assert words[words.index("--disable-thp") + 1] == "no"
