@@ -51,6 +51,8 @@ _any_json = msgspec.json.Decoder()
 
 def to_json(value: Any, *, field: str = "data") -> bytes:
     """`value` as JSON. `field` names the value in the error if there is no such form."""
+    if value is None:
+        return b"null"  # what most handlers return
     try:
         raw = _json.encode(value)
     except UnicodeEncodeError:

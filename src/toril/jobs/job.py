@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from toril.contract.duration import Duration, to_seconds
 from toril.contract.errors import JobNotFound
-from toril.contract.record import JobRecord
 from toril.contract.state import JobState
 from toril.jobs._face import Dependencies, FinalState, JobFace, T, returned
 from toril.jobs._steps import run_steps
@@ -26,9 +25,6 @@ class Job(JobFace[T]):
     __slots__ = ()
 
     _desk: JobDesk
-
-    def __init__(self, record: JobRecord, desk: JobDesk, token: str | None = None) -> None:
-        super().__init__(record, desk, token)
 
     async def _do(self, steps: Generator[Any, Any, V]) -> V:
         return await run_steps(self._desk.store, steps)

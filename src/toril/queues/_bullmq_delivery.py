@@ -73,6 +73,9 @@ class BullmqTerms:
 
 def _made(record: JobRecord) -> int:
     """A count that does not parse must not hold up the jobs that came with it: the script will bury the job."""
+    fields = record.fields
+    if b"atm" not in fields and b"attemptsMade" not in fields:
+        return 0  # as for most
     try:
         return record.attempts_made
     except MalformedValue:

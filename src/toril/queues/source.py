@@ -46,7 +46,7 @@ class Delivery(Protocol):
     def lock_lost(self, lost: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """A delivery and what became of it."""
 

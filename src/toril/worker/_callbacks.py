@@ -47,10 +47,10 @@ _telling: contextvars.ContextVar[object] = contextvars.ContextVar("telling", def
 
 
 class Callbacks:
-    """The listeners of one worker."""
+    """The listeners of one worker. An event that is not among `listeners` need not be told."""
 
     def __init__(self, on_error: Callable[[BaseException], Any]) -> None:
-        self._listeners: dict[str, list[Callback]] = {}
+        self.listeners: dict[str, list[Callback]] = {}
         self._on_error = on_error
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -59,18 +59,16 @@ class Callbacks:
             raise InvalidOption(
                 "event", f"{event!r} is unknown", f"known are {', '.join(get_args(WorkerEvent))}"
             )
-        self._listeners.setdefault(event, []).append(callback)
+        self.listeners.setdefault(event, []).append(callback)
 
     def remove(self, event: WorkerEvent, callback: Callback) -> None:
-        if callback in self._listeners.get(event, ()):
-            self._listeners[event].remove(callback)
-
-    def wanted(self, event: WorkerEvent) -> bool:
-        """Whether anybody listens; spares the work of telling nobody."""
-        return event in self._listeners
+        if callback in self.listeners.get(event, ()):
+            self.listeners[event].remove(callback)
+            if not self.listeners[event]:
+                del self.listeners[event]
 
     def tell(self, event: WorkerEvent, *values: Any) -> None:
-        for callback in self._listeners.get(event, ()):
+        for callback in tuple(self.listeners.get(event, ())):
             try:
                 result = callback(*values)
             except Exception as error:  # noqa: BLE001  # a listener's trouble is not the worker's

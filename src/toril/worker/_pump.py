@@ -130,7 +130,8 @@ class Pump:
         self.settling[id(delivery)] = delivery
         self._settled.append(settled)
         if self.running and len(self._settled) < self._share:
-            self._plan_flush()
+            if not self._flush_planned:
+                self._plan_flush()
         else:
             self._flush()  # nobody else should join this batch: not even a turn of the loop is worth waiting for
 

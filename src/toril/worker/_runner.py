@@ -30,7 +30,18 @@ class StoppedByWorker(TorilError):
 class Attempt:
     """One attempt at a job: its task, and why it was cancelled, if it was."""
 
-    __slots__ = ("delivery", "error", "given_up", "reason", "result", "started", "subject", "task", "timer")
+    __slots__ = (
+        "delivery",
+        "ended",
+        "error",
+        "given_up",
+        "reason",
+        "result",
+        "started",
+        "subject",
+        "task",
+        "timer",
+    )
 
     def __init__(self, delivery: Any) -> None:
         self.delivery = delivery
@@ -42,10 +53,12 @@ class Attempt:
         self.result: Any = None
         self.error: BaseException | None = None
         self.started = time.monotonic()
+        self.ended: float | None = None
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        """How long the handler ran, or has been running."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
 
 
 class Runner:
@@ -65,6 +78,8 @@ class Runner:
         work_of: Callable[[Any], Work],
     ) -> None:
         self._executors = executors
+        # With one handler for all, nobody need look at a job's name.
+        self._only = executors.get(None) if len(executors) == 1 else None
         self._options = options
         self._dress = dress
         self._backoff_of = backoff_of
@@ -132,7 +147,14 @@ class Runner:
     async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
         delivery = attempt.delivery
         try:
-            outcome = await self._begun(attempt, task)
+            if attempt.reason is not None:
+                outcome = self._stopped(attempt)  # it was cancelled before its turn came
+            else:
+                attempt.task = task
+                attempt.started = time.monotonic()
+                if self._timeout is not None:
+                    self._limit(attempt, float(self._timeout))
+                outcome = await (self._attempt(attempt) if self._tracer is None else self._traced(attempt))
         except asyncio.CancelledError:
             outcome = self._stopped(attempt)
         except GeneratorExit:
@@ -148,17 +170,12 @@ class Runner:
         if isinstance(attempt.error, KeyboardInterrupt):
             raise attempt.error  # settled, and still meant for the whole process
 
-    async def _begun(self, attempt: Attempt, task: asyncio.Task[Any]) -> Outcome:
-        if attempt.reason is not None:
-            return self._stopped(attempt)  # it was cancelled before its turn came
-        attempt.task = task
-        attempt.started = time.monotonic()
-        if self._timeout is not None:
-            seconds = float(self._timeout)
-            overdue = JobTimedOut(attempt.delivery.id, seconds)
-            attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
-        if self._tracer is None:
-            return await self._attempt(attempt)
+    def _limit(self, attempt: Attempt, seconds: float) -> None:
+        overdue = JobTimedOut(attempt.delivery.id, seconds)
+        attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
+
+    async def _traced(self, attempt: Attempt) -> Outcome:
+        assert self._tracer is not None  # noqa: S101  # whoever calls has looked
         with self._tracer.processing(self._work_of(attempt.delivery)):
             return await self._attempt(attempt)
 
@@ -167,7 +184,7 @@ class Runner:
         why = self._forbidden(delivery)
         if why is not None:
             raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
-        executor = self._executor_of(delivery.name)
+        executor = self._only or self._executor_of(delivery.name)
         attempt.subject = subject = self._dress(delivery, executor.blocking)
         self._on_start(attempt)
         attempt.result = result = await executor.run(subject)

@@ -180,13 +180,17 @@ class WorkerServices(WorkerKind):
         )
 
     def _on_attempt_start(self, attempt: Attempt) -> None:
-        self._witness.started(attempt, self._waited(attempt.delivery) if self._witness.measured else None)
+        if self._witness.attentive or "active" in self._callbacks.listeners:
+            waited = self._waited(attempt.delivery) if self._witness.measured else None
+            self._witness.started(attempt, waited)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
         if attempt.subject is None:
             attempt.subject = self._undressed(attempt.delivery)
-        seconds = self._witness.ended(attempt)
-        self._pump.settle(Settled(attempt.delivery, outcome, (attempt, seconds)))
+        attempt.ended = time.monotonic()
+        if self._witness.measured:
+            self._witness.ended(attempt)
+        self._pump.settle(Settled(attempt.delivery, outcome, attempt))
 
     # --- what the services say ------------------------------------------------------------------------------
 
@@ -248,6 +252,7 @@ class WorkerServices(WorkerKind):
         await asyncio.sleep(PAUSE_WHILE_STOPPING)
 
     def _on_answer(self) -> None:
+        self._witness.look()
         if self._reconnector.attempts == 0 and self.state is not WorkerState.DISCONNECTED:
             return
         away = self._reconnector.answered()

@@ -26,8 +26,13 @@ class Witness:
         self._log = log
         self._callbacks = callbacks
         self.measured = metrics is not NO_METRICS
+        self.attentive = True  # somebody counts or logs what happens to ordinary jobs
         self.processed = 0
         self.failed = 0
+
+    def look(self) -> None:
+        """Once for each answer of the queue, not for each job: a log may be turned on while we run."""
+        self.attentive = self.measured or self._log.chatty
 
     # --- jobs -----------------------------------------------------------------------------------------------
 
@@ -38,27 +43,27 @@ class Witness:
             delivery = attempt.delivery
             payload = getattr(attempt.subject, "data", None) if self._log.payloads else None
             self._log.picked_up(delivery.id, delivery.name, payload)
-        if self._callbacks.wanted("active"):
-            self._callbacks.tell("active", attempt.subject)
+        self._callbacks.tell("active", attempt.subject)
 
-    def ended(self, attempt: Attempt) -> float:
-        """How long the handler ran; what became of the job is told when the queue has accepted it."""
-        seconds = attempt.seconds
-        if self.measured:
-            self._metrics.observe_job_duration(self._label, seconds)
-        return seconds
+    def ended(self, attempt: Attempt) -> None:
+        """A handler ended; what became of its job is told when the queue has accepted it."""
+        self._metrics.observe_job_duration(self._label, attempt.seconds)
 
     def settled(self, batch: Sequence[Settled]) -> None:
         """The queue has answered."""
+        unnoticed = not self.attentive and "completed" not in self._callbacks.listeners
         for settled in batch:
-            if not settled.delivery.lock_lost:
-                attempt, seconds = settled.memo
-                self._outcome(attempt, settled.outcome, seconds)
+            if settled.delivery.lock_lost:
+                continue
+            if unnoticed and type(settled.outcome) is Completed:
+                self.processed += 1
+            else:
+                self._outcome(settled.memo, settled.outcome)
 
-    def _outcome(self, attempt: Attempt, outcome: Outcome, seconds: float) -> None:
+    def _outcome(self, attempt: Attempt, outcome: Outcome) -> None:
         match outcome:
             case Completed():
-                self._completed(attempt, seconds)
+                self._completed(attempt)
             case Failed():
                 self._failed(attempt, outcome)
             case Retry():
@@ -67,14 +72,12 @@ class Witness:
                 how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
                 self._log.returned(attempt.delivery.id, how)
 
-    def _completed(self, attempt: Attempt, seconds: float) -> None:
+    def _completed(self, attempt: Attempt) -> None:
         self.processed += 1
-        if self.measured:
-            self._metrics.increment_jobs_processed(self._label, "completed")
+        self._metrics.increment_jobs_processed(self._label, "completed")
         if self._log.chatty:
-            self._log.completed(attempt.delivery.id, seconds, attempt.result)
-        if self._callbacks.wanted("completed"):
-            self._callbacks.tell("completed", attempt.subject, attempt.result)
+            self._log.completed(attempt.delivery.id, attempt.seconds, attempt.result)
+        self._callbacks.tell("completed", attempt.subject, attempt.result)
 
     def _failed(self, attempt: Attempt, outcome: Failed) -> None:
         self.failed += 1

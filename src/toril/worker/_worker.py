@@ -127,9 +127,10 @@ class Worker(BaseWorker):
         return to_json(result, field="result")
 
     def _forbidden(self, delivery: BullmqDelivery) -> str | None:
-        if b"name" not in delivery.record.fields:
+        fields = delivery.record.fields
+        if b"name" not in fields:
             return "the job's data is gone: it was removed while it waited"
-        return delivery.record.deferred_failure
+        return delivery.record.deferred_failure if b"defa" in fields else None
 
     def _carrier_of(self, delivery: BullmqDelivery) -> str | None:
         try:

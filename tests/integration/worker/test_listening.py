@@ -1,0 +1,82 @@
+"""Who listens may come and go while the worker runs; nobody is forgotten, and nobody is told for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tests.integration.worker.conftest import QUEUE
+from toril import Job, Queue, Worker
+
+
+async def nothing(_: Job[Any]) -> None: ...
+
+
+async def _done(queue: Queue) -> str:
+    job = await queue.add("n", {})
+    await job.wait_until_finished(timeout=20)
+    return job.id
+
+
+async def test_a_listener_that_comes_late_hears_of_the_next_job_and_one_that_left_of_none(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    heard: list[str] = []
+    both = asyncio.Event()
+
+    def begins(job: Job[Any]) -> None:
+        heard.append(f"active {job.id}")
+
+    def ends(job: Job[Any], _: Any) -> None:
+        heard.append(f"completed {job.id}")
+        both.set()
+
+    async with Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix) as worker:
+        await _done(queue)
+        worker.on("active", begins)
+        worker.on("completed", ends)
+        second = await _done(queue)
+        await asyncio.wait_for(both.wait(), 20)
+        worker.off("active", begins)
+        worker.off("completed", ends)
+        await _done(queue)
+    assert heard == [f"active {second}", f"completed {second}"]
+    assert worker.processed == 3
+
+
+async def test_a_listener_that_leaves_when_it_is_told_keeps_nobody_else_from_hearing(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    heard: list[str] = []
+
+    def once(*_: Any) -> None:
+        heard.append("once")
+        worker.off("completed", once)
+
+    worker = Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix)
+    worker.on("completed", once)
+    worker.on("completed", lambda *_: heard.append("always"))
+    async with worker:
+        await _done(queue)
+        await _done(queue)
+    assert heard == ["once", "always", "always"]
+
+
+async def test_a_log_that_is_turned_on_while_the_worker_runs_shows_the_next_jobs(
+    queue: Queue, valkey_url: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("tests.listening")
+    logger.setLevel(logging.WARNING)
+    async with Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix, logger=logger):
+        first = await _done(queue)
+        with caplog.at_level(logging.INFO, logger="tests.listening"):
+            await _done(queue)  # its answer tells the worker that somebody reads
+            third = await _done(queue)
+            await _done(queue)
+    text = caplog.text
+    assert first not in text
+    assert f"Job picked up job_id={third}" in text
+    assert f"Job completed job_id={third}" in text
