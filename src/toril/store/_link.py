@@ -10,6 +10,7 @@ without a task or a stream in between and through one lasting buffer, which is w
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -71,8 +72,9 @@ class Link(asyncio.BufferedProtocol):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        # A view: asyncio's TLS fills what it gets piece by piece, and pieces of a bytearray would be copies.
-        self._arrived = memoryview(bytearray(ROOM_FOR_REPLIES))
+        # Memory that is not there before it is used: most replies are small. A view of it, because asyncio's TLS fills
+        # what it gets piece by piece, and pieces of anything else would be copies.
+        self._arrived = memoryview(mmap.mmap(-1, ROOM_FOR_REPLIES))
         self._waiting: deque[_Exchange | _Post] = deque()
         self._can_write = asyncio.Event()
         self._can_write.set()

@@ -71,7 +71,9 @@ class Callbacks:
         for callback in tuple(self.listeners.get(event, ())):
             try:
                 result = callback(*values)
-            except Exception as error:  # noqa: BLE001  # a listener's trouble is not the worker's
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001  # a listener's trouble is not the worker's
                 self._on_error(error)
             else:
                 if inspect.iscoroutine(result):

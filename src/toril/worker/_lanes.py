@@ -33,6 +33,43 @@ class _Begun(NamedTuple):
     coroutine: Coroutine[Any, Any, Any]
     awaited: Any
 
+    def put_off(self) -> _Begun:
+        """For a task that will wait for it in a later turn: until then the future is not marked as ours to await,
+        for whoever awaits it meanwhile takes the mark off."""
+        if getattr(self.awaited, "_asyncio_future_blocking", False):
+            self.awaited._asyncio_future_blocking = False  # noqa: SLF001  # how a task tells that it was yielded a future
+            return self._replace(awaited=_PutOff(self.awaited))
+        return self
+
+
+class _PutOff:
+    """A future whose mark was taken off."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def cancel(self) -> bool:
+        return self._future.cancel()
+
+    def marked(self) -> asyncio.Future[Any]:
+        self._future._asyncio_future_blocking = True  # noqa: SLF001
+        return self._future
+
+
+@types.coroutine
+def _taken_up(begun: _Begun, cancelled: asyncio.CancelledError | None) -> Generator[Any, Any, None]:
+    """Carries on with what was put off. A cancel that came meanwhile goes where a task sends it: to the future that is
+    awaited, and to the coroutine itself only if that cannot be cancelled."""
+    awaited = begun.awaited
+    if isinstance(awaited, _PutOff):
+        if cancelled is not None and awaited.cancel():
+            cancelled = None
+        if cancelled is None:
+            begun = begun._replace(awaited=awaited.marked())
+    yield from _carried_on(begun, cancelled)
+
 
 @types.coroutine
 def _carried_on(begun: _Begun, error: BaseException | None = None) -> Generator[Any, Any, None]:
@@ -93,19 +130,28 @@ class Lanes(Generic[T]):
 
     def begin(self, item: T) -> None:
         """Begins an item that comes alone: at once, if a lane is free and no task's turn is under way."""
-        if self._backlog or not self._idle or asyncio.current_task(self._loop) is not None:
+        if self._backlog or asyncio.current_task(self._loop) is not None or (rest := self._resting()) is None:
             self.put(item)
             return
-        rest = self._idle.pop()
         # asyncio knows whose turn it is by these two: they are there for whoever steps a task's work himself.
         asyncio._enter_task(self._loop, rest.task)  # noqa: SLF001
         try:
-            rest.begun = self._stepped(item, rest.task)
-        except (KeyboardInterrupt, SystemExit) as error:
-            self._loop.call_soon(_raise, error)  # meant for the process, not for whoever brought the item
+            begun = self._stepped(item, rest.task)
+            rest.begun = None if begun is None else begun.put_off()
+        except BaseException as error:  # noqa: BLE001  # the loop's matter or the process's, not that of the connection
+            self._loop.call_soon(_raise, error)
         finally:
             asyncio._leave_task(self._loop, rest.task)  # noqa: SLF001
             self._rest_on(rest)
+
+    def _resting(self) -> _Rest | None:
+        while self._idle:
+            rest = self._idle.pop()
+            if (
+                not rest.end.done()
+            ):  # a lane that was cancelled in this turn will end, and must not take a job along
+                return rest
+        return None
 
     def _stepped(self, item: T, task: asyncio.Task[Any]) -> _Begun | None:
         """Runs an item up to its first wait; None when there was none."""
@@ -128,8 +174,8 @@ class Lanes(Generic[T]):
     def _rouse(self, count: int) -> None:
         for _ in range(min(count, len(self._backlog) - self._roused)):
             self._roused += 1
-            if self._idle:
-                rest = self._idle.pop()
+            rest = self._resting()
+            if rest is not None:
                 rest.is_call = True
                 rest.end.set_result(None)
             else:
@@ -173,7 +219,7 @@ class Lanes(Generic[T]):
                 raise
             cancelled = error
         if rest.begun is not None:
-            await _carried_on(rest.begun, cancelled)
+            await _taken_up(rest.begun, cancelled)
         else:
             self._roused -= 1
 

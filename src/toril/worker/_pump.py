@@ -235,23 +235,26 @@ class Pump:
         self._plan_flush()
 
     def _accept(self, batch: list[Settled], taken: Taken, room: int) -> None:
-        for settled, verdict in zip(batch, taken.verdicts, strict=True):
+        for settled in batch:
             self.settling.pop(id(settled.delivery), None)
-            if verdict is not None:
-                self._on_verdict(settled, verdict)
         deliveries = taken.deliveries
         for delivery in deliveries:
             self.running[id(delivery)] = delivery
-        if batch:
-            self._tell(batch)
-        if room:
-            self._learn(taken, room)
-        # Last: a job that comes alone runs at once, and may be done and handed in when this returns.
-        for delivery in deliveries:
-            self._run(delivery, len(deliveries) == 1)
-
-    def _tell(self, batch: list[Settled]) -> None:
         try:
+            if batch:
+                self._tell(batch, taken.verdicts)
+            if room:
+                self._learn(taken, room)
+        finally:
+            # Whatever is raised above. Last: a job that comes alone may be done and handed in when this returns.
+            for delivery in deliveries:
+                self._run(delivery, len(deliveries) == 1)
+
+    def _tell(self, batch: list[Settled], verdicts: Sequence[TorilError | None]) -> None:
+        try:
+            for settled, verdict in zip(batch, verdicts, strict=True):
+                if verdict is not None:
+                    self._on_verdict(settled, verdict)
             self._on_settled(batch)
         except Exception as error:  # noqa: BLE001  # a collector or logger that raises must not stop the pump
             self._on_error(error)

@@ -157,9 +157,9 @@ class Runner:
                 outcome = await (self._attempt(attempt) if self._tracer is None else self._traced(attempt))
         except asyncio.CancelledError:
             outcome = self._stopped(attempt)
-        except GeneratorExit:
-            raise  # the loop is being torn down: nothing can be settled any more
-        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is its job's outcome
+        except BaseException as error:  # whatever a handler raises is its job's outcome
+            if isinstance(error, GeneratorExit) and not self._loop.is_running():
+                raise  # the loop is being torn down: nothing can be settled any more
             attempt.error = error
             outcome = self._judged(attempt, error)
         if attempt.timer is not None:

@@ -32,7 +32,10 @@ class Witness:
 
     def look(self) -> None:
         """Once for each answer of the queue, not for each job: a log may be turned on while we run."""
-        self.attentive = self.measured or self._log.chatty
+        try:
+            self.attentive = self.measured or self._log.chatty
+        except Exception:  # noqa: BLE001  # a user's logger that raises must not cost what the answer brought
+            self.attentive = True
 
     # --- jobs -----------------------------------------------------------------------------------------------
 

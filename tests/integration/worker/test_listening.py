@@ -80,3 +80,39 @@ async def test_a_log_that_is_turned_on_while_the_worker_runs_shows_the_next_jobs
     assert first not in text
     assert f"Job picked up job_id={third}" in text
     assert f"Job completed job_id={third}" in text
+
+
+@pytest.mark.parametrize("trouble", [ValueError, asyncio.CancelledError, GeneratorExit])
+async def test_a_listener_that_raises_costs_no_job(
+    queue: Queue, valkey_url: str, prefix: str, trouble: type[BaseException]
+) -> None:
+    def raises(*_: Any) -> None:
+        raise trouble
+
+    worker = Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix, concurrency=3)
+    worker.on("completed", raises)
+    worker.on("active", raises)
+    jobs = await queue.add_bulk([("n", {})] * 20)
+    async with worker:
+        for job in jobs:
+            await job.wait_until_finished(timeout=20)
+        assert worker.health().jobs == 0
+    assert worker.processed == 20
+
+
+class _RaisesOnce(logging.Logger):
+    asked = 0
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # the name is logging's
+        self.asked += 1
+        if self.asked == 20:
+            raise ValueError("a broken logger")
+        return super().isEnabledFor(level)
+
+
+async def test_a_logger_that_raises_costs_no_job(queue: Queue, valkey_url: str, prefix: str) -> None:
+    logger = _RaisesOnce("broken", logging.WARNING)
+    async with Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix, logger=logger):
+        for _ in range(40):
+            await _done(queue)
+    assert logger.asked > 20

@@ -303,3 +303,19 @@ def test_bad_handlers_and_options_are_refused_when_the_worker_is_made() -> None:
         Worker(QUEUE, print, concurrency=0)
     with pytest.raises(InvalidOption, match="queue"):
         Worker("a:b", print)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, asyncio.CancelledError, SystemExit])
+async def test_whatever_a_handler_raises_before_it_waits_is_its_own_jobs_end(
+    queue: Queue, valkey_url: str, prefix: str, error: type[BaseException]
+) -> None:
+    async def handle(job: Job[Any]) -> None:
+        if job.name == "bad":
+            raise error
+
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix) as worker:
+        for _ in range(3):
+            bad, good = await queue.add("bad", {}), await queue.add("good", {})
+            await good.wait_until_finished(timeout=20)
+            await until_state(queue, bad.id, "failed")
+    assert (worker.processed, worker.failed) == (3, 3)

@@ -216,16 +216,76 @@ async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(ring):
     await _until(lambda: said == ["both"])
 
 
-async def test_an_error_of_our_own_does_not_cost_a_lane(ring):
+async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_lane_took_over(ring):
+    said: list[object] = []
+
     async def job() -> None:
-        raise ValueError("broken")
+        work = asyncio.create_task(asyncio.sleep(0, "both"))
+        other = asyncio.create_task(_awaiting(work))
+        said.append(await work)
+        said.append(await other)
+
+    await ring.brought(job)
+    await _until(lambda: said == ["both", "both"])
+
+
+@pytest.mark.parametrize("how", ["itself", "from outside", "by a deadline that is past"])
+async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_what_it_awaits(ring, how):
+    made: list[asyncio.Task[Any]] = []
+    said: list[str] = []
+
+    async def job() -> None:
+        made.append(asyncio.create_task(asyncio.sleep(30)))
+        task = asyncio.current_task()
+        assert task is not None
+        if how == "itself":
+            task.cancel()
+        try:
+            async with asyncio.timeout(-1 if how.startswith("by") else None):
+                await asyncio.gather(*made)
+        except (asyncio.CancelledError, TimeoutError) as error:
+            said.append(type(error).__name__)
 
     def bring() -> None:
-        with pytest.raises(ValueError, match="broken"):
-            ring.lanes.begin(job)
+        ring.lanes.begin(job)
+        if how == "from outside":
+            ring.tasks[-1].cancel()
 
     asyncio.get_running_loop().call_soon(bring)
     await _turns(10)
+    assert said == ["TimeoutError" if how.startswith("by") else "CancelledError"]
+    assert made[0].cancelled()
+    await _still_works(ring)
+
+
+async def test_a_cancel_that_comes_too_late_for_one_job_is_not_felt_by_the_next(ring):
+    said: list[str] = []
+
+    async def job() -> None:
+        await asyncio.sleep(0)
+        said.append("undisturbed")
+
+    def bring() -> None:
+        ring.tasks[0].cancel()
+        ring.lanes.begin(job)
+
+    asyncio.get_running_loop().call_soon(bring)
+    await _turns(10)
+    assert said == ["undisturbed"]
+    await _still_works(ring)
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), GeneratorExit("broken")])
+async def test_an_error_of_our_own_reaches_the_loop_and_costs_no_lane(ring, error):
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+    async def job() -> None:
+        raise error
+
+    await ring.brought(job)
+    await _turns(10)
+    assert told == [error]
     await _still_works(ring)
     assert len(set(ring.tasks)) == 1
 
@@ -278,6 +338,10 @@ async def test_slow_jobs_run_side_by_side(ring):
 
 async def _nothing() -> None:
     pass
+
+
+async def _awaiting(task: asyncio.Task[Any]) -> Any:
+    return await task
 
 
 async def _turns(count: int) -> None:
