@@ -107,8 +107,11 @@ class Arena:
         with Server.valkey() as one, Server.valkey() as other:
             options = {**words["options"], "deep": depth, "deep_url": one.url, "shallow_url": other.url}
             figures = self._ask(contender, {**words, "task": "rounds", "options": options})
-        deep, shallow = (statistics.median(figures[which]) for which in ("deep", "shallow"))
-        return {"rate": deep, "shallow_rate": shallow, "beside_shallow": deep / shallow}
+        rounds = list(zip(figures["deep"], figures["shallow"], strict=True))
+        deep, shallow = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+        # Of each round by itself: the speed of the machine changes from one to the next.
+        ratio = statistics.median(deep / shallow for deep, shallow in rounds)
+        return {"rate": deep, "shallow_rate": shallow, "beside_shallow": ratio}
 
     # --- conversations --------------------------------------------------------------------------------------
 
