@@ -245,10 +245,13 @@ async def answered(store: Face, command: Command[Any]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_pipeline_repeats_only_what_it_may(keys: QueueKeys, proxy: Proxy, store: Face, fault: Kind):
+async def test_a_pipeline_repeats_only_what_it_may(
+    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, fault: Kind
+):
+    take = known(queue, work.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    counts = known(queue, read.get_counts(keys))
     await store.connect()
     proxy.arm(fault, keys.base.encode())
-    take, counts = work.take_one(keys, pickup=PICKUP, now_ms=NOW), read.get_counts(keys)
     taken, found = await store.run_many([take, counts])
     assert (
         isinstance(taken, ReplyLost) or fault == "cut within"
@@ -264,12 +267,13 @@ async def test_a_slow_reply_within_the_time_out_is_no_fault(keys: QueueKeys, pro
 
 
 async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
-    keys: QueueKeys, proxy: Proxy, store: Face
+    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face
 ):
+    take = known(queue, work.take_one(keys, pickup=PICKUP, now_ms=NOW))
     await store.connect()
     late = proxy.arm("delay", keys.base.encode(), seconds=0.5)
     with pytest.raises(ReplyLost):
-        await store.run(work.take_one(keys, pickup=PICKUP, now_ms=NOW))
+        await store.run(take)
     states = [await store.run(read.get_state(keys, one)) for one in ("ready", "done", "over", "late")]
     assert states == ["active", "completed", "failed", "delayed"]
     await asyncio.to_thread(late.struck.wait, 5)
@@ -292,13 +296,12 @@ async def test_a_producers_jobs_are_never_doubled(
 async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
     keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, fault: Kind
 ):
+    adding = known(queue, add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
     await store.connect()
     queue.run(manage.drain(keys))
     armed = proxy.arm(fault, keys.base.encode())
     proxy.shut_the_door()
-    call = asyncio.create_task(
-        store.run(add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
-    )
+    call = asyncio.create_task(store.run(adding))
     await asyncio.to_thread(armed.struck.wait, 5)
     finish_and_remove(queue, keys, "once")
     proxy.open_the_door()
@@ -315,12 +318,14 @@ def finish_and_remove(store: BlockingStore, keys: QueueKeys, job_id: str) -> Non
     assert store.run(work.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW)).verdicts == [None]
 
 
-async def test_a_finish_whose_reply_was_lost_can_be_checked(keys: QueueKeys, proxy: Proxy, store: Face):
+async def test_a_finish_whose_reply_was_lost_can_be_checked(
+    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face
+):
     """What a worker does then: it asks what became of the job, and settles no second time."""
+    done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
+    finish = known(queue, work.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW))
     await store.connect()
     proxy.arm("cut after", keys.base.encode())
-    done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
-    finish = work.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW)
     with pytest.raises(ReplyLost):
         await store.run(finish)
     assert (await store.run(read.is_finished(keys, "held"))).state == "completed"
