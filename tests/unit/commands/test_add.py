@@ -162,6 +162,21 @@ class TestALedger:
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "8"))) == ["2"]
 
+    @pytest.mark.parametrize(("first", "second"), [("1", "12"), ("12", "1"), ("9" * 40, "9" * 41)])
+    def test_knows_a_number_from_one_that_begins_alike(self, hand: Hand, first: str, second: str):
+        key = hand.keys.toril("ledger:p1")
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, first))) == ["1"]
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, second))) == ["2"]
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, second))) == ["2"]
+
+    def test_is_understood_by_flows(self, hand: Hand):
+        """A producer's batches and families may share its ledger."""
+        key = hand.keys.toril("ledger:p1")
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
+        flow = add_flow([(hand.keys, job("p"))], Ledger(key, "8"))
+        assert hand.run(flow) == hand.run(flow) == ["p"]
+        assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "9"))) == ["3"]
+
     def test_does_not_live_for_ever(self, hand: Hand, spoil: Callable):
         key = hand.keys.toril("ledger:p1")
         hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7")))

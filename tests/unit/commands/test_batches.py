@@ -232,6 +232,42 @@ def test_one_job_is_settled_and_followed_alike(
     assert_alike(sides)
 
 
+# One job that is added without company, and what makes it a little less plain.
+LONE_JOBS: dict[str, dict[str, Any]] = {
+    "an id of the client": {"id": "new"},
+    "an id of the counter": {"id": ""},
+    "an id that exists": {"id": "b"},
+    "last in, first out": {"id": "new", "options": {"lifo": True, "attempts": 3}},
+    "a delay of zero": {"id": "new", "options": {"delay": 0}},
+    "a delay": {"id": "new", "options": {"delay": 10}},
+    "a priority": {"id": "new", "options": {"priority": 3}},
+    "a deduplication": {"id": "new", "options": {"de": {"id": "d"}}},
+    "a scheduler": {"id": "new", "repeat_key": "each:day"},
+    "words": {"id": "neü", "name": "nämé\0", "data": b'{"deep":[1,2.5,null,"\xc3\xa9"]}'},
+}
+
+
+@pytest.mark.parametrize(
+    "special",
+    ["nothing", "others are active", "a pause", "a limit", "a rate", "no length of events", "no other job"],
+)
+@pytest.mark.parametrize("lone", LONE_JOBS)
+def test_one_job_is_added_alike(
+    clients: tuple[redis.Redis, redis.Redis], prefix: str, lone: str, special: str
+):
+    """An add without company has a way of its own through the script."""
+    keys = QueueKeys("q", prefix, hash_tag=False)
+    sides = OneByOne(clients[0], keys), Batched(clients[1], keys)
+    plain = {"name": "job", "data": b"{}", "options": {}, "timestamp": START_MS}
+    same(sides, lambda side: side.add([JobToAdd(**plain, id=one) for one in "abc"]))
+    same(sides, lambda side: side.settle([], 1, Pickup(token="t1", lock_ms=60_000), START_MS), jobs_of)
+    for side in sides:
+        side.client.delete(keys.marker)
+        SPECIALS[special](side.client, keys)
+    same(sides, lambda side: side.add([JobToAdd(**{**plain, **LONE_JOBS[lone]})]))
+    assert_alike(sides)
+
+
 def told(harvest: Harvest) -> Any:
     jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in harvest.jobs]
     return verdicts_of(harvest), jobs, harvest.limited_ms, harvest.next_at_ms

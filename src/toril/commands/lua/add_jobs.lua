@@ -20,26 +20,19 @@
 --@official delayed addDelayedJob
 --@official prioritized addPrioritizedJob
 --@official parent addParentJob
+--@own addAlone add_alone
 --@own plainOptions plain_options
 --@own addPlainly add_plainly
 
 local sequence, life = ARGV[1], ARGV[2]
 if sequence ~= "" then
   local known = redis.call("GET", KEYS[13])
-  if known then
-    local entry = cmsgpack.unpack(known)
-    if entry[1] == sequence then
-      return entry[2]
-    end
+  -- A packed { sequence, replies } begins so; what was answered before is unpacked only for who asks again.
+  local beginning = "\146" .. cmsgpack.pack(sequence)
+  if known and string.sub(known, 1, #beginning) == beginning then
+    return cmsgpack.unpack(known)[2]
   end
 end
-
-local bodies = {
-  standard = {standard, {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]}},
-  delayed = {delayed, {KEYS[9], KEYS[3], KEYS[4], KEYS[6], KEYS[5], KEYS[8]}},
-  prioritized = {prioritized, {KEYS[9], KEYS[3], KEYS[4], KEYS[10], KEYS[6], KEYS[5], KEYS[7], KEYS[8], KEYS[11]}},
-  parent = {parent, {KEYS[3], KEYS[4], KEYS[6], KEYS[12], KEYS[5], KEYS[8]}},
-}
 
 local replies = {}
 local call = redis.call
@@ -65,7 +58,14 @@ end
 
 -- --- the batch -------------------------------------------------------------------------------------------------------
 
+local bodies -- made only when it is needed
 local function addOne(at)
+  bodies = bodies or {
+    standard = {standard, {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]}},
+    delayed = {delayed, {KEYS[9], KEYS[3], KEYS[4], KEYS[6], KEYS[5], KEYS[8]}},
+    prioritized = {prioritized, {KEYS[9], KEYS[3], KEYS[4], KEYS[10], KEYS[6], KEYS[5], KEYS[7], KEYS[8], KEYS[11]}},
+    parent = {parent, {KEYS[3], KEYS[4], KEYS[6], KEYS[12], KEYS[5], KEYS[8]}},
+  }
   local body = bodies[ARGV[at]]
   return body[1](body[2], {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]})
 end
@@ -84,11 +84,15 @@ local at = 3
 while at <= #ARGV do
   local fine, run = pcall(plainRun, at)
   local ok, reply
-  if fine and #run > 0 then
+  if fine and #run > 1 then
     ok, reply = pcall(addPlainly, KEYS, ARGV, run, replies)
     at = at + 4 * #run
   else
-    ok, reply = pcall(addOne, at)
+    if fine and #run == 1 then
+      ok, reply = pcall(addAlone, KEYS, ARGV, run[1])
+    else
+      ok, reply = pcall(addOne, at)
+    end
     if ok then
       replies[#replies + 1] = reply
     end

@@ -20,13 +20,13 @@ if #chosen > 0 and call("EXISTS", unpack(chosen)) > 0 then
 end
 
 local counter = call("INCRBY", KEYS[4], #run) - #run
-local maxEvents = call("HGET", KEYS[3], "opts.maxLenEvents")
+local meta = call("HMGET", KEYS[3], "opts.maxLenEvents", "paused", "concurrency")
+local maxEvents = meta[1]
 if not maxEvents then
   maxEvents = 10000
   call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
 end
-local meta = call("HMGET", KEYS[3], "paused", "concurrency")
-local held = meta[1] or (meta[2] and call("LLEN", KEYS[7]) >= tonumber(meta[2]))
+local held = meta[2] or (meta[3] and call("LLEN", KEYS[7]) >= tonumber(meta[3]))
 local pushed = {LPUSH = {}, RPUSH = {}}
 for place, job in ipairs(run) do
   local id, words, options = job[1], job[2], job[4]
@@ -49,7 +49,7 @@ for place, job in ipairs(run) do
 end
 for command, ids in pairs(pushed) do
   if #ids > 0 then
-    call(command, meta[1] and KEYS[2] or KEYS[1], unpack(ids))
+    call(command, meta[2] and KEYS[2] or KEYS[1], unpack(ids))
   end
 end
 if not held and #pushed.LPUSH + #pushed.RPUSH > 0 then
