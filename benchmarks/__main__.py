@@ -18,7 +18,6 @@ from benchmarks.runner import Runner
 from benchmarks.works import Work, full_plan, quick_plan
 from tests.servers import Server
 
-QUICK_ROUNDS, FULL_ROUNDS = 3, 3
 WIDE = 150  # characters of a table, where the output is no terminal
 
 
@@ -119,7 +118,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"
     )
-    parser.add_argument("--repeat", type=int, metavar="N", help="rounds of each work")
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help="rounds of each work (default: three to nine)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument(
         "--add", action="store_true", help="keep what earlier runs wrote to that file about other works"
@@ -132,8 +133,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.add and options.json is None:
         parser.error("--add needs --json FILE")
-    if options.repeat is None:
-        options.repeat = FULL_ROUNDS if options.full else QUICK_ROUNDS
     return options
 
 

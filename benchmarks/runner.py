@@ -22,9 +22,11 @@ from benchmarks.works import Work
 class Runner:
     """Does works on one arena."""
 
-    def __init__(self, arena: Arena, *, repeat: int, rivals: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, arena: Arena, *, repeat: int | None = None, rivals: Sequence[str] | None = None
+    ) -> None:
         self._arena = arena
-        self._repeat = repeat
+        self._repeat = repeat  # rounds of every work, if somebody says so
         self._rivals = rivals
         self._absent: set[str] = set()
         self.record = Record()
@@ -35,7 +37,7 @@ class Runner:
         self.record.runs.setdefault(work.name, {})
         contenders = self._present(work)
         self.record.conditions[work.name] = conditions()
-        for number in range(work.repeat or self._repeat):
+        for number in range(self._repeat or work.repeat):
             for contender in list(contenders):
                 if not self._turn(work, contender, number):
                     contenders.remove(contender)
