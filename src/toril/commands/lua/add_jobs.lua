@@ -4,7 +4,8 @@
 
   The official bodies are included. Plain jobs (no parent, no deduplication, no repetition, neither delayed nor
   prioritized) go a shorter way to the same keys and the same events: what the queue says of itself is read once, ids
-  are counted and pushed together, and options that are the same are encoded once.
+  are counted and pushed together, and options that are the same are encoded once. One without company, as most adds
+  are, needs nothing of this and goes a still shorter way.
 
   A producer whose reply was lost sends the same call again under the same sequence number: it gets the first reply, and
   no job is added twice, not even one that was finished and removed meanwhile.

@@ -2,17 +2,13 @@
   Part of `add_jobs.lua`: the shortest way, for one plain job { id, arguments, data, options } without company, as most
   adds are. It leaves what `add_plainly.lua` would leave of it. Returns the job's id.
 ]]
+--@own queueSays queue_says
 local job = ...
 local id, words, options = job[1], job[2], job[4]
 local call = redis.call
 
 local counter = call("INCR", KEYS[4])
-local meta = call("HMGET", KEYS[3], "opts.maxLenEvents", "paused", "concurrency")
-local maxEvents = meta[1]
-if not maxEvents then
-  maxEvents = 10000
-  call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
-end
+local maxEvents, list, calling = queueSays(KEYS, ARGV)
 if id == "" then
   id = tostring(counter)
 elseif call("EXISTS", words[1] .. id) == 1 then
@@ -24,8 +20,8 @@ call("HMSET", words[1] .. id, "name", words[3], "data", job[3], "opts", options[
   "delay", options[2], "priority", 0)
 call("XADD", KEYS[8], "*", "event", "added", "jobId", id, "name", words[3])
 call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "waiting", "jobId", id)
-call(options[3], meta[2] and KEYS[2] or KEYS[1], id)
-if not (meta[2] or (meta[3] and call("LLEN", KEYS[7]) >= tonumber(meta[3]))) then
+call(options[3], list, id)
+if calling then
   call("ZADD", KEYS[9], 0, "0")
 end
 return id

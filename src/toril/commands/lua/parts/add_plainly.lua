@@ -3,6 +3,7 @@
   to the same keys and with the same events as the official script; what the queue says of itself is read once, ids are
   counted and pushed together. The id of each job is added to `replies`.
 ]]
+--@own queueSays queue_says
 local run, replies = ...
 local call = redis.call
 
@@ -20,13 +21,7 @@ if #chosen > 0 and call("EXISTS", unpack(chosen)) > 0 then
 end
 
 local counter = call("INCRBY", KEYS[4], #run) - #run
-local meta = call("HMGET", KEYS[3], "opts.maxLenEvents", "paused", "concurrency")
-local maxEvents = meta[1]
-if not maxEvents then
-  maxEvents = 10000
-  call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
-end
-local held = meta[2] or (meta[3] and call("LLEN", KEYS[7]) >= tonumber(meta[3]))
+local maxEvents, list, calling = queueSays(KEYS, ARGV)
 local pushed = {LPUSH = {}, RPUSH = {}}
 for place, job in ipairs(run) do
   local id, words, options = job[1], job[2], job[4]
@@ -49,9 +44,9 @@ for place, job in ipairs(run) do
 end
 for command, ids in pairs(pushed) do
   if #ids > 0 then
-    call(command, meta[2] and KEYS[2] or KEYS[1], unpack(ids))
+    call(command, list, unpack(ids))
   end
 end
-if not held and #pushed.LPUSH + #pushed.RPUSH > 0 then
+if calling and #pushed.LPUSH + #pushed.RPUSH > 0 then
   call("ZADD", KEYS[9], 0, "0")
 end
