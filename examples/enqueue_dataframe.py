@@ -1,6 +1,6 @@
 """Rows of a table as jobs, each once: start it again, and nothing is added twice.
 
-python examples/enqueue_dataframe.py        # needs toril[spark] and a server (TORIL_REDIS_URL)
+python examples/enqueue_dataframe.py        # needs toril[spark,server], or toril[spark] and TORIL_REDIS_URL
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from toril.spark import register
 from toril.spark.pipeline.session import build_session
 
-URL = os.environ.get("TORIL_REDIS_URL", "redis://localhost:6379")
 PREFIX = os.environ.get("TORIL_PREFIX", "bull")
 
 
@@ -29,11 +28,9 @@ def main() -> None:
         "if(id % 2 = 0, null, 60.0) as delay",  # seconds
         "named_struct('type', 'exponential', 'delay', 2.0) as backoff",
     )
-    writer = jobs.write.format("toril").option("url", URL).option("prefix", PREFIX).option("queue", "emails")
+    writer = jobs.write.format("toril").option("prefix", PREFIX).option("queue", "emails")
     writer.option("run", "welcome-2026-03").mode("append").save()
-    rejects = (
-        spark.read.format("toril").options(url=URL, prefix=PREFIX, table="rejects", queues="emails").load()
-    )
+    rejects = spark.read.format("toril").options(prefix=PREFIX, table="rejects", queues="emails").load()
     rejects.show(truncate=False)
 
 

@@ -1,6 +1,6 @@
 """Failed jobs, looked at and chosen with SQL, then tried again. Doing it twice does no harm.
 
-python examples/retry_failed.py        # needs toril[spark] and a server (TORIL_REDIS_URL)
+python examples/retry_failed.py        # needs toril[spark,server], or toril[spark] and TORIL_REDIS_URL
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from toril.spark import register
 from toril.spark.pipeline.session import build_session
 
-URL = os.environ.get("TORIL_REDIS_URL", "redis://localhost:6379")
 PREFIX = os.environ.get("TORIL_PREFIX", "bull")
 CHOSEN = """
     select queue, job_id from failed
@@ -23,8 +22,7 @@ CHOSEN = """
 def main() -> None:
     spark = SparkSession.getActiveSession() or build_session()
     register(spark)
-    place = {"url": URL, "prefix": PREFIX}
-    failed = spark.read.format("toril").options(**place, table="jobs", states="failed").load()
+    failed = spark.read.format("toril").options(prefix=PREFIX, table="jobs", states="failed").load()
     failed.createOrReplaceTempView("failed")
     spark.sql(
         "select queue, failed_reason, count(*) as jobs from failed group by all order by jobs desc"
@@ -32,7 +30,7 @@ def main() -> None:
     # What was chosen stays chosen while it is acted upon: a query that is read again would find fewer each time.
     chosen = spark.sql(CHOSEN).cache()
     print(f"{chosen.count()} jobs are tried again")
-    chosen.write.format("toril").options(**place, op="retry").mode("append").save()
+    chosen.write.format("toril").options(prefix=PREFIX, op="retry").mode("append").save()
 
 
 if __name__ == "__main__":

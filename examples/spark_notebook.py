@@ -1,6 +1,7 @@
 # %% [markdown]
 # # Queues in Spark
-# Cells of a notebook (VS Code, Jupytext, Databricks). Needs `toril[spark]`, `plotly` and a server with queues.
+# Cells of a notebook (VS Code, Jupytext, Databricks). Needs `toril[spark,server]` and `plotly`.
+# TORIL_REDIS_URL names your server; without it, it is the embedded one in ./.toril.
 
 # %%
 import os
@@ -12,14 +13,13 @@ from toril.spark import register
 from toril.spark.pipeline.session import build_session
 from toril.spark.transforms import attempts, lives, queue_minute, with_fingerprint
 
-URL = os.environ.get("TORIL_REDIS_URL", "redis://localhost:6379")
 PREFIX = os.environ.get("TORIL_PREFIX", "bull")
 spark = SparkSession.getActiveSession() or build_session()
 register(spark)
 
 
 def read(table: str, **options: str) -> DataFrame:
-    return spark.read.format("toril").options(url=URL, prefix=PREFIX, table=table, **options).load()
+    return spark.read.format("toril").options(prefix=PREFIX, table=table, **options).load()
 
 
 # %% What is in the queues now?
@@ -48,4 +48,4 @@ with_fingerprint(tries).groupBy("queue", "pattern").count().orderBy(F.desc("coun
 
 # %% Try those again whose order has arrived meanwhile
 failed = jobs.where("state = 'failed' and failed_reason like 'order % not found'").select("queue", "job_id")
-failed.write.format("toril").options(url=URL, prefix=PREFIX, op="retry").mode("append").save()
+failed.write.format("toril").options(prefix=PREFIX, op="retry").mode("append").save()

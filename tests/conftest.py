@@ -30,6 +30,7 @@ from tests.servers import (
     guarded,
     make_certificates,
 )
+from toril.store import default_server
 
 # A busy machine is no fault of an example.
 settings.register_profile("toril", deadline=None)
@@ -235,6 +236,19 @@ def _turn(path: str) -> int:
 
 
 # --- what a test may not leave behind -------------------------------------------------------------------------------
+
+# Where the embedded server of somebody who works on toril keeps its data; tests leave it alone.
+DATA_OF_THE_REPOSITORY = Path(__file__).parents[1] / ".toril"
+WAS_THERE = DATA_OF_THE_REPOSITORY.exists()
+
+
+@pytest.fixture(autouse=True)
+def _own_default_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test chooses its default server as a process of its own would, and never in the repository."""
+    monkeypatch.setattr(default_server, "_default", default_server._Default())
+    monkeypatch.delenv(default_server.VARIABLE, raising=False)
+    yield
+    assert WAS_THERE or not DATA_OF_THE_REPOSITORY.exists(), "a test started a server in the repository"
 
 
 @pytest.fixture(autouse=True)

@@ -186,7 +186,7 @@ def _balanced(text: str) -> bool:
 
 
 def test_a_page_about_no_tables_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(TableMissing, match="run --once"):
+    with pytest.raises(TableMissing, match="toril pipeline run` first"):
         render(Lake(tmp_path), NOW)
 
 

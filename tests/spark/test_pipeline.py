@@ -408,7 +408,7 @@ def test_a_table_of_a_newer_version_is_refused(
 
 def test_a_lake_says_what_is_wrong(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    with pytest.raises(TableMissing, match="run --once"):
+    with pytest.raises(TableMissing, match="toril pipeline run` first"):
         lake.read("gold/alerts")
     assert lake.query("select * from gold.alerts").num_rows == 0
     with pytest.raises(LakeError, match="the query failed"):

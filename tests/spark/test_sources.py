@@ -309,15 +309,3 @@ def test_finished_jobs_are_read_by_time(
     assert read(spark, valkey_url, prefix, **options, until=str(last)).count() >= 3
     assert read(spark, valkey_url, prefix, **options, since=str(last + 3_600_000)).count() == 0
     assert read(spark, valkey_url, prefix, **options, since=str(last)).count() >= 1
-
-
-def test_the_address_of_the_drivers_environment_reaches_the_executors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from toril.spark.sinks._options import SinkOptions
-    from toril.spark.sources._options import SourceOptions
-
-    monkeypatch.setenv("TORIL_REDIS_URL", "redis://elsewhere:7000")
-    assert SourceOptions.parse({}).url == SinkOptions.parse({"queue": "a"}).url == "redis://elsewhere:7000"
-    monkeypatch.delenv("TORIL_REDIS_URL")
-    assert SourceOptions.parse({}).url == "redis://localhost:6379"

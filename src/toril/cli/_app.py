@@ -27,7 +27,7 @@ from toril.cli import (
     work,
 )
 from toril.cli._complete import whole_words_of_bash
-from toril.cli._output import harmless
+from toril.cli._output import harmless, print_server, unprinted_server
 from toril.contract.errors import InvalidOption, TorilError, redact
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -68,6 +68,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         with whole_words_of_bash():
             code = app(args=words, prog_name="toril", standalone_mode=False)
+            print_server()
     except (BrokenPipeError, SystemExit) as end:
         if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
             raise
@@ -79,6 +80,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  # sorted below; what is not ours is raised again
         return _failed(error)
+    finally:
+        unprinted_server()  # whoever was not understood, or has enough, need not know it
     return code if isinstance(code, int) else 0
 
 
@@ -100,6 +103,9 @@ def _failed(error: Exception) -> int:
 
 
 def _complain(problem: str, code: int) -> int:
+    server = unprinted_server()
+    if server and code == FAILED:
+        problem = f"{problem} ({server})"
     line = " ".join(redact(problem).split())
     print(f"toril: {harmless(line)}", file=sys.stderr)
     return code

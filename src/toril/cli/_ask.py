@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from toril.cli._output import harmless
+from toril.cli._output import harmless, print_server
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -18,6 +18,7 @@ def ask(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.Abort
+    print_server()
     # Standard output belongs to the result, so the question goes elsewhere.
     print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -104,10 +104,11 @@ def _quietly(ctx: typer.Context, look: Callable[[dict[str, Any]], Awaitable[list
 
 
 def _target(given: dict[str, Any]) -> Any:
-    from toril.cli._target import EMBEDDED, Target
+    from toril.cli._target import Target
     from toril.server import status
+    from toril.store.default_server import EMBEDDED
 
-    target = Target.of(given.get("redis"), given.get("prefix"), given.get("env") or "prod")
+    target = Target.of(given.get("redis"), given.get("prefix"), given.get("env") or "prod", quiet=True)
     if target.redis.startswith(EMBEDDED) and not status(target.redis).running:
         raise OSError("no server runs, and a completion starts none")
     return target

@@ -41,19 +41,45 @@ _OBEYED_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+# The line that says which server a command works on, until it is printed.
+_server_line: list[str] = []
+
+
+def print_server_first(label: str) -> None:
+    """Which server it is, on standard error, before anything else is printed.
+
+    Not at once: input that is not understood is answered with one line alone.
+    """
+    _server_line[:] = [f"server: {harmless(label)}"]
+
+
+def print_server() -> None:
+    """Prints that line now, unless it is printed already: before a long silence, or at the end."""
+    if line := unprinted_server():
+        print(line, file=sys.stderr, flush=True)
+
+
+def unprinted_server() -> str:
+    """The line, for whoever prints it in another way; empty when there is none any more."""
+    return _server_line.pop() if _server_line else ""
+
+
 def console() -> Console:
     """Where tables go. Made anew, so that it follows whatever standard output is at the moment."""
+    print_server()
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
 
 
 def say(line: str) -> None:
     """One line for people."""
+    print_server()
     print(harmless(line), flush=True)
 
 
 def warn(line: str) -> None:
     """One line that does not belong to the result."""
+    print_server()
     print(f"toril: {harmless(line)}", file=sys.stderr, flush=True)
 
 
@@ -70,11 +96,13 @@ def shortened(value: object, limit: int = LONGEST_CELL) -> str:
 
 def emit(value: Any) -> None:
     """One JSON document."""
+    print_server()
     print(_encoded(value, indent=2), flush=True)
 
 
 def emit_line(value: Any, file: TextIO | None = None) -> None:
     """One JSON document in a line: for streams of them, and for files."""
+    print_server()
     print(_encoded(value), file=file, flush=file is None)
 
 
@@ -174,6 +202,7 @@ def in_batches(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequ
     if len(parts) < 2 or not screen.is_terminal:
         yield from parts
         return
+    print_server()
     yield from track(parts, description=f"  {doing}", console=screen, transient=True)
 
 
@@ -184,6 +213,7 @@ def in_progress(doing: str) -> Iterator[None]:
     if not screen.is_terminal:
         yield
         return
+    print_server()
     columns = TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=screen, transient=True) as bar:
         bar.add_task(harmless(doing), total=None)

@@ -4,22 +4,24 @@
     list:NAME         a queue in a Redis list
     stream:NAME       a queue in a Redis stream
 
-Guarantee: `--redis` wins over TORIL_REDIS_URL, and without both it is the embedded server in `./.toril`.
+Guarantee: `--redis` wins over TORIL_REDIS_URL, and without both it is the embedded server in `./.toril`. Which server
+it is, without its password, is the first line on standard error: standard output belongs to the result.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
+from toril.cli._output import print_server_first
 from toril.contract.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
+from toril.store import parse_address, whole_url
+from toril.store.default_server import chosen_url
 
 Kind = Literal["bullmq", "list", "stream"]
 AnyQueue = Queue | ListQueue | StreamQueue
 
-EMBEDDED = "embedded:"
 DEFAULT_PREFIX = {"bullmq": "bull", "list": "msaas", "stream": "msaas"}
 
 
@@ -54,8 +56,19 @@ class Target:
     env: str = "prod"
 
     @classmethod
-    def of(cls, redis: str | None = None, prefix: str | None = None, env: str = "prod") -> Target:
-        return cls(redis=redis or os.environ.get("TORIL_REDIS_URL") or EMBEDDED, prefix=prefix, env=env)
+    def of(
+        cls, redis: str | None = None, prefix: str | None = None, env: str = "prod", *, quiet: bool = False
+    ) -> Target:
+        """The server that was named, or the default one; which it is will be printed first, unless `quiet`."""
+        target = cls(redis=whole_url(chosen_url(redis)), prefix=prefix, env=env)
+        if not quiet:
+            print_server_first(target.server)
+        return target
+
+    @property
+    def server(self) -> str:
+        """The server's address without its password."""
+        return parse_address(self.redis).label
 
     def prefix_of(self, kind: Kind) -> str:
         return self.prefix or DEFAULT_PREFIX[kind]

@@ -25,7 +25,6 @@ from toril.cli._target import Target
 from toril.contract.errors import TorilError
 from toril.jobs import Job
 from toril.producer import Queue
-from toril.store import parse_address
 from toril.worker import Worker
 
 PART = 500  # jobs in one call of add_bulk
@@ -59,9 +58,7 @@ def bench(
     with in_progress("measuring"):
         figures = asyncio.run(_measure(target, jobs, concurrency))
     if as_json:
-        emit(
-            {"server": parse_address(target.redis).label, "jobs": jobs, "concurrency": concurrency, **figures}
-        )
+        emit({"server": target.server, "jobs": jobs, "concurrency": concurrency, **figures})
         return
     rows = [
         ("jobs added in bulk", f"{figures['bulk_added_per_second']:,.0f} /s"),
@@ -71,7 +68,7 @@ def bench(
         ("from add to handler, p99", seconds(figures["start_p99_seconds"])),
     ]
     show(["what", "how much"], rows, right=["how much"])
-    say(f"{jobs} jobs, {concurrency} at once, in one process, on {parse_address(target.redis).label}")
+    say(f"{jobs} jobs, {concurrency} at once, in one process, on {target.server}")
 
 
 def _beside_others(*, as_json: bool) -> int:

@@ -21,9 +21,10 @@ import typer
 
 from toril.cli._board import drawn
 from toril.cli._options import AsJson, RedisUrl
-from toril.cli._output import emit, say, seconds, show
+from toril.cli._output import emit, print_server_first, say, seconds, show
 from toril.cli._play import QUEUE, Clerk, Tally, expected_failures, written
 from toril.cli._second_act import SecondAct, play
+from toril.cli._target import Target
 from toril.contract.errors import TorilError
 from toril.contract.state import JobCounts
 from toril.jobs import Job
@@ -101,7 +102,7 @@ def demo(
 @contextlib.contextmanager
 def _server(redis: str | None, *, quiet: bool) -> Iterator[str]:
     if redis is not None:
-        yield redis
+        yield Target.of(redis).redis
         return
     from toril.server import EmbeddedServer
 
@@ -110,7 +111,9 @@ def _server(redis: str | None, *, quiet: bool) -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="toril-demo-") as folder,
         EmbeddedServer(folder) as server,
     ):
-        if not quiet:
+        if quiet:
+            print_server_first(server.url)
+        else:
             version = server.status().version
             say(f"server    Valkey {version} in {folder}, ready after {seconds(time.monotonic() - began)}")
         yield server.url

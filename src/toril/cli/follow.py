@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, RedisUrl
-from toril.cli._output import emit, emit_line, harmless, say, shortened, warn
+from toril.cli._output import emit, emit_line, harmless, print_server, say, shortened, warn
 from toril.cli._target import QueueName, Target
 from toril.commands import read
 from toril.contract.errors import InvalidOption, JobNotFound
@@ -56,6 +56,7 @@ async def _logs(
             return
         seen = found.count
         _print_lines(lines, as_json=as_json)
+        print_server()
         while follow:
             ended = (await queue.get_job_state(job_id)).is_final
             more = await queue.get_job_logs(job_id, seen)
@@ -128,6 +129,7 @@ async def _events(target: Target, where: QueueName, last: int, show: _Printer, *
     if newest == "0-0":
         warn(f"{where} has no events{' yet' if follow else ''}")
     if follow:
+        print_server()
         async with QueueEvents(where.name, redis=target.redis, prefix=prefix, last_id=newest) as happening:
             async for event in happening:
                 show(event)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from toril.cli._complete import complete_queues
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import console, emit, in_progress, say, table
+from toril.cli._output import console, emit, in_progress, print_server, say, table
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
 from toril.observe.panel_files import dashboard_text, rules_text
@@ -156,6 +156,7 @@ async def _print_once(exporter: Any, *, as_json: bool) -> bool:
             ]
         )
     else:
+        print_server()
         print(written(families).decode(), end="")
     (up,) = (family.samples[0].value for family in families if family.name == "bullmq_exporter_up")
     return bool(up)

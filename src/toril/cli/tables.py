@@ -7,14 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
-from toril.cli._output import emit, emit_line, say, show, warn
-from toril.cli._target import EMBEDDED, Target
+from toril.cli._output import emit, emit_line, print_server, say, show, warn
+from toril.cli._target import Target
 
 if TYPE_CHECKING:
     from toril.spark.pipeline import Pipeline
@@ -86,12 +85,12 @@ def add_to(app: typer.Typer) -> None:
 
 def _pipeline(redis: str | None, lake: str, master: str | None = None, **options: Any) -> Pipeline:
     from toril.spark.pipeline import Pipeline, PipelineOptions
+    from toril.spark.sources._reaching import demand_server
 
-    url = Target.of(redis).redis
-    if url.startswith(EMBEDDED):
-        # Executors may run elsewhere than we do: they need the whole path.
-        url = f"{EMBEDDED}{Path(url.removeprefix(EMBEDDED) or './.toril').resolve()}"
-    wanted = PipelineOptions(redis=url, lake=lake, **options)  # refused before Spark starts
+    demand_server(master or "local", redis)
+    target = Target.of(redis)
+    wanted = PipelineOptions(redis=target.redis, lake=lake, **options)  # refused before Spark starts
+    print_server()
     return Pipeline(wanted, spark=_session(master) if master else None)
 
 
@@ -160,7 +159,6 @@ class _Teller:
 
 
 def run(
-    once: Annotated[bool, typer.Option("--once", help="What is there now; the only way for now.")] = True,
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
@@ -175,8 +173,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Bring everything that is in the queues now into the tables."""
-    if not once:
-        raise typer.BadParameter("use `toril pipeline up` to go on and on")
     pipeline = _pipeline(
         redis,
         lake,
@@ -237,7 +233,7 @@ def query(
     found = _lake(lake)
     answer = found.query(sql)
     if not answer.num_rows and not found.tables():
-        warn(f"there are no tables in {lake}; run `toril pipeline run --once` first, or check --lake")
+        warn(f"there are no tables in {lake}; run `toril pipeline run` first, or check --lake")
     _print(answer, as_json=as_json)
 
 

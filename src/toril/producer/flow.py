@@ -77,7 +77,7 @@ class _Planned:
 class FlowProducer:
     """Adds flows to the queues of one server.
 
-    flow = await FlowProducer(redis=...).add(FlowNode("parent", queue="a", children=[FlowNode("child", queue="b")]))
+    flow = await FlowProducer().add(FlowNode("parent", queue="a", children=[FlowNode("child", queue="b")]))
     """
 
     def __init__(

@@ -39,7 +39,7 @@ _DEFAULTS: Final = JobOptions()
 class Queue(Inspection[T], Management[T]):
     """A queue by name.
 
-    async with Queue("emails", redis="redis://localhost:6379") as queue:
+    async with Queue("emails") as queue:
         job = await queue.add("send", {"to": "a@b.c"}, attempts=5, delay=2.0)
     """
 
@@ -93,7 +93,8 @@ class Queue(Inspection[T], Management[T]):
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`redis` is a URL or a client that lends its settings; None means TORIL_REDIS_URL or localhost.
+        """`redis` is a URL or a client that lends its settings. None: that of TORIL_REDIS_URL, then the embedded server
+        in `./.toril`.
 
         `payload` is the model of the data: a dataclass, TypedDict, msgspec struct, pydantic model or JSON schema.
         `events_max_len` says about how many events Redis keeps; None leaves what is there, or 10,000.

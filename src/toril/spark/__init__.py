@@ -19,10 +19,14 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("toril")` known to a session; for where Spark's own discovery does not look."""
-    from toril.spark.datasource import TorilDataSource
+    """Makes `format("toril")` known to a session, and its driver's choice of a server known to the format.
 
-    register_once(spark, TorilDataSource)
+    For where Spark's own discovery does not look, and for streams that name no server.
+    """
+    from toril.spark.datasource import source_for
+    from toril.spark.sources._reaching import Driver
+
+    register_once(spark, source_for(Driver.of(spark)))
 
 
 def register_once(spark: SparkSession, source: type) -> None:

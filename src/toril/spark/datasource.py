@@ -5,6 +5,7 @@ Guarantee: every problem with an option is said when the DataFrame is made, not 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from toril.contract.errors import InvalidOption
@@ -19,23 +20,30 @@ with needed("spark"):
     from toril.spark.sinks._types import check_types
     from toril.spark.sinks._writers import BatchWriter, StreamWriter
     from toril.spark.sources._options import SourceOptions
-    from toril.spark.sources._reaching import reach
+    from toril.spark.sources._reaching import Driver, choose, reach
     from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
 
 
 class TorilDataSource(DataSource):
     """Queues as tables, and DataFrames as jobs."""
 
+    driver: Driver | None = None  # None: Spark found this class by itself, and nobody told us who runs it
+
     @classmethod
     def name(cls) -> str:
         return "toril"
 
-    def _source_options(self) -> SourceOptions:
-        return SourceOptions.parse(dict(self.options))
-
     def schema(self) -> StructType:
-        schema: StructType = from_arrow_schema(source_schema(self._source_options()))
+        options = SourceOptions.parse(dict(self.options))
+        if self.driver is not None:
+            self.driver.url_for(options.url)  # refused when the DataFrame is made, not when it is used
+        schema: StructType = from_arrow_schema(source_schema(options))
         return schema
+
+    def _source_options(self, *, streams: bool = False) -> SourceOptions:
+        options = SourceOptions.parse(dict(self.options))
+        choice = choose(options.url, self.driver, streams=streams)
+        return replace(options, url=choice.url, jvm=choice.jvm)
 
     def reader(self, schema: StructType) -> Any:
         return TableReader(self._source_options(), schema)
@@ -52,18 +60,22 @@ class TorilDataSource(DataSource):
         options = SinkOptions.parse(dict(self.options))
         _check_columns(options, set(schema.names))
         check_types(schema)
-        reach(options.url)
-        return options
+        choice = choose(options.url, self.driver)
+        reach(choice.url)
+        return replace(options, url=choice.url, jvm=choice.jvm)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 — Spark's name
-        options = self._source_options()
-        if options.table != "events":
+        table = SourceOptions.parse(dict(self.options)).table
+        if table != "events":
             raise InvalidOption(
-                "table",
-                f"{options.table!r} cannot be streamed",
-                'stream "events", read the others in batches',
+                "table", f"{table!r} cannot be streamed", 'stream "events", read the others in batches'
             )
-        return EventStreamReader(options, schema)
+        return EventStreamReader(self._source_options(streams=True), schema)
+
+
+def source_for(driver: Driver) -> type[TorilDataSource]:
+    """The data source with what a driver knows. Spark sends such a class to its Python processes as a value."""
+    return type("TorilDataSource", (TorilDataSource,), {"driver": driver})
 
 
 def _check_columns(options: SinkOptions, columns: set[str]) -> None:

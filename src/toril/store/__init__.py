@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from toril.store._async import AsyncStore, Reader
 from toril.store._blocking import BlockingStore
-from toril.store.address import Address, parse_address
+from toril.store.address import Address, parse_address, whole_url
 from toril.store.policy import ConnectionPolicy
 
-__all__ = ["Address", "AsyncStore", "BlockingStore", "ConnectionPolicy", "Reader", "parse_address"]
+__all__ = [
+    "Address",
+    "AsyncStore",
+    "BlockingStore",
+    "ConnectionPolicy",
+    "Reader",
+    "parse_address",
+    "whole_url",
+]

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from toril.contract.errors import InvalidOption
+from toril.store.default_server import EMBEDDED, default_url, named_url
 
-DEFAULT_URL = "redis://localhost:6379"
 Kind = Literal["single", "sentinel", "cluster"]
 Node = tuple[str, int]
 
@@ -44,12 +44,17 @@ class Address:
     def label(self) -> str:
         """What may be shown to anybody."""
         if self.embedded is not None:
-            return f"embedded:{self.embedded}"
+            return f"{EMBEDDED}{self.embedded}"
         where = self.path or ",".join(f"{host}:{port}" for host, port in self.nodes)
         scheme = "unix" if self.path else f"redis{'s' if self.tls else ''}"
         suffix = "" if self.kind == "single" else f"+{self.kind}"
         service = f"/{self.service}" if self.service else ""
-        return f"{scheme}{suffix}://{where}{service}"
+        return f"{scheme}{suffix}://{where}{service}{self._database}"
+
+    @property
+    def _database(self) -> str:
+        number = self.login.get("db")
+        return (f"?db={number}" if self.path else f"/{number}") if number else ""
 
     def __str__(self) -> str:
         return self.label
@@ -60,11 +65,11 @@ class Address:
 
 
 def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) -> Address:
-    """Reads `redis=`: a URL, a client that lends its settings, an `Address`, or None for TORIL_REDIS_URL."""
+    """Reads `redis=`: a URL, a client that lends its settings, an `Address`, or None for the default server."""
     if isinstance(redis, Address):
         return redis
     if redis is None:
-        redis = environ.get("TORIL_REDIS_URL") or DEFAULT_URL
+        redis = named_url(environ=environ) or default_url()
     if isinstance(redis, str):
         return _from_url(redis)
     if hasattr(redis, "connection_pool") or hasattr(redis, "nodes_manager"):
@@ -72,8 +77,14 @@ def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) ->
     raise InvalidOption("redis", f"cannot be a {type(redis).__name__}", "give a URL or a redis-py client")
 
 
+def whole_url(url: str) -> str:
+    """A checked URL, with the whole path of an embedded server's folder: for processes in other directories."""
+    address = parse_address(url)
+    return url if address.embedded is None else f"{EMBEDDED}{address.embedded}"
+
+
 def _from_url(url: str) -> Address:
-    if url.startswith("embedded:"):
+    if url.startswith(EMBEDDED):
         return Address(embedded=_folder(url))
     parts = _split(url)
     scheme, _, kind = parts.scheme.partition("+")

@@ -34,7 +34,7 @@ States = str | JobState | Sequence[str | JobState] | None
 class Queue(Face[AsyncQueue[Any]], Generic[T]):
     """A queue by name, from plain code.
 
-    with sync.Queue("emails", redis="redis://localhost:6379") as queue:
+    with sync.Queue("emails") as queue:
         job = queue.add("send", {"to": "a@b.c"}, attempts=5, delay=2.0)
     """
 

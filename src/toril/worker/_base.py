@@ -107,6 +107,7 @@ class BaseWorker(WorkerServices, Announcer):
         self._stopping = None
         self._failure = None
         self._loop = asyncio.get_running_loop()
+        self._log.starting(self._address.label)
         self._source = self._make_source()
         self._executors = self._make_executors()
         self._wire_up()

@@ -106,6 +106,9 @@ class WorkerLog:
     def sweep_skipped(self) -> None:
         self._write(logging.WARNING, "Stalled check skipped", reason="the one before still runs")
 
+    def starting(self, server: str) -> None:
+        self._write(logging.INFO, "Worker starting", server=server)
+
     def state(self, state: str) -> None:
         self._write(logging.INFO, "Worker state", state=state)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from toril.contract.errors import InvalidOption, PermanentError
 from toril.contract.stack_trace import RemoteTrace, stack_of
+from toril.store import default_server
 from toril.worker._memory import resident_bytes
 from toril.worker._threads import JobThreads
 
@@ -50,8 +51,11 @@ def _meaning(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def _child(pipe: Connection, handler: bytes, opener: bytes) -> None:
+def _child(pipe: Connection, handler: bytes, opener: bytes, folder: str, warned: bool) -> None:
     """The life of a child: jobs come through the pipe, results go back, until the pipe closes."""
+    default_server.inherit(
+        folder, warned=warned
+    )  # a handler that makes a Queue("…") means the parent's server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
@@ -100,8 +104,9 @@ class _Child:
 
     def __init__(self, handler: bytes, opener: bytes) -> None:
         self.pipe, far_end = _SPAWN.Pipe()
+        folder = default_server.default_folder(), default_server.has_warned()
         self.process = _SPAWN.Process(
-            target=_child, args=(far_end, handler, opener), name="toril-handler", daemon=True
+            target=_child, args=(far_end, handler, opener, *folder), name="toril-handler", daemon=True
         )
         self.process.start()
         far_end.close()

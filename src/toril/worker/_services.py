@@ -20,7 +20,7 @@ from toril.contract.errors import Closed, JobCancelled, StoreUnavailable, TorilE
 from toril.contract.outcome import Outcome
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
-from toril.store import ConnectionPolicy
+from toril.store import Address, ConnectionPolicy
 from toril.telemetry.hooks import Work
 from toril.worker._callbacks import Callbacks
 from toril.worker._careful_metrics import careful
@@ -53,6 +53,7 @@ class WorkerState(enum.Enum):
 class WorkerServices(WorkerKind):
     """Everything that works inside a worker."""
 
+    _address: Address  # of the server
     _source: Source
     _loop: asyncio.AbstractEventLoop
     _executors: dict[str | None, Executor]

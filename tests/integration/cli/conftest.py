@@ -109,8 +109,9 @@ def start(folder: Path) -> Iterator[Start]:
     """Starts a command as a process, which ends with the test."""
     with ExitStack() as stack:
 
-        def launch(*words: str, **more: Any) -> subprocess.Popen[str]:
+        def launch(*words: str, python_path: Path | None = None, **more: Any) -> subprocess.Popen[str]:
             environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            environment |= {"PYTHONPATH": str(python_path)} if python_path is not None else {}
             environment.pop("TORIL_REDIS_URL", None)
             process = subprocess.Popen(
                 [sys.executable, "-m", "toril.cli", *words],

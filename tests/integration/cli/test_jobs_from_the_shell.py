@@ -226,13 +226,14 @@ def test_a_backoff_that_is_not_built_in_is_added_with_a_word_of_warning(
     added = toril("add", "emails", "send", "--backoff", "exponental:2", *here)
     assert added.code == 0
     assert "'exponental' is neither fixed nor exponential" in added.err
-    assert toril("add", "emails", "send", "--backoff", "fixed:2", *here).err == ""
+    assert "toril:" not in toril("add", "emails", "send", "--backoff", "fixed:2", *here).err
     assert toril("add", "emails", "send", "--backoff", "fixed:-2", *here).code == 2
 
 
 def test_a_queue_without_events_says_so(toril: Toril, here: list[str]) -> None:
     silent = toril("events", "emials", *here)
-    assert (silent.code, silent.out, silent.err) == (0, "", "toril: emials has no events\n")
+    said = f"server: {here[1]}\ntoril: emials has no events\n"
+    assert (silent.code, silent.out, silent.err) == (0, "", said)
 
 
 def test_a_locale_without_some_letter_keeps_nobody_from_reading(here: list[str]) -> None:

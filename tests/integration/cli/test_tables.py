@@ -59,7 +59,7 @@ def test_a_run_brings_the_events_into_the_tables(
     # In a process of its own: Spark's session would outlive the test.
     prefix = here[here.index("--prefix") + 1]
     chosen = ["--queues", "emails", "--streams", "kept", "--stream-prefix", prefix, "--snapshots", "failed"]
-    process = start("pipeline", "run", "--once", "--json", *chosen, *lake, *here)
+    process = start("pipeline", "run", "--json", *chosen, *lake, *here)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err[-2000:]
     assert json.loads(out)["events"] > 0

@@ -95,9 +95,11 @@ def test_input_that_is_not_understood_is_one_line_and_exit_code_2(
 
 
 def test_a_server_that_is_away_is_one_line_and_exit_code_1_without_the_password(toril: Toril) -> None:
-    result = toril("queues", "--redis", f"redis://user:canary-7781@127.0.0.1:{free_port()}")
+    port = free_port()
+    result = toril("queues", "--redis", f"redis://user:canary-7781@127.0.0.1:{port}")
     assert result.code == 1
     assert result.err.count("\n") == 1 and "Traceback" not in result.err
+    assert result.err.endswith(f"(server: redis://127.0.0.1:{port})\n")
     assert "canary-7781" not in result.err + result.out
 
 
@@ -191,7 +193,7 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(valkey: Server, prefi
         words = " ".join([sys.executable, "-m", "toril.cli", *asked, *here])
         script = f"set -o pipefail; {words} | head -c 20"
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, f"server: {valkey.url}\n")
 
 
 def test_without_an_address_the_embedded_server_of_this_folder_is_used(toril: Toril, folder: Path) -> None:

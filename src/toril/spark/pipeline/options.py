@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from toril.contract.errors import InvalidOption
 from toril.spark.sources._options import SourceOptions
+from toril.store import parse_address
 
 if TYPE_CHECKING:
     from toril.spark.transforms.alerts import Rule
@@ -22,7 +23,7 @@ _FILLS: Final = ("all", "failed", "none")
 class PipelineOptions:
     """What to read, where to write, and how much of it at once."""
 
-    # None: TORIL_REDIS_URL, then redis://localhost:6379. What may hold passwords is not shown.
+    # None: TORIL_REDIS_URL, then, on a local master, the embedded server in ./.toril. It may hold a password.
     redis: str | None = field(default=None, repr=False)
     queues: str = "*"  # names or patterns, separated by commas
     prefix: str = "bull"
@@ -58,6 +59,8 @@ class PipelineOptions:
         for name in ("max_rows", "tasks"):
             if getattr(self, name) < 1:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
+        if self.redis is not None:
+            parse_address(self.redis)
         SourceOptions.parse({"queues": self.queues, "prefix": self.prefix, "starting": self.starting})
 
 

@@ -11,14 +11,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toril.lake import Lake
 from toril.spark.pipeline.options import PipelineOptions, Summary
 from toril.spark.sources._options import SourceOptions
-from toril.spark.sources._reaching import reach, resolved_url
+from toril.spark.sources._reaching import demand_server, master_of, reach, url_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +36,7 @@ class Pipeline:
     """The whole way of the data. `spark=None` makes a local session when one is needed."""
 
     def __init__(self, options: PipelineOptions | None = None, *, spark: SparkSession | None = None) -> None:
-        given = options or PipelineOptions()
-        self.options = replace(given, redis=resolved_url(given.redis))
+        self.options = options or PipelineOptions()
         self.lake = Lake(self.options.lake, self.options.storage_options)
         self._given = spark
         self._session: SparkSession | None = None
@@ -52,14 +50,23 @@ class Pipeline:
         if self._session is None:
             from toril.spark.pipeline.session import build_session, own_session
 
-            self._session = own_session(self._given or build_session())
+            session = own_session(self._given or build_session())
+            demand_server(
+                master_of(session), self.options.redis
+            )  # it may be another session than we asked for
+            self._session = session
         return self._session
+
+    @functools.cached_property
+    def redis(self) -> str:
+        """The address of the server, the same for the driver and all tasks; refused if it cannot be chosen."""
+        return url_for("local" if self._given is None else master_of(self._given), self.options.redis)
 
     # --- running ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> Summary:
         """Everything that is in Redis now, through to gold."""
-        reach(self.options.redis)  # said at once, not by Spark when it has started at last
+        reach(self.redis)  # said at once, not by Spark when it has started at last
         return self._timed(self._steps())
 
     def _timed(self, named: Sequence[tuple[str, Callable[[], int]]]) -> Summary:
@@ -152,7 +159,8 @@ class Pipeline:
         return new_checkpoint(checkpoints_of(self.lake.url, str(self.lake.ensure(TABLE).delta.metadata().id)))
 
     def _source_options(self) -> dict[str, str]:
-        options = {
+        return {
+            "url": self.redis,
             "queues": self.options.queues,
             "prefix": self.options.prefix,
             "starting": self.options.starting,
@@ -161,7 +169,6 @@ class Pipeline:
             "storage_secrets": json.dumps(self.lake.storage_options),  # by its name, Spark hides it
             "parts": str(self.options.tasks),
         }
-        return {**options, "url": self.options.redis} if self.options.redis else options
 
     def refine(self) -> int:
         """Bronze to silver; the result is the number of events."""
@@ -175,7 +182,7 @@ class Pipeline:
 
         if self.options.fill == "none":
             return unchanged
-        return HashFiller(self.options.redis, self.options.prefix, self.options.fill == "all")
+        return HashFiller(self.redis, self.options.prefix, self.options.fill == "all")
 
     def gold(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> int:
         """Silver to gold."""
@@ -194,7 +201,7 @@ class Pipeline:
     def _read_jobs(self, queues: list[str]) -> Any:
         reader = self.spark.read.format("toril").option("table", "jobs").option("queues", ",".join(queues))
         reader = reader.option("prefix", self.options.prefix).option("missing", "ignore")
-        return (reader.option("url", self.options.redis) if self.options.redis else reader).load()
+        return reader.option("url", self.redis).load()
 
     def _catch_up(self) -> None:
         if not self._is_ingesting:
@@ -243,7 +250,7 @@ class Pipeline:
         if self.options.snapshots != "none":
             everything = self.options.snapshots == "all"
             taker = SnapshotTaker(
-                self.spark, self.lake, self.options.redis, self.options.prefix, everything=everything
+                self.spark, self.lake, self.redis, self.options.prefix, everything=everything
             )
             taken += taker.run()
         return taken
@@ -253,7 +260,7 @@ class Pipeline:
         from toril.spark.pipeline._entries import EntryCollector
 
         directories = {kind: self._stream_directory(kind) for kind in ("stream", "list")}
-        return EntryCollector(lambda: self.spark, self.lake, self.options.redis, directories, self._connect)
+        return EntryCollector(lambda: self.spark, self.lake, self.redis, directories, self._connect)
 
     def maintain(self) -> Any:
         """Compacts and vacuums the tables."""
@@ -330,7 +337,7 @@ class Pipeline:
     def _connect(self) -> BlockingStore:
         from toril.store import BlockingStore
 
-        return BlockingStore(self.options.redis)
+        return BlockingStore(self.redis)
 
 
 def _again_on_conflict(step: Callable[[], int]) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
-from toril.spark.sources._reaching import resolved_url
+from toril.store import whole_url
 
 OPERATIONS: Final = ("enqueue", "retry", "replay", "remove")
 KINDS: Final = ("bullmq", "list", "stream")
@@ -30,7 +30,8 @@ _RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class SinkOptions:
     """Everything a writer needs; it travels to executors, so it holds no connection."""
 
-    url: str | None = field(default=None, repr=False)  # it may hold a password
+    url: str | None = field(default=None, repr=False)  # it may hold a password; None: not chosen yet
+    jvm: str | None = None  # the only one whose tasks may use the server; None: all
     queue: str | None = None  # None: each row names its queue
     kind: str = "bullmq"
     prefix: str = "bull"
@@ -54,7 +55,7 @@ class SinkOptions:
                 raise InvalidOption("option", f"{key!r} is not known", f"one of {', '.join(sorted(_KNOWN))}")
         kind = _one_of("kind", options.get("kind", "bullmq"), KINDS)
         parsed = cls(
-            url=resolved_url(options.get("url")),
+            url=whole_url(options["url"]) if "url" in options else None,
             queue=options.get("queue", options.get("path")),
             kind=kind,
             prefix=options.get("prefix", "bull" if kind == "bullmq" else "msaas"),

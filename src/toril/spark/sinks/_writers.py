@@ -23,6 +23,7 @@ from toril.spark.sinks._acts import Actor
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sinks._rows import RowReader
 from toril.spark.sinks._writing import Sender, Tally
+from toril.spark.sources._reaching import demand_jvm
 from toril.spark.sources._readers import open_store
 
 _log = logging.getLogger("toril.spark")
@@ -47,6 +48,7 @@ def write_task(options: SinkOptions, run: str, batches: Iterator[pa.RecordBatch]
     task = TaskContext.get()
     if task is None:
         raise NoTask("the writer needs a Spark task; use df.write")
+    demand_jvm(options.jvm)
     with open_store(options.url) as store:
         if options.op != "enqueue":
             return Message(Actor(store, options).act_all(batches))

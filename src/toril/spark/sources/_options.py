@@ -21,7 +21,7 @@ from toril.lake.tables import (
     WORKER_REPORTS,
     TableSpec,
 )
-from toril.spark.sources._reaching import resolved_url
+from toril.store import whole_url
 
 SOURCES: Final[dict[str, TableSpec]] = {
     "events": EVENTS,
@@ -65,7 +65,8 @@ _ONLY_FOR: Final = {
 class SourceOptions:
     """Everything a reader needs; it travels to executors, so it holds no connection."""
 
-    url: str | None = field(default=None, repr=False)  # it may hold a password
+    url: str | None = field(default=None, repr=False)  # it may hold a password; None: not chosen yet
+    jvm: str | None = None  # the only one whose tasks may use the server; None: all
     table: str = "events"
     queues: tuple[str, ...] = ("*",)  # names, or patterns with * and ?
     kind: str = "bullmq"  # of the queues; stream, dlq and rejects may be those of stream and list queues
@@ -96,7 +97,7 @@ class SourceOptions:
         table = _one_of("table", options.get("table", options.get("path", "events")), tuple(SOURCES))
         kind = _kind(table, options.get("kind"))
         parsed = cls(
-            url=resolved_url(options.get("url")),
+            url=whole_url(options["url"]) if "url" in options else None,
             table=table,
             queues=_queues(options.get("queues", "*")),
             kind=kind,

@@ -39,7 +39,7 @@ from toril.spark.sources._positions import (
     split_exactly,
     stretch,
 )
-from toril.spark.sources._reaching import reach
+from toril.spark.sources._reaching import demand_jvm, reach
 from toril.spark.sources._reports import read_reports
 from toril.store import BlockingStore, ConnectionPolicy
 
@@ -50,6 +50,9 @@ _LAST_SEQ = 2**64 - 1  # no entry of a millisecond has a higher number
 
 
 def open_store(url: str | None) -> BlockingStore:
+    """A connection to the server that the driver chose; a task must not choose one itself, elsewhere."""
+    if url is None:
+        raise TypeError("the driver handed over no address of a server")
     return BlockingStore(url, policy=POLICY)
 
 
@@ -96,6 +99,7 @@ def parts_of(task: InputPartition) -> list[Any]:
 
 def read_task(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a task, as Arrow batches in exactly the schema that Spark expects."""
+    demand_jvm(options.jvm)
     expected = to_arrow_schema(schema, timezone="UTC")
     with open_store(options.url) as store:
         for part in parts_of(task):
