@@ -1,4 +1,4 @@
-"""One worker in this process, from its handler to its last word."""
+"""The workers of this process, one for each queue, from their handler to their last word."""
 
 from __future__ import annotations
 
@@ -6,21 +6,31 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from toril.cli._foreman import watch_parent
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, say, warn
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import TorilError
+from toril.contract.errors import ExtraMissing, TorilError
+from toril.contract.extras import needed
 from toril.observe.health import QueueLengths, worker_exposition
-from toril.observe.http import Answer
+from toril.observe.http import Answer, Route
 from toril.store import parse_address
 from toril.worker import ListWorker, StreamWorker, Worker
 
 AnyWorker = Worker | ListWorker | StreamWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One queue, and the options of its worker."""
+
+    queue: QueueName
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +38,11 @@ class Order:
     """What is to be run, and how."""
 
     handler: str | None  # None: the browser tasks
-    queue: QueueName
+    served: tuple[Served, ...]
     target: Target
-    options: dict[str, Any]
     allow: tuple[str, ...]
     page_seconds: float | None  # for a whole browser job
+    contexts: int  # browser jobs at once, of all queues
     host: str
     port: int | None
     until_idle: bool
@@ -40,7 +50,7 @@ class Order:
 
 
 def handler_of(order: Order) -> Any:
-    """What the worker runs; what is wrong with it is said in one line."""
+    """What the workers run; what is wrong with it is said in one line."""
     return load_handler(order.handler) if order.handler is not None else _browser_tasks(order)
 
 
@@ -48,46 +58,60 @@ def _browser_tasks(order: Order) -> Any:
     from toril.browser import BrowserOptions, BrowserTasks
 
     limits: dict[str, Any] = {} if order.page_seconds is None else {"timeout": order.page_seconds}
-    return BrowserTasks(BrowserOptions(contexts=order.options["concurrency"], allow=order.allow, **limits))
+    return BrowserTasks(BrowserOptions(contexts=order.contexts, allow=order.allow, **limits))
 
 
-def make(order: Order, handler: Any, metrics: Any = None) -> AnyWorker:
-    """The worker, not yet started; wrong options are refused."""
-    kind, target = order.queue.kind, order.target
-    common: dict[str, Any] = {**order.options, "redis": target.redis, "prefix": target.prefix_of(kind)}
+def make(order: Order, handler: Any, metrics: Any = None) -> list[AnyWorker]:
+    """The workers, not yet started; wrong options are refused."""
+    return [_made(one, order.target, handler, metrics) for one in order.served]
+
+
+def _made(served: Served, target: Target, handler: Any, metrics: Any) -> AnyWorker:
+    queue = served.queue
+    common: dict[str, Any] = {
+        **served.options,
+        "redis": target.redis,
+        "prefix": target.prefix_of(queue.kind),
+    }
     if metrics is not None:
         common["metrics"] = metrics
-    if kind == "bullmq":
-        return Worker(order.queue.name, handler, **common)
-    made: type[ListWorker | StreamWorker] = ListWorker if kind == "list" else StreamWorker
-    return made(order.queue.name, handler, env=target.env, **common)
+    if queue.kind == "bullmq":
+        return Worker(queue.name, handler, **common)
+    made: type[ListWorker | StreamWorker] = ListWorker if queue.kind == "list" else StreamWorker
+    return made(queue.name, handler, env=target.env, **common)
 
 
 async def work(order: Order) -> None:
     """Runs until it is told to stop, its foreman is gone, or nothing is left to do."""
-    metrics = _collector() if order.port is not None else None
+    metrics = _Metrics.of(order)
     handler = handler_of(order)
-    made = make(order, handler, metrics)
-    if order.handler is None and "keep_results" not in order.options:
+    made = make(order, handler, metrics.collector)
+    if order.handler is None and not all("keep_results" in one.options for one in order.served):
         warn("what the browser tasks bring is thrown away; --keep-results SECONDS keeps it")
-    async with _ended(handler), _served(order, made, metrics):
+    async with _ended(handler), _exposed(order, made, metrics):
         orphaned = asyncio.Event()
         watch_parent(orphaned)
         ending = asyncio.create_task(_stop_when(orphaned, made))
         try:
-            await (_until_idle(made) if order.until_idle else made.run())
+            await (_until_idle(made, orphaned) if order.until_idle else _until_stopped(made))
         finally:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ending
-    if order.as_json:
-        emit_line({"worker_id": made.id, "processed": made.processed, "failed": made.failed})
-    else:
-        say(f"{made.id}: {made.processed} jobs completed, {made.failed} failed")
-    if made.left_behind:
+    for one in made:
+        _report(one, as_json=order.as_json)
+    if any(one.left_behind for one in made):
         # Python would wait for handlers that refuse to be cancelled, although their jobs are back in the queue.
         sys.stdout.flush()
         os._exit(0)
+
+
+def _report(one: AnyWorker, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"worker_id": one.id, "queue": one.label, "processed": one.processed, "failed": one.failed}
+        emit_line(facts)
+    else:
+        say(f"{one.id} on {one.label}: {one.processed} jobs completed, {one.failed} failed")
 
 
 @contextlib.asynccontextmanager
@@ -100,23 +124,64 @@ async def _ended(handler: Any) -> AsyncIterator[None]:
             await handler.close()
 
 
-async def _until_idle(made: AnyWorker) -> None:
-    async with made:
-        await made.run_until_idle()
+async def _until_stopped(made: Sequence[AnyWorker]) -> None:
+    """Every worker hears every signal; if one gives up, the others end as well, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in made:
+                group.create_task(one.run())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
-async def _stop_when(orphaned: asyncio.Event, made: AnyWorker) -> None:
+async def _until_idle(made: Sequence[AnyWorker], orphaned: asyncio.Event) -> None:
+    """Ends when no queue has anything left: what a job of one queue adds to another is done as well."""
+    async with contextlib.AsyncExitStack() as running:
+        for one in made:
+            await running.enter_async_context(one)
+        ended = await _each_until_idle(made, orphaned)
+        while len(made) > 1 and ended != (ended := await _each_until_idle(made, orphaned)):
+            pass
+
+
+async def _each_until_idle(made: Sequence[AnyWorker], orphaned: asyncio.Event) -> int:
+    """How many jobs have ended when each queue, one after the other, was found idle."""
+    for one in made:
+        if not orphaned.is_set():
+            await one.run_until_idle()
+    return sum(one.processed + one.failed for one in made)
+
+
+async def _stop_when(orphaned: asyncio.Event, made: Sequence[AnyWorker]) -> None:
     await orphaned.wait()
-    await made.stop()
+    await asyncio.gather(*(one.stop() for one in made))
+
+
+# --- what is served over HTTP -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics:
+    """The metrics that all workers of this process share, or why there are none."""
+
+    collector: Any = None
+    missing: str = ""
+
+    @classmethod
+    def of(cls, order: Order) -> _Metrics:
+        if order.port is None:
+            return cls()
+        try:
+            return cls(_collector())
+        except ExtraMissing as missing:
+            return cls(missing=str(missing))
 
 
 def _collector() -> Any:
-    try:
+    with needed("prometheus"):
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
         from toril.telemetry.prometheus import PrometheusMetrics
-    except ImportError:
-        return None
     registry = CollectorRegistry()
     for about_the_process in (ProcessCollector, PlatformCollector, GCCollector):
         about_the_process(registry=registry)
@@ -124,29 +189,45 @@ def _collector() -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _served(order: Order, made: AnyWorker, metrics: Any) -> AsyncIterator[None]:
+async def _exposed(order: Order, made: Sequence[AnyWorker], metrics: _Metrics) -> AsyncIterator[None]:
     if order.port is None:
         yield
         return
-    lengths = (
-        QueueLengths(made.keys, parse_address(order.target.redis), metrics) if metrics is not None else None
-    )
+    async with contextlib.AsyncExitStack() as stack:
+        route = await _metrics_route(order, made, metrics, stack)
+        exposition = worker_exposition(*made, metrics=route, host=order.host, port=order.port)
+        await stack.enter_async_context(exposition)
+        if metrics.missing:
+            warn(f"/metrics is not served: {metrics.missing}")
+        if not order.as_json:
+            paths = "/healthz and /readyz" if metrics.missing else "/metrics, /healthz and /readyz"
+            say(f"serving {exposition.url}{paths}")
+        yield
+
+
+async def _metrics_route(
+    order: Order, made: Sequence[AnyWorker], metrics: _Metrics, stack: contextlib.AsyncExitStack
+) -> Route:
+    if metrics.missing:
+        return _says(f"{metrics.missing}\n", HTTPStatus.NOT_IMPLEMENTED)
+    from toril.telemetry.prometheus import CONTENT_TYPE
+
+    address = parse_address(order.target.redis)
+    lengths = [QueueLengths(one.keys, address, metrics.collector) for one in made]
+    for one in lengths:
+        stack.push_async_callback(one.close)
 
     async def route() -> Answer:
-        from toril.telemetry.prometheus import CONTENT_TYPE
+        with contextlib.suppress(TorilError):  # Redis may be away; the workers' own figures are not
+            for one in lengths:
+                await one.refresh()
+        return Answer(metrics.collector.render(), content_type=CONTENT_TYPE)
 
-        if lengths is not None:
-            with contextlib.suppress(TorilError):  # Redis may be away; the worker's own figures are not
-                await lengths.refresh()
-        return Answer(metrics.render(), content_type=CONTENT_TYPE)
+    return route
 
-    try:
-        async with worker_exposition(
-            made, metrics=route if metrics is not None else None, host=order.host, port=order.port
-        ) as exposition:
-            if not order.as_json:
-                say(f"serving {exposition.url}/metrics, /healthz and /readyz")
-            yield
-    finally:
-        if lengths is not None:
-            await lengths.close()
+
+def _says(text: str, status: HTTPStatus) -> Route:
+    async def route() -> Answer:
+        return Answer(text.encode(), status)
+
+    return route

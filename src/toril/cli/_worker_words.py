@@ -23,17 +23,17 @@ Handler = Annotated[
     ),
 ]
 QueueOption = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--queue",
         "-q",
-        help="NAME, list:NAME or stream:NAME.",
+        help="NAME, list:NAME or stream:NAME; may be given many times.",
         autocompletion=complete_queue,
         show_default=False,
     ),
 ]
 Concurrency = Annotated[
-    int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once, in each process.")
+    int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once, of each queue in each process.")
 ]
 Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")]
 Executor = Annotated[
@@ -108,7 +108,7 @@ HttpPort = Annotated[
     int | None,
     typer.Option(
         "--http-port",
-        help="Serve /metrics, /healthz and /readyz; the n-th process adds n.",
+        help="Serve /healthz, /readyz and, with the extra prometheus, /metrics; the n-th process adds n.",
         rich_help_panel=_WATCHING,
     ),
 ]

@@ -1,4 +1,4 @@
-"""`toril worker`: runs your function on the jobs of a queue, in one process or many.
+"""`toril worker`: runs your function on the jobs of one queue or several, in one process or many.
 
 Guarantee: SIGTERM and Ctrl-C let jobs in hand finish within the time-out and hand back the others; a second one does
 not wait. What is wrong with an option or a handler is said in one line, before the log begins.
@@ -16,8 +16,8 @@ import typer
 from toril.cli import _worker_words as words
 from toril.cli._foreman import Foreman, child_index
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import say
-from toril.cli._shift import Order, handler_of, make, work
+from toril.cli._output import emit_line, print_server, print_server_first, say
+from toril.cli._shift import Order, Served, handler_of, make, work
 from toril.cli._target import QueueName, Target
 from toril.contract.errors import InvalidOption
 from toril.contract.worker_options import RateLimit
@@ -56,23 +56,23 @@ def worker(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Run a function, or the browser tasks, on the jobs of a queue until Ctrl-C or SIGTERM."""
-    where = QueueName.parse(queue)
-    _check_handler(where, handler, browser=browser, allow=allow)
+    """Run a function, or the browser tasks, on the jobs of one queue or several until Ctrl-C or SIGTERM."""
+    queues = _queues(queue)
+    _check_handler(queues, handler, browser=browser, allow=allow)
     options = _given(concurrency=concurrency, executor=executor, lock_duration=lock)
     options |= _given(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
-    options |= _of_kind(where, reliable=reliable or None, group=group, claim_idle=claim_idle)
-    options |= _of_kind(where, keep_results=keep_results)
+    some_kinds = _given(reliable=reliable or None, group=group, claim_idle=claim_idle)
+    some_kinds |= _given(keep_results=keep_results)
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
     if not browser:  # its tasks keep to their time themselves, and say what took so long
         options |= _given(job_timeout=timeout)
     order = Order(
         handler=handler,
-        queue=where,
-        target=Target.of(redis, prefix, env),
-        options=options,
+        served=_served(queues, options, some_kinds),
+        target=Target.of(redis, prefix, env, quiet=True),
         allow=tuple(allow or ()),
         page_seconds=timeout,
+        contexts=concurrency * len(queues),
         host=http_host,
         port=http_port + (child_index() or 0) if http_port else http_port,
         until_idle=until_idle,
@@ -83,13 +83,25 @@ def worker(
 
 def _run(order: Order, processes: int, level: words.Level, style: str) -> None:
     made = make(order, handler_of(order))  # what is wrong is refused here, once, rather than in every child
+    if child_index() is None:
+        _print_server(order, style)
     if processes > 1 and child_index() is None:
         if not order.as_json:
-            each = made.options.concurrency
-            say(f"{processes} processes with {each} jobs each on {order.queue}; Ctrl-C ends them")
+            each = sum(one.options.concurrency for one in made)
+            queues = ", ".join(str(one.queue) for one in order.served)
+            say(f"{processes} processes with {each} jobs each on {queues}; Ctrl-C ends them")
         raise typer.Exit(_lead(order, processes))
     _write_log(level, style)
     asyncio.run(work(order))
+
+
+def _print_server(order: Order, style: str) -> None:
+    """Which server it is, on standard error; as JSON where that carries a log of JSON lines."""
+    if style == "json":
+        emit_line({"server": order.target.server}, sys.stderr)
+    else:
+        print_server_first(order.target.server)
+        print_server()
 
 
 def _lead(order: Order, processes: int) -> int:
@@ -118,13 +130,24 @@ def _write_log(level: words.Level, style: str) -> None:
 # --- what was said --------------------------------------------------------------------------------------------
 
 
-def _check_handler(where: QueueName, handler: str | None, *, browser: bool, allow: list[str] | None) -> None:
+def _queues(texts: Sequence[str]) -> tuple[QueueName, ...]:
+    queues = tuple(QueueName.parse(text) for text in texts)
+    for at, queue in enumerate(queues):
+        if queue in queues[:at]:
+            raise InvalidOption("--queue", f"names {queue} twice", "leave one of them out")
+    return queues
+
+
+def _check_handler(
+    queues: Sequence[QueueName], handler: str | None, *, browser: bool, allow: list[str] | None
+) -> None:
     if browser and handler is not None:
         raise InvalidOption("handler", "is given together with --browser", "give one of them")
     if not browser and handler is None:
         raise InvalidOption("handler", "is missing", "write MODULE:FUNCTION, or give --browser")
-    if browser and where.kind == "bullmq":
-        raise InvalidOption("--browser", f"is not for {where}", "write --queue list:NAME or stream:NAME")
+    for queue in queues if browser else ():
+        if queue.kind == "bullmq":
+            raise InvalidOption("--browser", f"is not for {queue}", "write --queue list:NAME or stream:NAME")
     if allow and not browser:
         raise InvalidOption("--allow", "is for the browser tasks", "give --browser, or leave it out")
 
@@ -133,15 +156,22 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _of_kind(queue: QueueName, **options: Any) -> dict[str, Any]:
-    """Options that not every kind of queue has, as far as they were given."""
-    given = _given(**options)
-    for name in given:
-        if queue.kind not in _KINDS[name]:
+def _served(
+    queues: Sequence[QueueName], options: dict[str, Any], some_kinds: dict[str, Any]
+) -> tuple[Served, ...]:
+    """Each queue with its options; of those that not every kind has, it gets the ones that its kind has."""
+    for name in some_kinds:
+        if not any(queue.kind in _KINDS[name] for queue in queues):
             wanted = " or ".join(f"{kind}:NAME" for kind in _KINDS[name])
             remedy = f"leave it out, or write --queue {wanted}"
-            raise InvalidOption(f"--{name.replace('_', '-')}", f"is not for {queue}", remedy)
-    return given
+            problem = f"is not for {', '.join(map(str, queues))}"
+            raise InvalidOption(f"--{name.replace('_', '-')}", problem, remedy)
+    return tuple(
+        Served(
+            queue, {**options, **{name: v for name, v in some_kinds.items() if queue.kind in _KINDS[name]}}
+        )
+        for queue in queues
+    )
 
 
 _KINDS = {

@@ -35,6 +35,6 @@ class TableMissing(LakeError):
 
     def __init__(self, table: str, lake: str) -> None:
         super().__init__(
-            f"{table} does not exist in {lake}; run `toril pipeline run --once` first, or check the path"
+            f"{table} does not exist in {lake}; run `toril pipeline run` first, or check the path"
         )
         self.table = table

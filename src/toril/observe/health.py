@@ -1,7 +1,7 @@
-"""A worker's own web server: is it alive, is it ready, and its metrics.
+"""The web server of a worker process: is it alive, is it ready, and its metrics.
 
-    /healthz   200 while the worker's services run (503: start it again); Redis being away is no reason
-    /readyz    200 while it is connected, looks for stalled jobs on time, keeps its locks and takes jobs
+    /healthz   200 while the services of all its workers run (503: start it again); Redis being away is no reason
+    /readyz    200 while they are connected, look for stalled jobs on time, keep their locks and take jobs
     /metrics   the worker's metrics and its queue's lengths, if it has a Prometheus collector
 
 Guarantee: it answers in the worker's own event loop, so a handler that blocks the loop makes probes time out.
@@ -10,9 +10,10 @@ Guarantee: it answers in the worker's own event loop, so a handler that blocks t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 from toril.observe.directory import FoundQueue
@@ -40,28 +41,32 @@ class Healthy(Protocol):
 
 
 def worker_exposition(
-    worker: Healthy,
-    *,
+    *workers: Healthy,
     metrics: Route | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> Exposition:
-    """The web server of one worker, not yet started."""
-    routes: dict[str, Route] = {"/healthz": _health(worker, "alive"), "/readyz": _health(worker, "ready")}
+    """The web server of one worker, or of the workers of one process, not yet started."""
+    routes: dict[str, Route] = {"/healthz": _health(workers, "alive"), "/readyz": _health(workers, "ready")}
     if metrics is not None:
         routes["/metrics"] = metrics
     return Exposition(routes, host=host, port=port)
 
 
-def _health(worker: Healthy, question: str) -> Route:
+def _health(workers: Sequence[Healthy], question: str) -> Route:
     async def route() -> Answer:
-        health = worker.health()
-        facts = {"worker_id": worker.id, "queue": worker.queue, "alive": health.alive, "ready": health.ready}
-        body = json.dumps({**facts, **asdict(health)}).encode() + b"\n"
-        status = HTTPStatus.OK if facts[question] else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer(body, status, JSON)
+        facts = [_facts_of(worker) for worker in workers]
+        status = HTTPStatus.OK if all(one[question] for one in facts) else HTTPStatus.SERVICE_UNAVAILABLE
+        body = facts[0] if len(facts) == 1 else {question: status is HTTPStatus.OK, "workers": facts}
+        return Answer(json.dumps(body).encode() + b"\n", status, JSON)
 
     return route
+
+
+def _facts_of(worker: Healthy) -> dict[str, Any]:
+    health = worker.health()
+    facts = {"worker_id": worker.id, "queue": worker.queue, "alive": health.alive, "ready": health.ready}
+    return {**facts, **asdict(health)}
 
 
 class QueueLengths:

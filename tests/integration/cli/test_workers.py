@@ -47,6 +47,90 @@ def test_a_function_runs_on_all_jobs_whatever_their_kind(
     assert json.loads(out)["processed"] == 5
 
 
+def by_queue(toril: Toril, here: list[str]) -> dict[str, dict[str, int]]:
+    return {one["queue"]: one["states"] for one in toril("queues", "--json", *here).data}
+
+
+def test_a_worker_serves_every_queue_that_is_named(start: Start, toril: Toril, here: list[str]) -> None:
+    """Formerly the last one alone."""
+    process = start("worker", "handlers:handle", "-q", "first", "-q", "second", "--log-level", "error", *here)
+    for queue in ("first", "second"):
+        toril("add", queue, "work", "--count", "4", *here)
+    until(lambda: [one.get("completed") for one in by_queue(toril, here).values()] == [4, 4])
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert " on first: 4 jobs completed, 0 failed\n" in out
+    assert " on second: 4 jobs completed, 0 failed\n" in out
+
+
+def test_queues_of_different_kinds_are_served_together_each_with_its_own_options(
+    start: Start, toril: Toril, here: list[str]
+) -> None:
+    queues = ["list:gen", "stream:jobs.b"]
+    for queue in queues:
+        toril("add", queue, "work", "--count", "3", *here)
+    named = [word for queue in queues for word in ("--queue", queue)]
+    process = start("worker", "handlers:plain", *named, "--reliable", "--until-idle", "--json", *here)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert {one["queue"]: one["processed"] for one in map(json.loads, out.splitlines())} == dict.fromkeys(
+        queues, 3
+    )
+
+
+def test_until_idle_counts_what_a_job_of_one_queue_adds_to_another(
+    start: Start, toril: Toril, here: list[str], folder: Path
+) -> None:
+    (folder / "passing.py").write_text(
+        "from toril import Queue\n"
+        "async def on(job):\n"
+        "    if job.data:\n"
+        f"        async with Queue(job.data['next'], redis={here[1]!r}, prefix={here[3]!r}) as queue:\n"
+        "            await queue.add('work', job.data['then'])\n"
+    )
+    route = {"next": "first", "then": {"next": "second", "then": None}}
+    toril("add", "second", "work", "--data", json.dumps(route), *here)
+    process = start("worker", "passing:on", "-q", "first", "-q", "second", "--until-idle", *here)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert {queue: one["completed"] for queue, one in by_queue(toril, here).items()} == {
+        "first": 1,
+        "second": 2,
+    }
+
+
+def test_many_processes_serve_every_queue_that_is_named(start: Start, toril: Toril, here: list[str]) -> None:
+    for queue in ("first", "second"):
+        toril("add", queue, "work", "--count", "6", *here)
+    words = ["-q", "first", "-q", "second", "-p", "2", "--until-idle", "--log-level", "error"]
+    process = start("worker", "handlers:handle", *words, *here)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "2 processes with 2 jobs each on first, second" in out
+    assert err == f"server: {here[1]}\n", "it is said once, by the parent"
+    assert {queue: one["completed"] for queue, one in by_queue(toril, here).items()} == {
+        "first": 6,
+        "second": 6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-q", "a", "-q", "a"], "--queue: names a twice; leave one of them out"),
+        (["-q", "a", "-q", "stream:b", "--reliable"], "--reliable: is not for a, stream:b; leave it out"),
+        ([], "Missing option '--queue'"),
+    ],
+)
+def test_queues_that_cannot_be_served_are_refused(
+    toril: Toril, here: list[str], folder: Path, words: list[str], said: str
+) -> None:
+    result = toril("worker", "handlers:handle", *words, *here)
+    assert result.code == 2
+    assert said in result.err
+
+
 def test_a_mapping_of_functions_by_name_is_a_handler(start: Start, toril: Toril, here: list[str]) -> None:
     toril("add", "emails", "work", *here)
     process = start("worker", "handlers:by_name", "--queue", "emails", "--until-idle", *here)
@@ -185,6 +269,44 @@ def test_a_worker_serves_metrics_that_agree_with_the_queue_and_says_how_it_is(
     assert get(f"{base}/nothing")[0] == 404
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
+
+
+def test_the_probes_of_a_worker_are_about_all_its_queues(start: Start, toril: Toril, here: list[str]) -> None:
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    words = ["-q", "first", "-q", "second", "--http-port", str(port), "--log-level", "error"]
+    process = start("worker", "handlers:handle", *words, *here)
+    until(lambda: get(f"{base}/readyz")[0] == 200)
+    for queue in ("first", "second"):
+        toril("add", queue, "work", "--wait", "30", *here)
+    health = json.loads(get(f"{base}/readyz")[1])
+    assert health["ready"] and [one["queue"] for one in health["workers"]] == ["first", "second"]
+    metrics = get(f"{base}/metrics")[1]
+    for queue in ("first", "second"):
+        assert f'bullmq_jobs_processed_total{{queue="{queue}",status="completed"}} 1.0' in metrics
+        assert f'bullmq_queue_length{{queue="{queue}",state="completed"}} 1.0' in metrics
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+
+def test_without_the_extra_the_probes_are_served_and_what_is_missing_is_said(
+    start: Start, toril: Toril, here: list[str], folder: Path
+) -> None:
+    (folder / "sitecustomize.py").write_text("import sys; sys.modules['prometheus_client'] = None")
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    process = start(
+        "worker", "handlers:handle", "-q", "emails", "--http-port", str(port), "--log-level", "error", *here,
+        python_path=folder,
+    )  # fmt: skip
+    until(lambda: get(f"{base}/readyz")[0] == 200)
+    assert get(f"{base}/healthz")[0] == 200
+    code, text = get(f"{base}/metrics")
+    assert code == 501 and 'pip install "toril[prometheus]"' in text
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert f"serving {base}/healthz and /readyz\n" in out
+    assert "toril: /metrics is not served: prometheus_client is not installed;" in err
 
 
 def test_a_worker_without_its_server_is_alive_but_not_ready(
