@@ -7,8 +7,6 @@ Guarantee: like `JobOptions`, a part that exists is valid.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +14,7 @@ from toril.contract._defaults import default, no_seconds, take_defaults
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import check_text
+from toril.contract.option_names import knows_its_options
 
 if TYPE_CHECKING:
     from toril.contract._defaults import OptionalSeconds
@@ -31,21 +30,13 @@ def check_integer(name: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def refuse_unknown(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Refuses a name that is no option, with the nearest one: a typing error, or Node's spelling."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            remedy = f"did you mean {near[0]}?" if near else f"options are {', '.join(known)}"
-            raise InvalidOption(name, f"is not {what}", remedy)
-
-
 def check_boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidOption(name, f"is a {type(value).__name__}", "give True or False")
     return value
 
 
+@knows_its_options("a field of KeepJobs")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepJobs:
     """How many finished jobs stay: the newest `count`, none older than `age`, at most `limit` removed per finish."""
@@ -80,6 +71,7 @@ Removal: TypeAlias = bool | int | KeepJobs
 """True: remove the job when it finishes. A number: keep that many. `KeepJobs`: keep by age and count."""
 
 
+@knows_its_options("a field of Deduplication")
 @dataclass(frozen=True, slots=True)
 class Deduplication:
     """Jobs of the same `id` are one job: until the first has finished, or for `ttl`.

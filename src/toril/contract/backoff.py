@@ -22,6 +22,7 @@ from toril.contract.advice import advise
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, MalformedValue, UnknownBackoff
 from toril.contract.keys import check_text
+from toril.contract.option_names import knows_its_options
 
 Random: TypeAlias = Callable[[], float]
 """Gives numbers from 0 up to, but not including, 1."""
@@ -33,6 +34,7 @@ _MAX_DOUBLINGS = 60  # any base delay has long reached its cap by then; keeps 2^
 _SUSPICIOUS_SECONDS = 3600.0  # above an hour, somebody probably wrote milliseconds
 
 
+@knows_its_options("a field of Backoff")
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """The backoff of one job. Make it with `fixed`, `exponential` or `custom`."""

@@ -25,6 +25,7 @@ from toril.contract.errors import (
     PayloadMismatch,
     PayloadTooLarge,
 )
+from toril.contract.json_faults import fault_in
 from toril.contract.schema import Schema, check_against, refuse_unknown_keywords
 
 T = TypeVar("T")
@@ -55,14 +56,12 @@ def to_json(value: Any, *, field: str = "data") -> bytes:
         return b"null"  # what most handlers return
     try:
         raw = _json.encode(value)
-    except UnicodeEncodeError:
-        raise NotSerializable(field, "contains a lone surrogate", "use valid Unicode text") from None
     except RecursionError:
         raise NotSerializable(field, "is nested too deeply or contains itself", "flatten it") from None
     except OverflowError:  # integers beyond 64 bits, which some versions of msgspec do not write
-        raw = _encode_with_big_integers(value)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise NotSerializable(field, str(error), "convert it to JSON types first") from None
+        raw = _encode_with_big_integers(value, field)
+    except _UNWRITABLE:
+        raise fault_in(value, _can_write, field) from None
     # NaN and the infinities are written as null, like JSON.stringify does, which would lose them silently.
     # Only an output with a null can have had one, so most values pay nothing for this.
     if b"null" in raw:
@@ -70,9 +69,32 @@ def to_json(value: Any, *, field: str = "data") -> bytes:
     return raw
 
 
-def _encode_with_big_integers(value: Any) -> bytes:
-    plain = msgspec.to_builtins(value, enc_hook=lambda other: other.model_dump(mode="json", by_alias=True))
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+# Unicode errors, among them those of lone surrogates, are value errors.
+_UNWRITABLE = (TypeError, ValueError, msgspec.MsgspecError)
+
+
+def _can_write(value: Any) -> bool:
+    try:
+        _json.encode(value)
+    except (OverflowError, RecursionError):
+        return True  # not what is looked for: big integers can be written, and depth is another error
+    except _UNWRITABLE:
+        return False
+    return True
+
+
+def _encode_with_big_integers(value: Any, field: str) -> bytes:
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_as_builtins)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+    except _UNWRITABLE:
+        raise fault_in(value, _can_write, field) from None
+
+
+def _as_builtins(value: Any) -> Any:
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
 
 
 def _refuse_non_finite(value: Any, field: str) -> None:

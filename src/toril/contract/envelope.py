@@ -221,7 +221,7 @@ class Envelope:
     def to_bytes(self) -> bytes:
         """The canonical text."""
         if self.extra or self.meta.extra:
-            return to_json(self.as_dict(), field="payload")
+            return to_json(self.as_dict(), field="")
         # Only the payload can hold what has no JSON form: the rest, checked when it was made, is simply written.
         return _encode({**self.as_dict(), "payload": msgspec.Raw(to_json(self.payload, field="payload"))})
 

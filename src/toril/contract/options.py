@@ -9,6 +9,7 @@ would store for the same options.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,13 +24,13 @@ from toril.contract._option_parts import (
     Removal,
     check_boolean,
     check_integer,
-    refuse_unknown,
 )
 from toril.contract.backoff import Backoff
 from toril.contract.codec import pack, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import check_job_id, check_text
+from toril.contract.option_names import knows_its_options, refuse_unknown
 from toril.contract.worker_options import RateLimit, WorkerOptions
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ _ON_FAILURE = (
 # --- the options --------------------------------------------------------------------------------------------
 
 
+@knows_its_options("a job option")
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class JobOptions:
     """The options of a job. Fields that are left out follow the defaults of the queue."""
@@ -218,7 +220,9 @@ class JobOptions:
     def of(cls, fields: Mapping[str, Any]) -> JobOptions:
         """Options from a mapping; a name that is no option is refused with the nearest one."""
         refuse_unknown(fields, _TABLE, "a job option")
-        return cls(**fields)
+        made = cls.__new__(cls)
+        _fill(made, **fields)  # the names are known by now: every `add` with options comes here
+        return made
 
     def given_fields(self) -> dict[str, Any]:
         """The fields that were set, by name."""
@@ -265,6 +269,9 @@ class JobOptions:
             except (TorilError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
                 continue
         return cls(**fields)
+
+
+_fill = inspect.unwrap(JobOptions.__init__)
 
 
 def _whole(value: object) -> int:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
-from toril.contract._option_parts import refuse_unknown
 from toril.contract.advice import advise
 from toril.contract.backoff import Backoff, BackoffFunction
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import check_text
+from toril.contract.option_names import knows_its_options, refuse_unknown
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def new_worker_id() -> str:
     return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+@knows_its_options("a field of RateLimit")
 @dataclass(frozen=True, slots=True)
 class RateLimit:
     """At most `count` jobs start per `period`, over all workers of the queue."""
@@ -63,6 +64,7 @@ def _at_least(name: str, value: object, least: int) -> None:
         raise InvalidOption(name, f"is {value}", f"give an integer of at least {least}")
 
 
+@knows_its_options("a worker option")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """The options of a worker."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeAlias, overload
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.event import KNOWN_EVENTS, Event
 from toril.contract.keys import QueueKeys
+from toril.contract.option_names import knows_its_options
 from toril.events._stream import EventStream, Gap
 from toril.store import AsyncStore, ConnectionPolicy
 
@@ -30,6 +31,7 @@ OfEvent: TypeAlias = Callable[[Event], Any]
 _TYPES = frozenset({*KNOWN_EVENTS, "retry", "gap", "*"})
 
 
+@knows_its_options("an argument of QueueEvents")
 class QueueEvents:
     """Events of one queue, by iteration or by callbacks.
 

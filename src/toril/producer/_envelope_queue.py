@@ -20,6 +20,7 @@ from toril.contract.codec import PayloadCodec, check_size, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLetter, Envelope
 from toril.contract.errors import InvalidOption, JobNotFound, MalformedValue
+from toril.contract.option_names import knows_its_names
 from toril.queues._envelopes import read_envelope
 from toril.queues.dead_letters import DeadLetters, LetterFilter
 from toril.store import AsyncStore
@@ -78,6 +79,7 @@ class EnvelopeQueue:
 
     # --- adding ---------------------------------------------------------------------------------------------
 
+    @knows_its_names("an option of jobs in lists and streams")
     async def add(
         self,
         task_type: str | Envelope,
@@ -110,6 +112,7 @@ class EnvelopeQueue:
         (sent,) = await self._add_all([envelope], due, "add")
         return sent
 
+    @knows_its_names("an option of jobs in lists and streams")
     async def add_bulk(
         self,
         jobs: Iterable[NewEnvelope],

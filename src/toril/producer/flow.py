@@ -15,6 +15,7 @@ from toril.commands import read
 from toril.commands.add import add_flow
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.keys import QueueKeys, check_text, hash_tag_of
+from toril.contract.option_names import knows_its_options
 from toril.contract.options import JobOptions, ParentRef
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
@@ -31,6 +32,7 @@ NO_OPTIONS: Final = JobOptions()
 _DEEPEST: Final = 200
 
 
+@knows_its_options("an argument of FlowNode")
 @dataclass(frozen=True, slots=True)
 class FlowNode:
     """A job that has not been added yet, with the jobs it waits for."""
@@ -74,6 +76,7 @@ class _Planned:
         self.children: list[_Planned] = []
 
 
+@knows_its_options("an argument of FlowProducer")
 class FlowProducer:
     """Adds flows to the queues of one server.
 

@@ -7,11 +7,13 @@ from typing import Any
 from toril.commands import list_work
 from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
+from toril.contract.option_names import knows_its_options
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
+@knows_its_options("an argument of ListQueue")
 class ListQueue(EnvelopeQueue):
     """A queue in a list: `{prefix}:{env}:queue:{name}`, its sorted set `…:scheduled` and its dead letters `…:dlq`."""
 

@@ -17,6 +17,7 @@ from toril.contract.advice import advise
 from toril.contract.codec import PayloadCodec
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.keys import QueueKeys
+from toril.contract.option_names import knows_its_options
 from toril.contract.options import JobOptions, JobOptionsDict, NewJob
 from toril.jobs import Job, JobDesk
 from toril.jobs._face import T
@@ -36,6 +37,7 @@ VERSION: Final = "bullmq:5.62.0"
 _DEFAULTS: Final = JobOptions()
 
 
+@knows_its_options("an argument of Queue")
 class Queue(Inspection[T], Management[T]):
     """A queue by name.
 

@@ -19,6 +19,7 @@ from toril.contract.cron import Cron, zone_of
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, JobNotFound
 from toril.contract.keys import QueueKeys, check_text
+from toril.contract.option_names import knows_its_names
 from toril.contract.options import JobOptions
 from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
@@ -72,6 +73,7 @@ class Schedulers:
         (value,) = await self._run_all(command)
         return cast("V", value)
 
+    @knows_its_names("an argument of upsert")
     async def upsert(
         self,
         scheduler_id: str,

@@ -7,11 +7,13 @@ from typing import Any
 from toril.commands import stream_work
 from toril.commands.stream_work import StreamCounts
 from toril.contract.keys import StreamKeys
+from toril.contract.option_names import knows_its_options
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
+@knows_its_options("an argument of StreamQueue")
 class StreamQueue(EnvelopeQueue):
     """A queue in a stream: `{prefix}:{env}:stream:{name}`, with its group, `…:scheduled` and `…:dlq`."""
 

@@ -18,10 +18,10 @@ from toril.commands._command import Command
 from toril.commands.read import server_time
 from toril.contract.errors import Closed, TorilError
 from toril.store import _embedded
-from toril.store._conversation import Conversation, Denied, Drop, Lost, NotSent, Pause, Send, converse
+from toril.store._conversation import Conversation, Drop, Lost, NotSent, Pause, Send, converse
 from toril.store._link import packed
 from toril.store._slots import Node, SlotMap
-from toril.store._wire import DENIAL, TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary
+from toril.store._wire import TROUBLE, MasterNotFoundError, blocking_connection, blocking_primary, not_sent
 from toril.store.address import Address, parse_address
 from toril.store.clock import SAMPLES, ServerClock
 from toril.store.policy import ConnectionPolicy, checked_policy
@@ -183,10 +183,8 @@ class BlockingStore:
                 node = blocking_primary(address, self.policy)
             connection = blocking_connection(address, node, self.policy, self._name)
             self._greet(connection)
-        except DENIAL as error:
-            raise Denied(str(error) or type(error).__name__) from error
         except (MasterNotFoundError, *TROUBLE) as error:
-            raise NotSent(str(error) or type(error).__name__) from error
+            raise not_sent(error, address.login.get("db", 0)) from error
         return connection
 
     def _greet(self, connection: Any) -> None:

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.commands._command import Command, Replay, Word
-from toril.contract.errors import AccessDenied, ReplyLost, ScriptFailed, StoreUnavailable, TorilError
+from toril.contract.errors import (
+    AccessDenied,
+    NoSuchDatabase,
+    ReplyLost,
+    ScriptFailed,
+    StoreUnavailable,
+    TorilError,
+)
 from toril.store._faults import Fault, fault_of, redirection, translate
 from toril.store._slots import Node, SlotMap, route_key
 from toril.store.policy import ConnectionPolicy
@@ -52,6 +59,10 @@ class NotSent(Exception):
 
 class Denied(NotSent):
     """The command never left this machine, because the server does not let us in."""
+
+
+class NoDatabase(NotSent):
+    """The command never left this machine, because the server lacks the database that the address names."""
 
 
 class Lost(Exception):
@@ -210,6 +221,9 @@ class _Talk:
     def _judge_error(self, i: int, asked: Node | None, error: Exception) -> Fault | None:
         if isinstance(error, Denied):
             self._results[i] = AccessDenied(str(error))
+            return None
+        if isinstance(error, NoDatabase):
+            self._results[i] = NoSuchDatabase(str(error))
             return None
         if isinstance(error, NotSent):
             self._unreachable(StoreUnavailable(f"Redis cannot be reached: {error}"))

@@ -18,8 +18,8 @@ from typing import Any
 import hiredis
 
 from toril.commands._command import Word
-from toril.store._conversation import Denied, Lost, NotSent
-from toril.store._wire import DENIAL, TROUBLE
+from toril.store._conversation import Lost, NotSent
+from toril.store._wire import TROUBLE, not_sent
 
 # What one read takes at most: as much as asyncio would ask for.
 ROOM_FOR_REPLIES = 256 * 1024
@@ -91,12 +91,9 @@ class Link(asyncio.BufferedProtocol):
         """Connects and logs in; raises `NotSent` when that fails."""
         try:
             await connection.connect()
-        except DENIAL as error:
-            await _discard(connection)
-            raise Denied(_reason(error)) from error
         except TROUBLE as error:
             await _discard(connection)
-            raise NotSent(_reason(error)) from error
+            raise not_sent(error, connection.db) from error
         except BaseException:
             await _discard(connection)
             raise

@@ -11,16 +11,37 @@ import redis
 import redis.asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from toril.store._conversation import Denied, NoDatabase, NotSent
 from toril.store.address import Address, Node
 from toril.store.policy import ConnectionPolicy
 
 TROUBLE = (RedisError, OSError, EOFError, TimeoutError)
 # Trouble that no further attempt will end.
 DENIAL = (AuthenticationError, AuthorizationError, NoPermissionError)
+
+
+# What servers answer to SELECT when they have no such database, without the code before it.
+_NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed in cluster mode")
+
+
+def not_sent(error: BaseException, database: object) -> NotSent:
+    """Why a connection could not be made; its kind tells whether another attempt makes sense."""
+    reason = str(error) or type(error).__name__
+    if isinstance(error, DENIAL):
+        return Denied(reason)
+    if isinstance(error, ResponseError) and any(words in reason for words in _NO_DATABASE):
+        return NoDatabase(f"the server has no database {database} ({reason})")
+    return NotSent(reason)
 
 
 def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retry: Any) -> dict[str, Any]:
@@ -99,11 +120,11 @@ def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
 
 
 __all__ = [
-    "DENIAL",
     "TROUBLE",
     "MasterNotFoundError",
     "async_connection",
     "async_primary",
     "blocking_connection",
     "blocking_primary",
+    "not_sent",
 ]

@@ -18,11 +18,13 @@ from toril.contract._option_parts import MAX_COUNT, check_integer
 from toril.contract.backoff import reconnect_delay
 from toril.contract.duration import to_seconds
 from toril.contract.errors import InvalidOption
+from toril.contract.option_names import knows_its_options
 
 if TYPE_CHECKING:
     from toril.contract._defaults import Seconds
 
 
+@knows_its_options("a field of ConnectionPolicy")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionPolicy:
     """Time-outs (seconds or `timedelta`), and the backoff between attempts to reconnect."""

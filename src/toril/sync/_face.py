@@ -6,9 +6,10 @@ import functools
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_origin
 
 from toril.contract.errors import Closed
+from toril.contract.option_names import check_call
 from toril.store import parse_address
 from toril.sync import _portal
 
@@ -27,7 +28,10 @@ def made_like(
 class Face(Generic[A]):
     """Stands for an asyncio object; makes it again after a fork, because connections are not inherited."""
 
-    def __init__(self, make: Callable[..., A], redis: Any = None) -> None:
+    def __init__(self, make: functools.partial[A], redis: Any = None) -> None:
+        # Before the address: what cannot be made must not say first which server it chose.
+        kind = get_origin(make.func) or make.func
+        check_call(kind, make.args, make.keywords, f"an argument of {type(self).__name__}")
         self.address = parse_address(redis)  # read once: a child may have another directory or environment
         self._make = functools.partial(make, redis=self.address)
         self._object = self._make()  # wrong options raise here

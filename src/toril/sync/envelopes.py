@@ -12,6 +12,7 @@ from toril.commands.stream_work import StreamCounts
 from toril.contract.duration import Duration
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
 from toril.contract.keys import ListKeys, StreamKeys
+from toril.contract.option_names import knows_its_names
 from toril.producer import ListQueue as AsyncListQueue
 from toril.producer import StreamQueue as AsyncStreamQueue
 from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
@@ -34,6 +35,7 @@ class _EnvelopeFace(Face[Q]):
     def name(self) -> str:
         return self._inner.name
 
+    @knows_its_names("an option of jobs in lists and streams")
     def add(
         self,
         task_type: str | Envelope,
@@ -61,6 +63,7 @@ class _EnvelopeFace(Face[Q]):
             source=source,
         )
 
+    @knows_its_names("an option of jobs in lists and streams")
     def add_bulk(
         self,
         jobs: Iterable[NewEnvelope],

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+from toril.contract.option_names import knows_its_options
 from toril.contract.options import JobOptions
 from toril.jobs import BlockingDesk, BlockingJob
 from toril.jobs import Job as AsyncJob
@@ -17,6 +18,7 @@ from toril.sync._face import Face
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 
+@knows_its_options("an argument of FlowProducer")
 class FlowProducer(Face[AsyncFlowProducer]):
     """Adds families of jobs, where a parent runs when its children are done."""
 

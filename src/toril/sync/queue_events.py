@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 from toril.contract.errors import Closed
 from toril.contract.event import Event
 from toril.contract.keys import QueueKeys
+from toril.contract.option_names import knows_its_options
 from toril.events import Gap
 from toril.events import QueueEvents as AsyncQueueEvents
 from toril.events.queue_events import Callback, EventIterator, OfAll, OfEvent, OfGap
@@ -17,6 +18,7 @@ from toril.sync._face import Face
 from toril.sync.worker import in_thread
 
 
+@knows_its_options("an argument of QueueEvents")
 class QueueEvents(Face[AsyncQueueEvents]):
     """Events of one queue, by iteration or by callbacks.
 

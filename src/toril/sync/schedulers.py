@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from toril.contract.duration import Duration
+from toril.contract.option_names import knows_its_names
 from toril.contract.options import JobOptions
 from toril.jobs import BlockingJob
 from toril.jobs import Job as AsyncJob
@@ -34,6 +35,7 @@ class Schedulers:
         self._call = call
         self._blocking = blocking
 
+    @knows_its_names("an argument of upsert")
     def upsert(
         self,
         scheduler_id: str,

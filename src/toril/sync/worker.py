@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
 from toril.contract.keys import QueueKeys
@@ -28,7 +28,7 @@ W = TypeVar("W", bound=BaseWorker)
 class WorkerFace(Face[W], Announcer):
     """What the workers of all kinds share."""
 
-    def __init__(self, make: Callable[..., W], redis: Any = None) -> None:
+    def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
         super().__init__(make, redis)
         self._heard: dict[tuple[str, Callback], Callback] = {}
         self._running_in: asyncio.AbstractEventLoop | None = (

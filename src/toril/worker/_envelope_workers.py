@@ -23,6 +23,7 @@ from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.envelope import TRACE_FIELD, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import ListKeys, StreamKeys, consumer_name
+from toril.contract.option_names import knows_its_options
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.queues._envelopes import EnvelopeDelivery
 from toril.queues.redis_list import ListSource, ListTerms
@@ -75,8 +76,8 @@ class _EnvelopeWorker(BaseWorker):
     ) -> None:
         if options is not None and fields:
             raise InvalidOption("options", "is given together with single options", "give one or the other")
-        self._address = parse_address(redis)
         said = options or WorkerOptions.of(fields, type(self))
+        self._address = parse_address(redis)
         super().__init__(name, handler, _with_record_backoff(said), policy_of(said, policy))
         if self.options.rate_limit is not None:
             raise InvalidOption(
@@ -132,6 +133,7 @@ def _was_tried(text: bytes) -> bool:
         return True
 
 
+@knows_its_options("an argument of ListWorker")
 class ListWorker(_EnvelopeWorker):
     """Takes jobs of a list queue: at most once, or at least once with `reliable=True`.
 
@@ -191,6 +193,7 @@ class ListWorker(_EnvelopeWorker):
         return any(in_hand) or await self._has_retries()
 
 
+@knows_its_options("an argument of StreamWorker")
 class StreamWorker(_EnvelopeWorker):
     """Takes jobs of a stream queue as a consumer of its group: at least once.
 

@@ -11,6 +11,7 @@ from toril.contract.backoff import Backoff
 from toril.contract.codec import PayloadCodec, to_json
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import QueueKeys
+from toril.contract.option_names import knows_its_options
 from toril.contract.record import JobRecord
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
@@ -27,6 +28,7 @@ JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]],
 _DELAYED_SAMPLE = 1000
 
 
+@knows_its_options("an argument of Worker")
 class Worker(BaseWorker):
     """Takes jobs of a BullMQ queue and runs your handler on them.
 
@@ -51,9 +53,9 @@ class Worker(BaseWorker):
             raise InvalidOption("options", "is given together with single options", "give one or the other")
         if options is not None and not isinstance(options, WorkerOptions):
             raise InvalidOption("options", f"is a {type(options).__name__}", "give WorkerOptions(...)")
+        said = options or WorkerOptions.of(fields, type(self))
         self._address = parse_address(redis)
         self.keys = QueueKeys(name, prefix, hash_tag=hash_tag).resolve(cluster=self._address.is_cluster)
-        said = options or WorkerOptions.of(fields, type(self))
         super().__init__(name, handler, said, policy_of(said, policy))
         model = self.options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)

@@ -14,9 +14,12 @@ import redis
 from tests.integration.store.conftest import OpenStore
 from tests.integration.store.faces import PATIENT, QUICK, add_to, get, put, say, words
 from tests.servers import Server, ValkeyCluster
+from toril import ConnectionPolicy, ListWorker, Queue, StreamWorker, Worker
 from toril.commands._command import Replay
 from toril.contract.errors import (
     CrossSlot,
+    NoSuchDatabase,
+    PermanentError,
     ScriptFailed,
     StoreError,
     StoreOutOfMemory,
@@ -347,3 +350,37 @@ class TestForGood:
         moved = [reply for reply in replies if isinstance(reply, StoreUnavailable)]
         assert moved
         assert "redis+cluster://" in str(moved[0])
+
+
+class TestNoSuchDatabase:
+    """No further attempt would succeed, so none is made: the pause before it would outlast the test."""
+
+    NEVER_AGAIN = ConnectionPolicy(reconnect_delay=300.0, max_reconnect_delay=300.0, call_attempts=5)
+
+    async def test_it_is_said_at_once_with_its_number(self, server: Server, open_store: OpenStore):
+        store = open_store(f"{server.url}/99", self.NEVER_AGAIN)
+        with pytest.raises(NoSuchDatabase, match=r"no database 99 .*; give a number below") as refused:
+            await store.run(words("PING"))
+        assert isinstance(refused.value, PermanentError) and not isinstance(refused.value, StoreUnavailable)
+
+    async def test_a_blocking_read_says_it_too(self, server: Server, open_store: OpenStore):
+        store = open_store(f"{server.url}/99", self.NEVER_AGAIN)
+        with pytest.raises(NoSuchDatabase):
+            await store.run_blocking(words("BLPOP", "nothing", 1), 1)
+
+    async def test_a_node_of_a_cluster_says_it_too(self, cluster: ValkeyCluster, open_store: OpenStore):
+        store = open_store(f"{cluster.nodes[0].url}/99", self.NEVER_AGAIN)
+        with pytest.raises(NoSuchDatabase, match="a cluster has only 0"):
+            await store.run(words("PING"))
+
+    @pytest.mark.parametrize("kind", [Worker, ListWorker, StreamWorker])
+    async def test_a_worker_does_not_wait_for_it(self, server: Server, prefix: str, kind: type[Worker]):
+        worker = kind("q", print, redis=f"{server.url}/99", prefix=prefix, policy=self.NEVER_AGAIN)
+        with pytest.raises(NoSuchDatabase):
+            await worker.start()
+
+    async def test_a_queue_says_it_when_it_is_entered(self, server: Server, prefix: str):
+        queue = Queue("q", redis=f"{server.url}/99", prefix=prefix, policy=self.NEVER_AGAIN)
+        with pytest.raises(NoSuchDatabase):
+            await queue.open()
+        await queue.close()

@@ -7,10 +7,13 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import pydantic
 import pytest
 from hypothesis import given
@@ -173,12 +176,64 @@ def test_what_has_no_json_form_is_refused_by_name() -> None:
         ("\ud800", "lone surrogate"),
         ({"\udfff": 1}, "lone surrogate"),
         (ring, "nested too deeply"),
-        (object(), "object has no JSON form"),
-        ({(1, 2): 3}, "no JSON form"),
+        (object(), "is of type object, which has no JSON form"),
+        ({(1, 2): 3}, "has a key of type tuple"),
     ]:
         with pytest.raises(NotSerializable, match=problem) as refused:
             to_json(value, field="result")
         assert refused.value.field == "result"
+
+
+class Order:
+    """What applications have, and JSON has not."""
+
+
+class Basket(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    orders: list[Any]
+
+
+async def _coroutine() -> None: ...
+
+
+_EXPECTED = [
+    ({"items": [0, 1, 2, {"when": Order()}]}, "data.items[3].when", "test_codec.Order", "dataclasses"),
+    ([Reading(Fraction(1, 2))], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
+    ([ReadingStruct(Fraction(1, 2))], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
+    ({"basket": Basket(orders=[1, Order()])}, "data.basket.orders[1]", "test_codec.Order", "dataclasses"),
+    ({"a key": {"path": Path("x")}}, "data['a key'].path", "pathlib.PosixPath", "give str(path)"),
+    ({7: {8: (range(3),)}}, "data['7']['8'][0]", "range", "give list(…)"),
+    ({"n": np.int64(3)}, "data.n", "numpy.int64", "give value.tolist()"),
+    ({"f": len}, "data.f", "builtin_function_or_method", "give its name"),
+    ({"error": ValueError("secret")}, "data.error", "ValueError", "give str(error)"),
+    ({"big": 2**70, "beside": [Order()]}, "data.beside[0]", "test_codec.Order", "dataclasses"),
+]
+
+
+@pytest.mark.parametrize(("value", "place", "kind", "remedy"), _EXPECTED, ids=[one[1] for one in _EXPECTED])
+def test_the_error_says_where_it_is_what_it_is_and_what_to_write(
+    value: Any, place: str, kind: str, remedy: str
+) -> None:
+    with pytest.raises(NotSerializable) as refused:
+        to_json(value)
+    assert refused.value.field == place
+    assert refused.value.problem.endswith(f"{kind}, which has no JSON form")
+    assert remedy in refused.value.remedy
+    assert "secret" not in str(refused.value), "values are not shown"
+
+
+def test_a_coroutine_that_was_not_awaited_is_named_as_such() -> None:
+    forgotten = _coroutine()
+    with pytest.raises(NotSerializable, match=r"data\.result: is of type coroutine, .*; await it first"):
+        to_json({"result": forgotten})
+    forgotten.close()
+
+
+def test_a_lone_surrogate_is_located() -> None:
+    with pytest.raises(NotSerializable, match=r"data\.text\[1\]: contains a lone surrogate"):
+        to_json({"text": ["fine", "\ud800"]})
+    with pytest.raises(NotSerializable, match=r"data\.inner: has a key with a lone surrogate"):
+        to_json({"inner": {"\ud800": 1}})
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1,]", b"NaN", b"\xff", b'"\xff"', b"[" * 5000, "{'a': 1}"])

@@ -133,7 +133,8 @@ def test_options_are_values() -> None:
     [
         (Worker, "concurency", "did you mean concurrency?"),
         (Worker, "lockDuration", "did you mean lock_duration?"),
-        (Worker, "limiter", "options are concurrency, lock_duration,"),
+        (Worker, "limiter", "it is called rate_limit here"),
+        (Worker, "colour", "options are concurrency, lock_duration,"),
         (ListWorker, "relible", "did you mean reliable?"),
         (StreamWorker, "claimIdle", "did you mean claim_idle?"),
     ],

@@ -2,6 +2,7 @@
 
     TorilError
     ├── InvalidOption (ValueError)        a value was refused before any I/O: .field .problem .remedy
+    │   ├── UnknownOption (TypeError)        there is no option of this name
     │   ├── NotSerializable                  the data has no JSON form
     │   ├── PayloadTooLarge                  data and options exceed the limit
     │   └── PayloadMismatch (PermanentError) the data does not fit the queue's payload model
@@ -33,6 +34,7 @@
     │   ├── StoreOutOfMemory (TransientError)   maxmemory is reached
     │   ├── CrossSlot (PermanentError)          keys of one command live on different nodes
     │   ├── AccessDenied (PermanentError)       wrong password, or the ACL forbids the command
+    │   ├── NoSuchDatabase (PermanentError)     the server has no database of this number
     │   ├── ScriptFailed                        a script raised an error
     │   ├── ScriptsCorrupt (PermanentError)     the packaged scripts differ from their manifest
     │   └── UnsafeMix (PermanentError)          another library's version on this queue could destroy jobs
@@ -73,6 +75,7 @@ from toril.contract.errors._base import (
     TorilError,
     TransientError,
     UnknownBackoff,
+    UnknownOption,
     UnrecoverableError,
     WaitingChildrenError,
     WaitingError,
@@ -99,6 +102,7 @@ from toril.contract.errors._refusals import (
 from toril.contract.errors._store import (
     AccessDenied,
     CrossSlot,
+    NoSuchDatabase,
     ReplyLost,
     ScriptFailed,
     ScriptsCorrupt,
@@ -130,6 +134,7 @@ __all__ = [
     "LockMissing",
     "MalformedValue",
     "MissingUser",
+    "NoSuchDatabase",
     "NotSerializable",
     "OptionWarning",
     "ParentCannotBeReplaced",
@@ -156,6 +161,7 @@ __all__ = [
     "TorilError",
     "TransientError",
     "UnknownBackoff",
+    "UnknownOption",
     "UnrecoverableError",
     "UnsafeMix",
     "WaitingChildrenError",

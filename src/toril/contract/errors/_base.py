@@ -38,6 +38,10 @@ class InvalidOption(TorilError, ValueError):
         self.remedy = remedy
 
 
+class UnknownOption(InvalidOption, TypeError):
+    """There is no option of this name; the message says which one was probably meant."""
+
+
 class NotSerializable(InvalidOption):
     """The value has no JSON form."""
 

@@ -57,6 +57,12 @@ class AccessDenied(StoreError, PermanentError):
     hint = "check user and password; `toril doctor` prints the smallest ACL that works"
 
 
+class NoSuchDatabase(StoreError, PermanentError):
+    """The server has no database of this number."""
+
+    hint = "give a number below the server's setting `databases` (16 unless it was changed); a cluster has only 0"
+
+
 class ScriptFailed(StoreError):
     """A script raised an error inside Redis."""
 

@@ -14,6 +14,7 @@ from toril.commands._library import check_all, upstream
 from toril.contract.errors import (
     AccessDenied,
     EmbeddedServerFailed,
+    NoSuchDatabase,
     ScriptsCorrupt,
     StoreUnavailable,
     TorilError,
@@ -94,6 +95,8 @@ class Doctor:
             await store.connect()
         except AccessDenied as error:
             return problem("connection", f"{label} does not let us in: {error}", "check user and password")
+        except NoSuchDatabase as error:
+            return problem("connection", f"{label} answers: {error}", "give another number")
         except (StoreUnavailable, EmbeddedServerFailed, OSError) as error:
             return problem(
                 "connection", f"{label} cannot be reached: {error}", "start the server, or check the address"
