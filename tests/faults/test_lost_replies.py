@@ -93,10 +93,12 @@ COMMANDS: dict[str, Build] = {
     "set_global_concurrency": lambda keys: manage.set_global_concurrency(keys, 5),
     "hold_rate": lambda keys: manage.hold_rate(keys, 1000),
     "trim_events": lambda keys: manage.trim_events(keys, 5),
-    "add_flow": lambda keys: add.add_flow(
+    "add_flows": lambda keys: add.add_flows(
         [
-            (keys, JobToAdd(**_plain("p2"), waits_for_children=True)),
-            (keys, JobToAdd(**_plain("c2"), parent_key=keys.job("p2"), parent=_parent(keys, "p2"))),
+            [
+                (keys, JobToAdd(**_plain("p2"), waits_for_children=True)),
+                (keys, JobToAdd(**_plain("c2"), parent_key=keys.job("p2"), parent=_parent(keys, "p2"))),
+            ]
         ],
         Ledger(keys.toril("ledger:p"), "1"),
     ),

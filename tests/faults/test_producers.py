@@ -37,6 +37,19 @@ async def test_a_job_whose_reply_was_lost_is_added_once(
         job = await queue.add("x", {"n": 1})
         assert fault.struck.is_set() or kind == "swallow"
         assert [one.id for one in await queue.get_waiting()] == [job.id]
+        assert job.added  # by the call whose reply was lost
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_job_that_existed_is_told_from_one_that_a_lost_call_added(
+    proxy: Proxy, prefix: str, kind: Kind
+) -> None:
+    async with Queue("emails", redis=proxy.url, prefix=prefix, policy=POLICY) as queue:
+        await queue.add("first", {"n": 1}, job_id="known")
+        proxy.arm(kind, b"toril:ledger")
+        new, known = await queue.add_bulk([("x", {"n": 2}), ("x", {"n": 3}, {"job_id": "known"})])
+        assert (new.added, new.data) == (True, {"n": 2})
+        assert (known.added, known.name, known.data) == (False, "first", {"n": 1})
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -78,6 +91,7 @@ async def test_a_flow_whose_reply_was_lost_is_added_once(proxy: Proxy, prefix: s
     async with FlowProducer(redis=proxy.url, prefix=prefix, policy=POLICY) as flows:
         proxy.arm(kind, b"toril:ledger")
         flow = await flows.add(family)
+        assert all(job.added for job in flow.walk())
         found = await flows.get_flow(flow.job.id, "a")
         assert found is not None
         assert {job.id for job in found.walk()} == {job.id for job in flow.walk()}

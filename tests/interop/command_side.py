@@ -320,7 +320,7 @@ def renamed(args: Mapping[str, Any]) -> dict[str, Any]:
 def _unless_error(answer: Any) -> Any:
     if isinstance(answer, TorilError):
         raise answer
-    return answer
+    return answer.id if isinstance(answer, add.Existing) else answer
 
 
 def _refusal(verdict: TorilError | None) -> str | None:

@@ -18,6 +18,7 @@ from toril.contract.backoff import Backoff
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS
 from toril.contract.errors import InvalidOption
 from toril.contract.options import JobOptions, NewJob
+from toril.jobs import Job
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,7 +67,7 @@ def add(
         refused = {"priority": priority, "backoff": backoff, "lifo": lifo or None, "wait": wait}
         _refuse(where, [option for option, value in refused.items() if value is not None])
         ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
-        _print(where, ids, None, as_json=as_json)
+        _print(where, ids, [], None, as_json=as_json)
         return
     given = {
         "delay": delay,
@@ -78,8 +79,9 @@ def add(
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if backoff is not None:
         options["backoff"] = _backoff(backoff)
-    ids, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
-    _print(where, ids, results, as_json=as_json)
+    jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
+    existing = [job.id for job in jobs if not job.added]
+    _print(where, [job.id for job in jobs], existing, results, as_json=as_json)
 
 
 def _payloads(data: str, lines: Path | None, count: int) -> Iterator[Any]:
@@ -128,16 +130,16 @@ async def _add_jobs(
     payloads: list[Any],
     options: dict[str, Any],
     wait: float | None,
-) -> tuple[list[str], list[Any] | None]:
+) -> tuple[list[Job[Any]], list[Any] | None]:
     settings = JobOptions(**options)
     async with target.bullmq(where, "add") as queue:
-        jobs = []
+        jobs: list[Job[Any]] = []
         for part in in_batches(payloads, "adding"):
             jobs += await queue.add_bulk([NewJob(name, one, settings) for one in part])
         if wait is None:
-            return [job.id for job in jobs], None
+            return jobs, None
         results = await asyncio.gather(*(job.wait_until_finished(timeout=wait) for job in jobs))
-        return [job.id for job in jobs], list(results)
+        return jobs, list(results)
 
 
 async def _add_envelopes(
@@ -162,13 +164,20 @@ async def _add_envelopes(
         return ids
 
 
-def _print(where: QueueName, ids: list[str], results: list[Any] | None, *, as_json: bool) -> None:
+def _print(
+    where: QueueName, ids: list[str], existing: list[str], results: list[Any] | None, *, as_json: bool
+) -> None:
+    """`existing` are the jobs that were in the queue before."""
     if as_json:
-        emit({"queue": str(where), "ids": ids, **({} if results is None else {"results": results})})
-    elif results is not None:
+        more = {} if results is None else {"results": results}
+        emit({"queue": str(where), "ids": ids, "existing": existing, **more})
+        return
+    if existing:
+        warn(f"{len(existing)} of {len(ids)} jobs existed already and were not added")
+    if results is not None:
         for result in results:
             say(json.dumps(result, ensure_ascii=False))
     elif len(ids) == 1:
         say(ids[0])
     else:
-        say(f"{len(ids)} jobs added to {where}")
+        say(f"{len(ids) - len(existing)} jobs added to {where}")

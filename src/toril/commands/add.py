@@ -1,6 +1,7 @@
-"""Adding jobs: one official script for each kind, and the batch that loops over them under a ledger.
+"""Adding jobs: one official script for each kind, the batch that loops over them under a ledger, and flows.
 
-Guarantee: a batch answers for each of its jobs apart, and repeating a call under the same ledger entry adds nothing.
+Guarantee: a batch answers for each of its jobs apart, and tells those that were added from those that existed; a flow
+is added whole or not at all; repeating a call under the same ledger entry adds nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,30 @@ from typing import Any, Final
 from toril.commands._command import Command, Replay, Word, call
 from toril.commands._library import official, own
 from toril.contract.codec import pack
-from toril.contract.errors import ScriptFailed, StoreOutOfMemory, TorilError, refusal
+from toril.contract.errors import (
+    ChildrenDeduplicated,
+    ParentDeduplicated,
+    ScriptFailed,
+    StoreOutOfMemory,
+    TorilError,
+    refusal,
+)
 from toril.contract.keys import QueueKeys
 
 # Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A job was not added: the one with this id stands in its place. `hash` is empty when that job is gone."""
+
+    id: str
+    hash: Sequence[bytes]  # field, value, …
+
+
+Added = str | Existing | TorilError
+"""What became of one job: its id when it is new, the job that existed, or why it was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +155,8 @@ def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
     )
 
 
-def add_jobs(
-    keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None
-) -> Command[list[str | TorilError]]:
-    """A batch in one call; the reply has an id or an error for each job, in order."""
+def add_jobs(keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None) -> Command[list[Added]]:
+    """A batch in one call; what became of each job, in order."""
     args: list[Word] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
     for job in jobs:
         args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
@@ -170,32 +188,65 @@ def all_keys(keys: QueueKeys) -> tuple[str, ...]:
     )
 
 
-def add_flow(jobs: Sequence[tuple[QueueKeys, JobToAdd]], ledger: Ledger) -> Command[list[str | TorilError]]:
-    """A family of jobs of several queues in one step, parents first; an id or an error for each."""
-    queues = {keys: number for number, keys in enumerate(dict.fromkeys(keys for keys, _ in jobs), 1)}
+Flow = Sequence[tuple[QueueKeys, JobToAdd]]
+"""The jobs of a flow with the keys of their queues, parents before their children."""
+
+
+def add_flows(flows: Sequence[Flow], ledger: Ledger) -> Command[list[list[str | Existing] | TorilError]]:
+    """Flows in one call, each added whole or not at all: for each flow its jobs in order, or why it was refused."""
+    numbers = {
+        keys: at for at, keys in enumerate(dict.fromkeys(keys for flow in flows for keys, _ in flow), 1)
+    }
     args: list[Word] = [ledger.sequence, LEDGER_LIFE_MS]
-    for keys, job in jobs:
-        args += (queues[keys], job.kind, _arguments(keys, job), job.data, job.packed_options)
-    script_keys = (ledger.key, *(key for keys in queues for key in all_keys(keys)))
-    decode = functools.partial(_added_each, [job for _, job in jobs])
-    return call(own("add_flow"), script_keys, args, decode, Replay.SAFE)
+    for flow in flows:
+        args.append(len(flow))
+        for keys, job in flow:
+            args += (numbers[keys], job.kind, _arguments(keys, job), job.data, job.packed_options)
+    script_keys = (ledger.key, *(key for keys in numbers for key in all_keys(keys)))
+    return call(own("add_flow"), script_keys, args, functools.partial(_added_flows, flows), Replay.SAFE)
 
 
-def _added_each(jobs: Sequence[JobToAdd], reply: list[Any]) -> list[str | TorilError]:
+def _added_flows(flows: Sequence[Flow], reply: list[Any]) -> list[list[str | Existing] | TorilError]:
+    return [_added_flow(flow, one) for flow, one in zip(flows, reply, strict=True)]
+
+
+def _added_flow(flow: Flow, reply: list[Any]) -> list[str | Existing] | TorilError:
+    if reply[0] == b"added":
+        return [_stored(one) for one in reply[1]]
+    _, place, code, detail = reply
+    job = flow[place - 1][1]
+    named, text = job.id or job.name, detail.decode(errors="replace")
+    if not code:
+        return ScriptFailed(f"add flow: job {named}: {text}")
+    if code in (ParentDeduplicated.code, ChildrenDeduplicated.code):
+        return ParentDeduplicated(named, text) if text else ChildrenDeduplicated(named)
+    return refusal(code, job_id=named, command="add flow")
+
+
+def _added_each(jobs: Sequence[JobToAdd], reply: list[Any]) -> list[Added]:
     return [_added(job, one) for job, one in zip(jobs, reply, strict=True)]
 
 
-def _added(job: JobToAdd, reply: Any) -> str | TorilError:
+def _added(job: JobToAdd, reply: Any) -> Added:
     if isinstance(reply, bytes):
         return reply.decode()
     if isinstance(reply, int):
         return refusal(reply, job_id=job.id or job.name, command="add")
+    if len(reply) > 1:
+        return _stored(reply)
     text = reply[0].decode(errors="replace")
     return StoreOutOfMemory(text) if text.startswith("OOM") else ScriptFailed(f"add: {text}")
 
 
+def _stored(reply: Any) -> str | Existing:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    return Existing(reply[0].decode(), reply[1])
+
+
 def _added_or_raise(job: JobToAdd, reply: Any) -> str:
+    """The official scripts do not tell a job that was added from one that existed."""
     added = _added(job, reply)
     if isinstance(added, TorilError):
         raise added
-    return added
+    return added if isinstance(added, str) else added.id

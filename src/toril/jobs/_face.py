@@ -59,20 +59,30 @@ class Dependencies:
 class JobFace(Generic[T]):
     """The attributes of a job, and its operations as steps."""
 
-    __slots__ = ("_data", "_desk", "cancelled", "lock_lost", "record", "token")
+    __slots__ = ("_data", "_desk", "_existed", "cancelled", "lock_lost", "record", "token")
 
     record: JobRecord
     token: str | None  # the lock under which a worker holds the job; None for everybody else
     lock_lost: bool  # set by the worker: the job is no longer ours, and what we return will be refused
     cancelled: bool  # set by the worker: somebody wants this job to end
     _data: T
+    _existed: bool
 
-    def __init__(self, record: JobRecord, desk: JobDesk | BlockingDesk, token: str | None = None) -> None:
+    def __init__(
+        self,
+        record: JobRecord,
+        desk: JobDesk | BlockingDesk,
+        token: str | None = None,
+        *,
+        added: bool = True,
+    ) -> None:
         self.record = record
         self._desk = desk
         self.token = token
         self.lock_lost = False
         self.cancelled = False
+        if not added:
+            self._existed = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.id} of {self.queue_name!r}>"
@@ -91,6 +101,14 @@ class JobFace(Generic[T]):
     @property
     def queue_name(self) -> str:
         return self._desk.keys.name
+
+    @property
+    def added(self) -> bool:
+        """False when `add` found this job in the queue: a job of the same `job_id` or deduplication id existed.
+
+        Its attributes are then those of the stored job, or what was given to `add` if that job is gone already.
+        """
+        return not getattr(self, "_existed", False)
 
     @property
     def data(self) -> T:

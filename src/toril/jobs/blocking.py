@@ -32,8 +32,10 @@ class BlockingJob(JobFace[T]):
 
     _desk: BlockingDesk
 
-    def __init__(self, record: JobRecord, desk: BlockingDesk, token: str | None = None) -> None:
-        super().__init__(record, desk, token)
+    def __init__(
+        self, record: JobRecord, desk: BlockingDesk, token: str | None = None, *, added: bool = True
+    ) -> None:
+        super().__init__(record, desk, token, added=added)
 
     def _do(self, steps: Generator[Any, Any, V]) -> V:
         return run_steps_blocking(self._desk.store, steps)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from toril.commands.add import JobToAdd
+from toril.commands.add import Existing, JobToAdd
 from toril.contract.codec import PayloadCodec, check_size, to_json
 from toril.contract.errors import CrossSlot, InvalidOption
 from toril.contract.keys import QueueKeys, check_text, hash_tag_of
 from toril.contract.options import JobOptions, NewJob, merge
 from toril.contract.record import JobRecord
+from toril.jobs import Job, JobDesk
 from toril.producer._ids import new_id
 
 Ids = Literal["uuid", "counter"]
@@ -75,6 +76,14 @@ class Draft:
         if "de" in wire:
             fields[b"deid"] = wire["de"]["id"].encode()
         return JobRecord(job_id, fields)
+
+    def job(self, answer: str | Existing, desk: JobDesk) -> Job[Any]:
+        """The job that the server answered for: this one, or the one that existed."""
+        if isinstance(answer, str):
+            return Job(self.record(answer), desk)
+        if not answer.hash:
+            return Job(self.record(answer.id), desk, added=False)
+        return Job(JobRecord.from_flat(answer.id, answer.hash), desk, added=False)
 
 
 class Drafter:

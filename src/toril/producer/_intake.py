@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from toril.commands._command import Command
-from toril.commands.add import Ledger, add_jobs
+from toril.commands.add import Added, Ledger, add_jobs
 from toril.contract.errors import Closed, TorilError
 from toril.contract.keys import QueueKeys
 from toril.producer._drafts import Draft
@@ -36,8 +36,6 @@ MAX_BYTES: Final = 1_000_000
 WORTH_HALVING: Final = 8
 # After so many calls with one job each, the next job is not expected to have company: it does not wait for the turn.
 SEEN_ALONE: Final = 2
-
-Added = str | TorilError
 
 
 class _Parcel:
@@ -112,7 +110,7 @@ class Intake:
         self._closed = False
 
     async def add(self, jobs: Sequence[Draft]) -> list[Added]:
-        """An id or an error for each job, in order."""
+        """What became of each job, in order."""
         if self._closed:
             raise Closed("the queue was closed")
         if not jobs:

@@ -1,18 +1,20 @@
 """FlowProducer: families of jobs, where a parent runs when its children are done.
 
-Guarantee: a flow is added in one step, all of it; nobody sees a parent without its children. Everything that can be
-refused is refused before any I/O; on a cluster that includes queues that do not share a hash tag.
+Guarantee: a flow is added in one step, whole or not at all; nobody sees a parent without its children. What can be
+refused without the server is refused before any I/O; on a cluster that includes queues that do not share a hash tag.
+What only the server knows (a parent that does not exist, a child of another parent, a deduplicated parent) it checks
+before it adds the first job of the flow.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
 from toril.commands import read
-from toril.commands.add import add_flow
+from toril.commands.add import Existing, add_flows
 from toril.contract.errors import Closed, InvalidOption, TorilError
 from toril.contract.keys import QueueKeys, check_text, hash_tag_of
 from toril.contract.option_names import knows_its_options
@@ -21,7 +23,7 @@ from toril.contract.record import JobRecord
 from toril.jobs import Job, JobDesk
 from toril.producer._context import carrying
 from toril.producer._drafts import Draft, Drafter
-from toril.producer._intake import Added, Lane
+from toril.producer._intake import MAX_BYTES, MAX_JOBS, Lane
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
@@ -68,12 +70,32 @@ class JobNode(Generic[J]):
 class _Planned:
     """A node on its way into the queue."""
 
-    __slots__ = ("children", "desk", "draft")
+    __slots__ = ("answer", "children", "desk", "draft", "parent")
 
-    def __init__(self, draft: Draft, desk: JobDesk) -> None:
+    def __init__(self, draft: Draft, desk: JobDesk, parent: _Planned | None) -> None:
         self.draft = draft
         self.desk = desk
+        self.parent = parent
         self.children: list[_Planned] = []
+        self.answer: str | Existing = ""  # what the server said of it
+
+    @property
+    def key(self) -> str:
+        return self.desk.keys.job(self.draft.id)
+
+    def family(self) -> list[_Planned]:
+        """Parents before children, one generation after the other, as Node sends them."""
+        ordered: list[_Planned] = []
+        generation = [self]
+        while generation:
+            ordered += generation
+            generation = [child for one in generation for child in one.children]
+        return ordered
+
+    def added(self) -> JobNode[Job[Any]]:
+        """The family as the server has it."""
+        job: Job[Any] = self.draft.job(self.answer, self.desk)
+        return JobNode(job, [child.added() for child in self.children])
 
 
 @knows_its_options("an argument of FlowProducer")
@@ -110,7 +132,10 @@ class FlowProducer:
     # --- adding ---------------------------------------------------------------------------------------------
 
     async def add(self, flow: FlowNode) -> JobNode[Job[Any]]:
-        """Adds a job and all its children, and theirs, in one step."""
+        """Adds a job and all its children, and theirs, in one step: all of them, or none when one is refused.
+
+        A job of the flow that existed already is returned as it is stored, with `added` False.
+        """
         _check(flow)
         if self._tracer is None:
             (added,) = await self._add_all([flow])
@@ -121,7 +146,10 @@ class FlowProducer:
             return added
 
     async def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[Job[Any]]]:
-        """Adds several flows, all checked before the first is sent; on a cluster one step for each hash tag."""
+        """Adds several flows, each whole or not at all. All are checked before the first is sent.
+
+        If the server refuses some, the others are added all the same and the first refusal is raised.
+        """
         given = [_check(flow) for flow in flows]
         if self._tracer is None:
             return await self._add_all(given)
@@ -134,14 +162,14 @@ class FlowProducer:
         if self._closed:
             raise Closed("the flow producer was closed")
         roots = [self._plan(flow) for flow in flows]
-        for group in self._in_one_slot(roots):
-            answers = await self._send(_by_level(group))
-            for answer in answers:
-                if isinstance(answer, TorilError):
-                    raise answer
-        added = [_added(root) for root in roots]
-        for job in (job for root in added for job in root.walk()):
+        refused: dict[int, TorilError] = {}
+        for group in (part for slot in self._in_one_slot(roots) for part in _bounded(slot)):
+            refused |= await self._send(group)
+        added = [root.added() for root in roots if id(root) not in refused]
+        for job in (job for root in added for job in root.walk() if job.added):
             self._metrics.increment_jobs_added(job.queue_name)
+        if refused:
+            raise _first_refusal(roots, refused)
         return added
 
     def _in_one_slot(self, roots: Sequence[_Planned]) -> list[list[_Planned]]:
@@ -183,7 +211,10 @@ class FlowProducer:
             given["parent"] = ParentRef(parent.draft.id, parent.desk.keys.qualified)
         draft = drafter.draft(node.name, node.data, given)
         draft.waits_for_children = bool(node.children)
-        return _Planned(draft, desk)
+        planned = _Planned(draft, desk, parent)
+        if draft.options.job_id is not None:
+            _refuse_own_ancestor(planned)
+        return planned
 
     def _desk(self, queue: str, prefix: str) -> JobDesk:
         desk = self._desks.get((prefix, queue))
@@ -192,14 +223,25 @@ class FlowProducer:
             self._desks[prefix, queue] = desk = JobDesk(self._store, keys)
         return desk
 
-    async def _send(self, planned: Sequence[_Planned]) -> list[Added]:
+    async def _send(self, roots: Sequence[_Planned]) -> dict[int, TorilError]:
+        """Adds flows in one call and notes the answers; the refusals by the root's identity."""
         now_ms = await self._store.now_ms()
-        jobs = [(one.desk.keys, one.draft.stamped(now_ms)) for one in planned]
+        families = [root.family() for root in roots]
+        flows = [[(one.desk.keys, one.draft.stamped(now_ms)) for one in family] for family in families]
         name = self._lanes.pop() if self._lanes else self._new_lane()
         try:
-            return await self._store.run(add_flow(jobs, self._lane(jobs[0][0], name).next_entry()))
+            ledger = self._lane(roots[0].desk.keys, name).next_entry()
+            answers = await self._store.run(add_flows(flows, ledger))
         finally:
             self._lanes.append(name)
+        refused: dict[int, TorilError] = {}
+        for root, family, answer in zip(roots, families, answers, strict=True):
+            if isinstance(answer, TorilError):
+                refused[id(root)] = answer
+            else:
+                for one, told in zip(family, answer, strict=True):
+                    one.answer = told
+        return refused
 
     def _new_lane(self) -> str:
         self._lanes_made += 1
@@ -285,16 +327,38 @@ def _check(flow: object) -> FlowNode:
     return flow
 
 
-def _by_level(roots: Sequence[_Planned]) -> list[_Planned]:
-    """Parents before children, one generation after the other, as Node sends them."""
-    ordered: list[_Planned] = []
-    generation = list(roots)
-    while generation:
-        ordered += generation
-        generation = [child for one in generation for child in one.children]
-    return ordered
+def _refuse_own_ancestor(planned: _Planned) -> None:
+    """A job that waits for itself would wait for ever."""
+    ancestor = planned.parent
+    while ancestor is not None:
+        if ancestor.key == planned.key:
+            raise InvalidOption(
+                "job_id", f"{planned.draft.id!r} is the id of an ancestor in the flow", "give another"
+            )
+        ancestor = ancestor.parent
 
 
-def _added(planned: _Planned) -> JobNode[Job[Any]]:
-    job: Job[Any] = Job(planned.draft.record(planned.draft.id), planned.desk)
-    return JobNode(job, [_added(child) for child in planned.children])
+def _bounded(roots: Sequence[_Planned]) -> Iterator[list[_Planned]]:
+    """Whole flows, as many as one call should have."""
+    if len(roots) == 1:
+        yield list(roots)
+        return
+    part: list[_Planned] = []
+    jobs = size = 0
+    for root in roots:
+        family = root.family()
+        more = sum(len(one.draft.data) for one in family)
+        if part and (jobs + len(family) > MAX_JOBS or size + more > MAX_BYTES):
+            yield part
+            part, jobs, size = [], 0, 0
+        part.append(root)
+        jobs, size = jobs + len(family), size + more
+    if part:
+        yield part
+
+
+def _first_refusal(roots: Sequence[_Planned], refused: dict[int, TorilError]) -> TorilError:
+    error = next(refused[id(root)] for root in roots if id(root) in refused)
+    if len(roots) > 1:
+        error.add_note(f"{len(refused)} of {len(roots)} flows were not added")
+    return error

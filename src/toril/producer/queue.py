@@ -13,6 +13,7 @@ from typing import Any, Final, Self, Unpack, overload
 
 from toril.commands import manage, read
 from toril.commands._command import Command
+from toril.commands.add import Added
 from toril.contract.advice import advise
 from toril.contract.codec import PayloadCodec
 from toril.contract.errors import Closed, InvalidOption, TorilError
@@ -24,7 +25,7 @@ from toril.jobs._face import T
 from toril.producer._context import carrying, each_carrying, name_of
 from toril.producer._drafts import NOTHING, Draft, Drafter, Ids
 from toril.producer._inspection import Inspection
-from toril.producer._intake import Added, Intake
+from toril.producer._intake import Intake
 from toril.producer._management import Management
 from toril.producer.schedulers import Schedulers
 from toril.store import AsyncStore, ConnectionPolicy
@@ -132,7 +133,8 @@ class Queue(Inspection[T], Management[T]):
     async def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> Job[T]:  # type: ignore[assignment]
         """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults.
 
-        Jobs that are added at the same time travel together, in order.
+        Jobs that are added at the same time travel together, in order. When a job of the same `job_id` or deduplication
+        id exists, nothing is added: the job that is returned is that one, and its `added` is False.
         """
         if self._tracer is None:
             return await self._add(name, data, options)
@@ -151,7 +153,7 @@ class Queue(Inspection[T], Management[T]):
         """Adds many jobs, in order: `NewJob`s or tuples of name, data and options.
 
         All are checked before the first is sent. If the server refuses some, the others are added all the same and the
-        first refusal is raised.
+        first refusal is raised. A job that existed already is returned as it is stored, with `added` False.
         """
         if self._tracer is None:
             return await self._add_all([self._drafter.draft_each(job) for job in jobs])
@@ -173,8 +175,10 @@ class Queue(Inspection[T], Management[T]):
     def _added(self, draft: Draft, answer: Added) -> Job[T]:
         if isinstance(answer, TorilError):
             raise answer
-        self._metrics.increment_jobs_added(self.name)
-        return Job(draft.record(answer), self._desk)
+        job: Job[T] = draft.job(answer, self._desk)
+        if job.added:
+            self._metrics.increment_jobs_added(self.name)
+        return job
 
     # --- life -----------------------------------------------------------------------------------------------
 

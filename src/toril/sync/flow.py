@@ -48,11 +48,11 @@ class FlowProducer(Face[AsyncFlowProducer]):
         self._store = BlockingStore(self.address, policy=policy)
 
     def add(self, flow: FlowNode) -> JobNode[BlockingJob[Any]]:
-        """Adds a job and all its children, and theirs, in one step."""
+        """Adds a job and all its children, and theirs, in one step: all of them, or none when one is refused."""
         return self._blocking(self._call(self._inner.add, flow))
 
     def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[BlockingJob[Any]]]:
-        """Adds several flows, all checked before the first is sent; on a cluster one step for each hash tag."""
+        """Adds several flows, each whole or not at all. All are checked before the first is sent."""
         return [self._blocking(node) for node in self._call(self._inner.add_bulk, flows)]
 
     def get_flow(
@@ -79,5 +79,6 @@ class FlowProducer(Face[AsyncFlowProducer]):
         await self._inner.close()
 
     def _blocking(self, node: JobNode[AsyncJob[Any]]) -> JobNode[BlockingJob[Any]]:
-        job: BlockingJob[Any] = BlockingJob(node.job.record, BlockingDesk(self._store, node.job.keys))
+        desk = BlockingDesk(self._store, node.job.keys)
+        job: BlockingJob[Any] = BlockingJob(node.job.record, desk, added=node.job.added)
         return JobNode(job, [self._blocking(child) for child in node.children])

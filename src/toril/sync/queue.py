@@ -106,7 +106,7 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         self._desk.store.close()
 
     def _blocking(self, job: AsyncJob[T]) -> BlockingJob[T]:
-        return BlockingJob(job.record, self._desk)
+        return BlockingJob(job.record, self._desk, added=job.added)
 
     def _blocking_all(self, jobs: Iterable[AsyncJob[T]]) -> list[BlockingJob[T]]:
         return [self._blocking(job) for job in jobs]

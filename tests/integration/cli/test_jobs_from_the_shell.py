@@ -57,6 +57,12 @@ def test_many_jobs_come_from_a_file_of_lines(
 def test_options_of_a_job_reach_the_queue(toril: Toril, here: list[str]) -> None:
     words = ["--delay", "60", "--attempts", "7", "--backoff", "fixed:2", "--job-id", "order-1", "--lifo"]
     assert toril("add", "emails", "send", *words, *here).out.strip() == "order-1"
+    again = toril("add", "emails", "send", "--job-id", "order-1", *here)
+    assert again.out.strip() == "order-1"
+    assert "1 of 1 jobs existed already and were not added" in again.err
+    assert toril("add", "emails", "send", "--job-id", "order-1", "--json", *here).data["existing"] == [
+        "order-1"
+    ]
     job = toril("inspect", "emails", "order-1", "--json", *here).data
     assert job["state"] == "delayed"
     assert job["opts"]["attempts"] == 7

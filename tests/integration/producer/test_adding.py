@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -29,6 +30,7 @@ from toril.contract.keys import QueueKeys
 from toril.contract.options import Deduplication, JobOptions, NewJob, ParentRef
 from toril.producer import Queue
 from toril.store import ConnectionPolicy
+from toril.telemetry.hooks import NoMetrics
 
 
 @pytest.fixture
@@ -43,6 +45,21 @@ def commands_of(server: Server) -> int:
         stats = client.info("commandstats")
     ours = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_time")
     return sum(stats[name]["calls"] for name in ours if name in stats)
+
+
+def calls_and_reads(server: Server) -> tuple[int, int]:
+    """How many scripts were called, and how many jobs were read, by scripts or without."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    calls, reads = (stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "hgetall"))
+    return calls, reads
+
+
+class CountedAdds(NoMetrics):
+    jobs = 0
+
+    def increment_jobs_added(self, queue: str, count: int = 1) -> None:
+        self.jobs += count
 
 
 async def test_a_job_is_stored_as_it_was_given(queue: Queue, server: Server) -> None:
@@ -130,6 +147,51 @@ async def test_a_given_id_is_stored_in_the_options_and_added_once(queue: Queue) 
     assert found.data == {"n": 1}
     assert found.opts["jobId"] == "order-17"
     assert (await queue.get_job_counts()).waiting == 1
+    assert (first.added, first.data) == (True, {"n": 1})
+    assert (again.added, again.data) == (False, {"n": 1})
+    assert found.added  # nobody tried to add it
+
+
+EXISTING: list[dict[str, Any]] = [
+    {"job_id": "same"},
+    {"job_id": "same", "delay": 60},
+    {"job_id": "same", "priority": 5},
+    {"deduplication": Deduplication("one")},
+    {"deduplication": Deduplication("one"), "delay": 60},
+    {"deduplication": Deduplication.throttle("one", 60)},
+]
+
+
+@pytest.mark.parametrize("ids", ["uuid", "counter"])
+@pytest.mark.parametrize("options", EXISTING)
+async def test_a_job_that_is_not_added_is_the_stored_one_and_costs_no_further_call(
+    server: Server, prefix: str, options: dict[str, Any], ids: Any
+) -> None:
+    counted = CountedAdds()
+    queue: Queue[Any] = Queue("emails", redis=server.url, prefix=prefix, ids=ids, metrics=counted)
+    async with queue:
+        await queue.add("first", {"n": 1}, job_id="same", deduplication=Deduplication("one"))
+        calls, reads = calls_and_reads(server)
+        again = await queue.add("again", {"n": 2}, **options)
+        assert calls_and_reads(server) == (calls + 1, reads + 1)
+        assert (again.id, again.name, again.data, again.added) == ("same", "first", {"n": 1}, False)
+        jobs = [("new", {"n": 3}), ("again", {"n": 4}, options), ("new", {"n": 5})]
+        bulk = await queue.add_bulk(jobs)
+        assert calls_and_reads(server) == (calls + 2, reads + 2)
+        assert [(job.data["n"], job.added) for job in bulk] == [(3, True), (1, False), (5, True)]
+    assert counted.jobs == 3
+
+
+async def test_a_job_that_stands_for_others_and_is_gone_is_told_as_it_was_given(
+    queue: Queue, server_url: str
+) -> None:
+    throttled = Deduplication.throttle("one", 60)
+    first = await queue.add("x", 1, deduplication=throttled, remove_on_complete=True)
+    async with Hand(server_url, queue.keys) as hand:
+        await hand.complete(await hand.take())
+    again = await queue.add("x", 2, deduplication=throttled)
+    assert (again.id, again.added, again.data) == (first.id, False, 2)
+    assert await queue.get_job(again.id) is None
 
 
 async def test_ids_can_come_from_the_counter_of_the_queue(server_url: str, prefix: str) -> None:

@@ -26,7 +26,7 @@ from toril.contract.errors import (
     TorilError,
 )
 from toril.contract.event import Event
-from toril.contract.options import Deduplication, RateLimit
+from toril.contract.options import Deduplication, JobOptions, RateLimit
 from toril.store import ConnectionPolicy
 
 
@@ -98,6 +98,18 @@ def test_a_failed_job_raises_for_whoever_waits(queue: sync.Queue, valkey_url: st
     (letter,) = queue.get_dead_letters()
     assert letter.failed_reason == "no such user"
     assert queue.retry_jobs(where=lambda one: one.name == "x") == 1
+
+
+def test_a_job_that_existed_is_told_from_one_that_was_added(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
+    assert queue.add("x", 1, job_id="mine").added
+    again, new = queue.add_bulk([("x", 2, {"job_id": "mine"}), ("x", 3)])
+    assert (again.added, again.data, new.added, new.data) == (False, 1, True, 3)
+    with sync.FlowProducer(redis=valkey_url, prefix=prefix) as flows:
+        mine = FlowNode("x", queue="emails", options=JobOptions(job_id="mine"))
+        flow = flows.add(FlowNode("parent", queue="emails", children=[mine]))
+        assert [(job.added, job.data) for job in flow.walk()] == [(True, {}), (False, 1)]
 
 
 def test_a_queue_is_managed_from_plain_code(queue: sync.Queue) -> None:

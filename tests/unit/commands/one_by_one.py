@@ -58,8 +58,8 @@ class Batched:
         self._suspects_a_step = suspects_a_step
 
     def add(self, jobs: Sequence[JobToAdd]) -> list[str | TorilError]:
-        added: list[str | TorilError] = run(self.client, add.add_jobs(self.keys, jobs))
-        return added
+        added: list[add.Added] = run(self.client, add.add_jobs(self.keys, jobs))
+        return [one.id if isinstance(one, add.Existing) else one for one in added]
 
     def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> Harvest:
         # As a worker sends them, options that say nothing special are left out; but not in every batch.

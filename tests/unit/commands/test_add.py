@@ -10,7 +10,7 @@ from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import read
 from toril.commands._command import Replay
-from toril.commands.add import JobToAdd, Ledger, add_flow, add_job, add_jobs
+from toril.commands.add import Existing, JobToAdd, Ledger, add_flows, add_job, add_jobs
 from toril.contract.errors import (
     ParentCannotBeReplaced,
     ParentNotFound,
@@ -56,15 +56,65 @@ def test_a_single_add_puts_the_job_where_it_belongs(hand: Hand, options, more, s
     assert hand.run(read.get_state(hand.keys, "a")) == state
 
 
-def test_an_id_that_exists_is_answered_as_added(hand: Hand):
-    hand.add("a")
-    assert hand.run(add_jobs(hand.keys, [job("a")])) == ["a"]
-    assert hand.run(read.get_counts(hand.keys))["wait"] == 1
+def fields_of(existing: object) -> dict[bytes, bytes]:
+    assert isinstance(existing, Existing)
+    return dict(zip(existing.hash[::2], existing.hash[1::2], strict=True))
 
 
-def test_a_duplicate_is_answered_with_the_job_that_stands_for_it(hand: Hand):
-    one, other = (job(name, options={"de": {"id": "same"}}) for name in "ab")
-    assert hand.run(add_jobs(hand.keys, [one, other])) == ["a", "a"]
+OPTIONS = [{}, {"delay": 60_000}, {"priority": 3}, {"de": {"id": "same"}}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("company", [0, 3])
+def test_an_id_that_exists_is_answered_with_the_stored_job(hand: Hand, options, company: int):
+    """By the short ways, alone and in company, and by the official bodies."""
+    first = JobToAdd(name="paint", data=b'{"n":1}', options={}, timestamp=NOW, id="a")
+    assert hand.run(add_jobs(hand.keys, [first])) == ["a"]
+    others = [job(f"new-{n}") for n in range(company)]
+    *added, existing = hand.run(add_jobs(hand.keys, [*others, job("a", options=options)]))
+    assert added == [one.id for one in others]
+    assert existing.id == "a"
+    assert fields_of(existing)[b"data"] == b'{"n":1}'
+    assert hand.run(read.get_counts(hand.keys))["wait"] == 1 + company
+
+
+@pytest.mark.parametrize("given", ["b", ""])
+@pytest.mark.parametrize("options", [{}, {"delay": 60_000}, {"priority": 3}])
+def test_a_deduplicated_job_is_answered_with_the_job_that_stands_for_it(hand: Hand, given: str, options):
+    same = {"de": {"id": "same"}, **options}
+    stored, existing = hand.run(add_jobs(hand.keys, [job("a", options=same), job(given, options=same)]))
+    assert (stored, existing.id) == ("a", "a")
+    assert fields_of(existing)[b"name"] == b"draw"
+
+
+@pytest.mark.parametrize("given", ["a", "b", ""])
+def test_a_deduplicated_job_whose_stand_in_is_gone_is_not_taken_for_added(hand: Hand, given: str):
+    throttled = {"de": {"id": "same", "ttl": 60_000}}
+    assert hand.run(add_jobs(hand.keys, [job("a", options=throttled)])) == ["a"]
+    assert hand.take() == ["a"]
+    assert hand.finish("a", keep=0).verdicts == [None]
+    assert hand.run(add_jobs(hand.keys, [job(given, options=throttled)])) == [Existing("a", [])]
+
+
+def test_a_replaced_job_is_new(hand: Hand):
+    debounced = {"delay": 60_000, "de": {"id": "same", "ttl": 60_000, "extend": True, "replace": True}}
+    assert hand.run(add_jobs(hand.keys, [job("a", options=debounced), job("b", options=debounced)])) == [
+        "a",
+        "b",
+    ]
+    assert hand.run(read.get_counts(hand.keys))["delayed"] == 1
+
+
+def test_a_repeated_call_says_again_which_jobs_existed(hand: Hand, spoil: Callable):
+    """The ledger does not hold their data, which may be large."""
+    large = JobToAdd(name="draw", data=b'"%s"' % (b"x" * 100_000), options={}, timestamp=NOW, id="a")
+    hand.run(add_jobs(hand.keys, [large]))
+    call = add_jobs(hand.keys, [job("a"), job("b")], Ledger(hand.keys.toril("ledger:p1"), "1"))
+    first, again = hand.run(call), hand.run(call)
+    assert first == again
+    assert fields_of(again[0])[b"data"] == large.data
+    assert again[1] == "b"
+    assert spoil("STRLEN", hand.keys.toril("ledger:p1")) < 200
 
 
 def test_a_child_without_a_parent_fails_alone(hand: Hand):
@@ -105,11 +155,11 @@ class TestAFlow:
         parent = {"id": "p", "queueKey": hand.keys.qualified}
         child = job("c", parent=parent, parent_key=hand.keys.job("p"))
         jobs = [(hand.keys, job("p", waits_for_children=True)), (other, child)]
-        return other, add_flow(jobs, Ledger(hand.keys.toril("ledger:p1"), sequence))
+        return other, add_flows([jobs], Ledger(hand.keys.toril("ledger:p1"), sequence))
 
     def test_is_added_whole(self, hand: Hand, prefix: str):
         other, flow = self.family(hand, prefix)
-        assert hand.run(flow) == ["p", "c"]
+        assert hand.run(flow) == [["p", "c"]]
         assert hand.run(read.get_state(hand.keys, "p")) == "waiting-children"
         assert hand.run(read.get_state(other, "c")) == "waiting"
         assert hand.run(read.get_children(hand.keys, "p")[1]) == [other.job("c")]
@@ -122,8 +172,41 @@ class TestAFlow:
 
     def test_refuses_a_child_without_a_parent(self, hand: Hand, prefix: str):
         orphan = job("c", parent={"id": "x", "queueKey": hand.keys.qualified}, parent_key=hand.keys.job("x"))
-        (refused,) = hand.run(add_flow([(hand.keys, orphan)], Ledger(hand.keys.toril("ledger:p1"), "1")))
+        (refused,) = hand.run(add_flows([[(hand.keys, orphan)]], Ledger(hand.keys.toril("ledger:p1"), "1")))
         assert isinstance(refused, ParentNotFound)
+
+    def test_that_was_refused_stays_refused_when_its_call_is_repeated(self, hand: Hand, spoil: Callable):
+        """Whoever sent it has the first answer, or none yet: it must not become true behind his back."""
+        hand.run(add_jobs(hand.keys, [job("first", waits_for_children=True)]))
+        owned = {
+            "parent": {"id": "first", "queueKey": hand.keys.qualified},
+            "parent_key": hand.keys.job("first"),
+        }
+        hand.run(add_jobs(hand.keys, [job("c", **owned)]))
+        parent = {"id": "p", "queueKey": hand.keys.qualified}
+        flows = [
+            [(hand.keys, job("alone"))],
+            [
+                (hand.keys, job("p", waits_for_children=True)),
+                (hand.keys, job("c", parent=parent, parent_key=hand.keys.job("p"))),
+            ],
+        ]
+        call = add_flows(flows, Ledger(hand.keys.toril("ledger:p1"), "1"))
+        for _ in range(2):
+            added, refused = hand.run(call)
+            assert added == ["alone"]
+            assert isinstance(refused, ParentCannotBeReplaced)
+            assert refused.job_id == "c"
+            assert hand.run(read.get_state(hand.keys, "p")) == "unknown"
+            spoil("DEL", hand.keys.job("first"))  # the obstacle is gone
+
+    def test_says_again_which_jobs_existed(self, hand: Hand, prefix: str):
+        _, flow = self.family(hand, prefix)
+        hand.run(flow)
+        _, again = self.family(hand, prefix, "2")
+        ((parent, child),) = hand.run(again)
+        assert [[parent, child]] == hand.run(again)
+        assert (parent.id, fields_of(child)[b"parentKey"]) == ("p", hand.keys.job("p").encode())
 
 
 class TestALedger:
@@ -173,8 +256,8 @@ class TestALedger:
         """A producer's batches and families may share its ledger."""
         key = hand.keys.toril("ledger:p1")
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
-        flow = add_flow([(hand.keys, job("p"))], Ledger(key, "8"))
-        assert hand.run(flow) == hand.run(flow) == ["p"]
+        flow = add_flows([[(hand.keys, job("p"))]], Ledger(key, "8"))
+        assert hand.run(flow) == hand.run(flow) == [["p"]]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "9"))) == ["3"]
 
     def test_does_not_live_for_ever(self, hand: Hand, spoil: Callable):

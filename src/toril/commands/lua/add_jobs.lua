@@ -14,8 +14,9 @@
          12 waiting-children, 13 ledger
   ARGV   1 sequence number of the call ("" for no ledger), 2 ledger's life (ms), then four words for each job:
            kind (standard | delayed | prioritized | parent), packed arguments, data, packed options
-  Reply  for each job its id, a negative code, or { error text }; an error when the server takes no writes at all, which
-         it says before the first write
+  Reply  for each job its id, { id, hash } when it was not added because the job of that id stands in its place (the hash
+         is empty when that job is gone), a negative code, or { error text }; an error when the server takes no writes at
+         all, which it says before the first write
 ]]
 --@official standard addStandardJob
 --@official delayed addDelayedJob
@@ -24,6 +25,9 @@
 --@own addAlone add_alone
 --@own plainOptions plain_options
 --@own addPlainly add_plainly
+--@own addOfficially add_officially
+--@own withExisting existing_jobs
+--@own writesRefused writes_refused
 
 local sequence, life = ARGV[1], ARGV[2]
 if sequence ~= "" then
@@ -31,7 +35,7 @@ if sequence ~= "" then
   -- A packed { sequence, replies } begins so; what was answered before is unpacked only for who asks again.
   local beginning = "\146" .. cmsgpack.pack(sequence)
   if known and string.sub(known, 1, #beginning) == beginning then
-    return cmsgpack.unpack(known)[2]
+    return withExisting(KEYS, ARGV, cmsgpack.unpack(known)[2])
   end
 end
 
@@ -59,6 +63,7 @@ end
 
 -- --- the batch -------------------------------------------------------------------------------------------------------
 
+local PACKED_NIL = 0xC0 -- no text in UTF-8 has this byte
 local bodies -- made only when it is needed
 local function addOne(at)
   bodies = bodies or {
@@ -68,17 +73,12 @@ local function addOne(at)
     parent = {parent, {KEYS[3], KEYS[4], KEYS[6], KEYS[12], KEYS[5], KEYS[8]}},
   }
   local body = bodies[ARGV[at]]
-  return body[1](body[2], {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]})
-end
-
--- What the server says when it takes no writes at all; it never says so in the middle of a script.
-local function refusal(text)
-  for _, words in ipairs({"READONLY You", "OOM command", "MISCONF ", "NOREPLICAS "}) do
-    local from = string.find(text, words, 1, true)
-    if from then
-      return string.sub(text, from)
-    end
-  end
+  -- Of the packed arguments, an array of nine, only the first two are read; the last is the deduplication key, or nil.
+  local _, base, id = cmsgpack.unpack_limit(ARGV[at + 1], 2, 1)
+  local deduplicated = string.byte(ARGV[at + 1], -1) ~= PACKED_NIL
+  local existed = id ~= "" and call("EXISTS", base .. id) == 1
+  local args = {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]}
+  return addOfficially(KEYS, ARGV, body[1], body[2], args, base, id, existed, deduplicated, KEYS[4])
 end
 
 local at = 3
@@ -101,7 +101,7 @@ while at <= #ARGV do
   end
   if not ok then
     local text = type(reply) == "table" and reply.err or tostring(reply)
-    local refused = refusal(text)
+    local refused = writesRefused(KEYS, ARGV, text)
     if refused then
       return {err = refused}
     end
@@ -114,4 +114,4 @@ end
 if sequence ~= "" then
   call("SET", KEYS[13], cmsgpack.pack({sequence, replies}), "PX", life)
 end
-return replies
+return withExisting(KEYS, ARGV, replies)

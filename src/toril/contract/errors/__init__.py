@@ -27,6 +27,7 @@
     │   ├── ParentCannotBeReplaced −7 · JobBelongsToScheduler −8
     │   ├── FailedChildren −9 (PermanentError)
     │   ├── SchedulerIdCollision −10 · SchedulerSlotsBusy −11
+    │   ├── ParentDeduplicated: .stand_in · ChildrenDeduplicated   a flow was not added
     │   └── JobLocked · QueueNotPaused · QueueHasActiveJobs
     ├── StoreError                        Redis answered with an error, or not at all
     │   ├── StoreUnavailable (TransientError)   connection lost, LOADING, READONLY, CLUSTERDOWN, …
@@ -81,6 +82,7 @@ from toril.contract.errors._base import (
     WaitingError,
 )
 from toril.contract.errors._refusals import (
+    ChildrenDeduplicated,
     FailedChildren,
     JobBelongsToScheduler,
     JobLocked,
@@ -89,6 +91,7 @@ from toril.contract.errors._refusals import (
     LockLost,
     LockMissing,
     ParentCannotBeReplaced,
+    ParentDeduplicated,
     ParentNotFound,
     PendingChildren,
     QueueHasActiveJobs,
@@ -115,6 +118,7 @@ from toril.contract.errors._store import (
 
 __all__ = [
     "AccessDenied",
+    "ChildrenDeduplicated",
     "Closed",
     "CrossSlot",
     "DelayedError",
@@ -138,6 +142,7 @@ __all__ = [
     "NotSerializable",
     "OptionWarning",
     "ParentCannotBeReplaced",
+    "ParentDeduplicated",
     "ParentNotFound",
     "PayloadMismatch",
     "PayloadTooLarge",

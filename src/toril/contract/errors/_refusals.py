@@ -93,6 +93,28 @@ class ParentCannotBeReplaced(ScriptRefused):
     hint = "give the child another job_id"
 
 
+class ParentDeduplicated(ScriptRefused):
+    """A job with children was deduplicated, so the flow was not added. `stand_in` is the job that exists instead."""
+
+    code = -101
+    hint = "add the flow when that job has finished, or give the parent no deduplication"
+
+    def __init__(self, job_id: str | None = None, stand_in: str | None = None) -> None:
+        self.stand_in = stand_in
+        self.problem = (
+            f"has children and was deduplicated: job {stand_in} exists; nothing of the flow was added"
+        )
+        super().__init__(job_id, command="add flow")
+
+
+class ChildrenDeduplicated(ScriptRefused):
+    """All children of a job would be left out, so the job would wait for ever; the flow was not added."""
+
+    code = -102
+    problem = "has no child to wait for: all of them exist already or were deduplicated; nothing of the flow was added"
+    hint = "add the job without children, or add the flow when those jobs have finished"
+
+
 class JobBelongsToScheduler(ScriptRefused):
     """The job is the next run of a scheduler and cannot be removed alone."""
 

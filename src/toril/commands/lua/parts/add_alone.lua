@@ -1,6 +1,6 @@
 --[[
   Part of `add_jobs.lua`: the shortest way, for one plain job { id, arguments, data, options } without company, as most
-  adds are. It leaves what `add_plainly.lua` would leave of it. Returns the job's id.
+  adds are. It leaves what `add_plainly.lua` would leave of it. Returns the job's id, or { id, key } when it exists.
 ]]
 --@own queueSays queue_says
 local job = ...
@@ -13,7 +13,7 @@ if id == "" then
   id = tostring(counter)
 elseif call("EXISTS", words[1] .. id) == 1 then
   call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "duplicated", "jobId", id)
-  return id
+  return {id, words[1] .. id}
 end
 
 call("HMSET", words[1] .. id, "name", words[3], "data", job[3], "opts", options[1], "timestamp", words[4],

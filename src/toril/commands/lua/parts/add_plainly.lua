@@ -1,7 +1,7 @@
 --[[
   Part of `add_jobs.lua` and `enqueue_once.lua`: the short way. Adds a run of plain jobs { id, arguments, data, options }
   to the same keys and with the same events as the official script; what the queue says of itself is read once, ids are
-  counted and pushed together. The id of each job is added to `replies`.
+  counted and pushed together. The id of each job is added to `replies`, or { id, key } when the job exists.
 ]]
 --@own queueSays queue_says
 local run, replies = ...
@@ -31,6 +31,7 @@ for place, job in ipairs(run) do
   local key = words[1] .. id
   if known[key] then
     call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "duplicated", "jobId", id)
+    replies[#replies + 1] = {id, key}
   else
     known[key] = job[1] ~= ""
     call("HMSET", key, "name", words[3], "data", job[3], "opts", options[1], "timestamp", words[4],
@@ -39,8 +40,8 @@ for place, job in ipairs(run) do
     call("XADD", KEYS[8], "MAXLEN", "~", maxEvents, "*", "event", "waiting", "jobId", id)
     local ids = pushed[options[3]]
     ids[#ids + 1] = id
+    replies[#replies + 1] = id
   end
-  replies[#replies + 1] = id
 end
 for command, ids in pairs(pushed) do
   if #ids > 0 then
