@@ -47,6 +47,13 @@ _DEDUPLICATIONS = st.fixed_dictionaries(
     optional={"extend": st.just(True), "replace": st.just(True)},
 )
 
+
+def _with_delay(opts: dict[str, Any]) -> dict[str, Any]:
+    """To a debounced job that has no delay we give one: both sides must be told that it has none."""
+    how = opts.get("deduplication", {})
+    return {"delay": 0, **opts} if how.get("extend") and how.get("replace") else opts
+
+
 _OPTIONS = st.fixed_dictionaries(
     {"attempts": st.integers(1, 3)},
     optional={
@@ -61,7 +68,7 @@ _OPTIONS = st.fixed_dictionaries(
         "keepLogs": st.sampled_from([2, 50]),
         "deduplication": _DEDUPLICATIONS,
     },
-)
+).map(_with_delay)
 
 JOBS = st.fixed_dictionaries({"name": st.sampled_from(["mail", "resize"]), "data": DATA, "opts": _OPTIONS})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from toril.commands._command import Command, Replay, call, plain
 from toril.commands._library import official, own
@@ -46,14 +46,22 @@ def update_progress(keys: QueueKeys, job_id: str, progress: bytes) -> Command[No
 
 
 def add_log(keys: QueueKeys, job_id: str, line: str, *, keep: int | None) -> Command[int]:
-    """Appends a line; the value is the number of lines kept."""
+    """Appends a line and keeps the newest `keep`: None means all, 0 none. The value is the number of lines kept."""
     return call(
         official("addLog"),
         (keys.job(job_id), keys.logs(job_id)),
-        [job_id, line, keep or ""],
-        functools.partial(_counted, job_id, "addLog"),
+        [job_id, line, "" if keep is None else keep or _KEEP_NONE],
+        functools.partial(_logged, job_id),
         Replay.SAFE,  # A line that stands there twice does less harm than a handler that fails over its log.
     )
+
+
+# The script trims a list from -keep on; it takes 0 for "from the first", and this for "behind the last".
+_KEEP_NONE: Final = -(2**31)
+
+
+def _logged(job_id: str, reply: int) -> int:
+    return 0 if reply == _KEEP_NONE else _counted(job_id, "addLog", reply)
 
 
 def clear_logs(keys: QueueKeys, job_id: str, *, keep: int = 0) -> Command[None]:

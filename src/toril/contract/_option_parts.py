@@ -7,6 +7,7 @@ Guarantee: like `JobOptions`, a part that exists is valid.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,7 +40,10 @@ def check_boolean(name: str, value: object) -> bool:
 @knows_its_options("a field of KeepJobs")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepJobs:
-    """How many finished jobs stay: the newest `count`, none older than `age`, at most `limit` removed per finish."""
+    """How many finished jobs stay: the newest `count`, none older than `age`, at most `limit` removed per finish.
+
+    `age` is whole seconds; a part of a second is rounded up.
+    """
 
     age: OptionalSeconds = no_seconds()
     count: int | None = default(None)
@@ -50,7 +54,7 @@ class KeepJobs:
         if not {"age", "count"} & set(given):
             raise InvalidOption("keep", "says neither age nor count", "give at least one of them")
         if self.age is not None:
-            object.__setattr__(self, "age", to_seconds("keep.age", self.age))
+            object.__setattr__(self, "age", float(math.ceil(to_seconds("keep.age", self.age))))
         for name in ("count", "limit"):
             if name in given:
                 check_integer(f"keep.{name}", getattr(self, name), 0, MAX_COUNT)
@@ -59,7 +63,7 @@ class KeepJobs:
         """BullMQ's spelling; the age is in seconds there."""
         wire: dict[str, Any] = {}
         if self.age is not None:
-            wire["age"] = round(self.age)
+            wire["age"] = int(self.age)
         if self.count is not None:
             wire["count"] = self.count
         if self.limit is not None:
@@ -105,8 +109,16 @@ class Deduplication:
 
     @classmethod
     def debounce(cls, id: str, ttl: Duration) -> Deduplication:  # noqa: A002
-        """Only the last of a burst runs: each duplicate replaces the delayed one and starts `ttl` again."""
+        """Only the last of a burst runs: each duplicate replaces the delayed one and starts `ttl` again.
+
+        Without a `delay` of its own the job is delayed by `ttl`: a job that runs at once cannot be replaced.
+        """
         return cls(id, ttl, extend=True, replace=True)
+
+    @property
+    def implied_delay(self) -> float | None:
+        """The delay of a job that is debounced and says nothing about one."""
+        return self.ttl if self.extend and self.replace else None
 
     def to_wire(self) -> dict[str, Any]:
         """BullMQ's spelling, in milliseconds."""

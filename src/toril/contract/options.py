@@ -171,14 +171,14 @@ class JobOptions:
     """The options of a job. Fields that are left out follow the defaults of the queue."""
 
     priority: int = default(0)  # 1 is first, 2,097,152 last; 0 (none) runs before all of them
-    delay: Seconds = seconds(0.0)  # not before this time has passed
+    delay: Seconds = seconds(0.0)  # not before this time has passed; a debounced job: its ttl, unless given
     attempts: int = default(3)  # how often the job is tried, the first time included
     backoff: Backoff | Duration | None = default(Backoff("exponential", 1.0))  # the pause between attempts
     lifo: bool = default(False)  # to the front of the queue
     job_id: str | None = default(None)  # adding an id that exists already changes nothing
     remove_on_complete: Removal = default(False)
     remove_on_fail: Removal = default(False)
-    keep_logs: int | None = default(None)  # log lines that stay; None: the library's 1000
+    keep_logs: int | None = default(None)  # log lines that stay, 0: none; None: the library's 1000
     size_limit: int | None = default(None)  # bytes of data
     stack_trace_limit: int | None = default(None)  # stack traces that stay, the newest
     deduplication: Deduplication | None = default(None)
@@ -204,6 +204,8 @@ class JobOptions:
                 object.__setattr__(self, name, kept)
         object.__setattr__(self, "given", tuple(given))
         object.__setattr__(self, "_packed", None)
+        if self.deduplication is not None and "delay" not in given and self.deduplication.implied_delay:
+            object.__setattr__(self, "delay", self.deduplication.implied_delay)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -237,6 +239,8 @@ class JobOptions:
             if name not in ("attempts", "backoff"):
                 _, spelling, spell = _TABLE[name]
                 wire[spelling] = spell(getattr(self, name))
+        if self.delay and "delay" not in wire:  # implied
+            wire["delay"] = to_ms(self.delay)
         return wire
 
     @property
@@ -268,6 +272,9 @@ class JobOptions:
                     fields[name] = check(name, value)
             except (TorilError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
                 continue
+        how = fields.get("deduplication")
+        if how is not None and how.implied_delay:
+            fields.setdefault("delay", 0.0)  # a stored job has no delay but its own
         return cls(**fields)
 
 

@@ -5,7 +5,7 @@ Guarantee: everything that can be refused is refused here, before any I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
 from toril.commands.add import Existing, JobToAdd
@@ -110,6 +110,17 @@ class Drafter:
         self._ids = ids
         self._payload = payload
         self._cluster = cluster
+
+    def without_defaults(self, names: Collection[str]) -> Drafter:
+        """The same rules without the queue's defaults for these options."""
+        kept = {name: value for name, value in self._defaults.given_fields().items() if name not in names}
+        return Drafter(
+            self._keys,
+            defaults=JobOptions.of(kept),
+            ids=self._ids,
+            payload=self._payload,
+            cluster=self._cluster,
+        )
 
     def draft(self, name: str, data: Any, given: JobOptions | Mapping[str, Any] | None) -> Draft:
         """One job, checked."""

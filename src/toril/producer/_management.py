@@ -150,7 +150,7 @@ class Management(QueuePart[T]):
         await self._run(manage.update_progress(self.keys, asked_id(job_id), raw))
 
     async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
-        """Appends a line to a job's log; returns how many lines it has now."""
+        """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
         asked_count("keep", keep)
         return await self._run(manage.add_log(self.keys, asked_id(job_id), log_line(line), keep=keep))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from toril.commands import read, schedulers
 from toril.commands._command import Command
@@ -30,6 +30,15 @@ from toril.queues.repeats import next_time
 from toril.telemetry.hooks import Tracer
 
 V = TypeVar("V")
+
+# Options of single jobs: those of a series get these from the scheduler, or have none.
+_OF_SINGLE_JOBS: Final = {
+    "delay": "say when jobs are due with `cron`, `every` or `start`",
+    "job_id": "its jobs have ids of their own; the scheduler's id tells them from others",
+    "deduplication": "a scheduler has one next job at a time",
+    "parent": "add such jobs with `queue.add` or FlowProducer",
+    "timestamp": "its jobs are created when the one before begins",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +73,7 @@ class Schedulers:
     ) -> None:
         self._keys = keys
         self._desk = desk
-        self._drafter = drafter
+        self._drafter = drafter.without_defaults(_OF_SINGLE_JOBS)
         self._prepared = prepared  # makes sure that the queue is open, and tells the server's time
         self._run_all = run_all
         self._tracer = tracer
@@ -93,9 +102,11 @@ class Schedulers:
 
         `cron` is a pattern, read in the time zone `tz` (default: that of this machine, as in Node); `every` is an
         interval. With an interval the first job is due at once, or at `start`; with a pattern when it comes true, or
-        now if `immediately`.
+        now if `immediately`. `options` are those of the jobs, but for `delay`, `job_id`, `deduplication`, `parent` and
+        `timestamp`, which are refused; the queue's defaults for these are left out.
         """
         check_scheduler_id(scheduler_id)
+        _check_template(options)
         draft = self._drafter.draft(name or scheduler_id, data, options)
         repeat = _repeat(cron, every, tz, start, end, limit)
         if self._tracer is None:
@@ -162,6 +173,13 @@ def check_scheduler_id(scheduler_id: object) -> str:
     if ":" in text:
         raise InvalidOption("scheduler_id", 'contains ":"', 'use "-" or "_" instead')
     return text
+
+
+def _check_template(options: JobOptions | Mapping[str, Any] | None) -> None:
+    given = options.given_fields() if isinstance(options, JobOptions) else options or {}
+    for name, remedy in _OF_SINGLE_JOBS.items():
+        if given.get(name):
+            raise InvalidOption(f"options.{name}", "is not an option of the jobs of a scheduler", remedy)
 
 
 def _repeat(

@@ -272,7 +272,7 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         self._call(self._inner.update_job_progress, job_id, progress)
 
     def add_job_log(self, job_id: str, line: str, *, keep: int = 1000) -> int:
-        """Appends a line to a job's log; returns how many lines it has now."""
+        """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
         return self._call(self._inner.add_job_log, job_id, line, keep=keep)
 
     def remove_deduplication_key(self, deduplication_id: str) -> bool:

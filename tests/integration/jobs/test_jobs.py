@@ -112,6 +112,16 @@ async def test_logs_keep_the_newest_lines(queue: Queue, face: Face) -> None:
     assert await face.call(job.get_logs) == []
 
 
+async def test_a_job_that_keeps_no_logs_keeps_none(queue: Queue, face: Face) -> None:
+    job = face.of(await queue.add("x", keep_logs=0))
+    assert await face.call(job.log, "a line") == 0
+    await face.call(job.update_progress, 50, "half way")
+    assert await face.call(job.get_logs) == []
+    assert await queue.add_job_log(job.id, "kept") == 1
+    assert await queue.add_job_log(job.id, "dropped", keep=0) == 0
+    assert await face.call(job.get_logs) == []
+
+
 async def test_a_job_keeps_a_thousand_lines_unless_told_otherwise(queue: Queue) -> None:
     job = await queue.add("x")
     await asyncio.gather(*(job.log(str(n)) for n in range(1010)))

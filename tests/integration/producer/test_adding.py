@@ -28,9 +28,11 @@ from toril.contract.errors import (
 )
 from toril.contract.keys import QueueKeys
 from toril.contract.options import Deduplication, JobOptions, NewJob, ParentRef
+from toril.jobs import Job
 from toril.producer import Queue
 from toril.store import ConnectionPolicy
 from toril.telemetry.hooks import NoMetrics
+from toril.worker import Worker
 
 
 @pytest.fixture
@@ -398,6 +400,23 @@ async def test_duplicates_get_the_id_of_the_first(queue: Queue) -> None:
     assert await queue.remove_deduplication_key("same")
     third = await queue.add("x", 3, deduplication=Deduplication("same"))
     assert third.id != first.id
+
+
+async def test_only_the_last_of_a_debounced_burst_runs(queue: Queue, server_url: str, prefix: str) -> None:
+    ran: list[int] = []
+    done = asyncio.Event()
+
+    async def handle(job: Job[int]) -> None:
+        ran.append(job.data)
+        done.set()
+
+    async with Worker("emails", handle, redis=server_url, prefix=prefix), asyncio.timeout(20):
+        jobs = [
+            await queue.add("index", n, deduplication=Deduplication.debounce("page", 0.5)) for n in range(5)
+        ]
+        await done.wait()
+    assert ran == [4]
+    assert [await queue.get_job(job.id) is not None for job in jobs] == [False] * 4 + [True]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from tests.servers import Server, ValkeyCluster
 from toril import Job, JobOptions, Queue, Worker, sync
 from toril.contract.errors import InvalidOption, JobBelongsToScheduler, StoreUnavailable
 from toril.contract.keys import QueueKeys
+from toril.contract.options import Deduplication, ParentRef
 from toril.contract.record import JobRecord
 from toril.contract.state import JobState
 from toril.producer import Schedulers
@@ -168,6 +169,46 @@ async def test_a_schedule_that_makes_no_sense_is_refused(queue: Queue, arguments
         await queue.schedulers.upsert("x", **arguments)
     assert refused.value.field == field
     assert await queue.schedulers.count() == 0
+
+
+OF_SINGLE_JOBS: dict[str, Any] = {
+    "delay": 5,
+    "job_id": "mine",
+    "deduplication": Deduplication("same"),
+    "parent": ParentRef("p", "bull:parents"),
+    "timestamp": datetime(2025, 1, 1, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize("name", OF_SINGLE_JOBS)
+@pytest.mark.parametrize("kind", [dict, JobOptions])
+async def test_options_that_its_jobs_would_not_have_are_refused_before_anything_is_sent(
+    valkey: Server, prefix: str, name: str, kind: Any
+) -> None:
+    queue = Queue("reports", redis=valkey.url, prefix=prefix)
+    with pytest.raises(InvalidOption) as refused:
+        await queue.schedulers.upsert("x", every=5, options=kind(**{name: OF_SINGLE_JOBS[name]}))
+    assert refused.value.field == f"options.{name}"
+    await queue.close()
+    with valkey.client() as client:
+        assert client.keys(f"{prefix}:*") == []
+    blocking = sync.Queue("reports", redis=valkey.url, prefix=prefix)
+    with blocking, pytest.raises(InvalidOption, match=f"options.{name}"):
+        blocking.schedulers.upsert("x", every=5, options={name: OF_SINGLE_JOBS[name]})
+
+
+async def test_defaults_of_a_queue_for_single_jobs_do_not_reach_its_schedulers(
+    server_url: str, prefix: str
+) -> None:
+    defaults = JobOptions(delay=60, deduplication=Deduplication.debounce("same", 30), attempts=7)
+    async with Queue("reports", redis=server_url, prefix=prefix, defaults=defaults) as queue:
+        job = await queue.schedulers.upsert("x", every=3600, options={"delay": 0, "priority": 3})
+        found = await queue.schedulers.get("x")
+    assert found is not None
+    assert (found.options.attempts, found.options.priority) == (7, 3)
+    assert (found.options.delay, found.options.deduplication) == (0, None)
+    assert "de" not in job.opts
+    assert job.max_attempts == 7
 
 
 async def test_an_id_with_a_colon_is_refused(queue: Queue) -> None:

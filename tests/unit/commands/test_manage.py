@@ -65,6 +65,15 @@ def test_logs_are_counted_and_trimmed(hand: Hand):
     assert (lines, count) == (["line 1", "line 2", "all"], 3)
 
 
+def test_a_log_that_keeps_no_lines_keeps_none_of_others_either(hand: Hand):
+    hand.add("a")
+    assert hand.run(manage.add_log(hand.keys, "a", "of Node", keep=None)) == 1
+    assert hand.run(manage.add_log(hand.keys, "a", "line", keep=0)) == 0
+    assert [hand.run(command) for command in read.get_logs(hand.keys, "a")] == [[], 0]
+    with pytest.raises(JobNotFound):
+        hand.run(manage.add_log(hand.keys, "nobody", "line", keep=0))
+
+
 def test_a_delay_can_be_changed_while_it_lasts(hand: Hand):
     hand.add("a", delay=60_000)
     hand.run(manage.change_delay(hand.keys, "a", delay_ms=5_000, now_ms=NOW))

@@ -237,6 +237,9 @@ def test_the_parent_is_stored_with_what_a_failure_does() -> None:
         (KeepJobs(count=5), {"count": 5}),
         (KeepJobs(age=timedelta(hours=1)), {"age": 3600}),
         (KeepJobs(age=60, count=0, limit=100), {"age": 60, "count": 0, "limit": 100}),
+        (KeepJobs(age=0), {"age": 0}),
+        (KeepJobs(age=0.4), {"age": 1}),
+        (KeepJobs(age=timedelta(minutes=1, milliseconds=1)), {"age": 61}),
     ],
 )
 def test_how_many_jobs_stay_is_spelled_with_the_age_in_seconds(keep: KeepJobs, wire: dict[str, int]) -> None:
@@ -259,6 +262,35 @@ def test_the_ways_to_deduplicate_have_names() -> None:
         "extend": True,
         "replace": True,
     }
+
+
+DEBOUNCED = Deduplication.debounce("x", 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [
+        (JobOptions(deduplication=DEBOUNCED), 5.0),
+        (JobOptions(deduplication=DEBOUNCED, delay=2), 2.0),
+        (JobOptions(deduplication=DEBOUNCED, delay=0), 0.0),
+        (JobOptions(deduplication=Deduplication.throttle("x", 5)), 0.0),
+        (merge(JobOptions(delay=3), {"deduplication": DEBOUNCED}), 3.0),
+        (merge(JobOptions(deduplication=DEBOUNCED), {"priority": 1}), 5.0),
+        (merge(JobOptions(deduplication=DEBOUNCED), {"delay": 1}), 1.0),
+        (merge(JobOptions(deduplication=DEBOUNCED), {"deduplication": Deduplication.debounce("x", 9)}), 9.0),
+        (merge(JobOptions(deduplication=DEBOUNCED), {"deduplication": None}), 0.0),
+    ],
+)
+def test_a_debounced_job_is_delayed_by_its_ttl_unless_it_says_otherwise(
+    options: JobOptions, delay: float
+) -> None:
+    assert options.delay == delay
+    assert options.to_wire().get("delay", 0) == delay * 1000
+    assert JobOptions.from_wire(options.to_wire()).delay == delay
+
+
+def test_a_stored_job_that_is_debounced_has_no_delay_but_its_own() -> None:
+    assert JobOptions.from_wire({"de": DEBOUNCED.to_wire()}).delay == 0
 
 
 @pytest.mark.parametrize(
