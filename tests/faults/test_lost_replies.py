@@ -44,6 +44,9 @@ def _parent(keys: QueueKeys, job_id: str) -> dict[str, str]:
 TICK = schedulers.SchedulerToAdd(
     id="tick", name="tick", data=b"{}", options={}, repeat={"every": 60_000}, next_ms=NOW + 60_000, now_ms=NOW
 )
+BROKEN = schedulers.BrokenScheduler(
+    id="tick", job_id="held", reason="odd", since_ms=NOW, data=b"{}", opts=b"{}"
+)
 Build = Callable[[QueueKeys], Command[Any]]
 
 # Every command that changes something, and one read of each shape. `held` is being worked on under t1, `ready` waits,
@@ -105,6 +108,15 @@ COMMANDS: dict[str, Build] = {
     "add_scheduler": lambda keys: schedulers.add_scheduler(keys, TICK),
     "advance_scheduler": lambda keys: schedulers.advance_scheduler(
         keys, "tick", job_id="held", data=b"{}", options={}, next_ms=NOW + 60_000, now_ms=NOW
+    ),
+    "note_broken": lambda keys: schedulers.note_broken(keys, BROKEN),
+    "forget_broken": lambda keys: schedulers.forget_broken(keys, "tick"),
+    "broken_schedulers": schedulers.broken_schedulers,
+    "revive_scheduler": lambda keys: schedulers.revive_scheduler(
+        keys,
+        schedulers.advance_scheduler(
+            keys, "tick", job_id="held", data=b"{}", options={}, next_ms=NOW + 60_000, now_ms=NOW
+        ),
     ),
     "remove_scheduler": lambda keys: schedulers.remove_scheduler(keys, "tick"),
     "clear_logs": lambda keys: manage.clear_logs(keys, "held"),

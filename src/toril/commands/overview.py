@@ -13,6 +13,7 @@ from typing import Any, Final
 from toril.commands._command import Command, Replay, Word, call
 from toril.commands._library import own
 from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
+from toril.commands.schedulers import broken_key
 from toril.contract.codec import from_json
 from toril.contract.errors import MalformedValue
 from toril.contract.event import entry_time_ms
@@ -33,6 +34,7 @@ class QueueOverview:
     ready_since_ms: int | None  # of the job that is taken next
     oldest_failed_ms: int | None
     workers: list[Mapping[str, Any]]  # what workers said of themselves at their last heartbeat
+    broken_schedulers: int  # whose next job could not be made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ def overview(keys: QueueKeys) -> Command[QueueOverview]:
         keys.waiting_children,
         keys.meta,
         keys.toril("workers"),
+        broken_key(keys),
     )
     return call(own("queue_overview"), script_keys, [keys.base, MOST_WORKERS], _queue, Replay.SAFE)
 
@@ -85,6 +88,7 @@ def _queue(reply: list[Any]) -> QueueOverview:
         ready_since_ms=_known(reply[10]),
         oldest_failed_ms=_known(reply[11]),
         workers=_reports(reply[12]),
+        broken_schedulers=int(reply[13]),
     )
 
 

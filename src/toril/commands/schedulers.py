@@ -1,7 +1,7 @@
 """Job schedulers: factories that make the next job of a series when the last one begins.
 
 Guarantee: there is at most one next job for each scheduler; a step that is repeated after a lost reply makes no
-second one.
+second one. A scheduler whose next job could not be made is noted, and can be taken up again from there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
-from toril.contract.codec import pack
-from toril.contract.errors import refusal
+from toril.contract.codec import pack, unpack
+from toril.contract.errors import MalformedValue, refusal
 from toril.contract.keys import QueueKeys
 
 
@@ -137,6 +137,75 @@ def advance_scheduler(
 
 def _id_or_none(reply: bytes | None) -> str | None:
     return None if reply is None else reply.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenScheduler:
+    """A scheduler whose next job could not be made: after which job, why, and what that job was."""
+
+    id: str
+    job_id: str
+    reason: str
+    since_ms: int
+    data: bytes  # JSON
+    opts: bytes  # JSON, as far as it can be read
+
+
+def broken_key(keys: QueueKeys) -> str:
+    """Scheduler's id → packed note, for those that cannot go on."""
+    return keys.toril("broken-schedulers")
+
+
+def note_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
+    """Notes that a scheduler cannot go on, unless it is gone or has gone on."""
+    note = {
+        "job": broken.job_id,
+        "reason": broken.reason,
+        "since": broken.since_ms,
+        "data": broken.data.decode(errors="replace"),  # as text: Lua reads no other bytes
+        "opts": broken.opts.decode(errors="replace"),
+    }
+    args: list[Word] = [broken.id, broken.job_id, pack(note)]
+    return call(own("note_broken_scheduler"), (keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def broken_schedulers(keys: QueueKeys) -> Command[list[BrokenScheduler]]:
+    """Those that cannot go on."""
+    return plain(_broken, "HGETALL", broken_key(keys))
+
+
+def _broken(flat: list[bytes]) -> list[BrokenScheduler]:
+    found: list[BrokenScheduler] = []
+    for name, note in zip(flat[::2], flat[1::2], strict=True):
+        try:
+            fields = unpack(note)
+            found.append(
+                BrokenScheduler(
+                    id=name.decode(),
+                    job_id=fields["job"],
+                    reason=fields["reason"],
+                    since_ms=int(fields["since"]),
+                    data=fields["data"].encode(),
+                    opts=fields["opts"].encode(),
+                )
+            )
+        except (MalformedValue, AttributeError, LookupError, TypeError, ValueError):
+            continue  # another program's value under our key
+    return found
+
+
+def forget_broken(keys: QueueKeys, scheduler_id: str) -> Command[None]:
+    """Takes a scheduler off the list of those that cannot go on."""
+    return plain(_nothing, "HDEL", broken_key(keys), scheduler_id)
+
+
+def revive_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str | None]:
+    """The step of `advance_scheduler` for a scheduler that was broken: its last job may be gone."""
+    return call(own("revive_scheduler"), (*step.keys, broken_key(keys)), step.words, _id_or_none, Replay.SAFE)
 
 
 def remove_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[bool]:

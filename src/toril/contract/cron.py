@@ -39,7 +39,7 @@ _NICKNAMES: Final = {
     "@daily": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_HINT: Final = 'write "minute hour day month weekday", e.g. "0 3 * * *"'
+_HINT: Final = 'write "minute hour day month weekday", e.g. "0 3 * * *", or seconds in front of them'
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,19 @@ class Cron:
     nth: int  # 0: any
 
     @classmethod
+    def given(cls, text: str) -> Cron:
+        """Reads a pattern that somebody writes: five fields, or six with seconds in front.
+
+        Fewer are refused: `0 3 * *` is no shorter `0 3 * * *`, but means every minute of the hour 0 on every third.
+        """
+        pattern = cls.parse(text)
+        if text.strip() not in _NICKNAMES and len(text.split()) not in (5, 6):
+            raise InvalidOption("cron", f"has {len(text.split())} fields", _HINT)
+        return pattern
+
+    @classmethod
     def parse(cls, text: str) -> Cron:
-        """Reads a pattern; raises `InvalidOption` that says which part is wrong."""
+        """Reads a pattern that is stored, by any client; raises `InvalidOption` that says which part is wrong."""
         if not isinstance(text, str):
             raise InvalidOption("cron", f"is a {type(text).__name__}", _HINT)
         atoms = _NICKNAMES.get(text.strip(), text).split()

@@ -154,6 +154,10 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
         ),
         "bullmq_dlq_depth": ("Jobs that failed for good and are still there.", lambda one: one.dead),
         "bullmq_dlq_oldest_seconds": ("Age of the oldest of them.", lambda one: one.oldest_dead),
+        "bullmq_broken_schedulers": (
+            "Schedulers whose next job could not be made.",
+            lambda one: one.broken_schedulers,
+        ),
         "bullmq_queue_workers": ("Workers that reported lately.", lambda one: len(one.workers)),
     }
     for name, (text, figure) in figures.items():

@@ -58,6 +58,11 @@ class QueueFigures:
         return isinstance(self.overview, QueueOverview) and self.overview.paused
 
     @property
+    def broken_schedulers(self) -> int:
+        """Schedulers whose next job could not be made."""
+        return self.overview.broken_schedulers if isinstance(self.overview, QueueOverview) else 0
+
+    @property
     def oldest_waiting(self) -> float:
         """For how many seconds the job that is taken next has been ready; 0 when there is none."""
         return self._age(self.overview.ready_since_ms)

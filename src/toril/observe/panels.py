@@ -247,6 +247,22 @@ PANELS: Final = (
         ),
     ),
     Panel(
+        title="Broken schedulers",
+        text="Schedulers whose next job could not be made.",
+        queries={"{{queue}}": "max by (queue) (bullmq_broken_schedulers%s)"},
+        alerts=(
+            Alert(
+                name="TorilSchedulerBroken",
+                query="max by (queue) (bullmq_broken_schedulers%s)",
+                above=0,
+                lasting="5m",
+                severity="critical",
+                summary="a scheduler of {{ $labels.queue }} cannot be read, so its series stands still",
+                remedy="see `toril doctor`; set the scheduler again with a pattern that can be read",
+            ),
+        ),
+    ),
+    Panel(
         title="Dead letters",
         text="Jobs that failed for good and are still there.",
         queries={"{{queue}}": "max by (queue) (bullmq_dlq_depth%s)"},

@@ -197,7 +197,7 @@ def _repeat(
         raise InvalidOption("cron", "and every exclude each other", "give exactly one of them")
     repeat: dict[str, Any] = {}
     if cron is not None:
-        Cron.parse(cron)
+        Cron.given(cron)
         zone_of(tz)
         repeat["pattern"] = cron
     elif every is not None:

@@ -39,7 +39,12 @@ class BullmqSource:
     promise: Promise = "at least once"
 
     def __init__(
-        self, keys: QueueKeys, store: AsyncStore, keeper_store: BlockingStore, terms: BullmqTerms
+        self,
+        keys: QueueKeys,
+        store: AsyncStore,
+        keeper_store: BlockingStore,
+        terms: BullmqTerms,
+        on_broken_scheduler: Callable[[], Any] | None = None,
     ) -> None:
         self.keys = keys
         self.store = store
@@ -50,7 +55,7 @@ class BullmqSource:
         self._settlements = Settlements(terms)
         self._doubt = Doubt(keys, store)
         self._called = False  # whether the last wait ended by a marker
-        self._series = Series(keys, store)
+        self._series = Series(keys, store, on_broken_scheduler)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -256,6 +261,7 @@ class BullmqSource:
 
     async def sweep(self) -> list[str] | None:
         terms, keys = self._terms, self.keys
+        await self._series.revive()
         now = await self.store.now_ms()
         left = await self.store.run(locks.sweep_begin(keys, now_ms=now, interval_ms=terms.stalled_ms))
         if left < 0:

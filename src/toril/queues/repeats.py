@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toril.commands._command import Command
-from toril.commands.schedulers import advance_scheduler, next_job_options
+from toril.commands.schedulers import BrokenScheduler, advance_scheduler, next_job_options
+from toril.contract.codec import from_json, to_json
 from toril.contract.cron import Cron, zone_of
 from toril.contract.duration import ms_to_datetime
+from toril.contract.errors import MalformedValue
 from toril.contract.keys import QueueKeys
 from toril.contract.record import JobRecord
 
@@ -43,6 +45,41 @@ def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | 
         next_ms=next_ms,
         now_ms=now_ms,
     )
+
+
+def mended_record(broken: BrokenScheduler, scheduler: Mapping[str, str]) -> JobRecord:
+    """The job with which a scheduler broke, with the schedule that the scheduler has now."""
+    opts = _object(broken.opts) or _object(scheduler.get("opts", "").encode())
+    said = schedule_of(scheduler)
+    before = opts.get("repeat")
+    kept = before if isinstance(before, Mapping) else {}
+    if {"pattern", "every"} & set(said):  # the scheduler's own words replace those of the job
+        kept = {name: value for name, value in kept.items() if name not in _SCHEDULE}
+    count = int(scheduler.get("ic") or 0) or kept.get("count")
+    opts["repeat"] = {**kept, **said, **({"count": count} if count else {})}
+    fields = {b"rjk": broken.id.encode(), b"data": broken.data, b"opts": to_json(opts)}
+    return JobRecord(broken.job_id, fields)
+
+
+# Fields of a scheduler that say when its jobs are due; numbers but for the first two.
+_SCHEDULE = ("pattern", "tz", "every", "limit", "startDate", "endDate")
+
+
+def schedule_of(scheduler: Mapping[str, str]) -> dict[str, Any]:
+    """When its jobs are due, in BullMQ's spelling, from the fields of a stored scheduler."""
+    return {name: _read(name, scheduler[name]) for name in _SCHEDULE if scheduler.get(name)}
+
+
+def _read(name: str, text: str) -> Any:
+    return text if name in ("pattern", "tz") or not text.isdigit() else int(text)
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        value = from_json(raw)
+    except MalformedValue:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:

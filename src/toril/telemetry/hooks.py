@@ -66,6 +66,9 @@ class MetricsCollector(Protocol):
     def increment_stalled_checker_skipped(self, queue: str) -> None:
         """A sweep was skipped because the one before it still ran."""
 
+    def increment_scheduler_failures(self, queue: str) -> None:
+        """The next job of a scheduler could not be made: its pattern cannot be read, for example."""
+
 
 class NoMetrics:
     """Collects nothing."""
@@ -86,6 +89,7 @@ class NoMetrics:
     def set_redis_connection_status(self, connected: bool) -> None: ...
     def increment_redis_reconnect_attempts(self) -> None: ...
     def increment_stalled_checker_skipped(self, queue: str) -> None: ...
+    def increment_scheduler_failures(self, queue: str) -> None: ...
 
 
 NO_METRICS: MetricsCollector = NoMetrics()

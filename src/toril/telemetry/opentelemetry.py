@@ -178,6 +178,9 @@ class OpenTelemetryMetrics:
         self._length = meter.create_gauge("bullmq.queue.length", "{job}", "Jobs in one state.")
         self._stalled = meter.create_counter("bullmq.stalled.jobs", "{job}", "Jobs of dead workers put back.")
         self._skipped = meter.create_counter("bullmq.stalled.checker.skipped", "{sweep}", "Sweeps skipped.")
+        self._broken = meter.create_counter(
+            "bullmq.scheduler.failures", "{job}", "Next jobs of schedulers that could not be made."
+        )
         self._beats = meter.create_counter("bullmq.heartbeat.success", "{lock}", "Locks renewed.")
         self._missed = meter.create_counter("bullmq.heartbeat.failure", "{lock}", "Locks not renewed.")
         self._workers = meter.create_up_down_counter("bullmq.active.workers", "{worker}", "Workers that run.")
@@ -226,3 +229,6 @@ class OpenTelemetryMetrics:
 
     def increment_stalled_checker_skipped(self, queue: str) -> None:
         self._skipped.add(1, {"queue": queue})
+
+    def increment_scheduler_failures(self, queue: str) -> None:
+        self._broken.add(1, {"queue": queue})

@@ -81,6 +81,12 @@ class PrometheusMetrics:
             ["queue"],
             registry=registry,
         )
+        self._broken = Counter(
+            "bullmq_scheduler_failures_total",
+            "Next jobs of schedulers that could not be made.",
+            ["queue"],
+            registry=registry,
+        )
         self._beats = Counter(
             "bullmq_heartbeat_success_total", "Locks renewed.", ["queue"], registry=registry
         )
@@ -146,7 +152,7 @@ class PrometheusMetrics:
         if active:
             self._workers.labels(queue, worker_id).set(1)
             # Known from the start, so that a rate over them is 0 and not absent.
-            for counter in (self._stalled, self._skipped, self._beats, self._missed):
+            for counter in (self._stalled, self._skipped, self._broken, self._beats, self._missed):
                 counter.labels(queue)
             for status in ("completed", "failed", "retried"):
                 self._processed.labels(queue, status)
@@ -165,3 +171,6 @@ class PrometheusMetrics:
 
     def increment_stalled_checker_skipped(self, queue: str) -> None:
         self._skipped.labels(queue).inc()
+
+    def increment_scheduler_failures(self, queue: str) -> None:
+        self._broken.labels(queue).inc()

@@ -19,7 +19,10 @@ class _Careful:
         self._on_error = on_error
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        take = getattr(self._collector, name)
+        def missing(*_: Any, **__: Any) -> None:
+            raise AttributeError(f"the metrics collector has no method {name}")
+
+        take = getattr(self._collector, name, missing)
         said = False
 
         def careful(*values: Any, **named: Any) -> None:

@@ -129,6 +129,10 @@ class Witness:
         self._metrics.increment_stalled_checker_skipped(self._label)
         self._log.sweep_skipped()
 
+    def scheduler_broken(self) -> None:
+        """The next job of a scheduler could not be made."""
+        self._metrics.increment_scheduler_failures(self._label)
+
     def trouble(self, error: BaseException) -> None:
         self._log.trouble(error)
         self._callbacks.tell("error", error)

@@ -82,7 +82,7 @@ class Worker(BaseWorker):
             BlockingStore(self._address, policy=self.policy), self.keys, self._payload
         )
         store = AsyncStore(self._address, policy=self._own_policy)
-        return BullmqSource(self.keys, store, self._keeper_store, terms)
+        return BullmqSource(self.keys, store, self._keeper_store, terms, self._witness.scheduler_broken)
 
     async def _release(self) -> None:
         await self._desk.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,9 +16,12 @@ from tests.integration.hand import Hand
 from tests.servers import Server, free_port
 from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands._library import manifest
+from toril.commands.schedulers import BrokenScheduler, note_broken
 from toril.contract.errors import OptionWarning
 from toril.contract.keys import QueueKeys
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
+from toril.observe.exporter import Exporter
+from toril.store import AsyncStore
 
 QUEUE = "emails"
 KEYS = QueueKeys(QUEUE, "bull", hash_tag=False)
@@ -248,6 +253,28 @@ async def test_it_finds_schedulers_whose_next_run_is_gone(healthy: Server) -> No
         client.delete(KEYS.delayed, KEYS.marker, KEYS.job(run.decode()))
     finding = only(await diagnosed(healthy.url), "stuck")
     assert "nightly" in finding.message and "no next run" in finding.message
+
+
+async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_run(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        start = datetime(2025, 1, 1, tzinfo=UTC)
+        await queue.schedulers.upsert("fine", cron="0 3 * * *", start=start, tz="Europe/Zurich")
+        await queue.schedulers.upsert("future", cron="0 3 * * *")
+        run = await queue.schedulers.upsert("past", every=3600)
+    assert (await diagnosed(healthy.url)).healthy
+    note = BrokenScheduler(id="past", job_id=run.id, reason="it is odd", since_ms=1, data=b"{}", opts=b"{}")
+    async with AsyncStore(healthy.url) as store:
+        await store.run(note_broken(KEYS, note))
+        await store.run(note_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
+    with healthy.client() as client:
+        client.hset(f"{KEYS.repeat}:future", "pattern", "H 3 * * *")
+    findings = [one for one in (await diagnosed(healthy.url)).problems() if one.check == "schedulers"]
+    assert [one.level for one in findings] == ["problem"] * 2
+    future, past = sorted(one.message for one in findings)
+    assert future.startswith("scheduler future cannot go on: cron:")
+    assert past == f"scheduler past cannot go on: no job follows {run.id}: it is odd"
+    async with Exporter(healthy.url) as exporter:
+        assert f'bullmq_broken_schedulers{{queue="{QUEUE}"}} 1.0' in (await exporter.scrape()).decode()
 
 
 async def test_it_finds_locks_of_jobs_that_are_not_active(healthy: Server) -> None:

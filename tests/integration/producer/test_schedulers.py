@@ -14,6 +14,8 @@ import pytest
 
 from tests.servers import Server, ValkeyCluster
 from toril import Job, JobOptions, Queue, Worker, sync
+from toril.commands._command import plain
+from toril.commands.schedulers import BrokenScheduler, broken_schedulers
 from toril.contract.errors import InvalidOption, JobBelongsToScheduler, StoreUnavailable
 from toril.contract.keys import QueueKeys
 from toril.contract.options import Deduplication, ParentRef
@@ -24,6 +26,7 @@ from toril.queues.repeats import next_step
 from toril.queues.series import Series
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.sync.schedulers import Schedulers as BlockingSchedulers
+from toril.telemetry.hooks import NoMetrics
 
 
 @pytest.fixture
@@ -162,6 +165,7 @@ async def test_schedulers_are_listed_counted_and_removed(queue: Queue) -> None:
             "immediately",
         ),
         ({"cron": "0 0 31 4,6 *"}, "cron"),
+        ({"cron": "0 3 * *"}, "cron"),
     ],
 )
 async def test_a_schedule_that_makes_no_sense_is_refused(queue: Queue, arguments: Any, field: str) -> None:
@@ -242,20 +246,137 @@ async def test_the_next_job_exists_while_the_last_one_still_runs(
         await worker.run_until_idle()
 
 
-async def test_a_series_whose_pattern_is_broken_ends_with_a_line_in_the_log_and_its_job_runs(
-    queue: Queue, server: Server, prefix: str, caplog: pytest.LogCaptureFixture
+class CountedFailures(NoMetrics):
+    schedulers = 0
+
+    def increment_scheduler_failures(self, queue: str) -> None:
+        self.schedulers += 1
+
+
+def damage(server: Server, queue: Queue, job_id: str, pattern: str = "H H * * *") -> None:
+    """What a newer client might write: a pattern that this version cannot read, in the scheduler and in its job."""
+    with server.client() as client:
+        opts = json.loads(client.hget(queue.keys.job(job_id), "opts"))
+        opts["repeat"]["pattern"] = pattern
+        client.hset(queue.keys.job(job_id), "opts", json.dumps(opts))
+        client.hset(f"{queue.keys.repeat}:x", "pattern", pattern)
+
+
+async def gone_on(queue: Queue) -> Job:
+    """The next job of the scheduler, once it is there."""
+    async with asyncio.timeout(20):
+        while not (delayed := await queue.get_delayed()):
+            await asyncio.sleep(0.01)
+    (job,) = delayed
+    return job
+
+
+async def noted(queue: Queue, url: str, count: int) -> list[BrokenScheduler]:
+    """What is noted of broken schedulers, once it is so many."""
+    async with AsyncStore(url) as store, asyncio.timeout(20):
+        while len(found := await store.run(broken_schedulers(queue.keys))) != count:
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def set_in_redis(queue: Queue, server: Server) -> None:
+    with server.client() as client:
+        client.hset(f"{queue.keys.repeat}:x", "pattern", "0 3 * * *")
+
+
+async def set_by_the_api(queue: Queue, server: Server) -> None:
+    await queue.schedulers.upsert("x", cron="0 3 * * *", data={"n": 1}, options={"attempts": 7})
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("mend", [set_in_redis, set_by_the_api])
+async def test_a_scheduler_that_cannot_be_read_is_kept_and_goes_on_when_it_is_mended(
+    queue: Queue,
+    server: Server,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    mend: Callable[..., Any],
+    removed: bool,
 ) -> None:
-    async def handle(job: Job) -> str:
-        return "done"
+    ran = asyncio.Event()
+
+    async def handle(job: Job) -> None:
+        ran.set()
+
+    counted = CountedFailures()
+    options = {"attempts": 7, "remove_on_complete": removed}
+    job = await queue.schedulers.upsert(
+        "x", cron="* * * * *", immediately=True, data={"n": 1}, options=options
+    )
+    damage(server, queue, job.id)
+    worker = Worker(
+        "reports", handle, redis=server.url, prefix=prefix, metrics=counted, stalled_check_interval=0.1
+    )
+    async with worker:
+        await asyncio.wait_for(ran.wait(), 20)
+        (note,) = await noted(queue, server.url, 1)
+        assert (note.id, note.job_id) == ("x", job.id)
+        assert counted.schedulers == 1
+        assert "scheduler x of reports cannot go on" in caplog.text
+        assert [one.id for one in await queue.schedulers.list()] == ["x"]
+        assert await queue.get_delayed() == []
+        await mend(queue, server)
+        following = await gone_on(queue)
+        await noted(queue, server.url, 0)
+    assert (following.data, following.max_attempts) == ({"n": 1}, 7)
+    assert following.timestamp + timedelta(seconds=following.delay) > job.timestamp
+    assert following.id.startswith("repeat:x:")
+    found = await queue.schedulers.get("x")
+    assert found is not None
+    assert found.cron == "0 3 * * *"
+    with server.client() as client:
+        assert client.exists(queue.keys.job(job.id)) == (not removed)
+
+
+async def test_a_job_that_cannot_be_read_does_not_end_a_scheduler_that_can(
+    queue: Queue, server: Server, prefix: str
+) -> None:
+    job = await queue.schedulers.upsert("x", every=3600, data={"n": 1}, options={"attempts": 7})
+    with server.client() as client:
+        client.hset(queue.keys.job(job.id), "opts", "{")
+
+    async def handle(job: Job) -> None:
+        """Never called: the job has no options."""
+
+    async with Worker("reports", handle, redis=server.url, prefix=prefix, stalled_check_interval=0.1):
+        following = await gone_on(queue)
+    assert (following.data, following.max_attempts) == ({"n": 1}, 7)
+
+
+async def test_a_scheduler_that_was_removed_while_it_was_broken_is_forgotten(
+    queue: Queue, server: Server, prefix: str
+) -> None:
+    async def handle(job: Job) -> None:
+        """Done."""
 
     job = await queue.schedulers.upsert("x", cron="* * * * *", immediately=True)
-    with server.client() as client:
-        opts = json.loads(client.hget(queue.keys.job(job.id), "opts"))
-        opts["repeat"]["pattern"] = "no pattern"
-        client.hset(queue.keys.job(job.id), "opts", json.dumps(opts))
-    async with Worker("reports", handle, redis=server.url, prefix=prefix):
-        assert await job.wait_until_finished(20) == "done"
-    assert "cannot go on" in caplog.text
+    damage(server, queue, job.id)
+    async with Worker("reports", handle, redis=server.url, prefix=prefix, stalled_check_interval=0.1):
+        await noted(queue, server.url, 1)
+        await queue.schedulers.remove("x")
+        await noted(queue, server.url, 0)
+
+
+async def test_a_broken_scheduler_goes_on_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
+    async def handle(job: Job) -> None:
+        """Done."""
+
+    async with Queue("reports", redis=cluster.url, prefix=prefix) as queue, AsyncStore(cluster.url) as store:
+        job = await queue.schedulers.upsert("x", cron="* * * * *", immediately=True)
+        opts = {**job.opts, "repeat": {**job.opts["repeat"], "pattern": "H * * * *"}}
+        await store.run(plain(int, "HSET", queue.keys.job(job.id), "opts", json.dumps(opts)))
+        await store.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "H * * * *"))
+        worker = Worker("reports", handle, redis=cluster.url, prefix=prefix, stalled_check_interval=0.1)
+        async with worker:
+            await noted(queue, cluster.url, 1)
+            await store.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "0 3 * * *"))
+            assert (await gone_on(queue)).id.startswith("repeat:x:")
+        await queue.schedulers.remove("x")
 
 
 async def test_a_series_goes_on_before_its_job_is_settled_when_the_server_was_away(

@@ -257,11 +257,13 @@ async def test_metrics_of_a_run_are_instruments(valkey_url: str, prefix: str) ->
         metrics.increment_heartbeat_failure(QUEUE)
         metrics.increment_redis_reconnect_attempts()
         metrics.increment_stalled_checker_skipped(QUEUE)
+        metrics.increment_scheduler_failures(QUEUE)
     points = collected(reader)
     assert points["bullmq.jobs.added"] == [4]
     assert sorted(points["bullmq.jobs.processed"]) == [1, 3]
     assert points["bullmq.jobs.failed"] == [1]
     assert points["bullmq.active.workers"] == [0]
+    assert points["bullmq.scheduler.failures"] == [1]
     assert {"bullmq.job.duration", "bullmq.job.wait", "bullmq.queue.length"} <= set(points)
     await asyncio.to_thread(provider.shutdown)
 

@@ -39,6 +39,20 @@ def test_a_pattern_comes_true_at_the_next_time_it_names(pattern: str, after: str
     assert Cron.parse(pattern).next_after(at(after)) == at(due)
 
 
+@pytest.mark.parametrize("pattern", ["0 3 * *", "* * *", "5", "", "0 0 3 * * * *"])
+def test_a_pattern_that_somebody_writes_has_five_fields_or_six(pattern: str) -> None:
+    with pytest.raises(InvalidOption, match=r"has \d fields"):
+        Cron.given(pattern)
+    for right in ("0 3 * * *", "0 0 3 * * *", " @daily "):
+        assert Cron.given(right) == Cron.parse(right)
+
+
+def test_a_stored_pattern_of_fewer_fields_means_what_it_means_to_node() -> None:
+    due = Cron.parse("0 3 * *").next_after(at("2025-01-01 12:00:00"))
+    assert due == at("2025-01-03 00:00:00")
+    assert Cron.parse("0 3 * *").next_after(due) == at("2025-01-03 00:01:00")
+
+
 def test_a_time_that_clocks_skip_runs_an_hour_later() -> None:
     cron = Cron.parse("30 2 * * *")
     due = cron.next_after(at("2025-03-29 12:00", ZURICH), zone_of(ZURICH))

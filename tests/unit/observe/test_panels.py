@@ -25,6 +25,7 @@ OF_THE_DOCUMENT = {
 OF_THE_EXPORTER = {
     "bullmq_oldest_waiting_seconds",
     "bullmq_dlq_depth",
+    "bullmq_broken_schedulers",
     "bullmq_stream_lag",
     "bullmq_stream_pending",
 }
@@ -99,6 +100,8 @@ RULE_TEST = {
                 {"series": 'bullmq_heartbeat_failure_total{queue="busy"}', "values": "0+1x30"},
                 {"series": 'bullmq_heartbeat_success_total{queue="busy"}', "values": "0+100x30"},
                 {"series": 'bullmq_stalled_checker_skipped_total{queue="shaky"}', "values": "0+1x30"},
+                {"series": 'bullmq_broken_schedulers{queue="shaky"}', "values": "2+0x30"},
+                {"series": 'bullmq_broken_schedulers{queue="busy"}', "values": "0+0x30"},
                 {
                     "series": 'bullmq_lock_extend_duration_seconds_bucket{queue="shaky",le="0.01"}',
                     "values": "0+0x30",
@@ -129,6 +132,7 @@ RULE_TEST = {
         ("TorilManyJobsStall", "shaky", "0.75"),
         ("TorilHeartbeatsFail", "shaky", "0.1"),
         ("TorilSweepsSkipped", "shaky", "15"),
+        ("TorilSchedulerBroken", "shaky", "2"),
         ("TorilLockRenewalsSlow", "shaky", "0.048"),
     ],
 )

@@ -50,4 +50,5 @@ def test_the_empty_collector_takes_everything_and_keeps_nothing() -> None:
     collector.set_redis_connection_status(False)
     collector.increment_redis_reconnect_attempts()
     collector.increment_stalled_checker_skipped("q")
+    collector.increment_scheduler_failures("q")
     assert not hasattr(collector, "__dict__")

@@ -25,6 +25,7 @@ PROMISED = {
     "bullmq_jobs_failed_total": {"queue", "reason"},
     "bullmq_job_wait_seconds_count": {"queue"},
     "bullmq_jobs_added_total": {"queue"},
+    "bullmq_scheduler_failures_total": {"queue"},
 }
 
 
@@ -48,6 +49,7 @@ def use_all(metrics: PrometheusMetrics) -> None:
     metrics.set_redis_connection_status(True)
     metrics.increment_redis_reconnect_attempts()
     metrics.increment_stalled_checker_skipped("emails")
+    metrics.increment_scheduler_failures("emails")
 
 
 def samples(metrics: PrometheusMetrics) -> list[tuple[str, dict[str, str], float]]:

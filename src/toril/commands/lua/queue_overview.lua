@@ -2,10 +2,10 @@
   Everything that a monitor wants to know of a BullMQ queue, of one moment and in one call. Changes nothing.
 
   KEYS   1 wait, 2 paused, 3 active, 4 prioritized, 5 delayed, 6 completed, 7 failed, 8 waiting-children, 9 meta,
-         10 workers
+         10 workers, 11 broken schedulers
   ARGV   1 start of the queue's keys, 2 how many worker reports at most
   Reply  { the lengths of 1 … 8, is paused (0 or 1), version, ready since (ms) of the job that is taken next or -1,
-           end (ms) of the oldest failed job or -1, reports of workers }
+           end (ms) of the oldest failed job or -1, reports of workers, number of broken schedulers }
 ]]
 local base = ARGV[1]
 
@@ -44,4 +44,5 @@ return {
   waiting and ready_since(waiting) or -1,
   tonumber(failed[2]) or -1,
   reports,
+  redis.call("HLEN", KEYS[11]),
 }

@@ -19,6 +19,7 @@ from toril.contract.errors import TorilError
 from toril.contract.keys import RESERVED_IDS, QueueKeys, client_name
 from toril.observe.directory import literal, nodes_of, scan
 from toril.observe.doctor._finding import Finding, note, problem, warning
+from toril.observe.doctor._schedulers import examine_schedulers
 from toril.observe.doctor._tangled import examine_ties
 from toril.observe.figures import QueueFigures
 from toril.store import AsyncStore
@@ -54,6 +55,7 @@ async def examine_queue(
         *await _orphans(store, keys, found.jobs, name),
         *await _missing_data(store, keys, name),
         *await examine_ties(store, keys, name),
+        *await examine_schedulers(store, keys, name, figures.now_ms),
         *await _odd_locks(store, keys, found.locks, name),
         *await _abandoned(store, keys, active, workers, name),
         *await _overdue(store, keys, workers, figures.now_ms, name),

@@ -1,0 +1,62 @@
+"""Schedulers that cannot be read: their series stands still, or will after the next run.
+
+Guarantee: at most `MOST` schedulers of a queue are looked at; one that went on meanwhile is not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from toril.commands import schedulers
+from toril.contract.errors import InvalidOption
+from toril.contract.keys import QueueKeys
+from toril.observe.doctor._finding import Finding, problem
+from toril.queues.repeats import next_time, schedule_of
+from toril.store import AsyncStore
+
+MOST: Final = 2_000
+_REMEDY: Final = (
+    "set it again (`toril schedulers set`) with a pattern and time zone that can be read; if they are right, a newer "
+    "version of toril may read them: workers then go on by themselves"
+)
+
+
+async def examine_schedulers(store: AsyncStore, keys: QueueKeys, name: str, now_ms: int) -> list[Finding]:
+    """One finding for each scheduler that workers cannot go on with."""
+    reasons = {
+        **await _unreadable(store, keys, now_ms),
+        **await _standing_still(store, keys),
+    }
+    return [
+        problem("schedulers", f"scheduler {scheduler_id} cannot go on: {reason}", _REMEDY, name)
+        for scheduler_id, reason in reasons.items()
+    ]
+
+
+async def _unreadable(store: AsyncStore, keys: QueueKeys, now_ms: int) -> dict[str, str]:
+    rows = await store.run(schedulers.list_schedulers(keys, end=MOST - 1))
+    found = await store.run_many([schedulers.get_scheduler(keys, row[0]) for row in rows])
+    reasons = ((row[0], _trouble(fields, now_ms)) for row, fields in zip(rows, found, strict=True))
+    return {scheduler_id: reason for scheduler_id, reason in reasons if reason is not None}
+
+
+def _trouble(fields: object, now_ms: int) -> str | None:
+    if not isinstance(fields, Mapping):
+        return None
+    try:
+        next_time(schedule_of(fields), now_ms)
+    except (InvalidOption, ValueError, ArithmeticError) as error:
+        return str(error)
+    return None
+
+
+async def _standing_still(store: AsyncStore, keys: QueueKeys) -> dict[str, str]:
+    """What workers noted, unless the scheduler has got another job since."""
+    noted = await store.run(schedulers.broken_schedulers(keys))
+    due = await store.run_many([schedulers.next_of(keys, one.id) for one in noted])
+    return {
+        one.id: f"no job follows {one.job_id}: {one.reason}"
+        for one, at in zip(noted, due, strict=True)
+        if one.job_id == f"repeat:{one.id}:{at}"
+    }
