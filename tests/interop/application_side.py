@@ -342,7 +342,7 @@ class ApplicationSide(Looks):
         await self.queue.obliterate(force=force)
 
     async def retry_jobs(self, *, state: Any, count: int, before: int) -> None:
-        await self.queue.retry_jobs(state=state)
+        await self.queue.retry_jobs(state=state, timestamp=ms_to_datetime(before))
 
     async def promote_jobs(self, *, count: int) -> None:
         await self.queue.promote_jobs()

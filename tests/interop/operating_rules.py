@@ -117,9 +117,9 @@ class OperatingRules(Life):
         self.held = {job_id: token for job_id, token in self.held.items() if job_id in self.ids("active")}
 
     @has("retry_jobs", jobs=2)
-    @rule(state=st.sampled_from(FINISHED), count=st.sampled_from([1, 1000]))
-    def retry_jobs(self, state: str, count: int) -> None:
-        self.do("retry_jobs", state=state, count=count, before=self.twins.now)
+    @rule(state=st.sampled_from(FINISHED), count=st.sampled_from([1, 1000]), ago=st.sampled_from([0, 10_000]))
+    def retry_jobs(self, state: str, count: int, ago: int) -> None:
+        self.do("retry_jobs", state=state, count=count, before=self.twins.now - ago)
 
     @has("promote_jobs", jobs=2)
     @rule(count=st.sampled_from([1, 1000]))

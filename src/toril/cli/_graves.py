@@ -116,7 +116,7 @@ class _FailedJobs:
         return [job for job in (failed if newest_first else reversed(failed)) if wanted(job)]
 
     async def replay(self, choice: Choice, *, rate: float | None, limit: int | None) -> int:
-        return await self._queue.retry_jobs(count=limit, where=_job_wanted(choice), rate=rate)
+        return await self._queue.retry_jobs(limit=limit, where=_job_wanted(choice), rate=rate)
 
     async def purge(self, choice: Choice, *, limit: int | None) -> int:
         doomed = (await self._jobs(choice, newest_first=False))[:limit]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -122,8 +123,12 @@ def retry(
     reason: Annotated[
         str | None, typer.Option("--reason", help="Only those whose reason contains this.")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="At most so many, oldest first.")
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")
+    ] = None,
+    timestamp: Annotated[
+        datetime | None,
+        typer.Option("--timestamp", help="Only jobs that ended up to then, in UTC."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
     redis: RedisUrl = None,
@@ -133,10 +138,11 @@ def retry(
 ) -> None:
     """Send ended jobs back to the queue: some by id, or all that match. On list and stream queues: dead letters."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    _one_or_all(jobs, everything or bool(name or reason or count))
+    _one_or_all(jobs, everything or bool(name or reason or limit or timestamp))
+    until = None if timestamp is None else timestamp.replace(tzinfo=timestamp.tzinfo or UTC)
     with in_progress(f"retrying jobs of {queue}"):
         if where.kind != "bullmq":
-            moved = asyncio.run(_replay(target, where, jobs or [], name, reason, count, rate))
+            moved = asyncio.run(_replay(target, where, jobs or [], until, name, reason, limit, rate))
         elif jobs:
             moved = _each(target, queue, "retry", jobs, lambda one, job_id: _retry_one(one, job_id, state))
         else:
@@ -144,7 +150,9 @@ def retry(
                 target,
                 queue,
                 "retry",
-                lambda one: one.retry_jobs(state=state, count=count, name=name, reason=reason, rate=rate),
+                lambda one: one.retry_jobs(
+                    state=state, limit=limit, timestamp=until, name=name, reason=reason, rate=rate
+                ),
             )
     _done({"queue": queue, "retried": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
@@ -160,9 +168,10 @@ async def _replay(
     target: Target,
     where: QueueName,
     ids: list[str],
+    until: datetime | None,
     name: str | None,
     reason: str | None,
-    count: int | None,
+    limit: int | None,
     rate: float | None,
 ) -> int:
     missing = set(ids)
@@ -172,12 +181,13 @@ async def _replay(
         missing.difference_update(named)
         return (
             (not ids or bool(named))
+            and (until is None or datetime.fromisoformat(letter.dlq_ts) <= until)
             and (name is None or letter.task_type == name)
             and (reason is None or reason in (letter.last_error or ""))
         )
 
     async with target.envelopes(where) as queue:
-        moved = await queue.replay(wanted, rate=rate, limit=count)
+        moved = await queue.replay(wanted, rate=rate, limit=limit)
     if missing:
         raise JobNotFound(", ".join(sorted(missing)), hint=f"see `toril dlq list {where}`")
     return moved
@@ -187,7 +197,9 @@ def promote(
     queue: QueueArgument,
     jobs: JobsArgument = None,
     everything: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
-    count: Annotated[int | None, typer.Option("--count", min=1, help="Those that are due first.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many, those that are due first.")
+    ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
@@ -195,21 +207,21 @@ def promote(
 ) -> None:
     """Make delayed jobs ready now."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    _one_or_all(jobs, everything or count is not None)
+    _one_or_all(jobs, everything or limit is not None)
     if where.kind != "bullmq":
-        moved = asyncio.run(_promote_envelopes(target, where, jobs, count))
+        moved = asyncio.run(_promote_envelopes(target, where, jobs, limit))
     elif jobs:
         moved = _each(target, queue, "promote", jobs, _promote_one)
     else:
-        moved = _on(target, queue, "promote", lambda one: _promote_all(one, count))
+        moved = _on(target, queue, "promote", lambda one: one.promote_jobs(limit=limit))
     _done({"queue": queue, "promoted": moved}, f"{moved} jobs are ready", as_json=as_json)
 
 
 async def _promote_envelopes(
-    target: Target, where: QueueName, jobs: list[str] | None, count: int | None
+    target: Target, where: QueueName, jobs: list[str] | None, limit: int | None
 ) -> int:
     async with target.envelopes(where) as queue:
-        moved = await queue.promote(jobs, limit=count)
+        moved = await queue.promote(jobs, limit=limit)
     if jobs and moved < len(set(jobs)):
         missed = len(set(jobs)) - moved
         raise TorilError(f"{missed} of these jobs do not wait for their time; see `toril inspect {where}`")
@@ -221,12 +233,6 @@ async def _promote_one(queue: Queue, job_id: str) -> None:
     if job is None:
         raise JobNotFound(job_id, hint="see `toril inspect QUEUE --state delayed`")
     await job.promote()
-
-
-async def _promote_all(queue: Queue, count: int | None) -> int:
-    before = (await queue.get_job_counts()).delayed
-    await queue.promote_jobs(count)
-    return before if count is None else min(before, count)
 
 
 def remove(

@@ -143,15 +143,19 @@ def move_jobs_to_wait(
     *,
     count: int,
     until_ms: int | None = None,
-) -> Command[bool]:
-    """Retries finished or promotes delayed jobs, up to `count`; True when more are left."""
+) -> Command[tuple[int, bool]]:
+    """Retries finished or promotes delayed jobs, up to `count`: how many, and whether more may be left."""
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
     return call(
-        official("moveJobsToWait"),
+        own("move_jobs_to_wait"),
         (keys.base, keys.events, source, keys.wait, keys.paused, keys.meta, keys.active, keys.marker),
         [count, _ALL_TIME if until_ms is None else until_ms, state],
-        bool,
+        _moved,
     )
+
+
+def _moved(reply: list[int]) -> tuple[int, bool]:
+    return int(reply[0]), bool(reply[1])
 
 
 def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:

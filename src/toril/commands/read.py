@@ -45,9 +45,13 @@ def lengths(keys: QueueKeys) -> tuple[Command[int], ...]:
     return (*(plain(int, "LLEN", key) for key in lists), *(plain(int, "ZCARD", key) for key in sets))
 
 
-def count_ended(keys: QueueKeys, state: Literal["failed", "completed"]) -> Command[int]:
-    """How many jobs are in a final state."""
-    return plain(int, "ZCARD", keys.base + state)
+def count_ended(
+    keys: QueueKeys, state: Literal["failed", "completed"], until_ms: int | None = None
+) -> Command[int]:
+    """How many jobs are in a final state, and ended up to then."""
+    if until_ms is None:
+        return plain(int, "ZCARD", keys.base + state)
+    return plain(int, "ZCOUNT", keys.base + state, "-inf", until_ms)
 
 
 def scan_own(keys: QueueKeys, cursor: str) -> Command[tuple[str, list[str]]]:

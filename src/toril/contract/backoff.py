@@ -12,11 +12,13 @@ and no number of attempts overflows.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from toril.contract.advice import advise
 from toril.contract.duration import Duration, to_ms, to_seconds
@@ -27,8 +29,16 @@ from toril.contract.option_names import knows_its_options
 Random: TypeAlias = Callable[[], float]
 """Gives numbers from 0 up to, but not including, 1."""
 
-BackoffFunction: TypeAlias = Callable[[int, BaseException | None], Duration | None]
-"""(attempts made, error) → the delay before the next attempt, or `None` to give up."""
+Given: TypeAlias = Duration | None
+BackoffFunction: TypeAlias = (
+    Callable[[int, BaseException | None], Given | Awaitable[Given]]
+    | Callable[[int, BaseException | None, Any], Given | Awaitable[Given]]
+)
+"""(attempts made, error) or (attempts made, error, job) → the delay before the next attempt, or `None` to give up.
+
+A plain function runs in the event loop; a coroutine function is awaited. The job is given to a function that has a
+parameter `job`, or three parameters that must be given.
+"""
 
 _MAX_DOUBLINGS = 60  # any base delay has long reached its cap by then; keeps 2^n a small number
 _SUSPICIOUS_SECONDS = 3600.0  # above an hour, somebody probably wrote milliseconds
@@ -46,8 +56,9 @@ class Backoff:
 
     @classmethod
     def fixed(cls, delay: Duration, *, jitter: float | None = None) -> Backoff:
-        """The same pause before every attempt."""
-        return cls("fixed", _base_delay(delay), _checked_jitter(jitter))
+        """The same pause before every attempt; 0 is none."""
+        none = to_seconds("backoff.delay", delay) == 0
+        return cls("fixed", 0.0 if none else _base_delay(delay), _checked_jitter(jitter))
 
     @classmethod
     def exponential(
@@ -129,14 +140,14 @@ def next_delay(
     jitter: float = 0.2,
     max_delay: float = 3600.0,
     retry_after: float | None = None,
-    functions: Mapping[str, BackoffFunction] | None = None,
-    error: BaseException | None = None,
+    given: Given = None,
     rng: Random = random.random,
 ) -> float | None:
-    """Seconds until the next attempt, or `None` if a custom function gives up.
+    """Seconds until the next attempt, or `None` if a custom function gave up.
 
     `attempts_made` counts the attempt that just failed. `jitter` and `max_delay` are the worker's.
-    `retry_after` is what the far side asked for: never less than that.
+    `retry_after` is what the far side asked for: never less than that. `given` is what the function of a custom
+    backoff returned.
     """
     if backoff is None:
         delay = 0.0
@@ -144,11 +155,10 @@ def next_delay(
         delay = _jittered_downwards(backoff.delay, backoff.jitter or 0.0, rng)
     elif backoff.type == "exponential":
         delay = _exponential(attempts_made, backoff, jitter, max_delay, rng)
+    elif given is None:
+        return None
     else:
-        given = _custom(attempts_made, backoff, functions or {}, error)
-        if given is None:
-            return None
-        delay = given
+        delay = to_seconds(f"backoff {backoff.type!r}", given)
     return delay if retry_after is None else max(delay, retry_after)
 
 
@@ -165,17 +175,72 @@ def _jittered_downwards(delay: float, jitter: float, rng: Random) -> float:
     return delay * (1 - jitter + jitter * rng()) if jitter > 0 else delay
 
 
-def _custom(
-    attempts_made: int,
-    backoff: Backoff,
-    functions: Mapping[str, BackoffFunction],
-    error: BaseException | None,
-) -> float | None:
-    function = functions.get(backoff.type)
-    if function is None:
+def custom_function(
+    backoff: Backoff | None, functions: Mapping[str, BackoffFunction]
+) -> BackoffFunction | None:
+    """The function that computes this backoff; None when it is built in. Raises when there is none of its name."""
+    if backoff is None or backoff.type in ("fixed", "exponential"):
+        return None
+    if backoff.type not in functions:
         raise UnknownBackoff(backoff.type)
-    delay = function(attempts_made, error)
-    return None if delay is None else to_seconds(f"backoff {backoff.type!r}", delay)
+    return functions[backoff.type]
+
+
+def call_backoff(
+    function: BackoffFunction, attempts_made: int, error: BaseException | None, job: Any
+) -> Given | Awaitable[Given]:
+    """Calls a custom function in the form that it has."""
+    ask: Callable[..., Given | Awaitable[Given]] = function
+    try:
+        form = _known_form(function)
+    except TypeError:  # an object that has no hash
+        form = _form(function)
+    if form == "named":
+        return ask(attempts_made, error, job=job)
+    return ask(attempts_made, error, job) if form == "third" else ask(attempts_made, error)
+
+
+def fits_backoff(function: BackoffFunction) -> bool:
+    """Whether `call_backoff` can call it, as far as its signature tells."""
+    signature, form = _signature(function), _form(function)
+    if signature is None:
+        return True
+    more, words = ((None,) if form == "third" else ()), ({"job": None} if form == "named" else {})
+    try:
+        signature.bind(1, None, *more, **words)
+    except TypeError:
+        return False
+    return True
+
+
+def _signature(function: BackoffFunction) -> inspect.Signature | None:
+    """How a function is called; what it wraps counts only if it takes anything. None: a function of C may not tell."""
+    try:
+        own = inspect.signature(function, follow_wrapped=False)
+        takes_all = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in own.parameters.values())
+        return inspect.signature(function) if takes_all else own
+    except ValueError:
+        return None
+
+
+_Form: TypeAlias = Literal["plain", "third", "named"]
+
+
+def _form(function: BackoffFunction) -> _Form:
+    """The job is given to a parameter of that name, or to a third one that must be given."""
+    signature, parameter = _signature(function), inspect.Parameter
+    if signature is None:
+        return "plain"
+    named = signature.parameters.get("job")
+    if named is not None and named.kind is parameter.KEYWORD_ONLY:
+        return "named"
+    positional = (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    third = [one for one in signature.parameters.values() if one.kind in positional][2:3]
+    wanted = any(one.name == "job" or one.default is parameter.empty for one in third)
+    return "third" if wanted else "plain"
+
+
+_known_form = functools.lru_cache(maxsize=64)(_form)
 
 
 def _power_of_two(exponent: int) -> float:

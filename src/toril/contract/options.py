@@ -67,7 +67,7 @@ def _of(kind: type, example: str) -> Callable[[str, Any], Any]:
 
 
 def _backoff(name: str, value: Any) -> Backoff | None:
-    """Seconds are short for a fixed backoff."""
+    """Seconds are short for a fixed backoff, 0 for none."""
     if value is None or isinstance(value, Backoff):
         return value
     if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
 """How an attempt ended, as values to be matched exhaustively.
 
 Guarantee: `judge` is a pure function, shared by all kinds of queue: the same error, attempts and options give
-the same outcome, up to the random numbers passed in.
+the same outcome, up to the random numbers passed in. It calls no function of the application: where one says when the
+next attempt begins, the answer is `Undecided`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from toril.contract.backoff import Backoff, Random, next_delay
+from toril.contract.backoff import Backoff, BackoffFunction, Given, Random, custom_function, next_delay
 from toril.contract.classify import ErrorCategory, known_category, retry_after
 from toril.contract.errors import (
     JobCancelled,
@@ -19,6 +20,7 @@ from toril.contract.errors import (
     RateLimitError,
     Requeue,
     StalledTooOften,
+    UnknownBackoff,
     WaitingChildrenError,
 )
 from toril.contract.stack_trace import stack_of
@@ -86,6 +88,21 @@ class Requeued:
 Outcome: TypeAlias = Completed | Failed | Retry | Postponed | RateLimited | WaitingForChildren | Requeued
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The attempt failed; `function`, of the application, says when the next one begins. Not an outcome yet."""
+
+    function: BackoffFunction
+    attempts_made: int  # the one that just failed included
+    backoff: Backoff
+    error: BaseException
+
+    def decided(self, given: Given) -> Outcome:
+        """The outcome for what the function returned; raises when that is no duration."""
+        delay = next_delay(self.attempts_made, self.backoff, retry_after=retry_after(self.error), given=given)
+        return _after(self.error, delay)
+
+
 def judge(
     error: BaseException,
     *,
@@ -94,7 +111,7 @@ def judge(
     backoff: Backoff | None,
     options: WorkerOptions,
     rng: Random = random.random,
-) -> Outcome:
+) -> Outcome | Undecided:
     """What follows from `error`. `attempts_made` counts the attempts before this one."""
     signal = _signal(error)
     if signal is not None:
@@ -134,21 +151,32 @@ def _signal(error: BaseException) -> Outcome | None:
 
 def _retry(
     error: BaseException, attempts_made: int, backoff: Backoff | None, options: WorkerOptions, rng: Random
-) -> Outcome:
+) -> Outcome | Undecided:
+    chosen = backoff or options.default_backoff
     try:
-        delay = next_delay(
-            attempts_made,
-            backoff or options.default_backoff,
-            jitter=options.backoff_jitter,
-            max_delay=options.max_backoff_delay,
-            retry_after=retry_after(error),
-            functions=options.backoffs,
-            error=error,
-            rng=rng,
-        )
-    except Exception as problem:  # noqa: BLE001 (a backoff that is missing here, gave nonsense, or raised)
-        reason = f"{reason_of(error)} (no retry: {reason_of(problem)})"
-        return Failed(reason, _storable(stack_of(error)), "permanent", error)
+        function = custom_function(chosen, options.backoffs)
+    except UnknownBackoff as problem:
+        return no_retry(error, problem)
+    if function is not None and chosen is not None:
+        return Undecided(function, attempts_made, chosen, error)
+    delay = next_delay(
+        attempts_made,
+        chosen,
+        jitter=options.backoff_jitter,
+        max_delay=options.max_backoff_delay,
+        retry_after=retry_after(error),
+        rng=rng,
+    )
+    return _after(error, delay)
+
+
+def no_retry(error: BaseException, problem: BaseException) -> Failed:
+    """The job fails because its backoff is missing here, gave nonsense, or raised."""
+    reason = f"{reason_of(error)} (no retry: {reason_of(problem)})"
+    return Failed(reason, _storable(stack_of(error)), "permanent", error)
+
+
+def _after(error: BaseException, delay: float | None) -> Outcome:
     if delay is None:
         return _failed(error, "transient_exhausted")
     return Retry(delay, reason_of(error), _storable(stack_of(error)))

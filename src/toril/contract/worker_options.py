@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.contract._defaults import default, no_seconds, seconds, take_defaults
 from toril.contract.advice import advise
-from toril.contract.backoff import Backoff, BackoffFunction
+from toril.contract.backoff import Backoff, BackoffFunction, fits_backoff
 from toril.contract.duration import Duration, to_ms, to_seconds
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import check_text
@@ -197,13 +197,9 @@ class WorkerOptions:
 
 def _check_backoff(name: str, function: BackoffFunction) -> None:
     """A function of the wrong shape would be found out by the first job that is retried, and fail it."""
-    try:
-        inspect.signature(function).bind(1, None)
-    except TypeError:
-        problem = f"{name!r} does not take two arguments"
-        raise InvalidOption("backoffs", problem, "write `def pause(attempts_made, error): …`") from None
-    except ValueError:  # a function of C, which does not tell
-        return
+    if not fits_backoff(function):
+        problem = f"{name!r} takes neither two arguments nor three"
+        raise InvalidOption("backoffs", problem, "write `def pause(attempts_made, error, job): …`")
 
 
 _POSITIVE = (

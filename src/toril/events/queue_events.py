@@ -7,15 +7,17 @@ of its own from the same place; callbacks share one. An error in a callback is l
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Self, TypeAlias, overload
 
-from toril.contract.errors import Closed, InvalidOption, TorilError
+from toril.contract.advice import advise
+from toril.contract.errors import Closed, TorilError
 from toril.contract.event import KNOWN_EVENTS, Event
-from toril.contract.keys import QueueKeys
+from toril.contract.keys import QueueKeys, check_text
 from toril.contract.option_names import knows_its_options
 from toril.events._stream import EventStream, Gap
 from toril.store import AsyncStore, ConnectionPolicy
@@ -128,11 +130,12 @@ class QueueEvents:
     @overload
     def on(self, event: str, callback: OfEvent) -> OfEvent: ...
     def on(self, event: str, callback: Callback) -> Callback:
-        """Calls back on each event of a type: `completed`, `failed`, … `retry`, `gap`, or `*` for all."""
-        if event not in _TYPES:
-            raise InvalidOption(
-                "event", f"{event!r} is not known", f"choose one of {', '.join(sorted(_TYPES))}"
-            )
+        """Calls back on each event of a type: `completed`, `failed`, … `retry`, `gap`, or `*` for all.
+
+        A name that BullMQ does not know is that of an event of your own: `publish` of Node's QueueEventsProducer
+        writes such events.
+        """
+        _check_type(event)
         self._callbacks.setdefault(event, []).append(callback)
         if self._opened:
             self._call_if_wanted()
@@ -158,6 +161,14 @@ class QueueEvents:
                         await _contained(callback, event)
         except TorilError:
             logger.exception("events of %s cannot be read any more: callbacks will not be called", self.name)
+
+
+def _check_type(event: object) -> None:
+    """A name that is almost one of BullMQ's is probably a typing error: it would never be called."""
+    name = check_text("event", event)
+    near = difflib.get_close_matches(name, _TYPES, 1, cutoff=0.85)
+    if name not in _TYPES and near:
+        advise(f"event {name!r} is one of your own; did you mean {near[0]!r}?")
 
 
 async def _contained(callback: Callback, event: Event | Gap) -> None:

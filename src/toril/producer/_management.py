@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any, Final, Literal, get_args
 
 from toril.commands import manage, read
 from toril.commands.manage import CleanState
-from toril.contract.duration import Duration, to_ms, to_seconds
+from toril.contract.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.contract.options import RateLimit
 from toril.contract.state import JobState
@@ -164,37 +165,40 @@ class Management(QueuePart[T]):
         self,
         *,
         state: FinalState = "failed",
-        count: int | None = None,
+        limit: int | None = None,
+        timestamp: datetime | None = None,
         name: str | None = None,
         reason: Reason | None = None,
         where: Callable[[Job[T]], bool] | None = None,
         rate: float | None = None,
     ) -> int:
-        """Sends finished jobs back to the queue, oldest first; returns how many.
+        """Sends finished jobs back to the queue, oldest first, at most `limit`; returns how many.
 
-        `name`, `reason` (a part of the text, or a pattern) and `where` choose among them; `rate` is how many go back
-        each second at most. Jobs that end again meanwhile are left alone.
+        `timestamp` means those that ended up to then; `name`, `reason` (a part of the text, or a pattern) and `where`
+        choose among them; `rate` is how many go back each second at most. Jobs that end again meanwhile are left alone.
         """
         if rate is not None and rate <= 0:
             raise InvalidOption("rate", f"is {rate}", "give jobs per second")
         if state not in get_args(FinalState):
             raise InvalidOption("state", f"is {state!r}", f"choose one of {', '.join(get_args(FinalState))}")
-        if count is not None:
-            asked_count("count", count)
+        if limit is not None:
+            asked_count("limit", limit)
+        until_ms = None if timestamp is None else datetime_to_ms("timestamp", timestamp)
         # Oldest first, and no more than there are now: a job that fails again stands behind them.
-        there = await self._run(read.count_ended(self.keys, state))
-        limit = there if count is None else min(count, there)
+        there = await self._run(read.count_ended(self.keys, state, until_ms))
+        most = there if limit is None else min(limit, there)
         if name is None and reason is None and where is None:
-            return await self._retry_all(state, limit, _Pace(rate))
-        return await self._retry_some(state, there, limit, _Pace(rate), _matcher(name, reason, where))
+            return await self._retry_all(state, most, until_ms, _Pace(rate))
+        return await self._retry_some(state, there, most, _Pace(rate), _matcher(name, reason, where))
 
-    async def _retry_all(self, state: FinalState, limit: int, pace: _Pace) -> int:
+    async def _retry_all(self, state: FinalState, limit: int, until_ms: int | None, pace: _Pace) -> int:
         moved, more = 0, limit > 0
         while more and moved < limit:
             batch = pace.batch(min(BATCH, limit - moved))
-            more = await self._run(manage.move_jobs_to_wait(self.keys, state, count=batch))
-            moved += batch
-            await pace.keep(batch, more and moved < limit)
+            command = manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms)
+            count, more = await self._run(command)
+            moved += count
+            await pace.keep(count, more and moved < limit)
         return moved
 
     async def _retry_some(
@@ -223,15 +227,16 @@ class Management(QueuePart[T]):
         self._values([one for one in results if not isinstance(one, ScriptRefused)])
         return sum(one is None for one in results)
 
-    async def promote_jobs(self, count: int | None = None) -> None:
-        """Makes delayed jobs ready now, all or the `count` that are due first."""
-        left = None if count is None else asked_count("count", count)
-        while left is None or left > 0:
-            batch = BATCH if left is None else min(BATCH, left)
-            more = await self._run(manage.move_jobs_to_wait(self.keys, "delayed", count=batch))
-            if not more:
-                return
-            left = None if left is None else left - batch
+    async def promote_jobs(self, *, limit: int | None = None) -> int:
+        """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
+        if limit is not None:
+            asked_count("limit", limit)
+        moved, more = 0, True
+        while more and (limit is None or moved < limit):
+            batch = BATCH if limit is None else min(BATCH, limit - moved)
+            count, more = await self._run(manage.move_jobs_to_wait(self.keys, "delayed", count=batch))
+            moved += count
+        return moved
 
 
 class _Pace:

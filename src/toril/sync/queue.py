@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, overload
 
 from toril.commands.read import Metrics
@@ -283,24 +284,26 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         self,
         *,
         state: FinalState = "failed",
-        count: int | None = None,
+        limit: int | None = None,
+        timestamp: datetime | None = None,
         name: str | None = None,
         reason: str | re.Pattern[str] | None = None,
         where: Callable[[BlockingJob[T]], bool] | None = None,
         rate: float | None = None,
     ) -> int:
-        """Sends finished jobs back to the queue, oldest first; returns how many."""
+        """Sends finished jobs back to the queue, oldest first, at most `limit`; returns how many."""
         chosen = None if where is None else (lambda job: where(self._blocking(job)))
         return self._call(
             self._inner.retry_jobs,
             state=state,
-            count=count,
+            limit=limit,
+            timestamp=timestamp,
             name=name,
             reason=reason,
             where=chosen,
             rate=rate,
         )
 
-    def promote_jobs(self, count: int | None = None) -> None:
-        """Makes delayed jobs ready now, all or the `count` that are due first."""
-        self._call(self._inner.promote_jobs, count)
+    def promote_jobs(self, *, limit: int | None = None) -> int:
+        """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
+        return self._call(self._inner.promote_jobs, limit=limit)

@@ -19,10 +19,7 @@ class _Careful:
         self._on_error = on_error
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        def missing(*_: Any, **__: Any) -> None:
-            raise AttributeError(f"the metrics collector has no method {name}")
-
-        take = getattr(self._collector, name, missing)
+        take = getattr(self._collector, name)
         said = False
 
         def careful(*values: Any, **named: Any) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from toril.contract.backoff import Backoff
+from toril.contract.backoff import Backoff, Given, call_backoff
 from toril.contract.errors import JobTimedOut, PermanentError, StalledTooOften, TorilError, TransientError
-from toril.contract.outcome import Completed, Outcome, Requeued, judge
+from toril.contract.outcome import Completed, Outcome, Requeued, Undecided, judge, no_retry
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
 from toril.worker._executors import Executor
@@ -21,6 +21,8 @@ from toril.worker._lanes import Lanes
 
 # What the scripts write into a job that stalled more often than it may.
 STALLED_TOO_OFTEN = "job stalled more than allowable limit"
+# A coroutine that computes a backoff may ask somebody; while it does, its job stays in hand.
+BACKOFF_SECONDS = 10.0
 
 
 class StoppedByWorker(TorilError):
@@ -76,6 +78,7 @@ class Runner:
         on_start: Callable[[Attempt], Any],
         on_end: Callable[[Attempt, Outcome], Any],
         work_of: Callable[[Any], Work],
+        on_error: Callable[[BaseException], Any],
     ) -> None:
         self._executors = executors
         # With one handler for all, nobody need look at a job's name.
@@ -89,6 +92,7 @@ class Runner:
         self._on_end = on_end
         self._tracer = options.tracer
         self._work_of = work_of
+        self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
         self._lanes: Lanes[Attempt] = Lanes(self._run)
@@ -148,7 +152,7 @@ class Runner:
         delivery = attempt.delivery
         try:
             if attempt.reason is not None:
-                outcome = self._stopped(attempt)  # it was cancelled before its turn came
+                outcome = await self._stopped(attempt)  # it was cancelled before its turn came
             else:
                 attempt.task = task
                 attempt.started = time.monotonic()
@@ -156,12 +160,12 @@ class Runner:
                     self._limit(attempt, float(self._timeout))
                 outcome = await (self._attempt(attempt) if self._tracer is None else self._traced(attempt))
         except asyncio.CancelledError:
-            outcome = self._stopped(attempt)
+            outcome = await self._stopped(attempt)
         except BaseException as error:  # whatever a handler raises is its job's outcome
             if isinstance(error, GeneratorExit) and not self._loop.is_running():
                 raise  # the loop is being torn down: nothing can be settled any more
             attempt.error = error
-            outcome = self._judged(attempt, error)
+            outcome = await self._judged(attempt, error)
         if attempt.timer is not None:
             attempt.timer.cancel()
         if not attempt.given_up:
@@ -197,23 +201,49 @@ class Runner:
             raise PermanentError(f"no handler for jobs named {name!r}; this worker has {known}")
         return executor
 
-    def _stopped(self, attempt: Attempt) -> Outcome:
+    async def _stopped(self, attempt: Attempt) -> Outcome:
         reason = attempt.reason
         if isinstance(reason, StoppedByWorker):
             return Requeued(str(reason))
         # A handler may be cancelled from within, by a task of its own: that is a failure like others.
         attempt.error = error = reason or TransientError("the handler was cancelled")
-        return self._judged(attempt, error)
+        return await self._judged(attempt, error)
 
-    def _judged(self, attempt: Attempt, error: BaseException) -> Outcome:
+    async def _judged(self, attempt: Attempt, error: BaseException) -> Outcome:
         delivery = attempt.delivery
-        return judge(
+        outcome = judge(
             error,
             attempts_made=delivery.attempts_made,
             max_attempts=_max_attempts(delivery),
             backoff=self._backoff(delivery),
             options=self._options,
         )
+        return await self._decided(attempt, outcome) if isinstance(outcome, Undecided) else outcome
+
+    async def _decided(self, attempt: Attempt, undecided: Undecided) -> Outcome:
+        """Asks the application when the next attempt begins; if it cannot say, the job fails, and why is logged."""
+        if attempt.timer is not None:
+            attempt.timer.cancel()  # the handler has ended
+        reason = attempt.reason
+        try:
+            return undecided.decided(await self._asked(attempt, undecided))
+        except asyncio.CancelledError as cancelled:
+            if attempt.reason is not reason:
+                return await self._stopped(
+                    attempt
+                )  # the worker stops, or somebody cancelled the job meanwhile
+            problem: BaseException = cancelled
+        except Exception as error:  # noqa: BLE001  # whatever a function of the application raises
+            problem = error
+        self._on_error(problem)
+        return no_retry(undecided.error, problem)
+
+    async def _asked(self, attempt: Attempt, undecided: Undecided) -> Given:
+        given = call_backoff(undecided.function, undecided.attempts_made, undecided.error, attempt.subject)
+        if not isinstance(given, Awaitable):
+            return given
+        async with asyncio.timeout(BACKOFF_SECONDS):
+            return await given
 
     def _backoff(self, delivery: Any) -> Backoff | None:
         try:

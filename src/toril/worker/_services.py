@@ -127,6 +127,7 @@ class WorkerServices(WorkerKind):
             on_start=self._on_attempt_start,
             on_end=self._on_attempt_end,
             work_of=self._work_of,
+            on_error=self._witness.trouble,
         )
         self._pump = Pump(
             self._source,

@@ -131,6 +131,11 @@ async def test_dead_jobs_of_a_bullmq_queue_are_listed_exported_replayed_and_purg
         one = rows[0]["job_id"]
         assert (await asyncio.to_thread(called, "retry", "emails", one, *here)).code == 0
         assert (await queue.get_job_counts()).failed == 2
+        for words, retried in ((["--timestamp", "2020-01-01"], 0), (["--limit", "1"], 1)):
+            result = await asyncio.to_thread(called, "retry", "emails", *words, "--json", *here)
+            assert result.data["retried"] == retried
+        await fail_all(valkey.url, prefix)
+        assert (await asyncio.to_thread(called, "retry", "emails", one, *here)).code == 0
         replayed = await asyncio.to_thread(
             called, "dlq", "replay", "emails", "--reason", "refused", "--json", *here
         )

@@ -49,6 +49,11 @@ async def test_dead_letters_are_listed_filtered_replayed_and_purged(
         assert shown["states"]["failed"] == 3 and len(shown["jobs"]) == 3  # type: ignore[index]
         one = shown["jobs"][0]["job_id"]  # type: ignore[index]
         assert len((await toril("inspect", name, one))["jobs"]) == 1  # type: ignore[index]
+        long_ago, soon = ["--timestamp", "2020-01-01"], ["--timestamp", "2100-01-01T00:00:00"]
+        assert (await toril("retry", name, *long_ago))["retried"] == 0  # type: ignore[index]
+        assert (await toril("retry", name, *soon, "--limit", "1"))["retried"] == 1  # type: ignore[index]
+        async with worker_class(plain, refuse, redis=valkey.url, prefix=prefix) as worker:
+            await worker.run_until_idle()
         assert (await toril("retry", name, one))["retried"] == 1  # type: ignore[index]
         assert (await toril("dlq", "replay", name, "--name", "print"))["replayed"] == 1  # type: ignore[index]
         file = tmp_path / "dead.ndjson"
@@ -79,7 +84,7 @@ def test_delayed_jobs_are_promoted_removed_and_drained_whatever_the_kind(
         toril("add", name, "send", "--delay", "60", "--job-id", job_id, *here)
     assert toril("remove", name, "a", "--yes", "--json", *here).data["removed"] == 1
     assert toril("promote", name, "b", "--json", *here).data["promoted"] == 1
-    assert toril("promote", name, "--count", "1", "--json", *here).data["promoted"] == 1
+    assert toril("promote", name, "--limit", "1", "--json", *here).data["promoted"] == 1
     toril("add", name, "send", "--count", "3", *here)
     kind = {"list": ListQueue, "stream": StreamQueue}.get(name.partition(":")[0])
     if kind is None:

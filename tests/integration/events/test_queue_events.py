@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.hand import Hand
 from tests.servers import Server, ValkeyCluster
-from toril.contract.errors import Closed, InvalidOption
+from toril.contract.errors import Closed, InvalidOption, OptionWarning
 from toril.contract.event import Event
 from toril.events import Gap, QueueEvents
 from toril.events import _stream as stream_module
@@ -159,12 +159,38 @@ async def test_callbacks_end_with_a_line_in_the_log_when_events_may_not_be_read(
                 await asyncio.sleep(0.01)
 
 
-async def test_an_unknown_type_is_refused_and_a_closed_reader_stays_closed(
-    queue: Queue, server: Server
-) -> None:
+async def test_events_of_ones_own_are_heard_by_their_name(queue: Queue, server: Server) -> None:
+    heard: list[Event] = []
+    done = asyncio.Event()
+
+    def remember(event: Event) -> None:
+        heard.append(event)
+        done.set()
+
+    async with events_of(queue, server) as events:
+        events.on("example:event", remember)
+        await queue.add("x")
+        with server.client() as client:  # as Node's QueueEventsProducer writes it
+            client.xadd(queue.keys.events, {"event": "example:event", "jobId": "7", "custom": "value"})
+        await asyncio.wait_for(done.wait(), 20)
+        events.off("example:event", remember)
+    (event,) = heard
+    assert (event.type, event.job_id, event.fields) == ("example:event", "7", {"custom": "value"})
+    assert not event.is_known
+
+
+@pytest.mark.parametrize("name", ["", 5, None])
+async def test_what_is_no_name_of_an_event_is_refused(queue: Queue, server: Server, name: Any) -> None:
     events = events_of(queue, server)
     with pytest.raises(InvalidOption):
+        events.on(name, print)
+    with pytest.warns(OptionWarning, match="did you mean 'completed'"):
         events.on("compleated", print)
+    await events.close()
+
+
+async def test_a_closed_reader_stays_closed(queue: Queue, server: Server) -> None:
+    events = events_of(queue, server)
     async with events:
         pass
     with pytest.raises(Closed):

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -160,10 +161,28 @@ async def test_the_failed_set_is_the_dead_letter_queue(queue: Queue, hand: Hand)
 
 async def test_all_failed_jobs_go_back_to_the_queue(queue: Queue, hand: Hand) -> None:
     ids = await failed(queue, hand, *("x" for _ in range(5)))
-    assert await queue.retry_jobs(count=2) == 2
+    assert await queue.retry_jobs(limit=2) == 2
     assert await queue.retry_jobs() == 3
     assert {job.id for job in await queue.get_waiting()} == set(ids)
     assert await queue.retry_jobs() == 0
+
+
+async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, hand: Hand) -> None:
+    early = await failed(queue, hand, "a", "b", "a")
+    job = await queue.get_job(early[-1])
+    assert job is not None and job.finished_on is not None
+    async with asyncio.timeout(20):
+        while await hand.store.now_ms() <= job.record.finished_on_ms:  # another millisecond
+            await asyncio.sleep(0.001)
+    late = await failed(queue, hand, "a", "b")
+    assert await queue.retry_jobs(timestamp=job.finished_on - timedelta(days=1)) == 0
+    assert await queue.retry_jobs(timestamp=job.finished_on, name="b") == 1
+    assert await queue.retry_jobs(timestamp=job.finished_on, limit=1) == 1
+    assert await queue.retry_jobs(timestamp=job.finished_on) == 1
+    assert {one.id for one in await queue.get_waiting()} == set(early)
+    assert {one.id for one in await queue.get_failed()} == set(late)
+    with pytest.raises(InvalidOption, match="timestamp"):
+        await queue.retry_jobs(timestamp=datetime(2025, 1, 1))  # noqa: DTZ001  # of which zone?
 
 
 async def test_failed_jobs_are_retried_by_name_reason_and_predicate(queue: Queue, hand: Hand) -> None:
@@ -180,7 +199,7 @@ async def test_failed_jobs_are_retried_by_name_reason_and_predicate(queue: Queue
 async def test_retries_by_filter_walk_through_more_than_one_page(queue: Queue, hand: Hand) -> None:
     names = ["even" if n % 2 else "odd" for n in range(450)]
     await failed(queue, hand, *names)
-    assert await queue.retry_jobs(name="even", count=200) == 200
+    assert await queue.retry_jobs(name="even", limit=200) == 200
     assert await queue.retry_jobs(name="even") == 25
     assert (await queue.get_job_counts()).failed == 225
 
@@ -198,9 +217,10 @@ async def test_retries_keep_to_their_rate(queue: Queue, hand: Hand) -> None:
 async def test_delayed_jobs_are_promoted_all_or_the_first(queue: Queue) -> None:
     first = await queue.add("x", delay=10)
     await queue.add_bulk([("x", n, {"delay": 60 + n}) for n in range(3)])
-    await queue.promote_jobs(count=1)
+    assert await queue.promote_jobs(limit=1) == 1
     assert [job.id for job in await queue.get_waiting()] == [first.id]
-    await queue.promote_jobs()
+    assert await queue.promote_jobs() == 3
+    assert await queue.promote_jobs() == 0
     assert (await queue.get_job_counts()).as_dict().items() >= {"waiting": 4, "delayed": 0}.items()
 
 
@@ -368,8 +388,9 @@ async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str
     [
         ("limit", lambda queue: queue.clean(0, -1)),
         ("state", lambda queue: queue.retry_jobs(state="waiting")),
-        ("count", lambda queue: queue.retry_jobs(count=-1)),
-        ("count", lambda queue: queue.promote_jobs(-1)),
+        ("limit", lambda queue: queue.retry_jobs(limit=-1)),
+        ("timestamp", lambda queue: queue.retry_jobs(timestamp=5)),
+        ("limit", lambda queue: queue.promote_jobs(limit=-1)),
         ("kind", lambda queue: queue.get_metrics("stalled")),
         ("max_len", lambda queue: queue.trim_events(-1)),
         ("limit", lambda queue: queue.set_global_concurrency(1.5)),

@@ -14,6 +14,7 @@ from toril import Backoff, InvalidOption, Job, PermanentError, Queue, TransientE
 from toril.contract.errors import Postpone, RateLimitError, Requeue
 from toril.store import AsyncStore
 from toril.sync import Job as BlockingJob
+from toril.worker import _runner
 
 
 async def test_the_return_value_is_the_result(queue: Queue, valkey_url: str, prefix: str) -> None:
@@ -93,6 +94,125 @@ async def test_unknown_errors_are_retried_where_the_worker_says_so(
         await worker.run_until_idle()
     found = await queue.get_job(job.id)
     assert found is not None and found.attempts_made == 2
+
+
+def pause_in_thread(attempts_made: int, error: BaseException | None, job: Any) -> float:
+    job.data["seen"].append((attempts_made, str(error), job.name))
+    return 0.01
+
+
+async def pause_after_asking(attempts_made: int, error: BaseException | None, job: Job[Any]) -> float:
+    await job.log(f"attempt {attempts_made}: {error}")  # it may do I/O
+    return pause_in_thread(attempts_made, error, job)
+
+
+@pytest.mark.parametrize("pause", [pause_in_thread, pause_after_asking])
+async def test_a_backoff_may_know_the_job_and_be_a_coroutine(
+    queue: Queue, valkey_url: str, prefix: str, pause: Any
+) -> None:
+    seen: list[Any] = []
+
+    async def handle(job: Job[Any]) -> None:
+        job.data["seen"] = seen
+        raise TransientError(f"no {job.attempts_made}")
+
+    job = await queue.add("report", {}, attempts=3, backoff=Backoff.custom("lunar"))
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, backoffs={"lunar": pause})
+    async with worker:
+        await worker.run_until_idle()
+    assert seen == [(1, "no 0", "report"), (2, "no 1", "report")]
+    assert await job.is_failed()
+    wanted = ["attempt 1: no 0", "attempt 2: no 1"] if pause is pause_after_asking else []
+    assert await job.get_logs() == wanted
+
+
+async def raising(_made: int, _error: BaseException | None) -> float:
+    raise ZeroDivisionError("no pause today")
+
+
+async def giving_up(_made: int, _error: BaseException | None) -> None:
+    return None
+
+
+async def giving_nonsense(_made: int, _error: BaseException | None) -> Any:
+    return "soon"
+
+
+async def hanging(_made: int, _error: BaseException | None) -> float:
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+async def cancelling(_made: int, _error: BaseException | None) -> float:
+    raise asyncio.CancelledError
+
+
+ENDS: dict[Any, str] = {
+    raising: "no (no retry: no pause today)",
+    giving_up: "no",
+    giving_nonsense: "no (no retry: backoff 'lunar'",
+    hanging: "no (no retry: TimeoutError",
+    cancelling: "no (no retry: CancelledError",
+}
+
+
+@pytest.mark.parametrize("pause", ENDS)
+async def test_a_backoff_that_does_not_say_when_ends_the_job_and_its_error_is_told(
+    queue: Queue, valkey_url: str, prefix: str, pause: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_runner, "BACKOFF_SECONDS", 0.05)
+    errors: list[BaseException] = []
+
+    async def handle(job: Job[Any]) -> None:
+        if job.name == "bad":
+            raise TransientError("no")
+
+    bad = await queue.add("bad", {}, attempts=3, backoff=Backoff.custom("lunar"))
+    good = await queue.add("good")
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, backoffs={"lunar": pause})
+    worker.on("error", errors.append)
+    async with worker:
+        await worker.run_until_idle()
+    await bad.refresh()
+    assert (bad.failed_reason or "").startswith(ENDS[pause])
+    assert bad.attempts_made == 1
+    assert await good.is_completed()
+    assert len(errors) == (pause is not giving_up)
+
+
+async def test_a_worker_that_stops_does_not_wait_for_a_backoff(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    asked = asyncio.Event()
+
+    async def pause(_made: int, _error: BaseException | None) -> float:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def handle(_: Job[Any]) -> None:
+        raise TransientError("no")
+
+    job = await queue.add("n", {}, attempts=3, backoff=Backoff.custom("lunar"))
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, backoffs={"lunar": pause})
+    async with worker, asyncio.timeout(20):
+        await asked.wait()
+        await worker.stop(0)
+    assert await job.is_waiting()  # another worker will run it
+    await job.refresh()
+    assert job.attempts_made == 0
+
+
+async def test_a_backoff_of_zero_retries_at_once(queue: Queue, valkey_url: str, prefix: str) -> None:
+    async def handle(job: Job[Any]) -> None:
+        if job.attempts_made < 2:
+            raise TransientError("no")
+
+    told: list[float] = []
+    await queue.add("n", {}, attempts=3, backoff=0)
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, backoff_delay=60)
+    worker.on("retrying", lambda job, error, delay: told.append(delay))
+    async with worker:
+        await worker.run_until_idle()
+    assert told == [0, 0]
 
 
 async def test_max_attempts_of_the_worker_override_the_jobs(

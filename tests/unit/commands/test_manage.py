@@ -115,14 +115,14 @@ def test_many_failed_jobs_are_retried_in_bounded_calls(hand: Hand):
     hand.add(*ids)
     hand.exchange(*(hand.finished(one, failed=True) for one in hand.take(5)))
     retry = manage.move_jobs_to_wait(hand.keys, "failed", count=3, until_ms=NOW)
-    assert hand.run(retry) is True
-    assert hand.run(retry) is False
+    assert hand.run(retry) == (3, True)
+    assert hand.run(retry) == (2, False)
     assert hand.run(read.get_counts(hand.keys))["wait"] == 5
 
 
 def test_all_delayed_jobs_can_be_promoted(hand: Hand):
     hand.add("a", "b", delay=3_600_000)
-    assert hand.run(manage.move_jobs_to_wait(hand.keys, "delayed", count=10)) is False
+    assert hand.run(manage.move_jobs_to_wait(hand.keys, "delayed", count=10)) == (2, False)
     assert hand.run(read.get_counts(hand.keys))["wait"] == 2
 
 

@@ -319,7 +319,7 @@ def as_node() -> dict[str, tuple[str, list[Any]]]:
     return dict(zip(CASES, json.loads(done.stdout), strict=True))
 
 
-WRAPPED = {"toril.add_scheduler": "addJobScheduler"}
+WRAPPED = {"toril.add_scheduler": "addJobScheduler", "toril.move_jobs_to_wait": "moveJobsToWait"}
 
 
 @pytest.mark.parametrize("case", CASES)

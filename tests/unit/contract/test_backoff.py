@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toril.contract.backoff import Backoff, envelope_delay, next_delay, reconnect_delay
+from toril.contract.backoff import (
+    Backoff,
+    call_backoff,
+    custom_function,
+    envelope_delay,
+    fits_backoff,
+    next_delay,
+    reconnect_delay,
+)
 from toril.contract.errors import InvalidOption, MalformedValue, OptionWarning, UnknownBackoff
 
 unit = st.floats(0, 1, exclude_max=True)
@@ -83,27 +92,84 @@ def test_the_far_side_may_ask_for_a_longer_pause_but_not_for_a_shorter_one() -> 
     assert next_delay(1, None, retry_after=10) == 10
 
 
-def test_a_custom_backoff_is_a_function_of_attempts_and_error() -> None:
-    seen: list[Any] = []
-
-    def lunar(attempts_made: int, error: BaseException | None) -> timedelta:
-        seen.append((attempts_made, error))
-        return timedelta(seconds=28)
-
-    error = OSError()
-    assert next_delay(2, Backoff.custom("lunar"), functions={"lunar": lunar}, error=error) == 28
-    assert seen == [(2, error)]
+def tells(*words: Any, **named: Any) -> Any:
+    """What a custom function was called with."""
+    return (*words, *named.values())
 
 
-def test_a_custom_backoff_may_give_up() -> None:
-    assert next_delay(2, Backoff.custom("never"), functions={"never": lambda _made, _error: None}) is None
+class Lunar:
+    def __call__(self, attempts_made: int, error: BaseException | None, job: Any) -> Any:
+        return tells(attempts_made, error, job)
 
 
-def test_a_custom_backoff_must_be_known_and_give_a_duration() -> None:
-    with pytest.raises(UnknownBackoff, match="lunar"):
-        next_delay(2, Backoff.custom("lunar"))
+def once_more(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*words: Any) -> Any:
+        return function(*words)
+
+    return wrapper
+
+
+def with_session(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(attempts_made: int, error: BaseException | None) -> Any:
+        return function(attempts_made, error, "session")
+
+    return wrapper
+
+
+ERROR = OSError()
+FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "two": (lambda made, error: (made, error), (2, ERROR)),
+    "any number": (tells, (2, ERROR)),
+    "a third of its own": (lambda made, error, base=5: tells(made, error, base), (2, ERROR, 5)),
+    "a third that must be given": (lambda made, error, task: (made, error, task), (2, ERROR, "job")),
+    "a third called job": (lambda made, error, job=None: tells(made, error, job), (2, ERROR, "job")),
+    "job by name": (lambda made, error, *, job: tells(made, error, job), (2, ERROR, "job")),
+    "an object": (Lunar(), (2, ERROR, "job")),
+    "wrapped, as it comes": (once_more(Lunar().__call__), (2, ERROR, "job")),
+    "wrapped, with more": (
+        with_session(lambda made, error, session: (made, error, session)),
+        (2, ERROR, "session"),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_custom_backoff_is_a_function_of_attempts_and_error_and_perhaps_of_the_job(form: str) -> None:
+    function, words = FORMS[form]
+    assert fits_backoff(function)
+    assert call_backoff(function, 2, ERROR, "job") == words
+
+
+@pytest.mark.parametrize(
+    "function", [lambda: 5, lambda _made: 5, lambda _a, _b, _c, _d: 5, lambda _a, *, job: 5]
+)
+def test_a_function_of_another_shape_does_not_fit(function: Any) -> None:
+    assert not fits_backoff(function)
+
+
+def test_what_a_custom_function_gave_is_a_duration_or_the_end() -> None:
+    lunar = Backoff.custom("lunar")
+    assert next_delay(2, lunar, given=timedelta(seconds=28)) == 28
+    assert next_delay(2, lunar, given=3, retry_after=10) == 10
+    assert next_delay(2, lunar, given=None) is None
     with pytest.raises(InvalidOption):
-        next_delay(2, Backoff.custom("bad"), functions={"bad": lambda _made, _error: -1.0})
+        next_delay(2, lunar, given=-1.0)
+
+
+def test_a_custom_backoff_must_be_known() -> None:
+    with pytest.raises(UnknownBackoff, match="lunar"):
+        custom_function(Backoff.custom("lunar"), {})
+    assert custom_function(Backoff.fixed(1), {}) is None
+    assert custom_function(None, {}) is None
+
+
+def test_a_backoff_of_nothing_is_no_delay() -> None:
+    assert Backoff.fixed(0).to_wire() == {"type": "fixed", "delay": 0}
+    assert next_delay(3, Backoff.fixed(0)) == 0
+    with pytest.raises(InvalidOption):
+        Backoff.exponential(0)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +206,7 @@ def test_a_malformed_backoff_is_a_permanent_error(wire: Any) -> None:
         Backoff.from_wire(wire)
 
 
-@pytest.mark.parametrize("delay", [0, -1, True, float("nan"), float("inf"), "1", None, 0.0001])
+@pytest.mark.parametrize("delay", [-1, True, float("nan"), float("inf"), "1", None, 0.0001])
 def test_a_delay_that_is_none_is_refused(delay: Any) -> None:
     with pytest.raises(InvalidOption) as refused:
         Backoff.fixed(delay)

@@ -163,8 +163,14 @@ def test_an_invalid_value_is_refused_with_its_field_and_a_remedy(field: str, val
 
 
 def test_an_invalid_backoff_names_its_part() -> None:
-    with pytest.raises(InvalidOption, match=r"backoff\.delay: is 0 s"):
-        JobOptions(backoff=0)
+    with pytest.raises(InvalidOption, match=r"backoff\.delay: is -1 s"):
+        JobOptions(backoff=-1)
+
+
+def test_a_backoff_of_zero_is_no_delay_whatever_the_defaults_are() -> None:
+    options = merge(JobOptions(backoff=Backoff.exponential(5)), {"backoff": 0})
+    assert options.to_wire()["backoff"] == {"type": "fixed", "delay": 0}
+    assert JobOptions.from_wire({"backoff": 0}).backoff == Backoff.fixed(0)
 
 
 def test_what_a_failure_does_to_the_parent_is_one_choice() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from toril.contract.backoff import Backoff
 from toril.contract.classify import ErrorCategory, by_type
 from toril.contract.errors import (
+    InvalidOption,
     JobCancelled,
     JobTimedOut,
     PermanentError,
@@ -24,8 +27,10 @@ from toril.contract.outcome import (
     RateLimited,
     Requeued,
     Retry,
+    Undecided,
     WaitingForChildren,
     judge,
+    no_retry,
     reason_of,
     stack_of,
 )
@@ -39,7 +44,7 @@ def judged(
     allowed: int = 3,
     backoff: Backoff | None = None,
     options: WorkerOptions | None = None,
-) -> Outcome:
+) -> Outcome | Undecided:
     return judge(
         error,
         attempts_made=made,
@@ -99,14 +104,28 @@ def test_the_far_sides_wish_is_respected() -> None:
     assert outcome.delay == 40
 
 
-def test_a_custom_backoff_that_is_missing_or_gives_up_ends_the_job() -> None:
+def test_a_custom_backoff_that_is_missing_ends_the_job() -> None:
     missing = judged(ConnectionError("gone"), backoff=Backoff.custom("lunar"))
     assert isinstance(missing, Failed)
     assert "there is no backoff 'lunar'" in missing.reason
-    options = WorkerOptions(backoffs={"lunar": lambda _made, _error: None})
-    assert isinstance(
-        judged(ConnectionError("gone"), backoff=Backoff.custom("lunar"), options=options), Failed
-    )
+
+
+def test_a_custom_backoff_is_not_called_but_asked_for() -> None:
+    function = lambda made, error: 5  # noqa: E731
+    options = WorkerOptions(backoffs={"lunar": function})
+    error = TransientError("busy", retry_after=3)
+    undecided = judged(error, backoff=Backoff.custom("lunar"), options=options)
+    assert isinstance(undecided, Undecided)
+    assert (undecided.function, undecided.attempts_made, undecided.error) == (function, 1, error)
+    waits = undecided.decided(4)
+    assert isinstance(waits, Retry)
+    assert (waits.delay, waits.reason) == (4, "busy")
+    assert undecided.decided(1) == dataclasses.replace(waits, delay=3)
+    assert isinstance(undecided.decided(None), Failed)
+    with pytest.raises(InvalidOption, match="backoff 'lunar'"):
+        undecided.decided(-1)
+    exhausted = judged(error, made=2, backoff=Backoff.custom("lunar"), options=options)
+    assert isinstance(exhausted, Failed)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +180,8 @@ def test_an_error_that_cannot_be_printed_is_named_by_its_type() -> None:
     assert isinstance(judged(Unprintable()), Retry)
 
 
-def raise_instead(_made: int, _error: BaseException | None) -> float:
-    raise ZeroDivisionError("no pause today")
-
-
 def test_a_custom_backoff_that_raises_ends_the_job_and_says_so() -> None:
-    options = WorkerOptions(backoffs={"lunar": raise_instead})
-    outcome = judged(ConnectionError("gone"), backoff=Backoff.custom("lunar"), options=options)
-    assert isinstance(outcome, Failed)
+    outcome = no_retry(ConnectionError("gone"), ZeroDivisionError("no pause today"))
     assert outcome.reason == "gone (no retry: no pause today)"
 
 
