@@ -229,7 +229,7 @@ def query(
     lake: LakeOption = "./lake",
     as_json: AsJson = False,
 ) -> None:
-    """Ask the tables with SQL; needs no Spark."""
+    """Ask the tables with one SQL statement that reads; nothing is written, no other file is read; needs no Spark."""
     found = _lake(lake)
     answer = found.query(sql)
     if not answer.num_rows and not found.tables():

@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from toril.lake.errors import LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
@@ -113,6 +114,13 @@ class TableLog:
         actions = pa.table(self.delta.get_add_actions(flatten=False)).to_pylist()
         files = [_data_file(one) for one in actions]
         return [one for one in files if all(one.partition.get(k) == v for k, v in partition.items())]
+
+    def dataset(self) -> Any:
+        """The table as a pyarrow dataset whose files are read by pyarrow itself, without Python in its threads."""
+        from toril.lake._storage import file_system
+
+        system, root = file_system(self.url, self._storage)
+        return self.delta.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(root, system))
 
     def added_between(self, after: int, until: int) -> list[DataFile]:
         """Files that commits in (`after`, `until`] brought as new data; those of a compaction are not new."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from toril.contract.extras import needed
 from toril.lake._log import TableLog
+from toril.lake._sql import check_read_only, connect, lock
 from toril.lake._storage import normalise
 from toril.lake.errors import LakeError, TableMissing
 from toril.lake.tables import TABLES, TableSpec, table_spec
@@ -86,18 +87,28 @@ class Lake:
         self.table(name)
         return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")  # noqa: S608 — names are ours
 
-    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
-        """The answer of DuckDB to `sql`, in which tables are called `gold.queue_minute` and so on.
+    def dataset(self, name: str) -> Any:
+        """A table as a `pyarrow.dataset.Dataset`, to be scanned by column and filter; `TableMissing` if there is none.
 
-        Parameters stand for `?` in their order, or for `$name` by name.
+        Files are opened by pyarrow's own file system. Without it deltalake has pyarrow's threads call back into Python,
+        which aborts the process ("terminate called without an active exception") if they are late at its end.
+        """
+        return self.table(name).dataset()
+
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
+        """The answer of DuckDB to one statement that reads; tables are called `gold.queue_minute` and so on.
+
+        Parameters stand for `?` in their order, or for `$name` by name. The statement reaches the tables of this lake
+        and no other file; whatever writes, attaches, installs or sets is refused.
         """
         with needed("lake"):
             import duckdb
 
-        connection = duckdb.connect(":memory:")
+        connection = connect()
         try:
-            connection.execute("set timezone = 'UTC'")
+            check_read_only(sql)
             self._offer_tables(connection, sql)
+            lock(connection)
             return _as_table(connection.sql(sql, params=parameters or []))
         except duckdb.Error as error:
             raise LakeError(f"the query failed: {error}") from None
@@ -119,7 +130,7 @@ class Lake:
 
     def _dataset(self, spec: TableSpec) -> Any:
         try:
-            return self.table(spec.name).delta.to_pyarrow_dataset()
+            return self.dataset(spec.name)
         except TableMissing:
             return spec.schema.empty_table()
 
