@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tests.servers import Server, free_port
 from tests.spark.makers import Factories
 from toril.contract.errors import InvalidOption, StoreUnavailable
 from toril.contract.keys import QueueKeys
+from toril.spark.sinks._columns import check_columns
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sources._options import SourceOptions
 
@@ -65,6 +67,7 @@ def test_a_reader_refuses_what_makes_no_sense(options: Any, message: Any) -> Non
         ({"op": "replay"}, 'replay is for dead letters; set kind to "stream" or "list"'),
         ({"op": "retry", "kind": "list"}, "retry is for BullMQ queues; use op=replay"),
         ({"op": "retry", "state": "waiting"}, "state: cannot be 'waiting'; one of failed, completed"),
+        ({"numbers": "roman"}, "numbers: cannot be 'roman'; one of digits, text"),
         ({"on_reject": "sing"}, "on_reject: cannot be 'sing'; one of report, fail"),
         ({"queus": "a"}, "'queus' is not known"),
     ],
@@ -194,6 +197,58 @@ def test_columns_that_json_cannot_hold_are_refused(
         write(
             spark.sql(f"select 'a' as name, {column} as data"), url=valkey_url, prefix=prefix, queue="typed"
         )
+
+
+def columns(text: str) -> StructType:
+    schema = StructType.fromDDL(text)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "message"),
+    [
+        ("jobId", "bullmq", "jobId: is no option of a job, .* would be dropped; rename it to job_id"),
+        ("atempts", "bullmq", "atempts: .*rename it to attempts"),
+        ("removeOnComplete", "bullmq", "rename it to remove_on_complete"),
+        ("maxAttempts", "stream", "rename it to max_attempts"),
+        ("priority", "list", "priority: .*job options are correlation_id"),
+        ("melody", "bullmq", "melody: .*job options are attempts, .*put it into data, or drop it"),
+    ],
+)
+def test_a_column_beside_data_that_means_nothing_is_refused(column: str, kind: str, message: str) -> None:
+    schema = columns(f"name string, data string, `{column}` string")
+    options = SinkOptions.parse({"queue": "a", "kind": kind})
+    with pytest.raises(InvalidOption, match=message):
+        check_columns(options, schema)
+    check_columns(options, columns(f"name string, `{column}` string"))  # there it is the data
+    check_columns(replace(options, key=(column,)), schema)  # there it tells rows apart
+
+
+def test_a_write_with_a_column_that_would_be_dropped_fails_before_the_first_row(
+    spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
+) -> None:
+    with pytest.raises(Exception, match="jobId: is no option of a job"):
+        write(
+            spark.sql("select 'a' as name, '{}' as data, 'x' as jobId"),
+            url=valkey_url,
+            prefix=prefix,
+            queue="q",
+        )
+    with valkey.client() as client:
+        assert client.exists(QueueKeys("q", prefix).meta) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("id", "key: there is no column 'id'; name some of name, data"), ("data.id.x", "no column 'data.id.x'")],
+)
+def test_a_key_that_names_no_column_is_refused(key: str, message: str) -> None:
+    schema = columns("name string, data struct<id: long>")
+    with pytest.raises(InvalidOption, match=message):
+        check_columns(SinkOptions.parse({"queue": "a", "key": key}), schema)
+    with pytest.raises(InvalidOption, match="key: names no column"):
+        SinkOptions.parse({"queue": "a", "key": " , "})
 
 
 def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Adding rows of a table as jobs, each row once under the ledger of its run.
 
-Guarantee: sending a row again, in the same call or in another, adds nothing; a call that is told to wait added nothing.
+Guarantee: sending a row again, in the same call or in another, adds nothing; a call that is told to wait or is refused
+added nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job or a rejected row under the digest by which the ledger knows it."""
+    """A job or a rejected row under the digest by which the ledger knows it.
+
+    `first` is None for a row that is known by itself, whatever task sends it. Of a row that is known by its content
+    within a task it is the digest of the first of its equals there, or empty for that first one.
+    """
 
     digest: bytes
     job: JobToAdd | EnvelopeToAdd | Reject
+    first: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,9 @@ class Admission:
     life_ms: int
     most_waiting: int | None = None
     rate: float | None = None  # rows per second, over all tasks of the run
+    known_by: str = "content"  # how rows are known; a run knows all its rows in one way
+    save: str = "0"  # which of the writes under the run's name this is
+    partition: int = 0  # of the task
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +62,50 @@ class Wait:
     waiting: int | None  # jobs in the queue, when it is full
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Nothing was added: an earlier save entered one of the rows under another partition."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOtherwise:
+    """Nothing was added: the run knows its rows in another way, so these cannot be compared with them."""
+
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """For each row: True when it is new, False when it was known, or why the server refused it.
+
+    There are fewer verdicts than rows when the queue became full: the others were not looked at.
+    """
+
+    verdicts: list[bool | TorilError]
+
+
+Answer = Admitted | Wait | Moved | KnownOtherwise
+
+
 _FULL_PAUSE_MS = 250  # long enough for workers to make room, short enough to keep them busy
 
 
-def enqueue_once(
-    keys: AnyKeys, rows: Sequence[Row], admission: Admission
-) -> Command[Wait | list[bool | TorilError]]:
-    """For each row: True when it is new, False when it was known, or why the server refused it."""
+def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Command[Answer]:
+    """Adds the rows that the run does not know yet."""
     args: list[Word] = [
         admission.life_ms,
         "" if admission.most_waiting is None else admission.most_waiting,
         "" if admission.rate is None else admission.rate,
+        admission.known_by,
+        admission.save,
+        admission.partition,
+        keys.group if isinstance(keys, StreamKeys) else "",
     ]
     for row in rows:
-        args += (row.digest, *_words(keys, row.job))
-    return call(own("enqueue_once"), _keys(keys, admission.run), args, _admitted, Replay.SAFE)
+        args += (row.digest, "-" if row.first is None else row.first, *_words(keys, row.job))
+    return call(own("enqueue_once"), _keys(keys, admission.run), args, _answer, Replay.SAFE)
 
 
 def _words(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Word, Word, Word, Word]:
@@ -81,7 +119,7 @@ def _words(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Word,
 
 
 def ledger_key(keys: AnyKeys, run: str) -> str:
-    return keys.toril(f"ledger:run:{run}")
+    return keys.toril(f"ledger:rows:{run}")
 
 
 def rejects_key(keys: AnyKeys) -> str:
@@ -100,13 +138,19 @@ def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
     return (jobs_key(keys), keys.scheduled, *([jobs_key(keys)] * 10), *own_keys)
 
 
-def _admitted(reply: list[Any]) -> Wait | list[bool | TorilError]:
+def _answer(reply: list[Any]) -> Answer:
     word, detail = reply
-    if word == b"full":
-        return Wait(_FULL_PAUSE_MS, int(detail))
-    if word == b"fast":
-        return Wait(int(detail), None)
-    return [_verdict(one) for one in detail]
+    match word:
+        case b"full":
+            return Wait(_FULL_PAUSE_MS, int(detail))
+        case b"fast":
+            return Wait(int(detail), None)
+        case b"moved":
+            return Moved(int(detail))
+        case b"how":
+            return KnownOtherwise(detail.decode(errors="replace"))
+        case _:
+            return Admitted([_verdict(one) for one in detail])
 
 
 def _verdict(reply: Any) -> bool | TorilError:

@@ -6,16 +6,18 @@ Guarantee: importing this needs no Spark; `register` and the rooms below do, and
     spark.read.format("toril").option("url", "redis://…").option("table", "jobs").option("queues", "emails").load()
     spark.readStream.format("toril").option("table", "events").load()
     df.write.format("toril").option("queue", "emails").mode("append").save()
+    toril.spark.enqueue(df, "emails", run="welcome-2026-03")     # each row once, however df is partitioned
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["enqueue", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -27,6 +29,28 @@ def register(spark: SparkSession) -> None:
     from toril.spark.sources._reaching import Driver
 
     register_once(spark, source_for(Driver.of(spark)))
+
+
+def enqueue(
+    df: DataFrame,
+    queue: str | None = None,
+    *,
+    run: str | None = None,
+    key: str | Sequence[str] | None = None,
+    **options: str | float | bool | None,
+) -> None:
+    """Adds the rows of `df` as jobs, each once under `run`, however `df` is partitioned.
+
+    `key` names columns (or parts of structs, `data.id`) that tell rows apart. Without it rows are shuffled by a hash of
+    their content, so that equal rows are counted over all partitions; a column that differs each time it is computed,
+    such as `rand()` or `current_timestamp()`, needs `key`. `options` are those of `df.write.format("toril")`.
+    """
+    from toril.contract.extras import needed
+
+    with needed("spark"):
+        from toril.spark.sinks._enqueue import enqueue_rows
+
+    enqueue_rows(df, queue, run, key, **options)
 
 
 def register_once(spark: SparkSession, source: type) -> None:

@@ -16,6 +16,8 @@ with needed("spark"):
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
+    from toril.spark.sinks._columns import check_columns
+    from toril.spark.sinks._identity import CONTENT_COLUMN
     from toril.spark.sinks._options import SinkOptions
     from toril.spark.sinks._types import check_types
     from toril.spark.sinks._writers import BatchWriter, StreamWriter
@@ -57,8 +59,8 @@ class TorilDataSource(DataSource):
     def _sink_options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise InvalidOption("mode", "overwrite is not for queues", 'use mode("append")')
-        options = SinkOptions.parse(dict(self.options))
-        _check_columns(options, set(schema.names))
+        options = replace(SinkOptions.parse(dict(self.options)), counted=CONTENT_COLUMN in schema.names)
+        check_columns(options, schema)
         check_types(schema)
         choice = choose(options.url, self.driver)
         reach(choice.url)
@@ -76,15 +78,3 @@ class TorilDataSource(DataSource):
 def source_for(driver: Driver) -> type[TorilDataSource]:
     """The data source with what a driver knows. Spark sends such a class to its Python processes as a value."""
     return type("TorilDataSource", (TorilDataSource,), {"driver": driver})
-
-
-def _check_columns(options: SinkOptions, columns: set[str]) -> None:
-    if options.queue is None and "queue" not in columns:
-        raise InvalidOption("queue", "is missing", 'set option("queue", "emails"), or add a column "queue"')
-    if options.op == "enqueue":
-        if options.name is None and "name" not in columns:
-            raise InvalidOption("name", "is missing", 'set option("name", "send"), or add a column "name"')
-        return
-    needed = "job_id" if options.kind == "bullmq" else "id"
-    if needed not in columns:
-        raise InvalidOption(needed, "is missing", f"op={options.op} needs the column {needed!r}")

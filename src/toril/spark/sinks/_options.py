@@ -20,7 +20,7 @@ KINDS: Final = ("bullmq", "list", "stream")
 # fmt: off
 _KNOWN: Final = frozenset({
     "url", "queue", "kind", "prefix", "env", "op", "run", "name", "batch", "rate", "max_waiting", "wait_timeout",
-    "on_reject", "ledger_hours", "state", "path", "checkpointlocation",
+    "on_reject", "ledger_hours", "state", "path", "checkpointlocation", "key", "numbers",
 })
 # fmt: on
 _RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -38,7 +38,12 @@ class SinkOptions:
     env: str = "prod"
     op: str = "enqueue"
     run: str | None = None  # names a batch write: the same run adds a row once, however often it is started
+    key: tuple[str, ...] = ()  # columns by which rows are known; none: by job_id, or by content
+    counted: bool = False  # rows come with a hash of their content, equal ones in one partition
     name: str | None = None  # of all jobs, when rows have no `name`
+    numbers: str = (
+        "digits"  # text: integers beyond 2^53 and decimals become text, which JavaScript does not round
+    )
     batch: int = 200  # rows per call of the server
     rate: float | None = None  # rows per second
     max_waiting: int | None = None  # writing pauses while the queue holds as many
@@ -62,7 +67,9 @@ class SinkOptions:
             env=options.get("env", "prod"),
             op=_one_of("op", options.get("op", "enqueue"), OPERATIONS),
             run=_run(options.get("run")),
+            key=_columns("key", options.get("key")),
             name=options.get("name"),
+            numbers=_one_of("numbers", options.get("numbers", "digits"), ("digits", "text")),
             batch=_count("batch", options.get("batch", "200")),
             rate=_number("rate", options["rate"]) if "rate" in options else None,
             max_waiting=_count("max_waiting", options["max_waiting"]) if "max_waiting" in options else None,
@@ -100,6 +107,15 @@ def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise InvalidOption(field, f"cannot be {value!r}", f"one of {', '.join(allowed)}")
     return value
+
+
+def _columns(field: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(sorted({name for part in text.split(",") if (name := part.strip())}))
+    if not names:
+        raise InvalidOption(field, "names no column", "give columns, with commas, or leave it out")
+    return names
 
 
 def _number(field: str, text: str) -> float:

@@ -11,15 +11,10 @@ is no job becomes a reject that says why.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -33,8 +28,16 @@ from toril.contract.envelope import Envelope
 from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.keys import check_text
 from toril.contract.options import JobOptions
+from toril.spark.sinks._identity import CONTENT_COLUMN, Identifier, Identity, canonical
 from toril.spark.sinks._options import SinkOptions
-from toril.spark.sinks._types import option_value, plain_number, variant_columns, with_variants
+from toril.spark.sinks._types import (
+    option_value,
+    plain_number,
+    plain_value,
+    text_of_large,
+    variant_columns,
+    with_variants,
+)
 
 # fmt: off
 OPTION_COLUMNS: Final = frozenset({
@@ -42,7 +45,7 @@ OPTION_COLUMNS: Final = frozenset({
     "size_limit", "stack_trace_limit", "timestamp", "telemetry_metadata", "omit_context", "deduplication",
 })
 # fmt: on
-_ENVELOPE_COLUMNS: Final = frozenset(
+ENVELOPE_COLUMNS: Final = frozenset(
     ["job_id", "delay", "max_attempts", "correlation_id", "user_id", "source"]
 )
 
@@ -67,14 +70,13 @@ class RowReader:
     run: str
     partition: int
     now_ms: int
-    _run_key: bytes = b""
     _columns: tuple[str, ...] | None = None  # those that are options; all rows of a task have the same
-    _seen: Counter[bytes] = field(default_factory=Counter)
     _known_options: dict[tuple[Any, ...], tuple[JobOptions, dict[str, Any]]] = field(default_factory=dict)
     _known_queues: set[str] = field(default_factory=set)  # checked already
+    _identifier: Identifier = field(init=False)
 
     def __post_init__(self) -> None:
-        self._run_key = hashlib.blake2b(self.run.encode(), digest_size=32).digest()
+        self._identifier = Identifier(self.options, self.run, self.partition)
 
     def read(self, batch: pa.RecordBatch) -> Iterator[Addressed]:
         """The rows of a batch, jobs and rejects, in order."""
@@ -83,17 +85,20 @@ class RowReader:
             yield self._addressed(with_variants(fields, variants) if variants else fields)
 
     def _addressed(self, fields: dict[str, Any]) -> Addressed:
-        content = _canonical(fields)
-        digest = self._digest(fields, content)
+        content_hash = fields.pop(CONTENT_COLUMN, None)
+        content = canonical(fields)
+        try:
+            known = self._identifier.of(fields, content, content_hash)
+        except InvalidOption as error:
+            return self._rejected(fields, self._identifier.unknown(content), content, error)
         try:
             queue = self._queue(fields)
-            job = self._job(fields, str(UUID(bytes=digest, version=5)))
-            return Addressed(queue, Row(digest, job))
+            return Addressed(queue, Row(known.digest, self._job(fields, known.job_id), known.first))
         except (TorilError, ValueError, TypeError) as error:
-            return self._rejected(fields, digest, content, error)
+            return self._rejected(fields, known, content, error)
 
     def _rejected(
-        self, fields: Mapping[str, Any], digest: bytes, content: bytes, error: Exception
+        self, fields: Mapping[str, Any], known: Identity, content: bytes, error: Exception
     ) -> Addressed:
         if self.options.on_reject == "fail":
             raise InvalidOption(
@@ -102,7 +107,8 @@ class RowReader:
         queue = self.options.queue or fields.get("queue")
         if queue not in self._known_queues:
             queue = WITHOUT_QUEUE
-        return Addressed(str(queue), Row(digest, Reject(str(error)[:1000], content[:100_000])))
+        reject = Reject(str(error)[:1000], content[:100_000])
+        return Addressed(str(queue), Row(known.digest, reject, known.first))
 
     def _queue(self, fields: Mapping[str, Any]) -> str:
         queue = self.options.queue or fields.get("queue")
@@ -112,16 +118,6 @@ class RowReader:
             self.options.keys(queue, cluster=False)
             self._known_queues.add(queue)
         return str(queue)
-
-    def _digest(self, fields: Mapping[str, Any], content: bytes) -> bytes:
-        """Names a row by its id, or by its content, its task, and how often the task saw the same content before."""
-        job_id = fields.get("job_id")
-        if job_id:
-            words = f"id\0{fields.get('queue') or ''}\0{job_id}".encode()
-        else:
-            self._seen[content] += 1
-            words = b"%d\0%d\0%s" % (self.partition, self._seen[content], content)
-        return hashlib.blake2b(words, digest_size=16, key=self._run_key).digest()
 
     def _job(self, fields: dict[str, Any], default_id: str) -> JobToAdd | EnvelopeToAdd:
         name = fields.get("name") or self.options.name
@@ -133,7 +129,7 @@ class RowReader:
         return self._envelope(fields, str(name), default_id)
 
     def _bullmq_job(self, fields: dict[str, Any], name: str, default_id: str) -> JobToAdd:
-        data = _data(fields, OPTION_COLUMNS)
+        data = self._data(fields, OPTION_COLUMNS)
         options, wire = self._job_options(fields)
         if options.size_limit is not None and len(data) > options.size_limit:
             raise InvalidOption("data", f"has {len(data)} bytes", f"size_limit is {options.size_limit}")
@@ -169,7 +165,7 @@ class RowReader:
         return self._columns
 
     def _envelope(self, fields: dict[str, Any], name: str, default_id: str) -> EnvelopeToAdd:
-        payload = msgspec.json.decode(_data(fields, _ENVELOPE_COLUMNS))
+        payload = _payload(self._data(fields, ENVELOPE_COLUMNS))
         given = {
             key: plain_number(fields[key])
             for key in ("max_attempts", "correlation_id", "user_id", "source")
@@ -182,54 +178,35 @@ class RowReader:
         due = None if delay is None else self.now_ms + round(to_seconds("delay", plain_number(delay)) * 1000)
         return EnvelopeToAdd(envelope.to_bytes(), due if delay else None)
 
+    def _data(self, fields: Mapping[str, Any], reserved: frozenset[str]) -> bytes:
+        """The data of a row as JSON."""
+        if "data" in fields:
+            value = fields["data"]
+            raw = _json_text(value) if isinstance(value, str) else self._json({} if value is None else value)
+        else:
+            taken = reserved | {"name", "queue"}
+            raw = self._json({key: value for key, value in fields.items() if key not in taken})
+        if len(raw) > MAX_PAYLOAD_BYTES:
+            raise InvalidOption("data", f"has {len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} are allowed")
+        return raw
 
-def _data(fields: Mapping[str, Any], reserved: frozenset[str]) -> bytes:
-    """The data of a row as JSON."""
-    if "data" in fields:
-        raw = _json_of(fields["data"])
-    else:
-        taken = reserved | {"name", "queue"}
-        raw = to_json({key: _plain(value) for key, value in fields.items() if key not in taken})
-    if len(raw) > MAX_PAYLOAD_BYTES:
-        raise InvalidOption("data", f"has {len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} are allowed")
-    return raw
-
-
-def _json_of(value: Any) -> bytes:
-    if value is None:
-        return b"{}"
-    if isinstance(value, str):
-        try:
-            msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidOption(
-                "data", f"is not JSON: {error}", "give a struct, a map, or valid JSON text"
-            ) from None
-        return value.encode()
-    return to_json(_plain(value))
+    def _json(self, value: Any) -> bytes:
+        return to_json(text_of_large(value) if self.options.numbers == "text" else plain_value(value))
 
 
-def _plain(value: Any) -> Any:
-    """What Arrow gives as JSON types; a decimal is the number that it says, digit for digit."""
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return msgspec.Raw(format(value, "f").encode()) if isinstance(value, Decimal) else value
-
-
-def _canonical(fields: Mapping[str, Any]) -> bytes:
+def _payload(data: bytes) -> Any:
+    """What an envelope carries; the values stay as they are written, digit for digit."""
     try:
-        return msgspec.json.encode(fields, order="deterministic")
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
-        return json.dumps(fields, default=_as_text, sort_keys=True).encode(errors="replace")
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:  # no object: the envelope refuses it by its type
+        return msgspec.json.decode(data)
 
 
-def _as_text(value: Any) -> str:
-    return (
-        value.isoformat()
-        if isinstance(value, (date, datetime))
-        else str(Decimal(value))
-        if isinstance(value, Decimal)
-        else repr(value)
-    )
+def _json_text(value: str) -> bytes:
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidOption(
+            "data", f"is not JSON: {error}", "give a struct, a map, or valid JSON text"
+        ) from None
+    return value.encode()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -74,7 +75,39 @@ def with_variants(fields: Mapping[str, Any], columns: Sequence[str]) -> dict[str
 def _plain_variant(parts: Mapping[str, bytes] | None) -> Any:
     if parts is None:
         return None
-    return json.loads(VariantVal(parts["value"], parts["metadata"]).toJson())
+    return json.loads(VariantVal(parts["value"], parts["metadata"]).toJson(), parse_float=_exactly)
+
+
+def _exactly(text: str) -> float | Decimal:
+    """A float where it has all digits of the text, otherwise a decimal."""
+    near = float(text)
+    return near if Decimal(repr(near)) == Decimal(text) else Decimal(text)
+
+
+# --- numbers -----------------------------------------------------------------------------------------------------
+
+_LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1  # beyond it, neighbours are the same number to JavaScript
+
+
+def plain_value(value: Any) -> Any:
+    """What Arrow gives as JSON types; a decimal is the number that it says, digit for digit."""
+    if isinstance(value, dict):
+        return {str(key): plain_value(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain_value(one) for one in value]
+    return msgspec.Raw(format(value, "f").encode()) if isinstance(value, Decimal) else value
+
+
+def text_of_large(value: Any) -> Any:
+    """The same, with text for what JavaScript would round: decimals, and integers beyond 2^53."""
+    if isinstance(value, dict):
+        return {str(key): text_of_large(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [text_of_large(one) for one in value]
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    is_large = type(value) is int and abs(value) > _LARGEST_IN_JAVASCRIPT
+    return str(value) if is_large else value
 
 
 # --- options -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from toril.commands.enqueue import Admission, forget_run
 from toril.contract.errors import TorilError
 from toril.spark.sinks._acts import Actor
+from toril.spark.sinks._identity import known_by
 from toril.spark.sinks._options import SinkOptions
 from toril.spark.sinks._rows import RowReader
 from toril.spark.sinks._writing import Sender, Tally
@@ -43,8 +44,8 @@ class NoTask(TorilError):
     """A writer was called outside of a Spark task."""
 
 
-def write_task(options: SinkOptions, run: str, batches: Iterator[pa.RecordBatch]) -> Message:
-    """Writes the rows of one task."""
+def write_task(options: SinkOptions, run: str, save: str, batches: Iterator[pa.RecordBatch]) -> Message:
+    """Writes the rows of one task of a save."""
     task = TaskContext.get()
     if task is None:
         raise NoTask("the writer needs a Spark task; use df.write")
@@ -57,6 +58,9 @@ def write_task(options: SinkOptions, run: str, batches: Iterator[pa.RecordBatch]
             life_ms=int(options.ledger_hours * 3_600_000),
             most_waiting=options.max_waiting,
             rate=options.rate,
+            known_by=known_by(options),
+            save=save,
+            partition=task.partitionId(),
         )
         reader = RowReader(options, run, task.partitionId(), store.now_ms())
         return Message(Sender(store, options, admission).send_all(batches, reader))
@@ -105,9 +109,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.run = options.run or f"once-{uuid.uuid4().hex}"
+        self.save = _new_save()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        return write_task(self.options, self.run, iterator)
+        return write_task(self.options, self.run, self.save, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         tally = _summed(messages)
@@ -124,11 +129,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
+        self.save = _new_save()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         query, batch = _micro_batch()
         name = self.options.run or query
-        return Message(write_task(self.options, _run_of(name, batch), iterator).tally, name)
+        return Message(write_task(self.options, _run_of(name, batch), self.save, iterator).tally, name)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 — Spark's name
         tally = _summed(messages)
@@ -140,6 +146,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
         _log.warning("%s, batch %d was interrupted after %s", self.options.op, batchId, _summed(messages))
+
+
+def _new_save() -> str:
+    """Tells one save from another under the same run: writers are made once for each."""
+    return uuid.uuid4().hex[:8]
 
 
 def _run_of(query: str, batch: int) -> str:

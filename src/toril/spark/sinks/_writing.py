@@ -9,10 +9,21 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import pyarrow as pa
 
-from toril.commands.enqueue import Admission, Reject, Row, Wait, enqueue_once
+from toril.commands.enqueue import (
+    Admission,
+    Admitted,
+    AnyKeys,
+    KnownOtherwise,
+    Moved,
+    Reject,
+    Row,
+    Wait,
+    enqueue_once,
+)
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.commands.manage import set_meta
 from toril.contract.errors import StoreOutOfMemory, TorilError
@@ -36,6 +47,33 @@ class QueueStaysFull(TorilError):
         )
         self.queue = queue
         self.waiting = waiting
+
+
+class RunChanged(TorilError):
+    """A save under the name of an earlier run whose rows cannot be recognised: .run"""
+
+    def __init__(self, run: str, problem: str, remedy: str) -> None:
+        super().__init__(f"run {run!r}: {problem}; nothing was added by this call. {remedy}")
+        self.run = run
+
+    @classmethod
+    def moved(cls, run: str, now: int, before: int) -> RunChanged:
+        return cls(
+            run,
+            f"a row of partition {now} was saved before as one of partition {before}, and rows without job_id are "
+            "known by content and partition",
+            "Repeat the save with the partitioning of the first one. For new runs: name columns that tell rows apart "
+            'with option("key", "…"), or use toril.spark.enqueue(df, …), for which partitions do not matter',
+        )
+
+    @classmethod
+    def known_otherwise(cls, run: str, now: str, before: str) -> RunChanged:
+        return cls(
+            run,
+            f"it knows its rows by {before} and this save by {now}, so what was saved cannot be recognised",
+            f"Repeat the save as it was first made, with rows known by {before}, or choose a new run, which adds "
+            "every row",
+        )
 
 
 @dataclass(slots=True)
@@ -99,14 +137,30 @@ class Sender:
         if queue not in self.tally.queues and isinstance(keys, QueueKeys) and queue != WITHOUT_QUEUE:
             # As every producer does: Node looks for it.
             self.store.run_many(set_meta(keys, version=QUEUE_VERSION))
-        command = enqueue_once(keys, rows, self.admission)
-        deadline = time.monotonic() + self.options.wait_timeout
-        while isinstance(answer := self.store.run(command), Wait):
-            if answer.waiting is not None and time.monotonic() > deadline:
-                raise QueueStaysFull(queue, answer.waiting, self.options.wait_timeout)
-            time.sleep(answer.ms / 1000)
         self.tally.queues.add(queue)
-        self._count(rows, answer)
+        deadline = time.monotonic() + self.options.wait_timeout
+        while rows:
+            done = self._offer(queue, keys, rows, deadline)
+            if done:
+                rows, deadline = rows[done:], time.monotonic() + self.options.wait_timeout
+
+    def _offer(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
+        """How many of the rows, from the first on, are dealt with; 0 after a pause."""
+        match self.store.run(enqueue_once(keys, rows, self.admission)):
+            case Admitted(verdicts):
+                self._count(rows[: len(verdicts)], verdicts)
+                return len(verdicts)
+            case Wait(ms, waiting):
+                if waiting is not None and time.monotonic() > deadline:
+                    raise QueueStaysFull(queue, waiting, self.options.wait_timeout)
+                time.sleep(ms / 1000)
+                return 0
+            case Moved(partition):
+                raise RunChanged.moved(self.admission.run, self.admission.partition, partition)
+            case KnownOtherwise(before):
+                raise RunChanged.known_otherwise(self.admission.run, self.admission.known_by, before)
+            case other:
+                assert_never(other)
 
     def _count(self, rows: list[Row], verdicts: list[bool | TorilError]) -> None:
         for row, verdict in zip(rows, verdicts, strict=True):
