@@ -9,11 +9,19 @@ from __future__ import annotations
 _DB_TRANSIENT = frozenset({"OperationalError", "InterfaceError"})
 _DB_PERMANENT = frozenset({"IntegrityError", "ProgrammingError", "DataError", "NotSupportedError"})
 
+_HTTPX_TRANSIENT = frozenset({"TransportError", "TimeoutException", "NetworkError", "PoolTimeout"})
+_HTTPX_PERMANENT = frozenset(
+    {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL", "DecodingError", "TooManyRedirects"}
+)
+_HTTPCORE_TRANSIENT = frozenset(
+    {"TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionNotAvailable"}
+)
+
 TRANSIENT_NAMES: dict[str, frozenset[str]] = {
-    "httpx": frozenset({"TransportError", "TimeoutException", "NetworkError", "PoolTimeout"}),
-    "httpcore": frozenset(
-        {"TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionNotAvailable"}
-    ),
+    "httpx": _HTTPX_TRANSIENT,
+    "httpx2": _HTTPX_TRANSIENT,
+    "httpcore": _HTTPCORE_TRANSIENT,
+    "httpcore2": _HTTPCORE_TRANSIENT,
     "requests": frozenset({"ConnectionError", "Timeout", "ChunkedEncodingError", "RetryError"}),
     "urllib3": frozenset(
         {"TimeoutError", "ProtocolError", "PoolError", "NewConnectionError", "MaxRetryError"}
@@ -50,12 +58,15 @@ TRANSIENT_NAMES: dict[str, frozenset[str]] = {
     "google": frozenset({"RetryError", "TransportError"}),
     "playwright": frozenset({"TimeoutError"}),
     "smtplib": frozenset({"SMTPServerDisconnected", "SMTPConnectError"}),
+    "ftplib": frozenset({"error_temp"}),
+    "imaplib": frozenset({"abort"}),
+    "multiprocessing": frozenset({"TimeoutError"}),
+    "subprocess": frozenset({"TimeoutExpired"}),
 }
 
 PERMANENT_NAMES: dict[str, frozenset[str]] = {
-    "httpx": frozenset(
-        {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL", "DecodingError", "TooManyRedirects"}
-    ),
+    "httpx": _HTTPX_PERMANENT,
+    "httpx2": _HTTPX_PERMANENT,
     "requests": frozenset(
         {
             *("SSLError", "InvalidURL", "MissingSchema", "InvalidSchema", "InvalidHeader"),
@@ -119,11 +130,31 @@ REDIS_PREFIXES: dict[str, str] = {
     "WRONGTYPE": "permanent",
 }
 
-# What AWS calls "slow down" while it answers 400.
-THROTTLING_CODES = frozenset(
+# Codes of AWS that ask for another try, whatever the status; most of them come with 400.
+AWS_TRANSIENT_CODES = frozenset(
     {
         *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "SlowDown"),
-        *("RequestLimitExceeded", "TooManyRequestsException", "ProvisionedThroughputExceededException"),
-        *("BandwidthLimitExceeded", "PriorRequestNotComplete", "TransactionInProgressException"),
+        *("RequestThrottledException", "EC2ThrottledException", "TooManyRequestsException"),
+        *("RequestLimitExceeded", "BandwidthLimitExceeded", "ProvisionedThroughputExceededException"),
+        *("PriorRequestNotComplete", "TransactionInProgressException"),
+        *(
+            "RequestTimeout",
+            "RequestTimeoutException",
+            "ServiceUnavailable",
+            "InternalFailure",
+            "InternalError",
+        ),
     }
+)
+
+# Codes and types of errors in the bodies of HTTP APIs: a stream that breaks off later has the status 200.
+API_TRANSIENT_CODES = frozenset(
+    {
+        *("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "too_many_requests"),
+        *("timeout_error", "service_unavailable", "server_error", "internal_server_error", "api_error"),
+    }
+)
+
+GRPC_TRANSIENT_CODES = frozenset(
+    {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "CANCELLED"}
 )

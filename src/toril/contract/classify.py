@@ -1,12 +1,14 @@
 """Whether an error is worth another attempt.
 
 Guarantee: no third-party package is imported. Errors of HTTP clients, databases and brokers are recognised by
-the module and name of their classes and by what they carry (a status, an SQLSTATE), so a library that is not
-installed costs nothing, and one that is installed needs no adapter. Nothing here raises, whatever an error's
-attributes or a user's rule do: the answer is needed while a job is being settled.
+their structure: what they carry (a status, a code, an SQLSTATE, a flag) and the names of their classes, so a library
+that is not installed costs nothing, and one that is installed needs no adapter. Nothing here raises or runs for long,
+whatever an error's attributes or a user's rule do: the answer is needed while a job is being settled.
 
 The order, over the error and then its `__cause__`s:
-  1. the user's own rules   2. TransientError and PermanentError   3. what is known below   4. `unknown`
+  1. the user's own rules   2. TransientError and PermanentError   3. what is known below
+  4. the same over errors hidden behind these: `__context__`, also after `raise … from None`, and wrapped ones
+  5. `unknown`
 A group of errors is transient only if all of its members are: one that cannot succeed spoils the attempt.
 """
 
@@ -14,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from datetime import UTC, datetime
@@ -26,9 +30,20 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from toril.contract._known_errors import PERMANENT_NAMES, REDIS_PREFIXES, THROTTLING_CODES, TRANSIENT_NAMES
+from toril.contract._error_chain import chains
+from toril.contract._error_chain import read as _read
+from toril.contract._error_names import Told, told_by_names
+from toril.contract._known_errors import PERMANENT_NAMES, REDIS_PREFIXES, TRANSIENT_NAMES
+from toril.contract._service_errors import (
+    told_by_aws,
+    told_by_body,
+    told_by_flag,
+    told_by_grpc,
+    told_by_smtp,
+)
 from toril.contract.advice import advise
 from toril.contract.errors import InvalidOption, PermanentError, TransientError
+from toril.contract.stack_trace import RemoteTrace
 
 
 class ErrorCategory(Enum):
@@ -44,7 +59,8 @@ TRANSIENT = ErrorCategory.TRANSIENT
 ErrorRule: TypeAlias = Callable[[BaseException], ErrorCategory | None]
 """A rule of the user: a category, or `None` for errors it does not speak about."""
 
-_LONGEST_CHAIN = 50  # causes can form a ring; nobody reads further anyway
+_MOST_ERRORS = 2000  # looked at in a group and the groups within it; the rest is taken to be like them
+_MOST_NESTED = 20  # groups within groups
 _LONGEST_RETRY_AFTER = 86_400.0  # a day: a far side must not be able to park a job for ever
 
 
@@ -71,22 +87,64 @@ def categorize_error(
 
 def known_category(error: BaseException, *, rules: Sequence[ErrorRule] = ()) -> ErrorCategory | None:
     """The category of an error that is known, otherwise `None`."""
-    chain = list(_chain(error))
-    for ask in (lambda link: _by_rules(link, rules), _by_marker, lambda link: _by_knowledge(link, rules)):
-        for link in chain:
-            category = ask(link)
-            if category is not None:
-                return category
-    return None
+    return _Search(rules).category_of(error)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    for _ in range(_LONGEST_CHAIN):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
+class _Search:
+    """Looks at an error and all behind it, at a limited number of them."""
+
+    def __init__(self, rules: Sequence[ErrorRule]) -> None:
+        self._rules = rules
+        self._left = _MOST_ERRORS
+        self._depth = 0
+
+    def category_of(self, error: BaseException) -> ErrorCategory | None:
+        for chain in chains(error):
+            self._left -= len(chain)
+            for ask in (self._by_rules, _by_marker, self._by_knowledge):
+                for link in chain:
+                    category = ask(link)
+                    if category is not None:
+                        return category
+        return None
+
+    def _by_rules(self, error: BaseException) -> ErrorCategory | None:
+        return _by_rules(error, self._rules)
+
+    def _by_knowledge(self, error: BaseException) -> ErrorCategory | None:
+        if isinstance(error, BaseExceptionGroup):
+            return self._of_group(error)
+        return next((category for look in _LOOKS if (category := _asked(look, error)) is not None), None)
+
+    def _of_group(self, group: BaseExceptionGroup[Any]) -> ErrorCategory | None:
+        if self._depth >= _MOST_NESTED:
+            return None
+        self._depth += 1
+        categories = set()
+        for member in _members(group):
+            if self._left <= 0:
+                break
+            categories.add(self.category_of(member))
+        self._depth -= 1
+        if PERMANENT in categories:
+            return PERMANENT
+        return None if None in categories or not categories else TRANSIENT
+
+
+def _members(group: BaseExceptionGroup[Any]) -> Sequence[BaseException]:
+    members = _read(group, "exceptions")
+    return members if isinstance(members, tuple) else ()
+
+
+def _asked(
+    look: Callable[[BaseException], ErrorCategory | Told | None], error: BaseException
+) -> ErrorCategory | None:
+    """One look at an error; a look that fails because the error is not what it seems tells nothing."""
+    try:
+        told = look(error)
+    except Exception:  # noqa: BLE001
+        return None
+    return None if told is None else ErrorCategory(told)
 
 
 def _by_rules(error: BaseException, rules: Sequence[ErrorRule]) -> ErrorCategory | None:
@@ -107,24 +165,12 @@ def _by_marker(error: BaseException) -> ErrorCategory | None:
     return TRANSIENT if isinstance(error, TransientError) else None
 
 
-def _by_knowledge(error: BaseException, rules: Sequence[ErrorRule]) -> ErrorCategory | None:
-    if isinstance(error, BaseExceptionGroup):
-        return _of_group(error, rules)
-    for look in (_by_status, _by_database, _by_redis, _by_name, _by_builtin):
-        category = look(error)
-        if category is not None:
-            return category
-    return None
-
-
-def _of_group(group: BaseExceptionGroup[Any], rules: Sequence[ErrorRule]) -> ErrorCategory | None:
-    categories = {known_category(member, rules=rules) for member in group.exceptions}
-    if PERMANENT in categories:
-        return PERMANENT
-    return None if None in categories else TRANSIENT
-
-
 # --- HTTP ---------------------------------------------------------------------------------------------------
+
+
+_TRANSIENT_STATUSES = frozenset(
+    {408, 425, 429}
+)  # time-out, too early, too many: those below 500 that may pass
 
 
 def http_status(error: BaseException) -> int | None:
@@ -135,7 +181,8 @@ def http_status(error: BaseException) -> int | None:
         _read(response, "status"),
         _read(error, "status_code"),
         _read(error, "status"),
-        _read(error, "code") if _root(type(error)) in ("urllib", "google") else None,
+        _read(error, "http_status"),
+        _read(error, "code") if _root(type(error)) in ("urllib", "google", "tornado") else None,
     ]
     if isinstance(response, Mapping):  # botocore
         candidates.append((response.get("ResponseMetadata") or {}).get("HTTPStatusCode"))
@@ -143,32 +190,30 @@ def http_status(error: BaseException) -> int | None:
 
 
 def _by_status(error: BaseException) -> ErrorCategory | None:
-    if _throttled(error):
-        return TRANSIENT
     status = http_status(error)
     if status is None or status < 400:
         return None
-    return TRANSIENT if status >= 500 or status == 429 else PERMANENT
-
-
-def _throttled(error: BaseException) -> bool:
-    """AWS answers 400 with a code when it means 429."""
-    response = _read(error, "response")
-    return isinstance(response, Mapping) and (response.get("Error") or {}).get("Code") in THROTTLING_CODES
+    return TRANSIENT if status >= 500 or status in _TRANSIENT_STATUSES else PERMANENT
 
 
 def retry_after(error: BaseException, *, now: datetime | None = None) -> float | None:
     """Seconds that the far side asked to wait: `TransientError.retry_after` or an HTTP `Retry-After` header."""
-    asked = [seconds for link in _chain(error) for seconds in _asked_pauses(link, now)]
+    asked = [seconds for link in _errors_within(error) for seconds in _asked_pauses(link, now)]
     return min(max(asked), _LONGEST_RETRY_AFTER) if asked else None
 
 
+def _errors_within(error: BaseException) -> Iterator[BaseException]:
+    """The error, all behind it, and the members of groups, as many as are looked at."""
+    waiting, left = deque([error]), _MOST_ERRORS
+    while waiting and left > 0:
+        for link in itertools.chain.from_iterable(chains(waiting.popleft())):
+            left -= 1
+            yield link
+            if isinstance(link, BaseExceptionGroup):
+                waiting.extend(_members(link)[:left])
+
+
 def _asked_pauses(error: BaseException, now: datetime | None) -> Iterator[float]:
-    if isinstance(error, BaseExceptionGroup):
-        for member in error.exceptions:
-            pause = retry_after(member, now=now)
-            if pause is not None:
-                yield pause
     own = _read(error, "retry_after")
     if isinstance(own, (int, float)) and not isinstance(own, bool) and own >= 0:
         yield float(own)
@@ -242,39 +287,22 @@ def _by_redis(error: BaseException) -> ErrorCategory | None:
 
 
 def _by_name(error: BaseException) -> ErrorCategory | None:
-    if _read(error, "retriable") is True:  # Kafka's clients
-        return TRANSIENT
     for cls in type(error).__mro__:
         root = _root(cls)
         if cls.__name__ in PERMANENT_NAMES.get(root, ()):
             return PERMANENT
         if cls.__name__ in TRANSIENT_NAMES.get(root, ()):
             return TRANSIENT
-    return _by_grpc(error)
-
-
-def _by_grpc(error: BaseException) -> ErrorCategory | None:
-    if not any(_root(cls) == "grpc" for cls in type(error).__mro__):
-        return None
-    code = _read(error, "code")
-    try:
-        name = _read(code() if callable(code) else code, "name")
-    except Exception:  # noqa: BLE001 (a call that was never made has no code)
-        return None
-    transient = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "CANCELLED")
-    return TRANSIENT if name in transient else PERMANENT
+    return None
 
 
 def _root(cls: type) -> str:
     return str(cls.__module__).partition(".")[0]
 
 
-def _read(owner: object, name: str) -> Any:
-    """An attribute, or `None`: some libraries raise from properties when there is nothing to give."""
-    try:
-        return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001
-        return None
+def _by_other_process(error: BaseException) -> ErrorCategory | None:
+    category = error.category if isinstance(error, RemoteTrace) else None
+    return None if category is None else ErrorCategory(category)
 
 
 # --- the standard library -----------------------------------------------------------------------------------
@@ -317,3 +345,20 @@ def _by_builtin(error: BaseException) -> ErrorCategory | None:
             return _by_builtin(reason)
         return TRANSIENT if error.errno in _EXHAUSTED else PERMANENT
     return None
+
+
+# The most telling first: what the far side said, names of known packages, names of any package, built-in types.
+_LOOKS: tuple[Callable[[BaseException], ErrorCategory | Told | None], ...] = (
+    _by_other_process,
+    told_by_smtp,
+    told_by_grpc,
+    told_by_aws,
+    _by_status,
+    _by_database,
+    _by_redis,
+    told_by_flag,
+    _by_name,
+    told_by_body,
+    told_by_names,
+    _by_builtin,
+)

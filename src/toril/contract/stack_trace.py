@@ -19,7 +19,16 @@ _MACHINERY: Final = f"{_LIBRARY}worker/"  # what stands between the event loop a
 
 
 class RemoteTrace(Exception):
-    """The cause of an error that was raised in another process: its stack trace, as text."""
+    """The cause of an error that was raised in another process: its stack trace, as text.
+
+    The causes and contexts of the error stayed there, so what they told comes along: `category` ("transient",
+    "permanent" or None for unknown) and `retry_after` in seconds.
+    """
+
+    def __init__(self, text: str, category: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.category = category
+        self.retry_after = retry_after
 
 
 def stack_of(error: BaseException) -> str:

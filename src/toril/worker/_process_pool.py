@@ -17,7 +17,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from toril.contract.errors import InvalidOption, PermanentError
+from toril.contract.classify import known_category, retry_after
+from toril.contract.errors import InvalidOption, PermanentError, TorilError
 from toril.contract.stack_trace import RemoteTrace, stack_of
 from toril.store import default_server
 from toril.worker._memory import resident_bytes
@@ -27,6 +28,8 @@ from toril.worker._threads import JobThreads
 _SPAWN = multiprocessing.get_context("spawn")
 BEGUN = "begun"  # what a child says before it runs a job
 Opener = Callable[[Any], Any]  # makes the handler's job object from what was sent, inside the child
+# Of an error: its stack trace, its category, seconds to wait before a retry.
+Told = tuple[str, str | None, float | None]
 
 
 class ProcessDied(PermanentError):
@@ -36,6 +39,10 @@ class ProcessDied(PermanentError):
         super().__init__(f"the process that ran job {job_id} died: {_meaning(exit_code)}")
         self.job_id = job_id
         self.exit_code = exit_code
+
+
+class UnportableError(TorilError):
+    """An error of a handler that cannot be sent between processes: its type and message, as text."""
 
 
 class _NotBegun(Exception):
@@ -80,22 +87,28 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, str, int]:
+def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, Told, int]:
     try:
         result = run(dress(parcel))
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
         pickle.dumps(result)
     except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
-        return False, _portable(error), stack_of(error), resident_bytes()
-    return True, result, "", resident_bytes()
+        return False, _portable(error), _told(error), resident_bytes()
+    return True, result, ("", None, None), resident_bytes()
+
+
+def _told(error: BaseException) -> Told:
+    """What the parent cannot find out by itself: causes do not travel with an error, nor does its stack trace."""
+    category = known_category(error)
+    return stack_of(error), None if category is None else category.value, retry_after(error)
 
 
 def _portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301
     except Exception:  # noqa: BLE001  # any trouble with pickling means: send what can be sent
-        return PermanentError(f"{type(error).__name__}: {error}")
+        return UnportableError(f"{type(error).__name__}: {error}")
     return error
 
 
@@ -123,12 +136,12 @@ class _Child:
         if answer is None:
             self.process.join()
             raise ProcessDied(job_id, self.process.exitcode)
-        ok, value, trace, self.memory = answer
+        ok, value, told, self.memory = answer
         if ok:
             return value
-        raise value from RemoteTrace(trace)
+        raise value from RemoteTrace(*told)
 
-    def _answer(self, parcel: Any) -> tuple[bool, tuple[bool, Any, str, int] | None]:
+    def _answer(self, parcel: Any) -> tuple[bool, tuple[bool, Any, Told, int] | None]:
         """Whether the child began, and what it said; None when it is gone."""
         begun = False
         try:

@@ -55,5 +55,26 @@ def odd(job: Job[Any]) -> None:
     raise Odd("strange", "thing")
 
 
+def throttled(job: Job[Any]) -> int:
+    """Raises an error that cannot be pickled, though everybody knows that it may pass."""
+    import httpx
+    import openai
+
+    if job.attempts_made == 0:
+        response = httpx.Response(429, request=httpx.Request("GET", "http://far.example"))
+        raise openai.RateLimitError("slow down", response=response, body=None)
+    return job.attempts_made
+
+
+def hiding(job: Job[Any]) -> int:
+    """Raises an error that can be pickled, without what it hides."""
+    if job.attempts_made == 0:
+        try:
+            raise ConnectionError("gone")  # noqa: TRY301
+        except ConnectionError:
+            raise RuntimeError("could not fetch") from None
+    return job.attempts_made
+
+
 def fall(job: Job[Any]) -> None:
     raise KeyError("the floor")

@@ -97,6 +97,21 @@ async def test_leaving_and_odd_errors_in_a_process_fail_the_job(
     assert found is not None and found.failed_reason is not None and "strange" in found.failed_reason
 
 
+async def test_an_error_is_classified_in_the_process_where_it_was_raised(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    throttled, hiding, odd = [
+        await queue.add(name, {}, attempts=2, backoff=0.01) for name in ("throttled", "hiding", "odd")
+    ]
+    named = {"throttled": handlers.throttled, "hiding": handlers.hiding, "odd": handlers.odd}
+    async with Worker(QUEUE, named, redis=valkey_url, prefix=prefix, executor="process"):
+        assert await throttled.wait_until_finished(timeout=30) == 1
+        assert await hiding.wait_until_finished(timeout=30) == 1
+        await until_state(queue, odd.id, "failed")
+    found = await queue.get_job(throttled.id)
+    assert found is not None and "RateLimitError: slow down" in "".join(found.stacktrace)
+
+
 async def test_many_threads_work_at_once(queue: Queue, valkey_url: str, prefix: str) -> None:
     together = threading.Barrier(5, timeout=15)
 

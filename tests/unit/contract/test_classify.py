@@ -301,37 +301,6 @@ def test_a_rule_that_raises_has_no_opinion_and_is_warned_about() -> None:
         assert categorize_error(ConnectionError(), rules=[broken_rule]) is TRANSIENT
 
 
-class Hostile(Exception):
-    """Raises whatever it is asked."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in {
-            "response",
-            "status",
-            "status_code",
-            "headers",
-            "orig",
-            "sqlstate",
-            "retry_after",
-            "retriable",
-        }:
-            raise RuntimeError(name)
-        return super().__getattribute__(name)
-
-    def __str__(self) -> str:
-        raise RuntimeError("str")
-
-
-def test_an_error_that_raises_when_it_is_asked_is_simply_unknown() -> None:
-    assert known_category(Hostile()) is None
-    assert retry_after(Hostile()) is None
-    assert known_category(carrying(rpc("x"), code=raise_from_code)) is None
-
-
-def raise_from_code() -> None:
-    raise RuntimeError("never sent")
-
-
 def test_the_most_specific_class_of_a_table_wins() -> None:
     rule = by_type({OSError: PERMANENT, ConnectionError: TRANSIENT})
     assert rule(ConnectionResetError()) is TRANSIENT

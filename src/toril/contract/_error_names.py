@@ -1,0 +1,48 @@
+"""What the class names of an error tell, whichever package it comes from.
+
+Guarantee: pure. Only whole words at the end of a name count ("ReadTimeout", "APIConnectionError"). The most specific
+class with such a name decides; one whose name is about wrong input ("InvalidTimeout") ends the search with no answer.
+Classes of the standard library and of toril are left out: they are known one by one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, Literal
+
+Told = Literal["transient", "permanent"]
+
+_ENDING: Final = re.compile(r"(?:Error|Exception|Failure|Failed)$")
+_TRANSIENT: Final = re.compile(
+    r"(?:Timeout|TimedOut|TimeoutExpired|DeadlineExceeded"
+    r"|Connection|Connect|Disconnect|Disconnected|Connection(?:Closed|Dropped|Lost|Refused|Reset|Timeout)|Network"
+    r"|(?:^|Service|Server|Host|Node|Cluster|Broker|Leader|Database|Backend|Upstream|Temporarily)Unavailable"
+    r"|Overloaded|ServerBusy|InternalServer|BadGateway"
+    r"|Throttled|Throttling|RateLimit|RateLimited|RateLimitExceeded|TooManyRequests|SlowDown"
+    r"|Retryable|Retriable|Transient|Temporary)$"
+)
+_PERMANENT: Final = re.compile(
+    r"(?:Authentication|Authorization|Unauthenticated|Unauthorized|Forbidden|PermissionDenied|AccessDenied|Credentials"
+    r"|Certificate|CertificateVerification|SSL|Ssl|TLS|Tls)$"
+)
+# Words of names that are about what the caller gave.
+_ABOUT_INPUT: Final = re.compile(
+    r"Invalid|Illegal|Malformed|Missing|Unknown|Unsupported|NotSupported|NoSuch|Config|Validation"
+)
+_KNOWN_ELSEWHERE: Final = sys.stdlib_module_names | {"toril"}
+
+
+def told_by_names(error: BaseException) -> Told | None:
+    """What the names along the classes of an error tell."""
+    for cls in type(error).__mro__:
+        if str(cls.__module__).partition(".")[0] in _KNOWN_ELSEWHERE:
+            continue
+        stem = _ENDING.sub("", cls.__name__)
+        if _ABOUT_INPUT.search(stem):
+            return None
+        if _PERMANENT.search(stem):
+            return "permanent"
+        if _TRANSIENT.search(stem):
+            return "transient"
+    return None
