@@ -15,6 +15,7 @@ from tests.interop.board import Answer, Board
 from tests.interop.scenarios import Ground, Result, until_ended
 from toril import FlowNode, FlowProducer, Job, JobOptions, PermanentError, Queue, Worker
 from toril.commands._command import plain
+from toril.contract.refusals import JOB_FIELD
 
 QUEUE = "orders"
 ENDED = {"ok-1": "completed", "ok-2": "completed", "bad-1": "failed", "bad-2": "failed", "bad-3": "failed"}
@@ -86,6 +87,8 @@ async def _populate(ground: Ground, queue: Queue[Any], worker: Worker) -> None:
     await queue.add("order", {"n": 1}, job_id="ranked", priority=4)
     for job_id in ("later-1", "later-2", "later-3"):
         await queue.add("order", {"n": 1}, job_id=job_id, delay=3600)
+    # As a worker without a handler for its name leaves a job.
+    await queue._store.run(plain(int, "HSET", queue.keys.job("later-1"), JOB_FIELD, "1 1700000000000 1"))
     await queue.schedulers.upsert("nightly", cron="0 3 * * *", tz="UTC", name="order", data={"n": 3})
     await _add_flow(ground)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.interop.scenarios import Ground
 from tests.interop.shadow import shadow
 from tests.interop.traces import traces_continue
 from tests.servers import Server
+from toril import Worker
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -46,6 +49,24 @@ async def test_a_node_worker_does_what_a_toril_producer_asks(ground: Ground) -> 
 async def test_node_hears_the_same_events_whoever_works(ground: Ground) -> None:
     result = await scenarios.events_alike(ground, 100)
     assert result.differences == []
+
+
+async def test_node_runs_a_job_that_a_toril_worker_put_back_for_its_name(ground: Ground) -> None:
+    async def old(_: Any) -> None: ...
+
+    async with ground.bench() as bench, ground.queue() as queue:
+        job = await queue.add("new", {}, attempts=1)
+        worker = Worker(queue.name, {"old": old}, redis=ground.server.url, prefix=ground.prefix)
+        async with asyncio.timeout(30), worker:
+            await worker.run_until_idle()
+        assert await job.get_state() == "delayed"
+        view = await bench.ask("job", id=job.id)
+        assert (view["attempts_made"], view["attempts_started"], view["name"]) == (0, 1, "new")
+        await bench.start_worker(f"{ground.prefix}-worker", concurrency=1)
+        await scenarios.until_ended(ground, 1)
+        await bench.stop(f"{ground.prefix}-worker")
+        await job.refresh()
+        assert (await job.get_state(), job.attempts_made) == ("completed", 1)
 
 
 async def test_each_side_awaits_jobs_that_the_other_finishes(ground: Ground) -> None:

@@ -57,6 +57,13 @@ RateOption = Annotated[
 RetryUnknown = Annotated[
     bool, typer.Option("--retry-unknown", help="Retry errors of unknown kind, as BullMQ does.")
 ]
+UnknownNames = Annotated[
+    Literal["requeue", "fail"],
+    typer.Option(
+        "--unknown-names",
+        help="Jobs whose name has no function: put them back for other workers, for up to an hour, or fail them.",
+    ),
+]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")]
 
 Reliable = Annotated[

@@ -40,6 +40,7 @@ def worker(
     attempts: words.MaxAttempts = None,
     rate: words.RateOption = None,
     retry_unknown: words.RetryUnknown = False,
+    unknown_names: words.UnknownNames = "requeue",
     until_idle: words.UntilIdle = False,
     reliable: words.Reliable = False,
     keep_results: words.KeepResults = None,
@@ -64,6 +65,7 @@ def worker(
     some_kinds = _given(reliable=reliable or None, group=group, claim_idle=claim_idle)
     some_kinds |= _given(keep_results=keep_results)
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
+    options["unknown_names"] = unknown_names
     if not browser:  # its tasks keep to their time themselves, and say what took so long
         options |= _given(job_timeout=timeout)
     order = Order(

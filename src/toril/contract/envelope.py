@@ -232,6 +232,16 @@ class Envelope:
         except NotSerializable:
             return _escaped(self.as_dict())
 
+    def rewritten_with(self, *, attempts: int, note: Mapping[str, Mapping[str, int]]) -> bytes:
+        """The same with other attempts and a note in `meta`; what was checked when it was read is not checked again."""
+        fields = {**self.as_dict(), "attempts": attempts, "meta": {**self.meta.as_dict(), **note}}
+        try:
+            if self.extra or self.meta.extra.keys() - note.keys():
+                return to_json(fields, field="payload")
+            return _encode({**fields, "payload": msgspec.Raw(to_json(self.payload, field="payload"))})
+        except NotSerializable:
+            return _escaped(fields)
+
 
 _encode = msgspec.json.Encoder().encode
 

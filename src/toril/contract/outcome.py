@@ -8,6 +8,7 @@ next attempt begins, the answer is `Undecided`.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from toril.contract.classify import ErrorCategory, known_category, retry_after
 from toril.contract.errors import (
     JobCancelled,
     JobTimedOut,
+    PermanentError,
     Postpone,
     RateLimitError,
     Requeue,
@@ -23,6 +25,7 @@ from toril.contract.errors import (
     UnknownBackoff,
     WaitingChildrenError,
 )
+from toril.contract.refusals import GIVE_UP_AFTER, Refusals
 from toril.contract.stack_trace import stack_of
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import FailureReason
@@ -30,6 +33,8 @@ from toril.telemetry.hooks import FailureReason
 _LONGEST_TEXT = (
     16_000  # characters of a reason or stack trace: they are stored with the job and read by people
 )
+
+_MOST_NAMES = 20  # of handlers, in the reason of a job that none of them is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,17 @@ class Requeued:
     reason: str = "requeued"
 
 
-Outcome: TypeAlias = Completed | Failed | Retry | Postponed | RateLimited | WaitingForChildren | Requeued
+@dataclass(frozen=True, slots=True)
+class UnknownName:
+    """The worker has no handler for the job's name: it goes back for `delay` seconds, and no attempt is counted."""
+
+    delay: float
+    refusals: Refusals  # with this one
+
+
+Outcome: TypeAlias = (
+    Completed | Failed | Retry | Postponed | RateLimited | WaitingForChildren | Requeued | UnknownName
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +137,32 @@ def judge(
     if attempts_made + 1 >= limit:
         return _failed(error, "timeout" if isinstance(error, JobTimedOut) else "transient_exhausted")
     return _retry(error, attempts_made + 1, backoff, options, rng)
+
+
+def judge_name(
+    name: str,
+    known: Sequence[str],
+    before: Refusals | None,
+    *,
+    now_ms: int,
+    options: WorkerOptions,
+    rng: Random = random.random,
+) -> Failed | UnknownName:
+    """What becomes of a job for whose name there is no handler; `before` are its refusals up to now."""
+    if options.unknown_names == "fail":
+        return _failed(PermanentError(_lack(name, known)), "permanent")
+    refusals = Refusals.one_more(before, now_ms)
+    if refusals.seconds(now_ms) < GIVE_UP_AFTER:
+        return UnknownName(refusals.delay(rng), refusals)
+    times = f"put back {refusals.count - 1} times within {refusals.seconds(now_ms) / 60:.0f} minutes"
+    remedy = "start a worker that knows the name, then retry the job"
+    return _failed(PermanentError(f"{_lack(name, known)}; {times}: {remedy}"), "permanent")
+
+
+def _lack(name: str, known: Sequence[str]) -> str:
+    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    listed = ", ".join(sorted(known)[:_MOST_NAMES])
+    return f"no handler for jobs named {name!r}; this worker has {listed}{more}"
 
 
 def _kind_of(error: BaseException) -> FailureReason:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Executor: TypeAlias = Literal["auto", "async", "thread", "process"]
 UnknownErrors: TypeAlias = Literal["permanent", "transient"]
+UnknownNames: TypeAlias = Literal["requeue", "fail"]
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 
@@ -88,6 +89,7 @@ class WorkerOptions:
     job_timeout: OptionalSeconds = no_seconds()  # how long one attempt may run; None: for ever
     rate_limit: RateLimit | None = default(None)  # over all workers of the queue
     unknown_errors: UnknownErrors = default("permanent")  # "transient" is BullMQ's way: retry everything
+    unknown_names: UnknownNames = default("requeue")  # jobs without a handler: back for others, or "fail"
     error_rules: Sequence[ErrorRule] = default(())  # asked before the built-in classes
     executor: Executor = default("auto")  # auto: coroutines in the loop, plain functions in threads
     max_jobs_per_process: int | None = default(None)  # a process is replaced after so many jobs
@@ -142,7 +144,7 @@ class WorkerOptions:
             raise InvalidOption("backoff_jitter", "is not a number from 0 to 1", "0.2 means ±20 %")
 
     def _check_choices(self) -> None:
-        for name, choices in (("executor", Executor), ("unknown_errors", UnknownErrors)):
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 given = getattr(self, name)
                 raise InvalidOption(name, f"is {given!r}", f"choose one of {', '.join(get_args(choices))}")
@@ -202,6 +204,7 @@ def _check_backoff(name: str, function: BackoffFunction) -> None:
         raise InvalidOption("backoffs", problem, "write `def pause(attempts_made, error, job): …`")
 
 
+_CHOICES = {"executor": Executor, "unknown_errors": UnknownErrors, "unknown_names": UnknownNames}
 _POSITIVE = (
     "lock_duration",
     "heartbeat_interval",
@@ -246,6 +249,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     job_timeout: Duration | None
     rate_limit: RateLimit | None
     unknown_errors: UnknownErrors
+    unknown_names: UnknownNames
     error_rules: Sequence[ErrorRule]
     executor: Executor
     max_jobs_per_process: int | None

@@ -263,6 +263,23 @@ PANELS: Final = (
         ),
     ),
     Panel(
+        title="Unknown job names",
+        text="Jobs that workers put back because they have no handler for their name, in a second.",
+        unit="reqps",
+        queries={"{{queue}}": "sum by (queue) (rate(bullmq_jobs_unknown_name_total%s[5m]))"},
+        alerts=(
+            Alert(
+                name="TorilUnknownJobNames",
+                query="sum by (queue) (increase(bullmq_jobs_unknown_name_total%s[5m]))",
+                above=0,
+                lasting="20m",
+                severity="warning",
+                summary="workers of {{ $labels.queue }} have been meeting jobs that they have no handler for",
+                remedy="start workers that know the names in the log: after an hour of refusals a job fails",
+            ),
+        ),
+    ),
+    Panel(
         title="Dead letters",
         text="Jobs that failed for good and are still there.",
         queries={"{{queue}}": "max by (queue) (bullmq_dlq_depth%s)"},

@@ -13,6 +13,7 @@ from typing import Any
 
 from toril.contract.errors import MalformedValue
 from toril.contract.record import JobRecord
+from toril.contract.refusals import JOB_FIELD, Refusals
 
 
 class LockTokens:
@@ -52,6 +53,18 @@ class BullmqDelivery:
     @property
     def max_attempts(self) -> int:
         return self.record.max_attempts
+
+    @property
+    def attempts_started(self) -> int:
+        """Pickups, this one included; a count that does not parse is none."""
+        try:
+            return self.record.attempts_started
+        except MalformedValue:
+            return 0
+
+    @property
+    def refusals(self) -> Refusals | None:
+        return Refusals.from_field(self.record.fields.get(JOB_FIELD.encode()), self.attempts_started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,10 @@ from toril.contract.outcome import (
     RateLimited,
     Requeued,
     Retry,
+    UnknownName,
     WaitingForChildren,
 )
+from toril.contract.refusals import META_FIELD, Refusals
 
 # How long an idle worker blocks in one call. A job that is scheduled for sooner than this may start that much late.
 LONGEST_WAIT = 0.5
@@ -66,6 +68,10 @@ class EnvelopeDelivery:
         self.attempts_made = envelope.attempts + taken.silent_deliveries
         self.max_attempts = envelope.max_attempts
         self.lock_lost = False
+
+    @property
+    def refusals(self) -> Refusals | None:
+        return Refusals.from_meta(self.envelope.meta.extra.get(META_FIELD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,8 @@ def _words(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms:
             return _later(
                 "later", _with_attempts(delivery, delivery.attempts_made), outcome.delay or 0.0, now_ms
             )
+        case UnknownName():
+            return _later("later", _refused(delivery, outcome), outcome.delay, now_ms)
         case Requeued():
             return Words("again", text=_with_attempts(delivery, delivery.attempts_made))
         case WaitingForChildren():
@@ -122,9 +130,25 @@ _DONE = Words("done")
 
 
 def _with_attempts(delivery: EnvelopeDelivery, attempts: int) -> bytes:
-    if attempts == delivery.envelope.attempts:
+    envelope = delivery.envelope
+    if attempts == envelope.attempts and META_FIELD not in envelope.meta.extra:
         return delivery.text
-    return dataclasses.replace(delivery.envelope, attempts=attempts).rewritten()
+    return dataclasses.replace(_known(envelope), attempts=attempts).rewritten()
+
+
+def _refused(delivery: EnvelopeDelivery, outcome: UnknownName) -> bytes:
+    """The text with a note of its refusals."""
+    note = {META_FIELD: outcome.refusals.to_meta()}
+    return delivery.envelope.rewritten_with(attempts=delivery.attempts_made, note=note)
+
+
+def _known(envelope: Envelope) -> Envelope:
+    """The envelope without the note: a worker knew its name."""
+    meta = envelope.meta
+    if META_FIELD not in meta.extra:
+        return envelope
+    rest = {name: value for name, value in meta.extra.items() if name != META_FIELD}
+    return dataclasses.replace(envelope, meta=dataclasses.replace(meta, extra=rest))
 
 
 def _later(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> Words:
@@ -136,7 +160,7 @@ _EXHAUSTED = ("transient_exhausted", "timeout", "stalled")
 
 
 def _dead(delivery: EnvelopeDelivery, outcome: Failed, now_ms: int) -> Words:
-    envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
+    envelope = dataclasses.replace(_known(delivery.envelope), attempts=delivery.attempts_made + 1)
     error = outcome.error
     exhausted = outcome.kind in _EXHAUSTED
     reason: DlqReason = (

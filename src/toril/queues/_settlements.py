@@ -21,9 +21,11 @@ from toril.contract.outcome import (
     RateLimited,
     Requeued,
     Retry,
+    UnknownName,
     WaitingForChildren,
 )
 from toril.contract.record import JobRecord
+from toril.contract.refusals import JOB_FIELD
 from toril.queues._bullmq_delivery import BullmqDelivery, BullmqTerms
 
 # The largest number that Lua holds exactly.
@@ -55,6 +57,8 @@ class Settlements:
                 return _retry(delivery, outcome)
             case Postponed():
                 return Settlement(delivery.id, "delayed", delivery.token, ms(outcome.delay), "1")
+            case UnknownName():
+                return _refused(delivery, outcome)
             case Requeued():
                 return given_back(delivery)
             case RateLimited() | WaitingForChildren():
@@ -101,6 +105,13 @@ class Settlements:
         if kind == "completed":
             return _keep(opts.get("removeOnComplete"), terms.keep_completed)
         return _keep(opts.get("removeOnFail"), terms.keep_failed)
+
+
+def _refused(delivery: BullmqDelivery, outcome: UnknownName) -> Settlement:
+    """The job waits for a worker that knows its name, and its attempt does not count."""
+    note = outcome.refusals.to_field(delivery.attempts_started)
+    fields = work.packed_fields({JOB_FIELD: note})
+    return Settlement(delivery.id, "delayed", delivery.token, ms(outcome.delay), "1", fields)
 
 
 def given_back(delivery: BullmqDelivery) -> Settlement:

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from toril.contract.errors import TorilError
 from toril.contract.outcome import Outcome
+from toril.contract.refusals import Refusals
 
 Promise = Literal["at most once", "at least once"]
 
@@ -37,6 +38,10 @@ class Delivery(Protocol):
     @property
     def max_attempts(self) -> int:
         """How many attempts the job itself asks for."""
+
+    @property
+    def refusals(self) -> Refusals | None:
+        """How often, up to now, workers put it back because they had no handler for its name."""
 
     @property
     def lock_lost(self) -> bool:

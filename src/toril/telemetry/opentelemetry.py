@@ -167,6 +167,9 @@ class OpenTelemetryMetrics:
         meter = metrics.get_meter(INSTRUMENTATION, meter_provider=meter_provider)
         self._processed = meter.create_counter("bullmq.jobs.processed", "{attempt}", "Attempts that ended.")
         self._failed = meter.create_counter("bullmq.jobs.failed", "{job}", "Jobs that failed for good.")
+        self._unknown = meter.create_counter(
+            "bullmq.jobs.unknown_name", "{job}", "Jobs put back: no handler for their name."
+        )
         self._added = meter.create_counter("bullmq.jobs.added", "{job}", "Jobs added.")
         self._duration = meter.create_histogram("bullmq.job.duration", "s", "How long handlers ran.")
         self._wait = meter.create_histogram(
@@ -192,6 +195,9 @@ class OpenTelemetryMetrics:
 
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
         self._failed.add(1, {"queue": queue, "reason": reason})
+
+    def increment_unknown_names(self, queue: str, count: int = 1) -> None:
+        self._unknown.add(count, {"queue": queue})
 
     def increment_jobs_added(self, queue: str, count: int = 1) -> None:
         self._added.add(count, {"queue": queue})

@@ -50,6 +50,12 @@ class PrometheusMetrics:
             ["queue", "reason"],
             registry=registry,
         )
+        self._unknown = Counter(
+            "bullmq_jobs_unknown_name_total",
+            "Jobs put back because the worker has no handler for their name.",
+            ["queue"],
+            registry=registry,
+        )
         self._added = Counter("bullmq_jobs_added_total", "Jobs added.", ["queue"], registry=registry)
         self._duration = Histogram(
             "bullmq_job_duration_seconds",
@@ -124,6 +130,9 @@ class PrometheusMetrics:
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
         self._failed.labels(queue, reason).inc()
 
+    def increment_unknown_names(self, queue: str, count: int = 1) -> None:
+        self._unknown.labels(queue).inc(count)
+
     def increment_jobs_added(self, queue: str, count: int = 1) -> None:
         self._added.labels(queue).inc(count)
 
@@ -152,7 +161,14 @@ class PrometheusMetrics:
         if active:
             self._workers.labels(queue, worker_id).set(1)
             # Known from the start, so that a rate over them is 0 and not absent.
-            for counter in (self._stalled, self._skipped, self._broken, self._beats, self._missed):
+            for counter in (
+                self._stalled,
+                self._skipped,
+                self._broken,
+                self._beats,
+                self._missed,
+                self._unknown,
+            ):
                 counter.labels(queue)
             for status in ("completed", "failed", "retried"):
                 self._processed.labels(queue, status)

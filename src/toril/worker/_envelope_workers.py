@@ -24,6 +24,7 @@ from toril.contract.envelope import TRACE_FIELD, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import ListKeys, StreamKeys, consumer_name
 from toril.contract.option_names import knows_its_options
+from toril.contract.refusals import META_FIELD
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.queues._envelopes import EnvelopeDelivery
 from toril.queues.redis_list import ListSource, ListTerms
@@ -37,7 +38,7 @@ from toril.worker._reconnect import policy_of
 EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
 
 MAX_BACKOFF = 300.0  # seconds; the decision record's cap for list and stream queues
-# Scheduled jobs looked at to tell whether a retry is due; more than that is busy in any case.
+# Scheduled jobs looked at to tell whether a retry is due, and at once.
 _SCHEDULED_SAMPLE = 1000
 _BACKOFF = Backoff("envelope")
 _indices = itertools.count()
@@ -121,16 +122,31 @@ class _EnvelopeWorker(BaseWorker):
     def _backoff_of(self, delivery: EnvelopeDelivery) -> Backoff:  # noqa: ARG002
         return _BACKOFF
 
+    def _now_ms(self) -> int:
+        return self._store.clock.now_ms()
+
     async def _has_retries(self) -> bool:
-        rows = await self._store.run(envelopes.scheduled(self.keys, 0, _SCHEDULED_SAMPLE - 1))
-        return any(_was_tried(text) for text, _ in rows)
+        """Whether one of the next scheduled jobs is a retry; those put back for their name are not among them."""
+        start = looked_at = 0
+        while looked_at < _SCHEDULED_SAMPLE:
+            end = start + _SCHEDULED_SAMPLE - 1
+            rows = await self._store.run(envelopes.scheduled(self.keys, start, end))
+            tried = [_was_tried(text) for text, _ in rows]
+            if True in tried:
+                return True
+            if len(rows) < _SCHEDULED_SAMPLE:
+                return False
+            start, looked_at = end + 1, looked_at + tried.count(False)
+        return False
 
 
-def _was_tried(text: bytes) -> bool:
+def _was_tried(text: bytes) -> bool | None:
+    """Whether a scheduled job is a retry; None for one that was put back for its name."""
     try:
-        return Envelope.from_bytes(text).attempts > 0
+        envelope = Envelope.from_bytes(text)
     except MalformedValue:
         return True
+    return None if META_FIELD in envelope.meta.extra else envelope.attempts > 0
 
 
 @knows_its_options("an argument of ListWorker")

@@ -42,6 +42,10 @@ class WorkerKind:
         """Why a job must fail without being run."""
         return None
 
+    def _now_ms(self) -> int:
+        """The server's time."""
+        raise NotImplementedError
+
     def _carrier_of(self, delivery: Any) -> str | None:  # noqa: ARG002
         """The trace context that came with a job."""
         return None

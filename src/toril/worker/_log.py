@@ -68,6 +68,18 @@ class WorkerLog:
     def returned(self, job_id: str, how: str) -> None:
         self._write(logging.INFO, "Job returned to the queue", job_id=job_id, reason=how)
 
+    def unknown_name(self, job_id: str, name: str, jobs: int, delay: float) -> None:
+        """`jobs` of this name were put back since the last such line; `job_id` is one of them."""
+        self._write(
+            logging.WARNING,
+            "Unknown job name",
+            job_name=name,
+            job_id=job_id,
+            jobs=jobs,
+            delay=round(delay, 3),
+            remedy="no handler of this worker has the name: the job waits for one that does (unknown_names)",
+        )
+
     def stalled(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:
             self._write(logging.WARNING, "Job stalled", job_id=job_id, lock_expired=True)

@@ -13,7 +13,16 @@ from typing import Any
 
 from toril.contract.backoff import Backoff, Given, call_backoff
 from toril.contract.errors import JobTimedOut, PermanentError, StalledTooOften, TorilError, TransientError
-from toril.contract.outcome import Completed, Outcome, Requeued, Undecided, judge, no_retry
+from toril.contract.outcome import (
+    Completed,
+    Failed,
+    Outcome,
+    Requeued,
+    Undecided,
+    judge,
+    judge_name,
+    no_retry,
+)
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
 from toril.worker._executors import Executor
@@ -79,10 +88,12 @@ class Runner:
         on_end: Callable[[Attempt, Outcome], Any],
         work_of: Callable[[Any], Work],
         on_error: Callable[[BaseException], Any],
+        now_ms: Callable[[], int],
     ) -> None:
         self._executors = executors
         # With one handler for all, nobody need look at a job's name.
         self._only = executors.get(None) if len(executors) == 1 else None
+        self._known = tuple(name for name in executors if name is not None)
         self._options = options
         self._dress = dress
         self._backoff_of = backoff_of
@@ -93,6 +104,7 @@ class Runner:
         self._tracer = options.tracer
         self._work_of = work_of
         self._on_error = on_error
+        self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
         self._lanes: Lanes[Attempt] = Lanes(self._run)
@@ -156,9 +168,14 @@ class Runner:
             else:
                 attempt.task = task
                 attempt.started = time.monotonic()
-                if self._timeout is not None:
-                    self._limit(attempt, float(self._timeout))
-                outcome = await (self._attempt(attempt) if self._tracer is None else self._traced(attempt))
+                executor = self._only or self._executors.get(delivery.name) or self._executors.get(None)
+                if executor is None:
+                    outcome = self._without_handler(attempt)
+                else:
+                    if self._timeout is not None:
+                        self._limit(attempt, float(self._timeout))
+                    run = self._attempt if self._tracer is None else self._traced
+                    outcome = await run(attempt, executor)
         except asyncio.CancelledError:
             outcome = await self._stopped(attempt)
         except BaseException as error:  # whatever a handler raises is its job's outcome
@@ -178,28 +195,33 @@ class Runner:
         overdue = JobTimedOut(attempt.delivery.id, seconds)
         attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
 
-    async def _traced(self, attempt: Attempt) -> Outcome:
+    async def _traced(self, attempt: Attempt, executor: Executor) -> Outcome:
         assert self._tracer is not None  # noqa: S101  # whoever calls has looked
         with self._tracer.processing(self._work_of(attempt.delivery)):
-            return await self._attempt(attempt)
+            return await self._attempt(attempt, executor)
 
-    async def _attempt(self, attempt: Attempt) -> Outcome:
+    async def _attempt(self, attempt: Attempt, executor: Executor) -> Outcome:
         delivery = attempt.delivery
-        why = self._forbidden(delivery)
-        if why is not None:
-            raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
-        executor = self._only or self._executor_of(delivery.name)
+        self._check_allowed(delivery)
         attempt.subject = subject = self._dress(delivery, executor.blocking)
         self._on_start(attempt)
         attempt.result = result = await executor.run(subject)
         return Completed(self._encode(result))
 
-    def _executor_of(self, name: str) -> Executor:
-        executor = self._executors.get(name) or self._executors.get(None)
-        if executor is None:
-            known = ", ".join(sorted(str(one) for one in self._executors))
-            raise PermanentError(f"no handler for jobs named {name!r}; this worker has {known}")
-        return executor
+    def _check_allowed(self, delivery: Any) -> None:
+        why = self._forbidden(delivery)
+        if why is not None:
+            raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
+
+    def _without_handler(self, attempt: Attempt) -> Outcome:
+        """What becomes of a job whose name this worker does not know: no attempt is made, nothing is traced."""
+        delivery = attempt.delivery
+        self._check_allowed(delivery)
+        outcome = judge_name(
+            delivery.name, self._known, delivery.refusals, now_ms=self._now_ms(), options=self._options
+        )
+        attempt.error = outcome.error if isinstance(outcome, Failed) else None
+        return outcome
 
     async def _stopped(self, attempt: Attempt) -> Outcome:
         reason = attempt.reason

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from toril.contract.errors import Closed, JobCancelled, StoreUnavailable, TorilError
-from toril.contract.outcome import Outcome
+from toril.contract.outcome import Outcome, UnknownName
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
 from toril.store import Address, ConnectionPolicy
@@ -128,6 +128,7 @@ class WorkerServices(WorkerKind):
             on_end=self._on_attempt_end,
             work_of=self._work_of,
             on_error=self._witness.trouble,
+            now_ms=self._now_ms,
         )
         self._pump = Pump(
             self._source,
@@ -187,11 +188,12 @@ class WorkerServices(WorkerKind):
             self._witness.started(attempt, waited)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
-        if attempt.subject is None:
-            attempt.subject = self._undressed(attempt.delivery)
         attempt.ended = time.monotonic()
-        if self._witness.measured:
-            self._witness.ended(attempt)
+        if not isinstance(outcome, UnknownName):  # nothing was run, and nobody is called back
+            if attempt.subject is None:
+                attempt.subject = self._undressed(attempt.delivery)
+            if self._witness.measured:
+                self._witness.ended(attempt)
         self._pump.settle(Settled(attempt.delivery, outcome, attempt))
 
     # --- what the services say ------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toril.contract.errors import TorilError
-from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry
+from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry, UnknownName
 from toril.queues.source import Settled
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector
 from toril.worker._callbacks import Callbacks
 from toril.worker._log import WorkerLog
 from toril.worker._runner import Attempt
+from toril.worker._unknown_names import UnknownNameLines
 
 
 class Witness:
@@ -27,6 +28,7 @@ class Witness:
         self._callbacks = callbacks
         self.measured = metrics is not NO_METRICS
         self.attentive = True  # somebody counts or logs what happens to ordinary jobs
+        self._unknown_names = UnknownNameLines()
         self.processed = 0
         self.failed = 0
 
@@ -71,6 +73,8 @@ class Witness:
                 self._failed(attempt, outcome)
             case Retry():
                 self._retried(attempt, outcome)
+            case UnknownName():
+                self._unknown_name(attempt, outcome)
             case _:
                 how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
                 self._log.returned(attempt.delivery.id, how)
@@ -95,6 +99,14 @@ class Witness:
         delivery = attempt.delivery
         self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
         self._callbacks.tell("retrying", attempt.subject, attempt.error, outcome.delay)
+
+    def _unknown_name(self, attempt: Attempt, outcome: UnknownName) -> None:
+        self._metrics.increment_unknown_names(self._label)
+        delivery = attempt.delivery
+        line = self._unknown_names.due(delivery.name)
+        if line is not None:
+            name, count = line
+            self._log.unknown_name(delivery.id, name, count, outcome.delay)
 
     def refused(self, settled: Settled, error: TorilError) -> None:
         """The queue would not have this outcome: the job is another's by now."""

@@ -13,6 +13,7 @@ from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import QueueKeys
 from toril.contract.option_names import knows_its_options
 from toril.contract.record import JobRecord
+from toril.contract.refusals import JOB_FIELD, Refusals
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
 from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms
@@ -24,8 +25,9 @@ from toril.worker._reconnect import policy_of
 
 JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any]
 
-# Jobs looked at to tell whether a retry is due; more than that is busy in any case.
+# Jobs looked at to tell whether a retry is due, and at once.
 _DELAYED_SAMPLE = 1000
+_TRIED_FIELDS = ("atm", JOB_FIELD, "ats")
 
 
 @knows_its_options("an argument of Worker")
@@ -81,8 +83,8 @@ class Worker(BaseWorker):
         self._blocking_desk = BlockingDesk(
             BlockingStore(self._address, policy=self.policy), self.keys, self._payload
         )
-        store = AsyncStore(self._address, policy=self._own_policy)
-        return BullmqSource(self.keys, store, self._keeper_store, terms, self._witness.scheduler_broken)
+        self._store = AsyncStore(self._address, policy=self._own_policy)
+        return BullmqSource(self.keys, self._store, self._keeper_store, terms, self._witness.scheduler_broken)
 
     async def _release(self) -> None:
         await self._desk.close()
@@ -134,6 +136,9 @@ class Worker(BaseWorker):
             return "the job's data is gone: it was removed while it waited"
         return delivery.record.deferred_failure if b"defa" in fields else None
 
+    def _now_ms(self) -> int:
+        return self._store.clock.now_ms()
+
     def _carrier_of(self, delivery: BullmqDelivery) -> str | None:
         try:
             carrier = delivery.record.opts.get("tm")
@@ -159,11 +164,31 @@ class Worker(BaseWorker):
             return True
         if not counts["delayed"]:
             return False
-        ids = await store.run(
-            read.get_ranges(self.keys, ["delayed"], end=_DELAYED_SAMPLE - 1, ascending=True)
-        )
-        made = await store.run_many([read.get_fields(self.keys, one, ["atm"]) for one in ids])
-        return any(not isinstance(one, Exception) and one[0] not in (None, b"0") for one in made)
+        return await self._has_retries(store)
+
+    async def _has_retries(self, store: AsyncStore) -> bool:
+        """Whether one of the next delayed jobs is a retry; those put back for their name are not among them."""
+        start = looked_at = 0
+        while looked_at < _DELAYED_SAMPLE:
+            end = start + _DELAYED_SAMPLE - 1
+            ids = await store.run(
+                read.get_ranges(self.keys, ["delayed"], start=start, end=end, ascending=True)
+            )
+            asked = [read.get_fields(self.keys, one, _TRIED_FIELDS) for one in ids]
+            found = [one for one in await store.run_many(asked) if not isinstance(one, Exception)]
+            others = [made for made, note, started in found if not _is_refused(note, started)]
+            if any(made not in (None, b"0") for made in others):
+                return True
+            if len(ids) < _DELAYED_SAMPLE:
+                return False
+            start, looked_at = end + 1, looked_at + len(others)
+        return False
+
+
+def _is_refused(note: bytes | None, attempts_started: bytes | None) -> bool:
+    """Whether the last pickup of a job put it back for its name."""
+    started = attempts_started or b""
+    return started.isdigit() and Refusals.from_field(note, int(started) + 1) is not None
 
 
 def _parcel(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]:

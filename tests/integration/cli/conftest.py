@@ -48,6 +48,7 @@ def plain(envelope):
     return 1
 
 by_name = {"work": handle, "*": handle}
+only_work = {"work": handle}
 """
 
 

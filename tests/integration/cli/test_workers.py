@@ -138,6 +138,22 @@ def test_a_mapping_of_functions_by_name_is_a_handler(start: Start, toril: Toril,
     assert "1 jobs completed, 0 failed" in out
 
 
+@pytest.mark.parametrize("choice", ["requeue", "fail"])
+@pytest.mark.parametrize("queue", ["emails", "list:gen", "stream:jobs.b"])
+def test_jobs_without_a_function_go_back_or_fail(
+    start: Start, toril: Toril, here: list[str], queue: str, choice: str
+) -> None:
+    toril("add", queue, "other", *here)
+    toril("add", queue, "work", *here)
+    told = () if choice == "requeue" else ("--unknown-names", choice)
+    process = start("worker", "handlers:only_work", "--queue", queue, "--until-idle", "--json", *told, *here)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["processed"], result["failed"]) == (1, 0 if choice == "requeue" else 1)
+    assert ("Unknown job name" in err) == (choice == "requeue")
+
+
 def test_a_result_is_waited_for_by_whoever_added_the_job(start: Start, toril: Toril, here: list[str]) -> None:
     process = start("worker", "handlers:handle", "--queue", "emails", "--log-level", "error", *here)
     added = toril("add", "emails", "work", "--wait", "30", *here)

@@ -87,6 +87,21 @@ def test_jobs_are_added_processed_and_waited_for_without_an_event_loop(
     assert running.state.value == "stopped"
 
 
+def test_a_job_without_a_handler_waits_for_a_worker_that_has_one(
+    queue: sync.Queue, valkey_url: str, prefix: str
+) -> None:
+    job = queue.add("new", attempts=1)
+    with sync.Worker("emails", {"old": print}, redis=valkey_url, prefix=prefix) as old:
+        old.run_until_idle()
+    assert job.get_state() == "delayed"
+    with sync.Worker("emails", {"new": lambda job: job.attempts_made}, redis=valkey_url, prefix=prefix):
+        assert job.wait_until_finished(timeout=20) == 0
+    other = queue.add("newer")
+    failing = sync.Worker("emails", {"old": print}, redis=valkey_url, prefix=prefix, unknown_names="fail")
+    with failing, pytest.raises(JobFailed, match="no handler for jobs named 'newer'"):
+        other.wait_until_finished(timeout=20)
+
+
 def test_a_failed_job_raises_for_whoever_waits(queue: sync.Queue, valkey_url: str, prefix: str) -> None:
     def handle(job: sync.Job) -> None:
         raise PermanentError("no such user")

@@ -65,6 +65,17 @@ def self_of(span: ReadableSpan) -> tuple[int, int]:
     return span.context.trace_id, span.context.span_id
 
 
+async def test_a_job_that_is_put_back_for_its_name_has_no_span(
+    valkey_url: str, prefix: str, memory: Memory
+) -> None:
+    async def handle(job: Job[Any]) -> None: ...
+
+    async with Queue(QUEUE, redis=valkey_url, prefix=prefix) as queue:
+        await queue.add("new", {})
+    await worked(valkey_url, prefix, {"old": handle}, memory)
+    assert memory.names() == []
+
+
 async def test_a_job_is_processed_in_the_trace_of_whoever_added_it(
     valkey_url: str, prefix: str, memory: Memory
 ) -> None:
@@ -253,6 +264,7 @@ async def test_metrics_of_a_run_are_instruments(valkey_url: str, prefix: str) ->
         metrics.set_queue_length(QUEUE, "failed", 1)
         metrics.observe_lock_extend(QUEUE, 0.1)
         metrics.increment_stalled_jobs(QUEUE)
+        metrics.increment_unknown_names(QUEUE, 2)
         metrics.increment_heartbeat_success(QUEUE)
         metrics.increment_heartbeat_failure(QUEUE)
         metrics.increment_redis_reconnect_attempts()
@@ -264,6 +276,7 @@ async def test_metrics_of_a_run_are_instruments(valkey_url: str, prefix: str) ->
     assert points["bullmq.jobs.failed"] == [1]
     assert points["bullmq.active.workers"] == [0]
     assert points["bullmq.scheduler.failures"] == [1]
+    assert points["bullmq.jobs.unknown_name"] == [2]
     assert {"bullmq.job.duration", "bullmq.job.wait", "bullmq.queue.length"} <= set(points)
     await asyncio.to_thread(provider.shutdown)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.integration.worker.conftest import QUEUE, until_state
+from tests.servers import Server
 from toril import Backoff, InvalidOption, Job, PermanentError, Queue, TransientError, Worker
 from toril.contract.errors import Postpone, RateLimitError, Requeue
 from toril.store import AsyncStore
@@ -29,6 +31,43 @@ async def test_the_return_value_is_the_result(queue: Queue, valkey_url: str, pre
     assert found is not None
     assert (found.attempts_made, found.attempts_started) == (1, 1)
     assert found.processed_by == worker.id
+
+
+async def test_jobs_of_unknown_names_ahead_cost_no_more_calls_than_jobs_that_are_run(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    server = start_valkey()
+    calls: dict[str, int] = {}
+    for ahead in ("known", "unknown"):
+        done = asyncio.Event()
+
+        async def last(_: Job[Any], done: asyncio.Event = done) -> None:
+            done.set()
+
+        async with Queue(ahead, redis=server.url, prefix=prefix) as queue:
+            await queue.add_bulk([(ahead, {"i": i}) for i in range(2000)])
+            await queue.add("last")
+            worker = Worker(
+                ahead, {"known": ran, "last": last}, redis=server.url, prefix=prefix, concurrency=50
+            )
+            before = script_calls(server)
+            async with asyncio.timeout(30), worker:
+                await done.wait()
+                calls[ahead] = script_calls(server) - before
+            if ahead == "unknown":
+                counts = await queue.get_job_counts()
+                assert (counts.completed, counts.failed) == (1, 0)
+                assert counts.delayed + counts.waiting + counts.active == 2000
+    assert calls["unknown"] <= 1.5 * calls["known"] < 200, calls
+
+
+async def ran(_: Job[Any]) -> None:
+    """A job that does nothing."""
+
+
+def script_calls(server: Server) -> int:
+    with server.client() as client:
+        return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 async def test_a_transient_error_is_retried_until_it_passes(
@@ -311,7 +350,8 @@ async def test_a_name_without_a_handler_fails_and_says_which_there_are(
     async def mail(_: Job[Any]) -> None: ...
 
     job = await queue.add("fax", {})
-    async with Worker(QUEUE, {"mail": mail}, redis=valkey_url, prefix=prefix) as worker:
+    worker = Worker(QUEUE, {"mail": mail}, redis=valkey_url, prefix=prefix, unknown_names="fail")
+    async with worker:
         await worker.run_until_idle()
     found = await queue.get_job(job.id)
     assert found is not None and found.failed_reason is not None
@@ -382,7 +422,9 @@ async def test_callbacks_hear_of_jobs_that_never_reached_a_handler(
     async def handle(_: Job[Any]) -> None: ...
 
     job = await queue.add("n", {"to": 5}, attempts=1)
-    worker = Worker(QUEUE, {"n": handle}, redis=valkey_url, prefix=prefix, payload=dict[str, str])
+    worker = Worker(
+        QUEUE, {"n": handle}, redis=valkey_url, prefix=prefix, payload=dict[str, str], unknown_names="fail"
+    )
     worker.on("failed", lambda job, error: told.append((job.id, type(error).__name__)))
     async with worker:
         await worker.run_until_idle()

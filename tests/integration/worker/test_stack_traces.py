@@ -74,7 +74,7 @@ async def test_causes_and_groups_stay(queue: Queue, valkey_url: str, prefix: str
 
 
 async def test_what_toril_itself_refuses_has_no_frames(queue: Queue, valkey_url: str, prefix: str) -> None:
-    worker = Worker(QUEUE, {"known": in_loop}, redis=valkey_url, prefix=prefix)
+    worker = Worker(QUEUE, {"known": in_loop}, redis=valkey_url, prefix=prefix, unknown_names="fail")
     reason, trace = await trace_of(queue, worker, "unknown")
     assert "no handler for jobs named 'unknown'" in reason
     assert trace.strip() == f"toril.contract.errors.PermanentError: {reason}"

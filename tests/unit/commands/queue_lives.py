@@ -226,6 +226,18 @@ class QueueLife(RuleBasedStateMachine):
         ]
         self.work(outcomes, take, None, True, False)
 
+    @rule(
+        count=st.integers(2, 6), take=st.integers(0, 3), forget=RARELY, stranger=RARELY, fields=st.booleans()
+    )
+    def delaying_work(self, count: int, take: int, forget: bool, stranger: bool, fields: bool) -> None:
+        """Retries, and jobs that go back for a while: several are delayed by one call, some for the same time."""
+        if forget:
+            self.forget_or_shorten_the_events(None)
+        outcomes = [
+            (number, "delayed", stranger and number == 2, {"count": -1}, fields) for number in range(count)
+        ]
+        self.work(outcomes, take, None, True, False)
+
     def _chosen(self, outcomes: list[Any]) -> list[str]:
         """A different job for each outcome: mostly held ones, rarely any."""
         held = sorted(self.held)

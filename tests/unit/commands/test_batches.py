@@ -15,8 +15,8 @@ from tests.servers import Server
 from tests.unit.commands.one_by_one import Batched, OneByOne
 from tests.unit.commands.queue_lives import LIVES, START_MS, QueueLife
 from toril.commands.add import JobToAdd
-from toril.commands.work import Harvest, Pickup, Settlement, finish_options
-from toril.contract.errors import LockMissing
+from toril.commands.work import Harvest, Pickup, Settlement, finish_options, packed_fields
+from toril.contract.errors import JobNotFound, JobNotInState, LockMissing
 from toril.contract.keys import QueueKeys
 
 
@@ -59,6 +59,29 @@ def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str):
         assert client.llen(keys.wait) == 200
 
 
+def test_jobs_that_are_delayed_together_go_the_short_way(valkey: Server, prefix: str):
+    keys = QueueKeys("q", prefix, hash_tag=False)
+    jobs = [JobToAdd(name="n", data=b"{}", options={}, timestamp=START_MS, id=f"j{n}") for n in range(100)]
+    pickup = Pickup(token="t1", lock_ms=60_000)
+    back = [
+        Settlement(job_id=job.id, kind="delayed", token="t1", value=1000, options="1", fields=b"")
+        for job in jobs
+    ]
+    with valkey.client() as client:
+        side = Batched(client, keys)
+        side.add(jobs)
+        assert len(side.settle([], 100, pickup, START_MS).jobs) == 100
+        before = client.info("commandstats")
+        assert set(side.settle(back, 0, pickup, START_MS).verdicts) == {None}
+        after = client.info("commandstats")
+        assert client.zcard(keys.delayed) == 100
+    calls = {
+        name: figures["calls"] - before.get(name, {"calls": 0})["calls"] for name, figures in after.items()
+    }
+    assert (calls["cmdstat_ltrim"], calls["cmdstat_zadd"], calls["cmdstat_del"]) == (1, 2, 1)
+    assert (calls["cmdstat_hset"], calls["cmdstat_xadd"]) == (100, 100)
+
+
 class TestLargeBatches:
     """Longer than any run that our scripts do at once, with exceptions among the plain jobs."""
 
@@ -99,6 +122,31 @@ class TestLargeBatches:
         answers = same(sides, lambda side: side.settle(done, 50, second, START_MS + 30), verdicts_of)
         assert None in answers
         assert LockMissing in answers
+        assert_alike(sides)
+
+    def test_are_delayed_alike(self, sides: tuple[OneByOne, Batched]):
+        self.add(sides, 1300)
+        taken = same(sides, lambda side: side.settle([], 1200, self.pickup("t1"), START_MS + 20), jobs_of)
+        self.spoil_some(sides, taken)
+        for side in sides:
+            side.client.hset(sides[0].keys.job(taken[60]), "atm", "many")
+            side.client.zadd(sides[0].keys.delayed, {"other": (START_MS + 30 + 4) * 4096 + 4090})
+        fields = packed_fields({"failedReason": "why", "stacktrace": "[]"})
+        back = [
+            Settlement(
+                job_id=one,
+                kind="delayed",
+                token="t1",
+                value=number % 7,  # many in one millisecond
+                options="1" if number == 60 else str(number % 2),
+                fields=fields if number % 3 else b"",
+            )
+            for number, one in enumerate(taken)
+        ]
+        second = self.pickup("t2")
+        answers = same(sides, lambda side: side.settle(back, 50, second, START_MS + 30), verdicts_of)
+        assert None in answers
+        assert {LockMissing, JobNotFound, JobNotInState} <= set(answers)
         assert_alike(sides)
 
     def spoil_some(self, sides: tuple[OneByOne, Batched], taken: list[str]) -> None:

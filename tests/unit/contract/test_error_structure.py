@@ -202,7 +202,7 @@ def test_an_error_that_raises_when_it_is_asked_is_simply_unknown() -> None:
     assert known_category(odd) is None
     unhashable = carrying(
         CouldNotSync(), response={"Error": {"Code": []}}, grpc_status_code=carrying(CouldNotSync(), name=[])
-    )  # type: ignore[arg-type]
+    )
     assert known_category(unhashable) is None
     rpc = foreign("grpc", "RpcError")
     assert known_category(carrying(rpc("x"), code=raise_from_code)) is None

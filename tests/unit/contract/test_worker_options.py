@@ -31,7 +31,8 @@ def test_the_defaults_are_the_data_models() -> None:
         0,
     )
     assert (options.events_max_len, options.shutdown_timeout) == (10_000, 30)
-    assert (options.unknown_errors, options.executor) == ("permanent", "auto")
+    assert (options.unknown_errors, options.unknown_names) == ("permanent", "requeue")
+    assert options.executor == "auto"
     assert options.worker_id is None
     assert options.metrics is None
     assert options.logger is None
@@ -83,6 +84,7 @@ def test_a_heartbeat_over_half_the_lock_is_warned_about() -> None:
         ("shutdown_timeout", -1),
         ("job_timeout", 0),
         ("unknown_errors", "retry"),
+        ("unknown_names", "ignore"),
         ("executor", "fork"),
         ("max_jobs_per_process", 0),
         ("max_process_memory", 0),

@@ -102,6 +102,8 @@ RULE_TEST = {
                 {"series": 'bullmq_stalled_checker_skipped_total{queue="shaky"}', "values": "0+1x30"},
                 {"series": 'bullmq_broken_schedulers{queue="shaky"}', "values": "2+0x30"},
                 {"series": 'bullmq_broken_schedulers{queue="busy"}', "values": "0+0x30"},
+                {"series": 'bullmq_jobs_unknown_name_total{queue="busy"}', "values": "0+0x30"},
+                {"series": 'bullmq_jobs_unknown_name_total{queue="shaky"}', "values": "0+2x30"},
                 {
                     "series": 'bullmq_lock_extend_duration_seconds_bucket{queue="shaky",le="0.01"}',
                     "values": "0+0x30",
@@ -133,6 +135,7 @@ RULE_TEST = {
         ("TorilHeartbeatsFail", "shaky", "0.1"),
         ("TorilSweepsSkipped", "shaky", "15"),
         ("TorilSchedulerBroken", "shaky", "2"),
+        ("TorilUnknownJobNames", "shaky", "10"),
         ("TorilLockRenewalsSlow", "shaky", "0.048"),
     ],
 )

@@ -9,9 +9,10 @@
 
   Two ways lead there. Plain work goes the short way (`parts/settle_plainly.lua`): completed jobs without parent,
   children, deduplication, metrics or limits to keep, on a queue without pause, limit or rate. There the same keys are
-  written with a third of the calls; a single job goes a still shorter way (`parts/settle_one.lua`). Whatever is special
-  goes through the official bodies (`parts/settle_specially.lua`). The short ways look before they write, and leave to
-  the long one what they had better not touch.
+  written with a third of the calls; a single job goes a still shorter way (`parts/settle_one.lua`). Several jobs that are
+  delayed one after the other have their own short way (`parts/settle_delayed.lua`). Whatever is special goes through the
+  official bodies (`parts/settle_specially.lua`). The short ways look before they write, and leave to the long one what
+  they had better not touch.
 
   A job that a finish fetched is locked by upstream under its predecessor's token; here it is under the pickup's, like
   all others of the call.
@@ -44,6 +45,7 @@ if room == 1 and ARGV[7] == ""
 end
 
 --@own plainly settle_plainly
+--@own delayed settle_delayed
 --@own specially settle_specially
 
 -- What both ways share; `open` says whether there is room, and anything to fill it with.
@@ -69,7 +71,7 @@ local special -- made only when it is needed
 local at = FIRST
 while at <= LAST or batch.open do
   batch.begun = nil
-  local fine, done = pcall(plainly, KEYS, ARGV, batch, at)
+  local fine, done = pcall(ARGV[at + 1] == "delayed" and delayed or plainly, KEYS, ARGV, batch, at)
   if fine and done then
     at = at + WORDS * done
   elseif batch.begun then
