@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.kinds import Kind
-from toril import PermanentError, TransientError
+from toril import Envelope, PermanentError, TransientError
 from toril.contract.errors import Postpone, RateLimitError, Requeue
 from toril.contract.outcome import Completed, Failed, Requeued, Retry
 from toril.queues.source import Settled
@@ -405,6 +405,36 @@ async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
         assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == []
         await source.exchange([Settled(delivery, Completed(b"null"))], 0)
         assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == [delivery]
+
+
+async def test_callbacks_see_the_attempt_that_has_ended(kind: Kind) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def handle(job: Any) -> None:
+        if kind.payload(job).get("fail"):
+            raise TransientError("no")
+
+    def note(event: str, job: Any) -> None:
+        seen.append((event, job.attempts if isinstance(job, Envelope) else job.attempts_made))
+
+    worker = kind.worker(handle)
+    worker.on("active", lambda job: note("active", job))
+    worker.on("completed", lambda job, _: note("completed", job))
+    worker.on("retrying", lambda job, *_: note("retrying", job))
+    worker.on("failed", lambda job, _: note("failed", job))
+    async with silent(), worker:
+        await kind.add(payload={"fail": False})
+        await worker.run_until_idle()
+        await kind.add(payload={"fail": True}, attempts=2)
+        await worker.run_until_idle()
+    assert seen == [
+        ("active", 0),
+        ("completed", 1),
+        ("active", 0),
+        ("retrying", 1),
+        ("active", 1),
+        ("failed", 2),
+    ]
 
 
 async def test_the_hooks_count_what_happened(kind: Kind) -> None:

@@ -82,6 +82,8 @@ class RateLimited:
 class WaitingForChildren:
     """The job waits for its children, then runs again."""
 
+    moved: bool = False  # the handler has moved it by itself: there is nothing to hand in
+
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
@@ -183,11 +185,17 @@ def _signal(error: BaseException) -> Outcome | None:
         case RateLimitError():
             return RateLimited(error.delay)
         case WaitingChildrenError():
-            return WaitingForChildren()
+            return WaitingForChildren(error.moved)
         case Requeue():
             return Requeued(str(error) or "requeued")
         case _:
             return None
+
+
+def note_move(error: BaseException, job: object) -> None:
+    """Tells the worker that the handler has moved its job to waiting-children by itself."""
+    if isinstance(error, WaitingChildrenError) and getattr(job, "waits_for_children", False):
+        error.moved = True
 
 
 def _retry(

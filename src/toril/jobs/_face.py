@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
 from toril.commands import manage, read
 from toril.commands._command import Command
 from toril.commands.locks import extend_lock
+from toril.commands.work import move_to_waiting_children
 from toril.contract.codec import PayloadCodec, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.contract.errors import (
@@ -24,7 +25,6 @@ from toril.contract.errors import (
     MalformedValue,
     Postpone,
     Requeue,
-    WaitingChildrenError,
 )
 from toril.contract.keys import QueueKeys
 from toril.contract.options import JobOptions, ParentRef
@@ -59,12 +59,22 @@ class Dependencies:
 class JobFace(Generic[T]):
     """The attributes of a job, and its operations as steps."""
 
-    __slots__ = ("_data", "_desk", "_existed", "cancelled", "lock_lost", "record", "token")
+    __slots__ = (
+        "_data",
+        "_desk",
+        "_existed",
+        "cancelled",
+        "lock_lost",
+        "record",
+        "token",
+        "waits_for_children",
+    )
 
     record: JobRecord
     token: str | None  # the lock under which a worker holds the job; None for everybody else
     lock_lost: bool  # set by the worker: the job is no longer ours, and what we return will be refused
     cancelled: bool  # set by the worker: somebody wants this job to end
+    waits_for_children: bool  # the handler has moved the job to waiting-children: it is no longer ours
     _data: T
     _existed: bool
 
@@ -83,6 +93,7 @@ class JobFace(Generic[T]):
         self.cancelled = False
         if not added:
             self._existed = True
+        self.waits_for_children = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.id} of {self.queue_name!r}>"
@@ -216,6 +227,11 @@ class JobFace(Generic[T]):
         """The keys of its queue."""
         return self._desk.keys
 
+    @property
+    def key(self) -> str:
+        """Its hash: how its parent names it."""
+        return self._desk.keys.job(self.id)
+
     def _change(self, **fields: bytes | None) -> None:
         """Shows in the record what the server has taken; None removes a field."""
         changed = dict(self.record.fields)
@@ -236,16 +252,22 @@ class JobFace(Generic[T]):
         """Ends this attempt and puts the job back at once, without counting an attempt."""
         raise Requeue(f"job {self.id} goes back to the queue")
 
-    def move_to_waiting_children(self) -> NoReturn:
-        """Ends this attempt; the job runs again when its children have finished."""
-        raise WaitingChildrenError(f"job {self.id} waits for its children")
-
     # --- operations -----------------------------------------------------------------------------------------
 
     def _move_to_delayed(self, until: datetime) -> Steps[NoReturn]:
         due_ms = datetime_to_ms("until", until)
         now_ms = yield NOW_MS
         raise Postpone(max(0, due_ms - now_ms) / 1000)
+
+    def _move_to_waiting_children(self, child: JobFace[Any] | ParentRef | None) -> Steps[bool]:
+        if self.token is None:
+            raise LockLost(self.id, hint="only the handler of a job holds its lock")
+        key = "" if child is None else child.key
+        now_ms = yield NOW_MS
+        self.waits_for_children = yield move_to_waiting_children(
+            self.keys, self.id, token=self.token, now_ms=now_ms, child_key=key
+        )
+        return self.waits_for_children
 
     def _refresh(self) -> Steps[None]:
         flat = yield read.get_job(self.keys, self.id)

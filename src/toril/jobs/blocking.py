@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from toril.commands import read
 from toril.contract.duration import Duration, to_seconds
 from toril.contract.errors import JobNotFound
+from toril.contract.options import ParentRef
 from toril.contract.record import JobRecord
 from toril.contract.state import JobState
 from toril.jobs._face import Dependencies, FinalState, JobFace, T, returned
@@ -113,6 +114,14 @@ class BlockingJob(JobFace[T]):
     def move_to_delayed(self, until: datetime) -> None:
         """For handlers: ends this attempt and runs the job again at that time. Raises `DelayedError` for the worker."""
         self._do(self._move_to_delayed(until))
+
+    def move_to_waiting_children(self, child: JobFace[Any] | ParentRef | None = None) -> bool:
+        """For handlers: moves this job to its pending children, until they have finished; False when none is pending.
+
+        When it is True, raise `WaitingChildrenError`: the job runs again when all its children have finished. `child`
+        asks whether this one is pending. Raises `FailedChildren` when a child has failed this job.
+        """
+        return self._do(self._move_to_waiting_children(child))
 
     def get_children_values(self) -> dict[str, Any]:
         """Return values of the children that completed, by their key."""

@@ -171,6 +171,7 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
             next_due_in=_seconds_until(harvest.next_due_ms, now_ms),
             exhausted=not self._owed and (bool(limited) or not self._more_waits(harvest)),
             refused=pickup_trouble(harvest.trouble),
+            at_ms=now_ms,
         )
 
     def _limited_for(self, settled: Sequence[Settled]) -> float:

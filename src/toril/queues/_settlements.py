@@ -163,9 +163,35 @@ def _whole(value: Any) -> int | None:
 
 
 def _failure_fields(record: JobRecord, outcome: Failed | Retry) -> bytes:
-    """Reason and stack traces; as upstream, each attempt adds its trace, oldest first."""
+    traces = _traces(record, outcome)
+    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(traces).decode()})
+
+
+def _traces(record: JobRecord, outcome: Failed | Retry) -> list[str]:
+    """The stack traces of a job; as upstream, each attempt adds its own, oldest first."""
     traces = [*record.stacktrace, outcome.stacktrace] if outcome.stacktrace else record.stacktrace
     limit = _opts(record).get("stackTraceLimit")
     if isinstance(limit, (int, float)) and limit >= 0:
         traces = traces[max(0, len(traces) - int(limit)) :]
-    return work.packed_fields({"failedReason": outcome.reason, "stacktrace": to_json(traces).decode()})
+    return traces
+
+
+def record_after(record: JobRecord, delivery: BullmqDelivery, outcome: Outcome, at_ms: int) -> JobRecord:
+    """A job's record after an attempt: what the script wrote for the outcome, without reading it back."""
+    changed = dict(record.fields)
+    match outcome:
+        case Completed():
+            changed[b"returnvalue"] = outcome.value
+        case Failed() | Retry():
+            changed[b"failedReason"] = outcome.reason.encode()
+            changed[b"stacktrace"] = to_json(_traces(delivery.record, outcome))
+        case _:
+            return record
+    if not isinstance(outcome, Retry):
+        changed[b"finishedOn"] = b"%d" % at_ms
+    elif outcome.delay > 0:
+        changed[b"delay"] = b"%d" % ms(outcome.delay)
+    changed[b"atm"] = b"%d" % (delivery.attempts_made + 1)
+    if b"attemptsMade" in changed:  # the legacy field, which is read first
+        changed[b"attemptsMade"] = changed[b"atm"]
+    return JobRecord(record.id, changed)

@@ -15,11 +15,11 @@ from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
 from toril.contract.errors import ReplyLost, ScriptRefused, StoreOutOfMemory, StoreUnavailable, TorilError
 from toril.contract.keys import QueueKeys, client_name
-from toril.contract.outcome import RateLimited, WaitingForChildren
+from toril.contract.outcome import Postponed, RateLimited, WaitingForChildren
 from toril.contract.record import JobRecord
 from toril.queues._bullmq_delivery import BullmqDelivery, BullmqTerms, LockTokens
 from toril.queues._doubt import Doubt
-from toril.queues._settlements import Settlements, given_back, ms
+from toril.queues._settlements import Settlements, given_back, ms, record_after
 from toril.queues.series import Series
 from toril.queues.source import Promise, Settled, Taken
 from toril.store import AsyncStore, BlockingStore
@@ -28,6 +28,8 @@ from toril.store import Reader as StoreReader
 # Bounds of one call: well under the time that other clients of the server notice.
 LOCKS_PER_CALL = 1000
 SUSPECTS_PER_STEP = 500
+# A handler that asks to wait for children without any must not run in a tight loop.
+NO_CHILDREN_PAUSE = 1.0
 # A report outlives two missed heartbeats.
 REPORT_LIVES = 3
 
@@ -98,12 +100,13 @@ class BullmqSource:
         pause = await self._hold_rate(settled)
         pickup = self._new_pickup()
         settlements = [await self._settlement(one, pickup) for one in settled]
+        now = await self.store.now_ms()
         call = work.settle(
             self.keys,
             [one for one in settlements if isinstance(one, Settlement)],
             take=0 if pause else room - len(adopted),
             pickup=pickup,
-            now_ms=await self.store.now_ms(),
+            now_ms=now,
         )
         try:
             harvest = await self.store.run(call)
@@ -117,7 +120,7 @@ class BullmqSource:
             self._doubt.begin(settled, pickup.token)
             raise
         self._doubt.let_go(settled)
-        taken = self._taken(harvest, pickup.token, adopted, verdicts)
+        taken = self._taken(harvest, pickup.token, adopted, verdicts, now)
         if pause:
             taken = replace(taken, limited_for=pause)
         await self._series.begin(one.record for one in taken.deliveries)
@@ -146,7 +149,7 @@ class BullmqSource:
                     self._doubt.begin(settled, pickup.token)
                 return answer(harvest)
             self._doubt.let_go(settled)
-            taken = self._taken(harvest, pickup.token, [], harvest.verdicts)
+            taken = self._taken(harvest, pickup.token, [], harvest.verdicts, now)
             self._series.plan(one.record for one in taken.deliveries)
             self._series.post()
             return answer(taken)
@@ -167,6 +170,7 @@ class BullmqSource:
         token: str,
         adopted: list[BullmqDelivery],
         verdicts: list[TorilError | None],
+        at_ms: int,
     ) -> Taken:
         fresh = [BullmqDelivery(JobRecord.from_flat(job_id, flat), token) for job_id, flat in harvest.jobs]
         due = harvest.next_at_ms
@@ -176,6 +180,7 @@ class BullmqSource:
             limited_for=harvest.limited_ms / 1000,
             next_due_in=(due - self.store.clock.now_ms()) / 1000 if due else None,
             refused=_refused(harvest.refused) if harvest.refused else None,
+            at_ms=at_ms,
         )
 
     async def _settlement(self, one: Settled, pickup: Pickup) -> Settlement | TorilError | None:
@@ -184,11 +189,11 @@ class BullmqSource:
         if words is not None:
             return words
         if isinstance(one.outcome, WaitingForChildren):
-            return await self._park(one.delivery)
+            return None if one.outcome.moved else await self._park(one.delivery, pickup)
         return given_back(one.delivery)
 
-    async def _park(self, delivery: BullmqDelivery) -> Settlement | TorilError | None:
-        """Waits for children if any is pending; else the job goes on at once."""
+    async def _park(self, delivery: BullmqDelivery, pickup: Pickup) -> Settlement | TorilError | None:
+        """Waits for children if any is pending. Else the job runs again soon: its last child may just have ended."""
         now = await self.store.now_ms()
         call = work.move_to_waiting_children(self.keys, delivery.id, token=delivery.token, now_ms=now)
         try:
@@ -197,7 +202,7 @@ class BullmqSource:
             return refused
         finally:
             self._doubt.finish(delivery.id)
-        return None if parked else given_back(delivery)
+        return None if parked else self._settlements.of(delivery, Postponed(NO_CHILDREN_PAUSE), pickup)
 
     async def _hold_rate(self, settled: Sequence[Settled]) -> float:
         """Closes the queue to workers with a rate limit, as upstream does; without one, only this worker pauses."""
@@ -288,4 +293,11 @@ def _refused(text: str) -> TorilError:
     return StoreOutOfMemory(text) if "OOM" in text else StoreUnavailable(text)
 
 
-__all__ = ["LOCKS_PER_CALL", "SUSPECTS_PER_STEP", "BullmqDelivery", "BullmqSource", "BullmqTerms"]
+__all__ = [
+    "LOCKS_PER_CALL",
+    "SUSPECTS_PER_STEP",
+    "BullmqDelivery",
+    "BullmqSource",
+    "BullmqTerms",
+    "record_after",
+]

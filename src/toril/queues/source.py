@@ -70,6 +70,7 @@ class Taken:
     next_due_in: float | None = None  # seconds until a delayed job is due; None: none known
     exhausted: bool = True  # False: asking again at once may bring more
     refused: TorilError | None = None  # outcomes were accepted, but the server gives us no jobs now
+    at_ms: int = 0  # when the outcomes were accepted, by the server's clock
 
 
 class Source(Protocol):

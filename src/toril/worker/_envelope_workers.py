@@ -24,11 +24,13 @@ from toril.contract.envelope import TRACE_FIELD, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import ListKeys, StreamKeys, consumer_name
 from toril.contract.option_names import knows_its_options
+from toril.contract.outcome import Completed, Failed, Retry
 from toril.contract.refusals import META_FIELD
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.queues._envelopes import EnvelopeDelivery
 from toril.queues.redis_list import ListSource, ListTerms
 from toril.queues.redis_stream import StreamSource, StreamTerms
+from toril.queues.source import Settled
 from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
@@ -105,6 +107,12 @@ class _EnvelopeWorker(BaseWorker):
         return delivery.envelope
 
     def _undressed(self, delivery: EnvelopeDelivery) -> Envelope:
+        return delivery.envelope
+
+    def _after(self, settled: Settled, at_ms: int) -> Envelope:  # noqa: ARG002
+        delivery: EnvelopeDelivery = settled.delivery
+        if isinstance(settled.outcome, (Completed, Failed, Retry)):
+            return dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
         return delivery.envelope
 
     def _encode_result(self, result: Any) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from toril.contract.backoff import Backoff
 from toril.contract.errors import InvalidOption
-from toril.queues.source import Source
+from toril.queues.source import Settled, Source
 from toril.worker._executors import Executor, Handler
 
 
@@ -28,6 +28,10 @@ class WorkerKind:
     def _undressed(self, delivery: Any) -> Any:  # noqa: ARG002
         """The job object for callbacks when no handler got one: the job was refused before."""
         return None
+
+    def _after(self, settled: Settled, at_ms: int) -> Any:  # noqa: ARG002
+        """The job object for callbacks when the queue has accepted an outcome: with what that changed in the job."""
+        return settled.memo.subject
 
     def _make_process_executor(self, handler: Handler) -> Executor:  # noqa: ARG002
         raise InvalidOption("executor", "'process' is not offered by this kind of worker", "use 'thread'")

@@ -19,6 +19,7 @@ from typing import Any
 
 from toril.contract.classify import known_category, retry_after
 from toril.contract.errors import InvalidOption, PermanentError, TorilError
+from toril.contract.outcome import note_move
 from toril.contract.stack_trace import RemoteTrace, stack_of
 from toril.store import default_server
 from toril.worker._memory import resident_bytes
@@ -88,12 +89,15 @@ def _end_with_parent() -> None:
 
 
 def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, Told, int]:
+    job = None
     try:
-        result = run(dress(parcel))
+        job = dress(parcel)
+        result = run(job)
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
         pickle.dumps(result)
     except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
+        note_move(error, job)
         return False, _portable(error), _told(error), resident_bytes()
     return True, result, ("", None, None), resident_bytes()
 

@@ -39,8 +39,8 @@ class Pump:
         concurrency: int,
         drain_delay: float,
         run: Callable[[Any, bool], None],
-        on_verdict: Callable[[Settled, TorilError], Any],
-        on_settled: Callable[[Sequence[Settled]], Any],
+        on_verdict: Callable[[Settled, TorilError], bool],
+        on_settled: Callable[[Sequence[Settled], int], Any],
         on_disconnect: Callable[[TorilError], Awaitable[None]],
         on_error: Callable[[BaseException], Any],
         on_drained: Callable[[], Any],
@@ -242,7 +242,7 @@ class Pump:
             self.running[id(delivery)] = delivery
         try:
             if batch:
-                self._tell(batch, taken.verdicts)
+                self._tell(batch, taken)
             if room:
                 self._learn(taken, room)
         finally:
@@ -250,14 +250,26 @@ class Pump:
             for delivery in deliveries:
                 self._run(delivery, len(deliveries) == 1)
 
-    def _tell(self, batch: list[Settled], verdicts: Sequence[TorilError | None]) -> None:
+    def _tell(self, batch: list[Settled], taken: Taken) -> None:
+        verdicts = taken.verdicts
         try:
-            for settled, verdict in zip(batch, verdicts, strict=True):
-                if verdict is not None:
-                    self._on_verdict(settled, verdict)
-            self._on_settled(batch)
+            self._on_settled(self._accepted(batch, verdicts) if any(verdicts) else batch, taken.at_ms)
         except Exception as error:  # noqa: BLE001  # a collector or logger that raises must not stop the pump
             self._on_error(error)
+
+    def _accepted(self, batch: list[Settled], verdicts: Sequence[TorilError | None]) -> list[Settled]:
+        """Those that were accepted. The attempt of a refused one may go on; then its job stays in hand."""
+        accepted: list[Settled] = []
+        for settled, verdict in zip(batch, verdicts, strict=True):
+            if verdict is None:
+                accepted.append(settled)
+                continue
+            try:
+                if self._on_verdict(settled, verdict):
+                    self.running[id(settled.delivery)] = settled.delivery
+            except Exception as error:  # noqa: BLE001  # a logger that raises must not cost the others their answers
+                self._on_error(error)
+        return accepted
 
     def _learn(self, taken: Taken, room: int) -> None:
         """Whether, and when, it is worth asking again."""

@@ -19,9 +19,11 @@ from toril.contract.outcome import (
     Outcome,
     Requeued,
     Undecided,
+    WaitingForChildren,
     judge,
     judge_name,
     no_retry,
+    note_move,
 )
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
@@ -47,6 +49,7 @@ class Attempt:
         "error",
         "given_up",
         "reason",
+        "refusal",
         "result",
         "started",
         "subject",
@@ -63,6 +66,7 @@ class Attempt:
         self.given_up = False  # settled without its handler, which would not end
         self.result: Any = None
         self.error: BaseException | None = None
+        self.refusal: TorilError | None = None  # why the queue did not accept the outcome
         self.started = time.monotonic()
         self.ended: float | None = None
 
@@ -120,6 +124,13 @@ class Runner:
         else:
             self._lanes.put(attempt)
 
+    def fail(self, attempt: Attempt, refusal: TorilError) -> None:
+        """Fails an attempt whose outcome the queue refused; what follows comes through `on_end`."""
+        attempt.refusal = refusal
+        attempt.task = None  # the task of its handler runs other attempts by now
+        self.attempts[id(attempt.delivery)] = attempt
+        self._lanes.put(attempt)
+
     async def see_off(self, seconds: float) -> None:
         """Waits for attempts that were cancelled, no longer than that: a handler may refuse to end."""
         tasks = {attempt.task for attempt in self.attempts.values() if attempt.task is not None}
@@ -163,10 +174,10 @@ class Runner:
     async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
         delivery = attempt.delivery
         try:
-            if attempt.reason is not None:
-                outcome = await self._stopped(attempt)  # it was cancelled before its turn came
+            attempt.task = task
+            if attempt.refusal is not None or attempt.reason is not None:
+                outcome = await self._stopped(attempt)  # it was refused, or cancelled before its turn came
             else:
-                attempt.task = task
                 attempt.started = time.monotonic()
                 executor = self._only or self._executors.get(delivery.name) or self._executors.get(None)
                 if executor is None:
@@ -181,8 +192,7 @@ class Runner:
         except BaseException as error:  # whatever a handler raises is its job's outcome
             if isinstance(error, GeneratorExit) and not self._loop.is_running():
                 raise  # the loop is being torn down: nothing can be settled any more
-            attempt.error = error
-            outcome = await self._judged(attempt, error)
+            outcome = await self._failed(attempt, error)
         if attempt.timer is not None:
             attempt.timer.cancel()
         if not attempt.given_up:
@@ -224,14 +234,20 @@ class Runner:
         return outcome
 
     async def _stopped(self, attempt: Attempt) -> Outcome:
+        if attempt.refusal is not None:
+            return await self._failed(attempt, attempt.refusal)
+        if getattr(attempt.subject, "waits_for_children", False):
+            return WaitingForChildren(moved=True)  # its handler has moved it: it is not ours to give back
         reason = attempt.reason
         if isinstance(reason, StoppedByWorker):
             return Requeued(str(reason))
         # A handler may be cancelled from within, by a task of its own: that is a failure like others.
-        attempt.error = error = reason or TransientError("the handler was cancelled")
-        return await self._judged(attempt, error)
+        return await self._failed(attempt, reason or TransientError("the handler was cancelled"))
 
-    async def _judged(self, attempt: Attempt, error: BaseException) -> Outcome:
+    async def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """What follows for a job from the error of its attempt: another attempt, or the end."""
+        attempt.error = error
+        note_move(error, attempt.subject)
         delivery = attempt.delivery
         outcome = judge(
             error,

@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toril.contract.errors import Closed, JobCancelled, StoreUnavailable, TorilError
+from toril.contract.errors import (
+    Closed,
+    FailedChildren,
+    JobCancelled,
+    PendingChildren,
+    StoreUnavailable,
+    TorilError,
+)
 from toril.contract.outcome import Outcome, UnknownName
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import Settled, Source
@@ -79,7 +86,7 @@ class WorkerServices(WorkerKind):
         )
         self._metrics = careful(options.metrics, self._log.trouble)
         self._callbacks = Callbacks(self._log.trouble)
-        self._witness = Witness(self.label, self._metrics, self._log, self._callbacks)
+        self._witness = Witness(self.label, self._metrics, self._log, self._callbacks, self._after)
         self._failure: TorilError | None = None
 
     def _begin_stop(self, timeout: float | None = None) -> None:
@@ -135,7 +142,7 @@ class WorkerServices(WorkerKind):
             concurrency=options.concurrency,
             drain_delay=float(options.drain_delay),
             run=self._runner.start,
-            on_verdict=self._witness.refused,
+            on_verdict=self._on_verdict,
             on_settled=self._witness.settled,
             on_disconnect=self._on_disconnect,
             on_error=self._witness.trouble,
@@ -188,13 +195,26 @@ class WorkerServices(WorkerKind):
             self._witness.started(attempt, waited)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
-        attempt.ended = time.monotonic()
-        if not isinstance(outcome, UnknownName):  # nothing was run, and nobody is called back
+        ended_now = attempt.ended is None  # an attempt whose outcome was refused ends a second time
+        attempt.ended = attempt.ended or time.monotonic()
+        if ended_now and not isinstance(outcome, UnknownName):  # nothing was run, and nobody is called back
             if attempt.subject is None:
                 attempt.subject = self._undressed(attempt.delivery)
             if self._witness.measured:
                 self._witness.ended(attempt)
         self._pump.settle(Settled(attempt.delivery, outcome, attempt))
+
+    def _on_verdict(self, settled: Settled, error: TorilError) -> bool:
+        """Whether the attempt goes on after its outcome was refused: another outcome will be handed in.
+
+        As in Node, an attempt that cannot complete because of its children has failed, with the refusal as its error.
+        """
+        if isinstance(error, (PendingChildren, FailedChildren)):
+            self._callbacks.tell("error", error)
+            self._runner.fail(settled.memo, error)
+            return True
+        self._witness.refused(settled, error)
+        return False
 
     # --- what the services say ------------------------------------------------------------------------------
 
@@ -216,10 +236,11 @@ class WorkerServices(WorkerKind):
 
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
-            # A job that ended meanwhile gave its lock back by itself.
+            # A job that ended meanwhile, or waits for its children now, gave its lock back by itself.
             attempt = self._runner.attempts.get(id(delivery))
-            if attempt is not None and not delivery.lock_lost:
-                self._witness.lock_lost(attempt)
+            if attempt is None or delivery.lock_lost or getattr(attempt.subject, "waits_for_children", False):
+                continue
+            self._witness.lock_lost(attempt)
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:
         if jobs:

@@ -6,13 +6,14 @@ never counted as done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from toril.contract.errors import TorilError
-from toril.contract.outcome import Completed, Failed, Outcome, Requeued, Retry, UnknownName
+from toril.contract.errors import ScriptRefused, TorilError
+from toril.contract.outcome import Completed, Failed, Requeued, Retry, UnknownName
 from toril.queues.source import Settled
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector
-from toril.worker._callbacks import Callbacks
+from toril.worker._callbacks import Callbacks, WorkerEvent
 from toril.worker._log import WorkerLog
 from toril.worker._runner import Attempt
 from toril.worker._unknown_names import UnknownNameLines
@@ -21,11 +22,19 @@ from toril.worker._unknown_names import UnknownNameLines
 class Witness:
     """Speaks to metrics, log and callbacks for one worker."""
 
-    def __init__(self, label: str, metrics: MetricsCollector, log: WorkerLog, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        label: str,
+        metrics: MetricsCollector,
+        log: WorkerLog,
+        callbacks: Callbacks,
+        after: Callable[[Settled, int], Any],
+    ) -> None:
         self._label = label  # how metrics name the queue
         self._metrics = metrics
         self._log = log
         self._callbacks = callbacks
+        self._after = after  # the job of an accepted outcome, as it is now; asked only when somebody listens
         self.measured = metrics is not NO_METRICS
         self.attentive = True  # somebody counts or logs what happens to ordinary jobs
         self._unknown_names = UnknownNameLines()
@@ -54,37 +63,42 @@ class Witness:
         """A handler ended; what became of its job is told when the queue has accepted it."""
         self._metrics.observe_job_duration(self._label, attempt.seconds)
 
-    def settled(self, batch: Sequence[Settled]) -> None:
-        """The queue has answered."""
+    def settled(self, batch: Sequence[Settled], at_ms: int) -> None:
+        """The queue has accepted these outcomes at this time."""
         unnoticed = not self.attentive and "completed" not in self._callbacks.listeners
         for settled in batch:
-            if settled.delivery.lock_lost:
-                continue
             if unnoticed and type(settled.outcome) is Completed:
                 self.processed += 1
             else:
-                self._outcome(settled.memo, settled.outcome)
+                self._outcome(settled, at_ms)
 
-    def _outcome(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _outcome(self, settled: Settled, at_ms: int) -> None:
+        attempt, outcome = settled.memo, settled.outcome
         match outcome:
             case Completed():
                 self._completed(attempt)
+                self._tell("completed", settled, at_ms, attempt.result)
             case Failed():
                 self._failed(attempt, outcome)
+                self._tell("failed", settled, at_ms, attempt.error)
             case Retry():
                 self._retried(attempt, outcome)
             case UnknownName():
                 self._unknown_name(attempt, outcome)
+                self._tell("retrying", settled, at_ms, attempt.error, outcome.delay)
             case _:
                 how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
                 self._log.returned(attempt.delivery.id, how)
+
+    def _tell(self, event: WorkerEvent, settled: Settled, at_ms: int, *values: Any) -> None:
+        if event in self._callbacks.listeners:
+            self._callbacks.tell(event, self._after(settled, at_ms), *values)
 
     def _completed(self, attempt: Attempt) -> None:
         self.processed += 1
         self._metrics.increment_jobs_processed(self._label, "completed")
         if self._log.chatty:
             self._log.completed(attempt.delivery.id, attempt.seconds, attempt.result)
-        self._callbacks.tell("completed", attempt.subject, attempt.result)
 
     def _failed(self, attempt: Attempt, outcome: Failed) -> None:
         self.failed += 1
@@ -92,13 +106,11 @@ class Witness:
         self._metrics.increment_jobs_failed(self._label, outcome.kind)
         delivery = attempt.delivery
         self._log.failed(delivery.id, outcome.reason, outcome.kind, delivery.attempts_made + 1)
-        self._callbacks.tell("failed", attempt.subject, attempt.error)
 
     def _retried(self, attempt: Attempt, outcome: Retry) -> None:
         self._metrics.increment_jobs_processed(self._label, "retried")
         delivery = attempt.delivery
         self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
-        self._callbacks.tell("retrying", attempt.subject, attempt.error, outcome.delay)
 
     def _unknown_name(self, attempt: Attempt, outcome: UnknownName) -> None:
         self._metrics.increment_unknown_names(self._label)
@@ -109,16 +121,22 @@ class Witness:
             self._log.unknown_name(delivery.id, name, count, outcome.delay)
 
     def refused(self, settled: Settled, error: TorilError) -> None:
-        """The queue would not have this outcome: the job is another's by now."""
-        settled.delivery.lock_lost = True
+        """The queue would not have this outcome: the job is another's by now, or is gone."""
         self._log.refused(settled.delivery.id, error)
+        if isinstance(error, ScriptRefused) and not settled.delivery.lock_lost:
+            self._lost(settled.memo)
+        self._callbacks.tell("error", error)
 
     def lock_lost(self, attempt: Attempt) -> None:
+        self._metrics.increment_heartbeat_failure(self._label)
+        self._log.lock_lost(attempt.delivery.id)
+        self._lost(attempt)
+
+    def _lost(self, attempt: Attempt) -> None:
+        """Told once for each attempt, by the heartbeat or by the refusal of its outcome."""
         attempt.delivery.lock_lost = True
         if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
             attempt.subject.lock_lost = True
-        self._metrics.increment_heartbeat_failure(self._label)
-        self._log.lock_lost(attempt.delivery.id)
         self._callbacks.tell("lock_lost", attempt.subject)
 
     # --- services -------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from toril.contract.record import JobRecord
 from toril.contract.refusals import JOB_FIELD, Refusals
 from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
-from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms
+from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms, record_after
+from toril.queues.source import Settled
 from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
@@ -104,6 +105,11 @@ class Worker(BaseWorker):
         job = self._job(delivery, blocking)
         if self._payload is not None:
             job.data  # noqa: B018  # a payload that does not fit its model fails before the handler runs
+        return job
+
+    def _after(self, settled: Settled, at_ms: int) -> Job[Any] | BlockingJob[Any]:
+        job: Job[Any] | BlockingJob[Any] = settled.memo.subject
+        job.record = record_after(job.record, settled.delivery, settled.outcome, at_ms)
         return job
 
     def _make_process_executor(self, handler: Handler) -> Executor:

@@ -18,6 +18,7 @@ from toril.contract.codec import PayloadCodec
 from toril.contract.errors import (
     Closed,
     DelayedError,
+    FailedChildren,
     InvalidOption,
     JobFailed,
     JobLocked,
@@ -27,7 +28,6 @@ from toril.contract.errors import (
     PayloadMismatch,
     Requeue,
     StoreUnavailable,
-    WaitingChildrenError,
 )
 from toril.contract.options import ParentRef
 from toril.contract.state import JobState
@@ -233,8 +233,41 @@ async def test_handlers_steer_their_job_by_names_that_bullmq_users_know(queue: Q
         job.postpone(5)
     with pytest.raises(Requeue):
         job.move_to_wait()
-    with pytest.raises(WaitingChildrenError):
-        job.move_to_waiting_children()
+
+
+async def test_a_job_moves_to_its_children_only_if_any_is_pending(
+    queue: Queue, hand: Hand, face: Face
+) -> None:
+    await queue.add("parent", job_id="p")
+    parent = face.of(await hand.take())
+    reference = ParentRef("p", queue.keys.qualified)
+    assert await face.call(parent.move_to_waiting_children) is False
+    first = await queue.add("child", {}, parent=reference)
+    other = await queue.add("other", {})
+    assert await face.call(parent.move_to_waiting_children, other) is False
+    assert not parent.waits_for_children
+    assert await face.call(parent.move_to_waiting_children, first) is True
+    assert parent.waits_for_children
+    assert await queue.get_job_state("p") is JobState.WAITING_CHILDREN
+    await hand.complete(await hand.take())
+    parent = face.of(await hand.take())
+    by_reference = ParentRef(first.id, queue.keys.qualified)
+    assert await face.call(parent.move_to_waiting_children, by_reference) is False
+    assert await queue.get_job_state("p") is JobState.ACTIVE
+
+
+async def test_a_job_cannot_wait_for_children_that_failed_it_nor_without_its_lock(
+    queue: Queue, hand: Hand, face: Face
+) -> None:
+    added = face.of(await queue.add("parent", job_id="p"))
+    with pytest.raises(LockLost, match="only the handler"):
+        await face.call(added.move_to_waiting_children)
+    parent = face.of(await hand.take())
+    reference = ParentRef("p", queue.keys.qualified)
+    await queue.add("child", {}, parent=reference, fail_parent_on_failure=True)
+    await hand.fail(await hand.take())
+    with pytest.raises(FailedChildren, match=r"Cannot complete job p .* moveToWaitingChildren"):
+        await face.call(parent.move_to_waiting_children)
 
 
 async def test_a_parent_sees_its_children(queue: Queue, hand: Hand, face: Face) -> None:

@@ -7,7 +7,9 @@ import signal
 import time
 from typing import Any
 
-from toril.sync import Job
+from toril import ParentRef, TransientError
+from toril.contract.errors import WaitingChildrenError
+from toril.sync import Job, Queue
 
 
 def double(job: Job[Any]) -> int:
@@ -78,3 +80,24 @@ def hiding(job: Job[Any]) -> int:
 
 def fall(job: Job[Any]) -> None:
     raise KeyError("the floor")
+
+
+def steps(job: Job[Any]) -> int:
+    """BullMQ's step pattern: asks again after it was resumed."""
+    if "step" not in job.data:
+        job.update_data({**job.data, "step": "wait"})
+        with Queue(job.queue_name, redis=job.data["url"], prefix=job.keys.prefix) as queue:
+            queue.add("child", {}, parent=ParentRef(job.id, job.keys.qualified))
+    if job.move_to_waiting_children():
+        raise WaitingChildrenError
+    return len(job.get_children_values())
+
+
+def child_or_steps(job: Job[Any]) -> Any:
+    return "a value" if job.name == "child" else steps(job)
+
+
+def double_or_fail(job: Job[Any]) -> Any:
+    if job.data.get("fail"):
+        raise TransientError("not today")
+    return {"n": job.data["n"] * 2}

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE
-from toril import Job, Queue, Worker
+from toril import Backoff, Job, Queue, TransientError, Worker
+from toril.commands._command import plain
+from toril.contract.errors import JobNotFound, LockLost
+from toril.store import AsyncStore
 
 
 async def nothing(_: Job[Any]) -> None: ...
@@ -116,3 +120,115 @@ async def test_a_logger_that_raises_costs_no_job(queue: Queue, valkey_url: str, 
         for _ in range(40):
             await _done(queue)
     assert logger.asked > 20
+
+
+# --- what the job of a callback shows -----------------------------------------------------------------------
+
+
+def _shown(job: Any) -> tuple[Any, ...]:
+    """What an attempt changes in a job."""
+    return (
+        job.returnvalue,
+        job.attempts_made,
+        job.finished_on,
+        job.failed_reason,
+        job.stacktrace,
+        job.delay,
+    )
+
+
+async def _stored(queue: Queue, job_id: str) -> tuple[Any, ...]:
+    found = await queue.get_job(job_id)
+    assert found is not None
+    return _shown(found)
+
+
+def _in_thread(job: Any) -> Any:
+    if job.data.get("fail"):
+        raise TransientError("not today")
+    return {"n": job.data["n"] * 2}
+
+
+async def _in_loop(job: Job[Any]) -> Any:
+    return _in_thread(job)
+
+
+@pytest.mark.parametrize(
+    ("handler", "executor"),
+    [(_in_loop, "auto"), (_in_thread, "auto"), (handlers.double_or_fail, "process")],
+    ids=["loop", "thread", "process"],
+)
+@pytest.mark.parametrize("concurrency", [1, 5])
+async def test_callbacks_see_the_job_as_it_is_stored_after_its_attempt(
+    queue: Queue, valkey_url: str, prefix: str, handler: Any, executor: Any, concurrency: int
+) -> None:
+    seen: dict[str, tuple[Any, ...]] = {}
+    stored: dict[str, tuple[Any, ...]] = {}
+
+    async def look(event: str, job: Any) -> None:
+        seen[event] = _shown(job)
+        stored[event] = await _stored(queue, job.id)
+
+    worker = Worker(
+        QUEUE, handler, redis=valkey_url, prefix=prefix, executor=executor, concurrency=concurrency,
+        backoff_jitter=0,
+    )  # fmt: skip
+    worker.on("completed", lambda job, _: look("completed", job))
+    worker.on("retrying", lambda job, *_: look("retrying", job))
+    worker.on("failed", lambda job, _: look("failed", job))
+    async with worker:
+        good = await queue.add("good", {"n": 2})
+        assert await good.wait_until_finished(timeout=30) == {"n": 4}
+        await queue.add("bad", {"n": 2, "fail": True}, attempts=2, backoff=Backoff.fixed(0.3))
+        await worker.run_until_idle()
+    assert seen == stored
+    value, made, finished, *_ = seen["completed"]
+    assert (value, made) == ({"n": 4}, 1) and finished is not None
+    _, made, finished, reason, traces, delay = seen["retrying"]
+    assert (made, finished, reason, len(traces), delay) == (1, None, "not today", 1, 0.3)
+    _, made, finished, reason, traces, _ = seen["failed"]
+    assert (made, reason, len(traces)) == (2, "not today", 2) and finished is not None
+
+
+async def test_the_refusal_of_a_result_is_told_to_those_who_listen_for_lost_locks_and_errors(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    told: list[tuple[str, str]] = []
+    refused = asyncio.Event()
+
+    async def handle(job: Job[Any]) -> str:
+        await store.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
+        return "late"
+
+    def trouble(error: BaseException) -> None:
+        assert isinstance(error, LockLost)
+        told.append(("error", str(error.job_id)))
+        refused.set()
+
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, lock_duration=60)
+    worker.on("lock_lost", lambda job: told.append(("lock_lost", job.id)))
+    worker.on("completed", lambda job, _: told.append(("completed", job.id)))
+    worker.on("error", trouble)
+    job = await queue.add("n", {})
+    async with worker:
+        await asyncio.wait_for(refused.wait(), 20)
+    assert told == [("lock_lost", job.id), ("error", job.id)]
+    assert worker.processed == 0
+
+
+async def test_the_result_of_a_job_whose_queue_was_obliterated_is_told_as_an_error(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    refused: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def handle(_: Job[Any]) -> str:
+        await queue.obliterate(force=True)
+        return "for nobody"
+
+    worker = Worker(QUEUE, handle, redis=valkey_url, prefix=prefix)
+    worker.on("error", refused.put_nowait)
+    job = await queue.add("n", {})
+    async with worker:
+        error = await asyncio.wait_for(refused.get(), 20)
+    assert isinstance(error, JobNotFound) and error.job_id == job.id
+    assert worker.processed == 0

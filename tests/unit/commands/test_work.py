@@ -86,7 +86,7 @@ def test_each_settlement_has_a_verdict_of_its_own(hand: Hand, spoil: Callable):
     verdicts = hand.exchange(*(hand.finished(job_id) for job_id in ids)).verdicts
     assert [type(one) for one in verdicts] == [type(None), LockLost, LockMissing, JobNotFound, JobNotInState]
     assert verdicts[1].job_id == "stolen"
-    assert verdicts[1].command == "completed"
+    assert verdicts[1].command == "moveToFinished"
     assert state(hand, "good") == "completed"
 
 

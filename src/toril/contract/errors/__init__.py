@@ -21,8 +21,9 @@
     │   └── WaitingChildrenError             wait for my children first
     ├── JobFailed                         a job somebody waits for has failed: .job_id .reason .stacktrace
     ├── ScriptRefused                     a script said no: .code .job_id .command
-    │   ├── JobNotFound −1 · JobNotInState −3 · PendingChildren −4 · ParentNotFound −5
-    │   ├── LockLost −6                      another worker holds the lock
+    │   ├── JobNotFound −1 · JobNotInState −3 · ParentNotFound −5
+    │   ├── PendingChildren −4 (TransientError)
+    │   ├── LockLost −6 (TransientError)     another worker holds the lock
     │   │   └── LockMissing −2               nobody does: it ran out
     │   ├── ParentCannotBeReplaced −7 · JobBelongsToScheduler −8
     │   ├── FailedChildren −9 (PermanentError)

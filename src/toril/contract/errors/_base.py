@@ -158,7 +158,13 @@ class Requeue(HandlerSignal):
 
 
 class WaitingChildrenError(HandlerSignal):
-    """The job waits until its children have finished, then runs again."""
+    """The job waits until its children have finished, then runs again.
+
+    Raise it when `await job.move_to_waiting_children()` is True. Without that call the worker moves the job; if no
+    child is pending then, the job runs again after a second.
+    """
+
+    moved = False  # set by the worker: the handler has called `move_to_waiting_children` before
 
 
 DelayedError = Postpone  # the names BullMQ's users know

@@ -5,7 +5,7 @@ Guarantee: every negative code becomes an error that says what to do, an unknown
 
 from __future__ import annotations
 
-from toril.contract.errors._base import PermanentError, TorilError
+from toril.contract.errors._base import PermanentError, TorilError, TransientError
 
 
 class ScriptRefused(TorilError):
@@ -14,6 +14,7 @@ class ScriptRefused(TorilError):
     code: int = 0
     problem: str = "the script refused"
     hint: str = ""
+    reason: str = ""  # BullMQ's own text, for refusals that become the `failedReason` of a job
 
     def __init__(
         self,
@@ -30,8 +31,12 @@ class ScriptRefused(TorilError):
         if hint is not None:
             self.hint = hint
         super().__init__(self._describe())
+        if self.reason and self.hint:
+            self.add_note(self.hint)  # shown in stack traces
 
     def _describe(self) -> str:
+        if self.reason:
+            return self.reason.format(job_id=self.job_id, command=self.command)
         who = f"job {self.job_id}: " if self.job_id else ""
         by = f" ({self.command})" if self.command else ""
         then = f"; {self.hint}" if self.hint else ""
@@ -46,7 +51,7 @@ class JobNotFound(ScriptRefused):
     hint = "it was never added, was cancelled while it waited, or was removed when it finished"
 
 
-class LockLost(ScriptRefused):
+class LockLost(ScriptRefused, TransientError):
     """The job belongs to another worker now; what this worker did may be done again."""
 
     code = -6
@@ -69,12 +74,13 @@ class JobNotInState(ScriptRefused):
     hint = "it was moved, finished or removed meanwhile: get_state() tells"
 
 
-class PendingChildren(ScriptRefused):
-    """The job has children that have not finished."""
+class PendingChildren(ScriptRefused, TransientError):
+    """The job has children that have not finished, so it cannot complete now."""
 
     code = -4
     problem = "has unfinished children"
-    hint = "raise WaitingChildrenError to wait for them"
+    hint = "to wait for children, `await job.move_to_waiting_children()` and raise WaitingChildrenError if it is True"
+    reason = "Job {job_id} has pending dependencies. {command}"
 
 
 class ParentNotFound(ScriptRefused):
@@ -128,6 +134,7 @@ class FailedChildren(ScriptRefused, PermanentError):
 
     code = -9
     problem = "at least one child has failed"
+    reason = "Cannot complete job {job_id} because it has at least one failed child. {command}"
 
 
 class SchedulerIdCollision(ScriptRefused):
