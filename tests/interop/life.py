@@ -81,11 +81,21 @@ class Life(RuleBasedStateMachine):
         job_id = sorted(self.held)[pick % len(self.held)]
         return job_id, "no-token" if stranger else self.held[job_id]
 
+    def may_settle(self, job_id: str, token: str) -> bool:
+        """Whether the lock is this token's. Without it toril may retake the lock, where Node refuses the end."""
+        lock = self.twins.keyspace.get(f"bull:{QUEUE}:{job_id}:lock")
+        return lock is not None and lock.content == token and job_id in self.ids("active")
+
     def may_finish(self, job_id: str, token: str) -> bool:
         job = f"bull:{QUEUE}:{job_id}"
-        lock = self.twins.keyspace.get(f"{job}:lock")
         children = any(f"{job}:{part}" in self.twins.keyspace for part in ("dependencies", "unsuccessful"))
-        return lock is not None and lock.content == token and job_id in self.ids("active") and not children
+        return self.may_settle(job_id, token) and not children
+
+    def children_of(self, job_id: str) -> list[str]:
+        """Ids of children that have not ended."""
+        entry = self.twins.keyspace.get(f"bull:{QUEUE}:{job_id}:dependencies")
+        keys: Any = [] if entry is None else entry.content
+        return [key.removeprefix(f"bull:{QUEUE}:") for key in keys]
 
     def settle(self, op: str, pick: int, stranger: bool, **args: Any) -> None:
         job_id, token = self.holder(pick, stranger)

@@ -76,7 +76,7 @@ REPEATS = st.sampled_from([{"every": 10_000}, {"every": 60_000}, {"pattern": "0 
 
 # Without jobId: a flow's jobs get given ids, or each side would invent its own.
 _FLOW_OPTIONS = ("attempts", "backoff", "removeOnComplete", "removeOnFail", "priority", "delay", "lifo")
-_ON_FAILURE = (
+ON_FAILURE = (
     "failParentOnFailure",
     "ignoreDependencyOnFailure",
     "removeDependencyOnFailure",
@@ -88,7 +88,7 @@ FLOWS = st.fixed_dictionaries(
     {
         "parent": JOBS,
         "children": st.lists(st.tuples(JOBS, st.lists(JOBS, max_size=2)), min_size=1, max_size=3),
-        "failure": st.sampled_from([None, *_ON_FAILURE]),
+        "failure": st.sampled_from([None, *ON_FAILURE]),
     }
 )
 
@@ -104,6 +104,14 @@ def flow_of(serial: int, drawn: dict[str, Any]) -> dict[str, Any]:
             node["children"] = [_node(job, f"{job_id}-{n}", flags) for n, job in enumerate(grandchildren)]
         children.append(node)
     return {**_node(drawn["parent"], f"flow-{serial}", {}), "children": children}
+
+
+def child_of(parent: str, job: dict[str, Any], failure: str | None) -> dict[str, Any]:
+    """A job for an existing parent of the same queue, as `add` takes it."""
+    options = {name: value for name, value in job["opts"].items() if name in _FLOW_OPTIONS}
+    flags = {failure: True} if failure else {}
+    opts = {**options, **flags, "parent": {"id": parent, "queue": "bull:q"}}
+    return {"name": job["name"], "data": job["data"], "opts": opts}
 
 
 def _node(job: dict[str, Any], job_id: str, flags: dict[str, bool]) -> dict[str, Any]:

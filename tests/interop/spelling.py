@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toril import Backoff, JobOptions
-from toril.contract.options import Deduplication, KeepJobs
+from toril.contract.options import Deduplication, KeepJobs, ParentRef
 
 
 def options_of(opts: Mapping[str, Any]) -> JobOptions:
@@ -41,6 +41,10 @@ def _deduplication(wire: Mapping[str, Any]) -> Deduplication:
     return Deduplication(wire["id"], span, wire.get("extend", False), wire.get("replace", False))
 
 
+def _parent(wire: Mapping[str, str]) -> ParentRef:
+    return ParentRef(wire["id"], wire["queue"])
+
+
 _OURS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "attempts": ("attempts", _as_is),
     "backoff": ("backoff", _backoff),
@@ -58,4 +62,5 @@ _OURS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "continueParentOnFailure": ("continue_parent_on_failure", _as_is),
     "ignoreDependencyOnFailure": ("ignore_dependency_on_failure", _as_is),
     "removeDependencyOnFailure": ("remove_dependency_on_failure", _as_is),
+    "parent": ("parent", _parent),
 }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.application_side import ApplicationSide
 from tests.interop.command_side import CommandSide
 from tests.interop.conftest import Pair
+from tests.interop.hand_driven_worker import HandDrivenWorker
 from tests.interop.machine import live_through
 from tests.interop.planted_bugs import BUGS, marker_is_forgotten, priority_off_by_one
 from tests.interop.sides import PlantedBug, Spoil
 from tests.interop.twins import Differs, Twins
+from toril.contract.errors import TorilError
+from toril.queues.source import Settled
 
 SEQUENCES = 150
 SHORT = 6  # Steps; neither of the two needs a longer way to show.
@@ -24,6 +28,26 @@ def spoilt(pair: Pair, bug: Spoil) -> Twins:
 def test_a_planted_bug_is_found(pair: Pair, bug: Spoil) -> None:
     with pytest.raises(Differs):
         live_through(spoilt(pair, bug), sequences=SEQUENCES, steps=20, fixed=True, shrink=False)
+
+
+class _LeavesRefusedJobsActive(HandDrivenWorker):
+    """Takes every refused end for a lost lock, as toril once did."""
+
+    def _on_verdict(self, settled: Settled, error: TorilError) -> None:
+        self._witness.refused(settled, error)
+
+
+class _WithThatWorker(ApplicationSide):
+    def _make_worker(self) -> HandDrivenWorker:
+        return _LeavesRefusedJobsActive(self._url, self._clock, self._rules)
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_leaves_a_job_active_whose_end_was_refused_is_found(pair: Pair) -> None:
+    twins = pair(_WithThatWorker, same_tokens=False)
+    with pytest.raises(Differs):
+        live_through(twins, sequences=SEQUENCES, steps=20, fixed=True, shrink=False)
+    assert twins.steps[-1].op == "run_handler"
 
 
 @pytest.mark.timeout(300)

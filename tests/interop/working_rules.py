@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.interop.life import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
-from tests.interop.lives import DATA, ERRORS, FLOWS, JOBS, REPEATS, RESULTS, SPANS, flow_of
+from tests.interop.lives import (
+    DATA,
+    ERRORS,
+    FLOWS,
+    JOBS,
+    ON_FAILURE,
+    REPEATS,
+    RESULTS,
+    SPANS,
+    child_of,
+    flow_of,
+)
 
 
 class WorkingRules(Life):
@@ -99,6 +110,63 @@ class WorkingRules(Life):
             self.held.pop(job_id)
         for job in outcome.value["taken"]:
             self.held[job["id"]] = PUMP
+
+    @has("add", jobs=1)
+    @rule(pick=PICK, anywhere=SOMETIMES, job=JOBS, failure=st.sampled_from([None, *ON_FAILURE]))
+    def add_child(self, pick: int, anywhere: bool, job: dict[str, Any], failure: str | None) -> None:
+        """A handler adds a child of its own job, or somebody adds one to a job in any state."""
+        parent = self.target(pick, anywhere, "active")
+        self.do("add", **child_of(parent, job, failure))
+
+    @has("run_handler", jobs=1)
+    @rule(pick=PICK, value=RESULTS, waits=SOMETIMES, one=st.booleans())
+    def run_handler(self, pick: int, value: Any, waits: bool, one: bool) -> None:
+        """A handler ends, and its worker does what follows: also when the end is refused for the job's children."""
+        job_id, token = self.holder(pick, False)
+        if self.may_settle(job_id, token):
+            self.end_handler(job_id, value, waits, one)
+
+    @has("run_handler", jobs=1)
+    @rule(
+        worker=WORKERS,
+        parent=JOBS,
+        children=st.lists(JOBS, min_size=1, max_size=2),
+        failure=st.sampled_from([None, *ON_FAILURE]),
+        meanwhile=st.none() | ERRORS,
+        value=RESULTS,
+        waits=SOMETIMES,
+    )
+    def handler_adds_children(
+        self,
+        worker: str,
+        parent: dict[str, Any],
+        children: list[dict[str, Any]],
+        failure: str | None,
+        meanwhile: dict[str, str] | None,
+        value: Any,
+        waits: bool,
+    ) -> None:
+        """A handler adds children, another worker may fail what comes next, then the handler ends."""
+        token, other = self.token(), self.token()
+        if not self.ids("wait"):
+            self.do("add", **parent)
+        self.take(self.do("pick_up", token=token, worker=worker), token)
+        for job_id in [job_id for job_id, held in self.held.items() if held == token]:
+            for child in children:
+                self.do("add", **child_of(job_id, child, failure))
+            if meanwhile is not None:
+                self.take(self.do("pick_up", token=other, worker=worker), other)
+                for next_id in [one for one, held in self.held.items() if held == other]:
+                    self.held.pop(next_id)
+                    self.do("fail", id=next_id, token=other, error=meanwhile, fetch_next=False, worker=worker)
+            if self.may_settle(job_id, token):
+                self.end_handler(job_id, value, waits, one=False)
+
+    def end_handler(self, job_id: str, value: Any, waits: bool, one: bool) -> None:
+        children = self.children_of(job_id)
+        child = children[0] if one and children else None
+        token = self.held.pop(job_id)
+        self.do("run_handler", id=job_id, token=token, value=value, waits=waits, child=child)
 
     @has("give_back", jobs=1)
     @rule(pick=PICK, stranger=SOMETIMES)

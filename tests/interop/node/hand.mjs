@@ -1,7 +1,7 @@
 // The worker's part done by hand, one step at a time: pick up, keep, and settle with given lock tokens.
 
 import { library } from './bench.mjs';
-import { errorOf, viewOfJob } from './views.mjs';
+import { errorOf, viewOfEnd, viewOfJob } from './views.mjs';
 
 function remember(bench, job) {
   if (job) bench.inHand.set(job.id, job);
@@ -26,6 +26,24 @@ async function next(bench, fetched, token) {
   return data ? remember(bench, await bench.worker.nextJobFromJobData(data, id, token)) : null;
 }
 
+// What the listeners of a worker are told while `action` runs; a value that is falsy in JavaScript is told as null.
+async function toldDuring(worker, action) {
+  const told = [];
+  const end = (what) => (job) => told.push({ what, job: viewOfEnd(what, job) });
+  const listeners = {
+    completed: end('completed'),
+    failed: end('failed'),
+    error: (error) => told.push({ what: 'error', reason: error.message }),
+  };
+  for (const [what, listener] of Object.entries(listeners)) worker.on(what, listener);
+  try {
+    await action();
+  } finally {
+    for (const [what, listener] of Object.entries(listeners)) worker.off(what, listener);
+  }
+  return told;
+}
+
 export const hand = {
   async pick_up(bench, { token, worker }) {
     bench.worker.opts.name = worker;
@@ -44,6 +62,19 @@ export const hand = {
   postpone: (bench, { id, token, until }) => settle(bench, id, undefined, (job) => job.moveToDelayed(until, token)),
 
   wait_for_children: (bench, { id, token }) => settle(bench, id, undefined, (job) => job.moveToWaitingChildren(token)),
+
+  // A worker's own way from a job in hand to its end, around a handler that returns a value; with `waits` it first asks
+  // whether to wait for children (or for one of them), as BullMQ's documentation shows it.
+  async run_handler(bench, { id, token, value, waits, child }) {
+    const job = await held(bench, id);
+    bench.inHand.delete(id);
+    bench.worker.processFn = async () => {
+      const opts = child ? { child: { id: child, queue: bench.queue.qualifiedName } } : {};
+      if (waits && (await job.moveToWaitingChildren(token, opts))) throw new library.WaitingChildrenError();
+      return value;
+    };
+    return toldDuring(bench.worker, () => bench.worker.processJob(job, token, () => false, new Set()));
+  },
 
   async extend_lock(bench, { id, token, duration }) {
     return (await held(bench, id)).extendLock(token, duration);

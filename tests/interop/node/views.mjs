@@ -28,6 +28,19 @@ export function viewOfJob(job) {
   };
 }
 
+// What an attempt has changed in a job, as listeners see it. Stacks differ by language: their number counts.
+export function viewOfEnd(what, job) {
+  return {
+    id: job.id,
+    attempts_made: job.attemptsMade,
+    returnvalue: (what === 'completed' && job.returnvalue) || null, // a refused finish leaves its value in the object
+    failed_reason: job.failedReason ?? null,
+    finished_on: job.finishedOn ?? null,
+    delay: job.delay ?? 0,
+    traces: (job.stacktrace ?? []).length,
+  };
+}
+
 export function viewOfError(error) {
   return { name: error?.name ?? 'Error', message: String(error?.message ?? error), code: error?.code ?? null };
 }

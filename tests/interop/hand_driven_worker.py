@@ -1,0 +1,94 @@
+"""A real worker whose attempts are started by hand: what follows from a handler's end is done by its own runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from tests.interop.sides import NO_RULES, QUEUE, Rules
+from toril import Job, ParentRef, Worker
+from toril.contract.errors import WaitingChildrenError
+from toril.contract.worker_options import RateLimit
+from toril.queues.bullmq import BullmqDelivery, BullmqSource
+from toril.store.clock import ServerClock
+
+_SILENT = logging.getLogger("tests.interop.silent")
+_SILENT.setLevel(logging.CRITICAL + 1)
+
+
+class HandDrivenWorker(Worker):
+    """Takes no jobs, beats no heart and sweeps nothing: it runs the deliveries that it is given."""
+
+    def __init__(self, url: str, clock: ServerClock, rules: Rules = NO_RULES) -> None:
+        limit = rules.limiter
+        super().__init__(
+            QUEUE,
+            self._handle,
+            redis=url,
+            hash_tag=False,
+            backoff_jitter=0,
+            rate_limit=None if limit is None else RateLimit(limit["max"], limit["duration"] / 1000),
+            metrics_minutes=rules.metrics,
+            logger=_SILENT,  # many jobs are made to fail
+        )
+        self._given_clock = clock
+        self._plan: dict[str, Any] = {}
+        self._told: list[dict[str, Any]] = []
+        self.on("completed", lambda job, _: self._tell_end("completed", job))
+        self.on("failed", lambda job, _: self._tell_end("failed", job))
+        self.on("retrying", lambda job, *_: self._tell_end("failed", job))  # Node has one name for both
+        self.on("error", lambda error: self._told.append({"what": "error", "reason": str(error)}))
+
+    def _make_source(self) -> BullmqSource:
+        source = super()._make_source()
+        source.store.clock = self._desk.store.clock = self._given_clock
+        return source
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._source = self._make_source()
+        self._executors = self._make_executors()
+        self._wire_up()
+        await self._source.open()
+        self._pump.start()
+        self._pump.hold()
+
+    async def close(self) -> None:
+        await self._close_all()
+
+    async def attempt(self, delivery: BullmqDelivery, **plan: Any) -> list[dict[str, Any]]:
+        """Runs one delivery to its end; what the callbacks were told."""
+        self._plan, self._told = plan, []
+        self._pump.running[id(delivery)] = delivery
+        self._pump._idle.clear()
+        self._runner.start(delivery, alone=True)
+        await self._pump.drained()
+        return self._told
+
+    async def _handle(self, job: Job[Any]) -> Any:
+        """Returns a value; a handler that waits asks first, as in the documented pattern."""
+        if self._plan["waits"]:
+            child = self._plan["child"]
+            named = None if child is None else ParentRef(child, self.keys.qualified)
+            if await job.move_to_waiting_children(named):
+                raise WaitingChildrenError
+        return self._plan["value"]
+
+    def _tell_end(self, what: str, job: Job[Any]) -> None:
+        finished = job.record.finished_on_ms
+        view = {
+            "id": job.id,
+            "attempts_made": job.attempts_made,
+            "returnvalue": None if _is_falsy(job.returnvalue) else job.returnvalue,
+            "failed_reason": job.failed_reason,
+            "finished_on": finished,
+            "delay": job.record.delay_ms,
+            "traces": len(job.stacktrace),
+        }
+        self._told.append({"what": what, "job": view})
+
+
+def _is_falsy(value: Any) -> bool:
+    """As in JavaScript, where Node's worker keeps no such value in its job object; empty lists and objects are kept."""
+    return isinstance(value, bool | int | float | str | None) and not value
