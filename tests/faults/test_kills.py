@@ -150,6 +150,23 @@ async def test_a_worker_that_slept_longer_than_its_lock_finishes_nothing_twice(
     assert [told["stalled", job.id] for job in jobs] == [1, 1, 1]
 
 
+async def test_a_worker_that_slept_alone_longer_than_its_lock_keeps_its_results(
+    under_attack: Queue, valkey: Server, fleet: MakeFleet
+) -> None:
+    crew = fleet(valkey.url, lock=0.5, concurrency=3)
+    jobs = await under_attack.add_bulk([("n", {"seconds": seconds}) for seconds in (0.1, 2.0, 2.0)])
+    (sleeper,) = crew.launch()
+    with valkey.client() as client:
+        await asyncio.to_thread(until, lambda: crew.runs(client).total() == 3, "all three run")
+        sleeper.send_signal(signal.SIGSTOP)
+        locked = [under_attack.keys.lock(job.id) for job in jobs]
+        await asyncio.to_thread(until, lambda: client.exists(*locked) == 0, "all locks have run out")
+        sleeper.send_signal(signal.SIGCONT)
+        await ended(under_attack, 3)
+        assert crew.runs(client) == collections.Counter(job.id for job in jobs)
+        assert not [event for event, _ in events(client, under_attack) if event == "stalled"]
+
+
 async def test_a_job_that_comes_back_to_the_worker_that_lost_it_keeps_its_new_lock(
     under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str
 ) -> None:

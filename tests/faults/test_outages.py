@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.conformance.kinds import KINDS, QUICK, Kind
 from tests.faults.conftest import QUEUE
 from tests.faults.fleet import PATIENCE, Fleet, until
 from tests.faults.proxy import Proxy
@@ -129,6 +130,48 @@ async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged
         print(f"{len(added)} acknowledged, {runs.total() - len(runs)} repeated, {counts}")
         assert set(states) == {"completed"}
         assert runs.total() - len(runs) <= 3 * 5 * 2
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("end", ["within", "afterwards"])
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_results_survive_an_outage_that_is_longer_than_the_lock(
+    start_valkey: Callable[..., Server], prefix: str, kind: type[Kind], end: str, how: str
+) -> None:
+    """Locks run out on both of two workers; each retakes its own before anybody sweeps."""
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    runs: collections.Counter[str] = collections.Counter()
+    release = asyncio.Event()
+    trouble: list[Any] = []
+
+    async def handle(job: Any) -> None:
+        runs[kind.payload(job)["n"]] += 1
+        await release.wait()
+
+    async with kind(server.url, prefix).opened() as queue:
+        await queue.add_many([{"n": str(n)} for n in range(10)])
+        workers = [queue.worker(handle, concurrency=5, max_reconnect_delay=0.2) for _ in range(2)]
+        for worker in workers:
+            worker.on("lock_lost", trouble.append)
+            await worker.start()
+        await reached(lambda: runs.total() == 10)
+        await asyncio.to_thread(server.kill if how == "killed" else server.freeze)
+        if end == "within":
+            release.set()
+        await asyncio.sleep(1.5 * QUICK["lock_duration"])
+        beats = [worker._keeper.ok for worker in workers]
+        server.start() if how == "killed" else server.thaw()
+        if end == "afterwards":
+            await reached(lambda: all(w._keeper.ok > ok for w, ok in zip(workers, beats, strict=True)))
+            release.set()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(worker.run_until_idle() for worker in workers))
+        for worker in workers:
+            await worker.stop()
+        assert runs == collections.Counter(str(n) for n in range(10))
+        assert sum(worker.processed for worker in workers) == 10
+        assert trouble == []
+        assert await queue.unfinished() == 0
 
 
 REFUSALS = {

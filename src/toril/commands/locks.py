@@ -6,19 +6,31 @@ Guarantee: no call here costs more than the list of active jobs plus the jobs it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
 
 
-def extend_locks(keys: QueueKeys, jobs: Sequence[tuple[str, str]], *, lock_ms: int) -> Command[list[str]]:
-    """Extends the locks of (id, token) pairs; the value lists the jobs whose lock is no longer ours."""
+class HeldLock(NamedTuple):
+    """A lock of ours, and the job's fields at pickup: by them a lock that ran out is retaken, or is known as lost."""
+
+    job_id: str
+    token: str
+    started: Word = ""  # `ats`; without it the lock is not retaken
+    stalled: Word = ""  # `stc`
+    picked_up: Word = ""  # `processedOn`
+
+
+def extend_locks(
+    keys: QueueKeys, held: Sequence[HeldLock | tuple[str, str]], *, lock_ms: int
+) -> Command[list[str]]:
+    """Extends locks, or retakes them; the value lists the jobs that are no longer ours."""
     args: list[Word] = [keys.base, lock_ms]
-    for job_id, token in jobs:
-        args += (job_id, token)
-    return call(own("extend_locks"), (keys.stalled,), args, _ids, Replay.SAFE)
+    for one in held:
+        args += HeldLock(*one)
+    return call(own("extend_locks"), (keys.stalled, keys.active), args, _ids, Replay.SAFE)
 
 
 def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:

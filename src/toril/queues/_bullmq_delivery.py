@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toril.commands.locks import HeldLock
 from toril.contract.errors import MalformedValue
 from toril.contract.record import JobRecord
 from toril.contract.refusals import JOB_FIELD, Refusals
@@ -65,6 +66,18 @@ class BullmqDelivery:
     @property
     def refusals(self) -> Refusals | None:
         return Refusals.from_field(self.record.fields.get(JOB_FIELD.encode()), self.attempts_started)
+
+    @property
+    def lock(self) -> HeldLock:
+        """Our lock, with what tells whether it may be retaken."""
+        fields = self.record.fields
+        return HeldLock(
+            self.id,
+            self.token,
+            fields.get(b"ats", b""),
+            fields.get(b"stc", b""),
+            fields.get(b"processedOn", b""),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

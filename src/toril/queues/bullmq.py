@@ -6,6 +6,7 @@ was lost is handed in again, and one that had been accepted is recognised by the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,14 @@ from typing import Any
 from toril.commands import locks, manage, read, work
 from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
-from toril.contract.errors import ReplyLost, ScriptRefused, StoreOutOfMemory, StoreUnavailable, TorilError
+from toril.contract.errors import (
+    LockMissing,
+    ReplyLost,
+    ScriptRefused,
+    StoreOutOfMemory,
+    StoreUnavailable,
+    TorilError,
+)
 from toril.contract.keys import QueueKeys, client_name
 from toril.contract.outcome import Postponed, RateLimited, WaitingForChildren
 from toril.contract.record import JobRecord
@@ -21,7 +29,7 @@ from toril.queues._bullmq_delivery import BullmqDelivery, BullmqTerms, LockToken
 from toril.queues._doubt import Doubt
 from toril.queues._settlements import Settlements, given_back, ms, record_after
 from toril.queues.series import Series
-from toril.queues.source import Promise, Settled, Taken
+from toril.queues.source import LockLapsed, Promise, Settled, Taken
 from toril.store import AsyncStore, BlockingStore
 from toril.store import Reader as StoreReader
 
@@ -56,6 +64,7 @@ class BullmqSource:
         self._tokens = LockTokens()
         self._settlements = Settlements(terms)
         self._doubt = Doubt(keys, store)
+        self._lapsed: set[BullmqDelivery] = set()  # outcomes refused because the lock had run out
         self._called = False  # whether the last wait ended by a marker
         self._series = Series(keys, store, on_broken_scheduler)
 
@@ -99,7 +108,13 @@ class BullmqSource:
     async def _exchange(self, settled: Sequence[Settled], room: int, adopted: list[BullmqDelivery]) -> Taken:
         pause = await self._hold_rate(settled)
         pickup = self._new_pickup()
-        settlements = [await self._settlement(one, pickup) for one in settled]
+        lost = await self._retake(settled) if self._lapsed else frozenset()
+        settlements = [
+            LockMissing(one.delivery.id, command="extendLocks")
+            if one.delivery in lost
+            else await self._settlement(one, pickup)
+            for one in settled
+        ]
         now = await self.store.now_ms()
         call = work.settle(
             self.keys,
@@ -120,6 +135,7 @@ class BullmqSource:
             self._doubt.begin(settled, pickup.token)
             raise
         self._doubt.let_go(settled)
+        self._note_lapsed(settled, verdicts, lost)
         taken = self._taken(harvest, pickup.token, adopted, verdicts, now)
         if pause:
             taken = replace(taken, limited_for=pause)
@@ -133,7 +149,7 @@ class BullmqSource:
 
         False, and nothing is done, when something must be asked or said first.
         """
-        if self._series or self._doubt or self.store.clock.stale:
+        if self._series or self._doubt or self._lapsed or self.store.clock.stale:
             return False
         pickup = self._new_pickup()
         words = [self._settlements.of(one.delivery, one.outcome, pickup) for one in settled]
@@ -149,12 +165,39 @@ class BullmqSource:
                     self._doubt.begin(settled, pickup.token)
                 return answer(harvest)
             self._doubt.let_go(settled)
+            if any(harvest.verdicts):
+                self._note_lapsed(settled, harvest.verdicts)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts, now)
             self._series.plan(one.record for one in taken.deliveries)
             self._series.post()
             return answer(taken)
 
         return self.store.post(call, harvested)
+
+    async def _retake(self, settled: Sequence[Settled]) -> frozenset[BullmqDelivery]:
+        """Takes back locks that ran out; those that are another's by now, or whose jobs were swept."""
+        lapsed: list[BullmqDelivery] = [one.delivery for one in settled if one.delivery in self._lapsed]
+        if not lapsed:
+            return frozenset()
+        # Of a job that is in hand twice, the older delivery has lost its lock for certain.
+        newest = {one.id: one for one in lapsed}
+        held = [one.lock for one in newest.values()]
+        gone = await self.store.run(locks.extend_locks(self.keys, held, lock_ms=self._terms.lock_ms))
+        self._lapsed.difference_update(lapsed)
+        return frozenset(one for one in lapsed if one.id in gone or newest[one.id] is not one)
+
+    def _note_lapsed(
+        self,
+        settled: Sequence[Settled],
+        verdicts: list[TorilError | None],
+        lost: frozenset[BullmqDelivery] = frozenset(),
+    ) -> None:
+        """An outcome that was refused for a lock that ran out is asked for again: the lock is retaken first."""
+        for i, (one, verdict) in enumerate(zip(settled, verdicts, strict=True)):
+            delivery = one.delivery
+            if isinstance(verdict, LockMissing) and delivery not in lost and not delivery.lock_lost:
+                self._lapsed.add(delivery)
+                verdicts[i] = LockLapsed(delivery.id, command=verdict.command)
 
     def _new_pickup(self) -> Pickup:
         return Pickup(
@@ -247,10 +290,10 @@ class BullmqSource:
     def keep_alive(self, deliveries: Sequence[BullmqDelivery]) -> list[BullmqDelivery]:
         # A job that we lost and took again is in hand twice: the older of the two has lost its lock for certain.
         newest = {one.id: one for one in deliveries}
-        pairs = [(one.id, one.token) for one in newest.values()]
+        held = [one.lock for one in newest.values()]
         lost: set[str] = set()
-        for start in range(0, len(pairs), LOCKS_PER_CALL):
-            part = pairs[start : start + LOCKS_PER_CALL]
+        for start in range(0, len(held), LOCKS_PER_CALL):
+            part = held[start : start + LOCKS_PER_CALL]
             gone = self._keeper_store.run(locks.extend_locks(self.keys, part, lock_ms=self._terms.lock_ms))
             lost.update(gone)
         return [one for one in deliveries if one.id in lost or newest[one.id] is not one]
@@ -268,11 +311,14 @@ class BullmqSource:
         terms, keys = self._terms, self.keys
         await self._series.revive()
         now = await self.store.now_ms()
+        asked = time.monotonic()
         left = await self.store.run(locks.sweep_begin(keys, now_ms=now, interval_ms=terms.stalled_ms))
         if left < 0:
             return None
         moved: list[str] = []
-        while left > 0:
+        # A server that hung for so long has let locks of living workers run out: what is left waits for the next sweep.
+        while left > 0 and time.monotonic() - asked < terms.heartbeat:
+            asked = time.monotonic()
             step = locks.sweep_step(keys, max_stalled=terms.max_stalled, suspects=SUSPECTS_PER_STEP)
             part, left = await self.store.run(step)
             moved += part

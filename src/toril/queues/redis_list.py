@@ -8,6 +8,7 @@ queue when that worker has not been seen for the length of a lock.
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,7 +107,10 @@ class ListSource(EnvelopeSource[ListKeys, ListTerms, ListHarvest]):
         """Nothing to recover when a job leaves the list for good; with reliable pickup, what dead workers had."""
         if not self._consumer:
             return []
+        asked = time.monotonic()
         await self._give_back_unknown()
+        if time.monotonic() - asked >= self._terms.heartbeat:
+            return []  # a server that hung for so long has let living workers look silent
         texts = await self.store.run(
             list_work.recover(
                 self.keys,

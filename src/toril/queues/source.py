@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from toril.contract.errors import TorilError
+from toril.contract.errors import LockMissing, TorilError
 from toril.contract.outcome import Outcome
 from toril.contract.refusals import Refusals
 
@@ -49,6 +49,11 @@ class Delivery(Protocol):
 
     @lock_lost.setter
     def lock_lost(self, lost: bool) -> None: ...
+
+
+class LockLapsed(LockMissing):
+    """A verdict: the lock ran out. The outcome is to be handed in again: its source then retakes the lock first, or
+    refuses the outcome for good."""
 
 
 @dataclass(slots=True)
@@ -99,7 +104,8 @@ class Source(Protocol):
         """A wait ended because there is work, but we have no room any more: let another worker know of it."""
 
     def keep_alive(self, deliveries: Sequence[Any]) -> Sequence[Any]:
-        """Renews our hold on jobs in hand; returns those we have lost. Called from the keeper's thread."""
+        """Renews our hold on jobs in hand, also where it lapsed and nobody had the job meanwhile; returns those we have
+        lost. Called from the keeper's thread."""
 
     async def sweep(self) -> Sequence[str] | None:
         """Recovers jobs that other workers left behind; their ids, or None when another worker did it just now."""

@@ -1,11 +1,13 @@
 """Keeps the locks of all jobs in hand, from a thread and a connection of its own.
 
 Guarantee: a handler that blocks the event loop, or a pool of busy threads, cannot make a job of ours look abandoned. A
-failed renewal is logged and counted and the job goes on; a lock that is gone for good is told to the job.
+failed renewal is logged and counted and the job goes on; a lock that is gone for good is told to the job. When the
+server answers again after a failed renewal, the next one follows within a second.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +48,11 @@ class LockKeeper:
         self._thread: threading.Thread | None = None
         self._turned = time.monotonic()
         self._retiring = False
+        self._ended = False
+        self._hurry = False
+        self._behind = False  # the last renewal failed
+        self.renewed = time.monotonic()  # when the last renewal that succeeded began
+        self.recovered = -math.inf  # when one last succeeded after a failed one, or after a long silence
         self.ok = 0
         self.failed = 0
 
@@ -58,8 +65,8 @@ class LockKeeper:
     def start(self) -> None:
         if self._thread is None:
             self._wake.clear()
-            self._retiring = False
-            self._turned = time.monotonic()
+            self._retiring = self._ended = self._hurry = self._behind = False
+            self._turned = self.renewed = time.monotonic()
             self._thread = threading.Thread(target=self._loop, name="toril-lock-keeper", daemon=True)
             self._thread.start()
 
@@ -70,26 +77,34 @@ class LockKeeper:
 
     def leave(self) -> None:
         """Ends the thread after this turn; nobody waits for it."""
+        self._ended = True
+        self._wake.set()
+
+    def beat_soon(self) -> None:
+        """Renews all locks as soon as the thread can, whenever the next renewal is due."""
+        self._hurry = True
         self._wake.set()
 
     def stop(self) -> None:
         """Ends the thread; blocks for the renewal that runs now, so call it off the event loop."""
         thread = self._thread
         if thread is not None:
-            self._wake.set()
+            self.leave()
             thread.join()
             self._thread = None
 
     def _loop(self) -> None:
         next_beat = time.monotonic()
-        while not self._wake.is_set():
+        while not self._ended:
             self._turned = now = time.monotonic()
-            if now >= next_beat:
+            hurry, self._hurry = self._hurry, False
+            if now >= next_beat or hurry:
                 self._safely(self._beat, 0)
-                next_beat = max(next_beat + self._interval, now)
+                next_beat = next_beat if now < next_beat else max(next_beat + self._interval, now)
             else:
                 self._safely(self._look, 0)
             self._wake.wait(max(0.0, min(next_beat - time.monotonic(), GLANCE_SECONDS)))
+            self._wake.clear()
         if self._retiring:
             self._report({"state": "stopped"})
 
@@ -97,6 +112,8 @@ class LockKeeper:
         jobs = self._in_hand()
         if jobs:
             self._renew(jobs)
+        else:
+            self._behind, self.renewed = False, time.monotonic()
         self._report({})
 
     def _report(self, news: dict[str, Any]) -> None:
@@ -109,11 +126,16 @@ class LockKeeper:
         try:
             lost = self._source.keep_alive(jobs)
         except Exception as error:  # noqa: BLE001  # the next heartbeat may succeed; the jobs go on
+            self._behind = True
             self.failed += len(jobs)
             self._on_error(error, len(jobs))
             return
+        took = time.monotonic() - started
+        self.renewed = started
+        if self._behind or took >= self._interval:
+            self._behind, self.recovered = False, started + took
         self.ok += len(jobs) - len(lost)
-        self._on_beat(len(jobs) - len(lost), time.monotonic() - started)
+        self._on_beat(len(jobs) - len(lost), took)
         if lost:
             self._on_lost(lost)
 
@@ -122,6 +144,8 @@ class LockKeeper:
         jobs = self._in_hand() if glance is not None else ()
         if jobs and glance is not None:
             glance(jobs)
+            if self._behind:
+                self._renew(jobs)  # the server answers again: locks that ran out meanwhile are retaken now
 
     def _safely(self, step: Callable[[], Any], jobs: int) -> None:
         try:

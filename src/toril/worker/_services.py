@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import enum
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from toril.contract.errors import (
 )
 from toril.contract.outcome import Outcome, UnknownName
 from toril.contract.worker_options import WorkerOptions, new_worker_id
-from toril.queues.source import Settled, Source
+from toril.queues.source import LockLapsed, Settled, Source
 from toril.store import Address, ConnectionPolicy
 from toril.telemetry.hooks import Work
 from toril.worker._callbacks import Callbacks
@@ -88,6 +89,7 @@ class WorkerServices(WorkerKind):
         self._callbacks = Callbacks(self._log.trouble)
         self._witness = Witness(self.label, self._metrics, self._log, self._callbacks, self._after)
         self._failure: TorilError | None = None
+        self._back_at = -math.inf  # when the server last answered again after an outage
 
     def _begin_stop(self, timeout: float | None = None) -> None:
         """Stops the worker without waiting for it."""
@@ -169,6 +171,7 @@ class WorkerServices(WorkerKind):
             on_stalled=self._witness.stalled,
             on_skipped=self._witness.sweep_skipped,
             on_error=self._on_sweep_error,
+            may_begin=self._may_sweep,
         )
         self._reconnector = Reconnector(
             self._source.open,
@@ -209,6 +212,8 @@ class WorkerServices(WorkerKind):
 
         As in Node, an attempt that cannot complete because of its children has failed, with the refusal as its error.
         """
+        if isinstance(error, LockLapsed):
+            return settled.outcome
         if isinstance(error, (PendingChildren, FailedChildren)):
             self._callbacks.tell("error", error)
             self._runner.fail(settled.memo, error)
@@ -257,6 +262,24 @@ class WorkerServices(WorkerKind):
             return False
         return self._runner.cancel(job_id, JobCancelled(job_id, reason))
 
+    def _may_sweep(self) -> bool:
+        """Whether locks of living workers can be told from those of dead ones: an outage lets all of them run out.
+
+        Our own are retaken by the first heartbeat that succeeds; other workers have one heartbeat's time for theirs.
+        """
+        interval = float(self.options.heartbeat_interval)
+        now = time.monotonic()
+        if self.state is WorkerState.DISCONNECTED or now - self._back_at < interval:
+            return False
+        if not self._pump.in_hand():
+            return True
+        if now - self._keeper.recovered < interval:
+            return False
+        if now - self._keeper.renewed < max(float(self.options.lock_duration), 1.5 * interval):
+            return True
+        self._keeper.beat_soon()
+        return False
+
     def _on_sweep_error(self, error: BaseException) -> None:
         # While Redis is away the reconnector speaks; a second voice would only repeat it. What our own end closed is
         # no trouble at all.
@@ -282,6 +305,8 @@ class WorkerServices(WorkerKind):
             return
         away = self._reconnector.answered()
         if self.state is WorkerState.DISCONNECTED:
+            self._back_at = time.monotonic()
+            self._keeper.beat_soon()
             self._set_state(WorkerState.RUNNING)
             self._callbacks.tell("reconnected", away or 0.0)
         self._metrics.set_redis_connection_status(True)

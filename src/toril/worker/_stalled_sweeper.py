@@ -1,6 +1,7 @@
 """Brings back jobs that died with their worker.
 
-Guarantee: one sweep at a time; a sweep that is due while one still runs is skipped and counted.
+Guarantee: one sweep at a time; a sweep that is due while one still runs is skipped and counted; none begins right after
+an outage, when the locks of living workers may have run out as well.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class StalledSweeper(Service):
         on_stalled: Callable[[Sequence[str]], Any],
         on_skipped: Callable[[], Any],
         on_error: Report,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(interval=interval, on_error=on_error)
         self._source = source
         self._on_stalled = on_stalled
         self._on_skipped = on_skipped
+        self._may_begin = may_begin
         self._sweep: asyncio.Task[None] | None = None
         self._skipped_in_a_row = 0
         self.done = 0
@@ -49,7 +52,8 @@ class StalledSweeper(Service):
             self._on_skipped()
             return
         self._skipped_in_a_row = 0
-        self._sweep = asyncio.create_task(self._run(), name="toril-sweep")
+        if self._may_begin():
+            self._sweep = asyncio.create_task(self._run(), name="toril-sweep")
 
     async def _run(self) -> None:
         try:

@@ -16,8 +16,9 @@ import pytest
 
 from tests.integration.worker.conftest import QUEUE, until, until_state
 from tests.servers import Server
-from toril import Job, Queue, Worker
+from toril import Backoff, Job, Queue, TransientError, Worker
 from toril.commands import locks, work
+from toril.commands._command import plain
 from toril.contract.errors import LockLost, StoreUnavailable
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.worker import WorkerState
@@ -114,8 +115,6 @@ async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
 
     async def handle(job: Job[Any]) -> str:
         # The lock vanishes and a sweep takes the job away while the handler runs.
-        from toril.commands._command import plain
-
         if job.attempts_started == 1:
             await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
             for _ in range(2):
@@ -141,8 +140,6 @@ async def test_a_lost_lock_is_told_to_the_handler_and_its_late_finish_is_refused
     told = asyncio.Event()
 
     async def handle(job: Job[Any]) -> str:
-        from toril.commands._command import plain
-
         await store.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
         while not job.lock_lost:
             await asyncio.sleep(0.01)
@@ -156,6 +153,63 @@ async def test_a_lost_lock_is_told_to_the_handler_and_its_late_finish_is_refused
         await asyncio.wait_for(told.wait(), 10)
         await worker.pause()
     assert await job.get_state() == "active"
+
+
+@pytest.mark.parametrize("server", ["valkey", "redis7", "cluster", "sentinel"])
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_result_is_accepted_though_its_lock_ran_out_as_long_as_nobody_had_the_job(
+    request: pytest.FixtureRequest, prefix: str, server: str, concurrency: int
+) -> None:
+    url: str = request.getfixturevalue(f"{server}_url")
+    trouble: list[Any] = []
+    async with Queue(QUEUE, redis=url, prefix=prefix) as queue, AsyncStore(url) as store:
+
+        async def handle(job: Job[Any]) -> str:
+            await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+            if job.data["end"] == "postpone" and job.attempts_started == 1:
+                job.postpone(0.01)
+            if job.data["end"] == "retry" and job.attempts_started == 1:
+                raise TransientError("once")
+            return "kept"
+
+        ends = ("return", "return", "postpone", "retry")
+        jobs = [await queue.add("n", {"end": end}, backoff=Backoff.fixed(0.01)) for end in ends]
+        worker = Worker(QUEUE, handle, redis=url, prefix=prefix, concurrency=concurrency)
+        worker.on("lock_lost", trouble.append)
+        worker.on("error", trouble.append)
+        async with worker:
+            results = [await job.wait_until_finished(timeout=20) for job in jobs]
+        found = [await queue.get_job(job.id) for job in jobs]
+    assert results == ["kept"] * 4
+    assert [(job.attempts_started, job.stalled_count) for job in found if job] == [
+        (1, 0),
+        (1, 0),
+        (2, 0),
+        (2, 0),
+    ]
+    assert trouble == []
+    assert worker.processed == 4
+
+
+async def test_a_heartbeat_retakes_a_lock_that_ran_out(
+    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+) -> None:
+    async def handle(job: Job[Any]) -> str:
+        await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+
+        async def locked() -> bool:
+            return await store.run(plain(bool, "EXISTS", queue.keys.lock(job.id)))
+
+        await until(locked, "the lock is there again")
+        return "lost" if job.lock_lost else "kept"
+
+    job = await queue.add("n", {})
+    async with Worker(
+        QUEUE, handle, redis=valkey_url, prefix=prefix, lock_duration=0.5, stalled_check_interval=60
+    ):
+        assert await job.wait_until_finished(timeout=20) == "kept"
+    found = await queue.get_job(job.id)
+    assert found is not None and (found.attempts_started, found.stalled_count) == (1, 0)
 
 
 async def test_a_restart_of_the_server_is_survived_and_the_finish_delivered(

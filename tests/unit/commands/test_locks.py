@@ -9,6 +9,8 @@ import pytest
 from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import locks, read, work
+from toril.commands.locks import HeldLock
+from toril.contract.errors import StoreOutOfMemory
 from toril.contract.keys import QueueKeys
 from toril.store import BlockingStore
 
@@ -77,6 +79,111 @@ class TestHeartbeats:
         assert hand.run(locks.release_lock(hand.keys, "a", "another", lock_ms=1000)) is False
         assert hand.run(locks.release_lock(hand.keys, "a", "t1", lock_ms=1000)) is True
         assert hand.run(locks.extend_locks(hand.keys, [("a", "t1")], lock_ms=1000)) == ["a"]
+
+
+class TestALockThatRanOut:
+    @staticmethod
+    def taken(hand: Hand, *ids: str) -> list[HeldLock]:
+        hand.add(*ids)
+        locked = []
+        for job_id, flat in hand.exchange(take=len(ids)).jobs:
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            locked.append(
+                HeldLock(job_id, "t1", fields[b"ats"], fields.get(b"stc", b""), fields[b"processedOn"])
+            )
+        return locked
+
+    @staticmethod
+    def keep(hand: Hand, held: list[HeldLock]) -> list[str]:
+        lost: list[str] = hand.run(locks.extend_locks(hand.keys, held, lock_ms=90_000))
+        return lost
+
+    def test_is_retaken_while_nobody_had_the_job(self, hand: Hand, spoil: Callable):
+        held = self.taken(hand, "a", "b", "c")
+        spoil("DEL", hand.keys.lock("a"), hand.keys.lock("c"))
+        spoil("SADD", hand.keys.stalled, "a", "b", "c")
+        assert self.keep(hand, held) == []
+        assert [spoil("GET", hand.keys.lock(one.job_id)) for one in held] == [b"t1"] * 3
+        assert spoil("PTTL", hand.keys.lock("a")) > 60_000
+        assert spoil("EXISTS", hand.keys.stalled) == 0
+        assert hand.finish("a").verdicts == [None]
+
+    def test_is_retaken_from_a_sweep_that_has_not_judged_it(self, hand: Hand, spoil: Callable):
+        held = self.taken(hand, "a")
+        begin(hand)
+        spoil("DEL", hand.keys.stalled_check, hand.keys.lock("a"))
+        assert begin(hand) == 1
+        assert self.keep(hand, held) == []
+        assert step(hand) == ([], 0)
+        assert hand.run(read.get_state(hand.keys, "a")) == "active"
+
+    @staticmethod
+    def swept(hand: Hand, spoil: Callable) -> None:
+        begin(hand)
+        spoil("DEL", hand.keys.stalled_check, hand.keys.lock("a"))
+        begin(hand)
+        assert step(hand) == (["a"], 0)
+
+    def another_has_it(self, hand: Hand, spoil: Callable) -> None:
+        self.swept(hand, spoil)
+        assert hand.take(token="t2") == ["a"]
+
+    def another_had_it(self, hand: Hand, spoil: Callable) -> None:
+        self.another_has_it(hand, spoil)
+        spoil("DEL", hand.keys.lock("a"))
+
+    @staticmethod
+    def finished(hand: Hand, spoil: Callable) -> None:
+        hand.finish("a")
+
+    @staticmethod
+    def gone(hand: Hand, spoil: Callable) -> None:
+        spoil("DEL", hand.keys.job("a"), hand.keys.lock("a"))
+
+    @staticmethod
+    def added_anew(hand: Hand, spoil: Callable) -> None:
+        hand.finish("a", keep=0)
+        hand.now += 1
+        hand.add("a")
+        assert hand.take(token="t2") == ["a"]
+        spoil("DEL", hand.keys.lock("a"))
+
+    @staticmethod
+    def no_hash(hand: Hand, spoil: Callable) -> None:
+        spoil("DEL", hand.keys.job("a"), hand.keys.lock("a"))
+        spoil("SET", hand.keys.job("a"), "x")
+
+    @pytest.mark.parametrize(
+        "fate",
+        ["swept", "another_has_it", "another_had_it", "finished", "gone", "added_anew", "no_hash"],
+    )
+    def test_is_lost_once_the_job_went_another_way(self, hand: Hand, spoil: Callable, fate: str):
+        held = self.taken(hand, "a")
+        getattr(self, fate)(hand, spoil)
+        before = spoil("GET", hand.keys.lock("a"))
+        assert self.keep(hand, held) == ["a"]
+        assert spoil("GET", hand.keys.lock("a")) == before
+
+    def test_is_not_retaken_without_the_fields_of_its_pickup(self, hand: Hand, spoil: Callable):
+        self.taken(hand, "a")
+        spoil("DEL", hand.keys.lock("a"))
+        assert self.keep(hand, [HeldLock("a", "t1")]) == ["a"]
+
+    def test_waits_for_a_full_server_which_renews_the_others(
+        self, start_valkey: Callable[..., Server], keys: QueueKeys
+    ):
+        server = start_valkey()
+        with server.client() as client, BlockingStore(server.url) as store:
+            hand = Hand(store, keys)
+            held = self.taken(hand, "a", "b")
+            client.delete(keys.lock("a"))
+            client.config_set("maxmemory", "1")
+            with pytest.raises(StoreOutOfMemory):
+                self.keep(hand, held)
+            assert client.pttl(keys.lock("b")) > 60_000
+            client.config_set("maxmemory", "0")
+            assert self.keep(hand, held) == []
+            assert client.get(keys.lock("a")) == b"t1"
 
 
 def test_a_worker_reports_itself_and_is_forgotten_after_its_life(hand: Hand, spoil: Callable):
