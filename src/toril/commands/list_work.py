@@ -161,6 +161,12 @@ def counts(keys: ListKeys) -> list[Command[Any]]:
     ]
 
 
+def counts_again(keys: ListKeys, consumers: Sequence[str]) -> list[Command[int]]:
+    """Jobs in each worker's own list, then waiting and scheduled: a job that moved since `counts` is seen once here."""
+    own = [in_hand(keys, one) for one in consumers]
+    return [*own, plain(int, "LLEN", keys.queue), plain(int, "ZCARD", keys.scheduled)]
+
+
 def consumers(keys: ListKeys) -> Command[list[str]]:
     """The workers with lists of their own, by name."""
     return plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1)

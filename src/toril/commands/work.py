@@ -18,7 +18,7 @@ from toril.contract.keys import QueueKeys
 
 SettlementKind = Literal["completed", "failed", "delayed", "retry", "wait"]
 # The official script behind each kind: what a refusal names as its command, as in Node.
-_SCRIPTS: dict[str, str] = {
+SCRIPTS: dict[str, str] = {
     "completed": "moveToFinished",
     "failed": "moveToFinished",
     "delayed": "moveToDelayed",
@@ -154,7 +154,7 @@ def _verdict(settlement: Settlement, code: int | bytes) -> TorilError | None:
         return ScriptFailed(f"settle {settlement.kind}: {code.decode(errors='replace')}")
     if code >= 0:
         return None
-    return refusal(code, job_id=settlement.job_id, command=_SCRIPTS.get(settlement.kind))
+    return refusal(code, job_id=settlement.job_id, command=SCRIPTS.get(settlement.kind))
 
 
 def take_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[Harvest]:

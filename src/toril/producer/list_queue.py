@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from toril.commands import list_work
+from toril.commands._command import Command
 from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
 from toril.contract.option_names import knows_its_options
@@ -38,14 +40,22 @@ class ListQueue(EnvelopeQueue):
         super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
 
     async def counts(self) -> EnvelopeCounts:
-        replies = await self._store.run_many(list_work.counts(self.keys))
+        waiting, scheduled, dead, consumers = await self._ask(list_work.counts(self.keys))
+        # Between two looks a job may go back from a worker: whoever reads 0 must be able to trust it.
+        *in_hand, waits, is_scheduled = await self._ask(list_work.counts_again(self.keys, consumers))
+        return EnvelopeCounts(
+            waiting=max(waiting, waits),
+            active=sum(in_hand),
+            scheduled=max(scheduled, is_scheduled),
+            dead=dead,
+        )
+
+    async def _ask(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        replies = await self._store.run_many(commands)
         for reply in replies:
             if isinstance(reply, TorilError):
                 raise reply
-        waiting, scheduled, dead, consumers = replies
-        in_hand = await self._store.run_many([list_work.in_hand(self.keys, one) for one in consumers])
-        active = sum(one for one in in_hand if isinstance(one, int))
-        return EnvelopeCounts(waiting=waiting, active=active, scheduled=scheduled, dead=dead)
+        return replies
 
     async def _consumers(self) -> list[str]:
         return await self._store.run(list_work.consumers(self.keys))

@@ -213,8 +213,8 @@ class ListWorker(_EnvelopeWorker):
         waiting, _, _, consumers = await self._store.run_many(list_work.counts(self.keys))
         if waiting:
             return True
-        in_hand = await self._store.run_many([list_work.in_hand(self.keys, one) for one in consumers])
-        return any(in_hand) or await self._has_retries()
+        *in_hand, waiting, _ = await self._store.run_many(list_work.counts_again(self.keys, consumers))
+        return bool(waiting) or any(in_hand) or await self._has_retries()
 
 
 @knows_its_options("an argument of StreamWorker")

@@ -16,7 +16,7 @@ from toril import Envelope, InvalidOption, ListQueue, ListWorker
 from toril.commands import list_work
 from toril.contract.errors import LockLost, PayloadTooLarge
 from toril.contract.keys import ListKeys
-from toril.contract.outcome import Completed, Failed, Retry
+from toril.contract.outcome import Completed, Failed, Requeued, Retry
 from toril.queues.redis_list import ListSource, ListTerms
 from toril.queues.source import Settled
 from toril.store import AsyncStore, BlockingStore
@@ -62,6 +62,25 @@ async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
     async with hand(server, prefix) as source:
         taken = (await source.exchange([], 10)).deliveries
     assert [one.envelope.payload["n"] for one in taken] == [0, 1, 2, 3]
+
+
+async def test_a_job_that_goes_back_while_jobs_are_counted_is_not_missed(
+    queue: ListQueue, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_many = AsyncStore.run_many
+    await queue.add("task", {})
+    async with hand(server, prefix, reliable=True) as source:
+        (delivery,) = (await source.exchange([], 1)).deliveries
+
+        async def goes_back_after_the_first_look(store: AsyncStore, commands: Any) -> Any:
+            replies = await run_many(store, commands)
+            monkeypatch.undo()
+            await source.exchange([Settled(delivery, Requeued())], 0)
+            return replies
+
+        monkeypatch.setattr(AsyncStore, "run_many", goes_back_after_the_first_look)
+        counts = await queue.counts()
+    assert (counts.pending, counts.waiting) == (1, 1)
 
 
 async def test_a_delayed_job_waits_in_the_sorted_set_until_it_is_due(

@@ -16,7 +16,7 @@ from toril.commands import add, locks, manage, work
 from toril.commands._command import Command, Replay, call
 from toril.commands._library import official
 from toril.commands.add import JobToAdd
-from toril.commands.work import Harvest, Pickup, Settlement
+from toril.commands.work import SCRIPTS, Harvest, Pickup, Settlement
 from toril.contract.codec import pack
 from toril.contract.errors import ScriptFailed, TorilError, refusal
 from toril.contract.keys import QueueKeys
@@ -135,7 +135,7 @@ class OneByOne:
             return None
         if reply == 0 and one.kind in ("completed", "failed"):
             basket.open = False
-        return refusal(reply, job_id=one.job_id, command=one.kind) if reply < 0 else None
+        return refusal(reply, job_id=one.job_id, command=SCRIPTS[one.kind]) if reply < 0 else None
 
     def _relock(self, reply: list[Any], one: Settlement, pickup: Pickup) -> None:
         """Upstream's worker goes on with the predecessor's token; ours holds all jobs of a call under one."""

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from toril.contract import errors
+from toril.contract.classify import ErrorCategory, categorize_error
 from toril.contract.errors import (
     CrossSlot,
     FailedChildren,
@@ -121,8 +122,17 @@ def test_each_negative_answer_of_a_script_has_its_own_error(code: int, name: str
     error = refusal(code, "7", "moveToFinished")
     assert type(error).__name__ == name
     assert (error.code, error.job_id, error.command) == (code, "7", "moveToFinished")
-    assert "job 7" in str(error)
+    assert "job 7" in str(error).lower()
     assert "moveToFinished" in str(error)
+
+
+def test_refusals_that_become_the_reason_of_a_failed_job_have_nodes_words_and_our_hint() -> None:
+    pending, failed = refusal(-4, "7", "moveToFinished"), refusal(-9, "7", "moveToWaitingChildren")
+    assert str(pending) == "Job 7 has pending dependencies. moveToFinished"
+    assert str(failed) == "Cannot complete job 7 because it has at least one failed child. moveToWaitingChildren"
+    assert "move_to_waiting_children" in "".join(pickle.loads(pickle.dumps(pending)).__notes__)
+    assert categorize_error(pending) is ErrorCategory.TRANSIENT
+    assert categorize_error(failed) is ErrorCategory.PERMANENT
 
 
 def test_an_unknown_answer_is_refused_by_its_number() -> None:
