@@ -6,9 +6,12 @@
     failed(job, error)           the job failed for good, also one that never reached a handler
     retrying(job, error, delay)  it will be tried again in `delay` seconds
     stalled(job_ids)             jobs of dead workers went back to the queue
-    lock_lost(job)               a job in hand is no longer ours; its outcome will be refused
+    lock_lost(job)               a job in hand is no longer ours: a heartbeat found it, or its outcome was refused
     drained()                    the queue has nothing for us
-    disconnected(error), reconnected(seconds), paused(), resumed(), error(error), closed()
+    error(error)                 trouble of the worker, or the refusal of an outcome: `error.job_id` tells whose
+    disconnected(error), reconnected(seconds), paused(), resumed(), closed()
+
+The job of `completed`, `failed` and `retrying` shows what its attempt has changed, as the queue stored it.
 
 Guarantee: a callback that raises is logged and disturbs nobody; a coroutine function is run as a task of the worker.
 """

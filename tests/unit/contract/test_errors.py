@@ -129,7 +129,9 @@ def test_each_negative_answer_of_a_script_has_its_own_error(code: int, name: str
 def test_refusals_that_become_the_reason_of_a_failed_job_have_nodes_words_and_our_hint() -> None:
     pending, failed = refusal(-4, "7", "moveToFinished"), refusal(-9, "7", "moveToWaitingChildren")
     assert str(pending) == "Job 7 has pending dependencies. moveToFinished"
-    assert str(failed) == "Cannot complete job 7 because it has at least one failed child. moveToWaitingChildren"
+    assert (
+        str(failed) == "Cannot complete job 7 because it has at least one failed child. moveToWaitingChildren"
+    )
     assert "move_to_waiting_children" in "".join(pickle.loads(pickle.dumps(pending)).__notes__)
     assert categorize_error(pending) is ErrorCategory.TRANSIENT
     assert categorize_error(failed) is ErrorCategory.PERMANENT
