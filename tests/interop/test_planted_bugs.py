@@ -33,8 +33,9 @@ def test_a_planted_bug_is_found(pair: Pair, bug: Spoil) -> None:
 class _LeavesRefusedJobsActive(HandDrivenWorker):
     """Takes every refused end for a lost lock, as toril once did."""
 
-    def _on_verdict(self, settled: Settled, error: TorilError) -> None:
+    def _on_verdict(self, settled: Settled, error: TorilError) -> bool:
         self._witness.refused(settled, error)
+        return False
 
 
 class _WithThatWorker(ApplicationSide):

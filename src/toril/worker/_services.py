@@ -212,8 +212,9 @@ class WorkerServices(WorkerKind):
 
         As in Node, an attempt that cannot complete because of its children has failed, with the refusal as its error.
         """
-        if isinstance(error, LockLapsed):
-            return settled.outcome
+        if isinstance(error, LockLapsed):  # the same outcome again: the source retakes the lock first
+            self._loop.call_soon(self._pump.settle, settled)
+            return True
         if isinstance(error, (PendingChildren, FailedChildren)):
             self._callbacks.tell("error", error)
             self._runner.fail(settled.memo, error)
