@@ -30,6 +30,14 @@ from tests.servers import (
     guarded,
     make_certificates,
 )
+from tests.watchdog import (  # noqa: F401  # pytest finds its hooks by their names
+    pytest_collection,
+    pytest_configure,
+    pytest_exception_interact,
+    pytest_runtest_protocol,
+    pytest_sessionfinish,
+    pytest_timeout_set_timer,
+)
 from toril.store import default_server
 
 # A busy machine is no fault of an example.
