@@ -53,6 +53,7 @@ class Failed:
     kind: FailureReason = "permanent"
     # What was raised, where it is at hand: a dead letter is sorted by it. Not part of the outcome's identity.
     error: BaseException | None = field(default=None, compare=False, repr=False)
+    is_unknown: bool = False  # permanent only because nothing is known about errors of this kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,9 @@ def judge(
     if signal is not None:
         return signal
     limit = options.max_attempts or max_attempts
-    if _category(error, options) is ErrorCategory.PERMANENT:
-        return _failed(error, _kind_of(error))
+    known = known_category(error, rules=options.error_rules)
+    if (known or ErrorCategory(options.unknown_errors)) is ErrorCategory.PERMANENT:
+        return _failed(error, _kind_of(error), is_unknown=known is None)
     if attempts_made + 1 >= limit:
         return _failed(error, "timeout" if isinstance(error, JobTimedOut) else "transient_exhausted")
     return _retry(error, attempts_made + 1, backoff, options, rng)
@@ -171,11 +173,6 @@ def _kind_of(error: BaseException) -> FailureReason:
     if isinstance(error, JobCancelled):
         return "cancelled"
     return "stalled" if isinstance(error, StalledTooOften) else "permanent"
-
-
-def _category(error: BaseException, options: WorkerOptions) -> ErrorCategory:
-    known = known_category(error, rules=options.error_rules)
-    return ErrorCategory(options.unknown_errors) if known is None else known
 
 
 def _signal(error: BaseException) -> Outcome | None:
@@ -231,8 +228,8 @@ def _after(error: BaseException, delay: float | None) -> Outcome:
     return Retry(delay, reason_of(error), _storable(stack_of(error)))
 
 
-def _failed(error: BaseException, kind: FailureReason) -> Failed:
-    return Failed(reason_of(error), _storable(stack_of(error)), kind, error)
+def _failed(error: BaseException, kind: FailureReason, *, is_unknown: bool = False) -> Failed:
+    return Failed(reason_of(error), _storable(stack_of(error)), kind, error, is_unknown)
 
 
 def reason_of(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from itertools import dropwhile
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from toril.contract.errors import TorilError
@@ -38,6 +39,14 @@ def stack_of(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     _trim(report, error)
     return "".join(report.format())
+
+
+def user_traceback(error: BaseException) -> TracebackType | None:
+    """The frames of an error from the user's code on; all of them if there are no others."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_MACHINERY):
+        frame = frame.tb_next
+    return frame or error.__traceback__
 
 
 def _trim(report: traceback.TracebackException, error: BaseException) -> None:

@@ -24,7 +24,9 @@ from toril.contract.errors import redact
 
 __all__ = ["JsonFormatter", "StructlogHandler", "log_as_json", "log_as_text"]
 
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_OBEYED = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# What JSON leaves as it is, and readers of lines may take for the end of one.
+_BREAKING = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 # What every record has; all else was given by whoever logged.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -47,7 +49,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: _shown(value) for name, value in line.items()}, ensure_ascii=False)
+        text = json.dumps({name: _shown(value) for name, value in line.items()}, ensure_ascii=False)
+        return _BREAKING.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _shown(value: Any) -> Any:
@@ -62,11 +65,11 @@ def _shown(value: Any) -> Any:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Plain lines, with the passwords of URLs replaced and nothing in them that a terminal would obey."""
+    """One plain line for each record, its stack trace included: passwords are replaced, control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = redact(super().format(record))
-        return _OBEYED.sub(lambda sign: f"\\x{ord(sign[0]):02x}", text)
+        return _OBEYED.sub(lambda sign: repr(sign[0])[1:-1], text)
 
 
 class BoundLogger(Protocol):

@@ -1,7 +1,8 @@
 """The worker's log lines: the same names and fields wherever they come from.
 
-Guarantee: each line carries `worker_id` and `queue`, and `job_id` where there is a job; payloads and results appear
-only if the worker was told `log_payloads=True`; nothing is formatted when the level is off.
+Guarantee: each line carries `worker_id` and `queue`, and `job_id` where there is a job; what happens to many jobs at
+once is one line with their number and some of their ids; payloads and results appear only if the worker was told
+`log_payloads=True`; nothing is formatted when the level is off.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from toril.contract.errors import TorilError, redact
+from toril.contract.outcome import Failed, Retry, reason_of
+from toril.contract.stack_trace import stack_of
 from toril.contract.worker_options import Logger
+from toril.worker._log_lines import say, trace_of, words_of
 
 DEFAULT_LOGGER = logging.getLogger("toril.worker")
+# Ids in a line about many jobs.
+SOME_IDS = 10
+UNKNOWN_KIND = (
+    "permanent only because errors of this kind are unknown: "
+    "unknown_errors='transient' retries them all, error_rules decides for some"
+)
 
 
 class WorkerLog:
@@ -29,11 +39,20 @@ class WorkerLog:
         """Whether lines about ordinary jobs are wanted at all."""
         return self._logger.isEnabledFor(logging.INFO)
 
-    def _write(self, level: int, event: str, **fields: Any) -> None:
+    def _write(
+        self, level: int, event: str, *, raised: tuple[BaseException | None, str] | None = None, **fields: Any
+    ) -> None:
+        """`raised` is an error and its stack trace."""
         if self._logger.isEnabledFor(level):
             named = {**fields, **self._common}
-            words = " ".join(f"{key}={value}" for key, value in named.items())
-            _say(self._logger, level, f"{event} {words}", {**named, "event": event})
+            trace = None if raised is None else trace_of(*raised)
+            say(self._logger, level, f"{event} {words_of(named)}", {**named, "event": event}, trace)
+
+    def _write_many(self, event: str, job_ids: Sequence[str], **fields: Any) -> None:
+        """One line about many jobs."""
+        if job_ids:
+            ids = list(job_ids[:SOME_IDS])
+            self._write(logging.WARNING, event, count=len(job_ids), job_id=ids[0], job_ids=ids, **fields)
 
     # --- jobs -----------------------------------------------------------------------------------------------
 
@@ -45,44 +64,52 @@ class WorkerLog:
         more = {"result": result} if self.payloads else {}
         self._write(logging.INFO, "Job completed", job_id=job_id, duration=round(seconds, 6), **more)
 
-    def failed(self, job_id: str, error: str, category: str, attempts_made: int) -> None:
+    def failed(self, job_id: str, name: str, outcome: Failed, attempts_made: int) -> None:
         self._write(
             logging.ERROR,
             "Job failed",
+            raised=(outcome.error, outcome.stacktrace),
             job_id=job_id,
-            error=redact(error),
-            category=category,
+            job_name=name,
+            error_type=_type_of(outcome.error),
+            error=redact(outcome.reason),
+            category=outcome.kind,
             attempts_made=attempts_made,
+            **({"hint": UNKNOWN_KIND} if outcome.is_unknown else {}),
         )
 
-    def retried(self, job_id: str, error: str, attempts_made: int, delay: float) -> None:
+    def retried(
+        self, job_id: str, name: str, outcome: Retry, error: BaseException | None, attempts_made: int
+    ) -> None:
         self._write(
             logging.WARNING,
             "Job retried",
+            raised=(error, outcome.stacktrace),
             job_id=job_id,
-            error=redact(error),
+            job_name=name,
+            error_type=_type_of(error),
+            error=redact(outcome.reason),
             attempts_made=attempts_made,
-            delay=round(delay, 3),
+            delay=round(outcome.delay, 3),
         )
 
     def returned(self, job_id: str, how: str) -> None:
         self._write(logging.INFO, "Job returned to the queue", job_id=job_id, reason=how)
 
-    def unknown_name(self, job_id: str, name: str, jobs: int, delay: float) -> None:
-        """`jobs` of this name were put back since the last such line; `job_id` is one of them."""
+    def unknown_name(self, job_id: str, name: str, count: int, delay: float) -> None:
+        """`count` jobs of this name were put back since the last such line; `job_id` is one of them."""
         self._write(
             logging.WARNING,
             "Unknown job name",
             job_name=name,
             job_id=job_id,
-            jobs=jobs,
+            count=count,
             delay=round(delay, 3),
-            remedy="no handler of this worker has the name: the job waits for one that does (unknown_names)",
+            hint="no handler of this worker has the name: the job waits for one that does, see unknown_names",
         )
 
     def stalled(self, job_ids: Sequence[str]) -> None:
-        for job_id in job_ids:
-            self._write(logging.WARNING, "Job stalled", job_id=job_id, lock_expired=True)
+        self._write_many("Job stalled", job_ids, lock_expired=True)
 
     def lock_lost(self, job_id: str) -> None:
         self._write(logging.WARNING, "Lock lost", job_id=job_id)
@@ -93,8 +120,7 @@ class WorkerLog:
     # --- the worker -----------------------------------------------------------------------------------------
 
     def heartbeat_failed(self, job_ids: Sequence[str], error: BaseException) -> None:
-        for job_id in job_ids:
-            self._write(logging.WARNING, "Heartbeat failed", job_id=job_id, error=redact(str(error)))
+        self._write_many("Heartbeat failed", job_ids, error=redact(reason_of(error)))
 
     def disconnected(self, error: BaseException) -> None:
         self._write(logging.ERROR, "Redis disconnected", error=redact(str(error)))
@@ -111,9 +137,9 @@ class WorkerLog:
         self._write(logging.ERROR, "Redis stays away: the worker shuts down", attempts=attempts)
 
     def abandoned(self, job_ids: Sequence[str]) -> None:
-        for job_id in job_ids:
-            recovery = "another worker takes it when its lock has lapsed"
-            self._write(logging.WARNING, "Job abandoned", job_id=job_id, recovery=recovery)
+        self._write_many(
+            "Job abandoned", job_ids, recovery="another worker takes it when its lock has lapsed"
+        )
 
     def sweep_skipped(self) -> None:
         self._write(logging.WARNING, "Stalled check skipped", reason="the one before still runs")
@@ -125,13 +151,12 @@ class WorkerLog:
         self._write(logging.INFO, "Worker state", state=state)
 
     def trouble(self, error: BaseException) -> None:
-        self._write(logging.ERROR, "Worker error", error=redact(f"{type(error).__name__}: {error}"))
+        kind = type(error).__name__
+        # What toril itself says needs no stack trace; an error in a callback, a collector or toril does.
+        raised = None if isinstance(error, TorilError) else (error, stack_of(error))
+        message = redact(f"{kind}: {reason_of(error)}")
+        self._write(logging.ERROR, "Worker error", raised=raised, error_type=kind, error=message)
 
 
-def _say(logger: Logger, level: int, text: str, fields: dict[str, Any]) -> None:
-    """Through adapters, whose own fields join ours: left to themselves, they would put theirs in the place of ours."""
-    while isinstance(logger, logging.LoggerAdapter):
-        text, given = logger.process(text, {"extra": fields})
-        fields = {**(given.get("extra") or {}), **fields}
-        logger = logger.logger
-    logger.log(level, "%s", text, extra=fields)
+def _type_of(error: BaseException | None) -> str | None:
+    return None if error is None else type(error).__name__

@@ -105,12 +105,12 @@ class Witness:
         self._metrics.increment_jobs_processed(self._label, "failed")
         self._metrics.increment_jobs_failed(self._label, outcome.kind)
         delivery = attempt.delivery
-        self._log.failed(delivery.id, outcome.reason, outcome.kind, delivery.attempts_made + 1)
+        self._log.failed(delivery.id, delivery.name, outcome, delivery.attempts_made + 1)
 
     def _retried(self, attempt: Attempt, outcome: Retry) -> None:
         self._metrics.increment_jobs_processed(self._label, "retried")
         delivery = attempt.delivery
-        self._log.retried(delivery.id, outcome.reason, delivery.attempts_made + 1, outcome.delay)
+        self._log.retried(delivery.id, delivery.name, outcome, attempt.error, delivery.attempts_made + 1)
 
     def _unknown_name(self, attempt: Attempt, outcome: UnknownName) -> None:
         self._metrics.increment_unknown_names(self._label)

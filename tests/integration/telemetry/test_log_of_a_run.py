@@ -27,10 +27,16 @@ PAYLOAD, RESULT, PASSWORD = "canary-payload-31", "canary-result-32", "canary-pas
 REQUIRED = {
     "Job picked up": (logging.INFO, {"job_id"}),
     "Job completed": (logging.INFO, {"job_id", "duration"}),
-    "Job failed": (logging.ERROR, {"job_id", "error", "category", "attempts_made"}),
-    "Job retried": (logging.WARNING, {"job_id", "attempts_made", "delay"}),
-    "Job stalled": (logging.WARNING, {"job_id", "lock_expired"}),
-    "Heartbeat failed": (logging.WARNING, {"job_id", "error"}),
+    "Job failed": (
+        logging.ERROR,
+        {"job_id", "job_name", "error_type", "error", "category", "attempts_made", "hint"},
+    ),
+    "Job retried": (
+        logging.WARNING,
+        {"job_id", "job_name", "error_type", "error", "attempts_made", "delay"},
+    ),
+    "Job stalled": (logging.WARNING, {"job_id", "job_ids", "count", "lock_expired"}),
+    "Heartbeat failed": (logging.WARNING, {"job_id", "job_ids", "count", "error"}),
     "Redis disconnected": (logging.ERROR, {"error"}),
     "Redis reconnected": (logging.INFO, {"attempt", "duration"}),
 }

@@ -1,0 +1,122 @@
+"""One record of the log: text on one line, fields, and an error with its stack trace.
+
+Guarantee: the text of a record is one line, whatever names and messages hold. Handlers that format errors themselves
+(JSON, structlog, Sentry, pytest) get `exc_info`; for plain text the stack trace is folded into the line. Passwords in
+URLs are replaced in both.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from toril.contract.errors import redact
+from toril.contract.outcome import reason_of
+from toril.contract.stack_trace import user_traceback
+from toril.contract.worker_options import Logger
+
+# Characters of a folded stack trace; the job holds all of it.
+LONGEST_TRACE: Final = 4000
+_BREAKING: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_FRAME: Final = '  File "'
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+class Trace(NamedTuple):
+    """An error as records carry it."""
+
+    exc_info: ExcInfo
+    folded: str  # the stack trace on one line
+
+
+def one_line(text: str) -> str:
+    """`text` with whatever would end a line, or move a terminal's cursor, written as an escape."""
+    return text if text.isprintable() else _BREAKING.sub(_escaped, text)
+
+
+def _escaped(sign: re.Match[str]) -> str:
+    return repr(sign[0])[1:-1]
+
+
+def words_of(fields: dict[str, Any]) -> str:
+    """`key=value key=value …`; ids stand with commas between them."""
+    return one_line(" ".join(f"{key}={_shown(key, value)}" for key, value in fields.items()))
+
+
+def _shown(key: str, value: Any) -> Any:
+    return ",".join(value) if key == "job_ids" else value
+
+
+def trace_of(error: BaseException | None, stack: str) -> Trace | None:
+    """The error with its stack trace; None when no frame is in it that the message does not tell."""
+    if error is None or _FRAME not in stack:
+        return None
+    shown = redact(stack)
+    open_error = error if shown == stack else _without_secret(error)
+    folded = one_line(shown.strip())
+    cut = folded if len(folded) <= LONGEST_TRACE else f"…{folded[-LONGEST_TRACE:]}"
+    return Trace((type(open_error), open_error, user_traceback(error)), cut)
+
+
+def _without_secret(error: BaseException) -> BaseException:
+    """An error of the same name that says the same, passwords and causes apart."""
+    kind = type(error)
+    stand_in = type(kind.__name__, (Exception,), {"__module__": kind.__module__})
+    shown: BaseException = stand_in(redact(reason_of(error)))
+    return shown
+
+
+def say(logger: Logger, level: int, text: str, fields: dict[str, Any], trace: Trace | None = None) -> None:
+    """Through adapters, whose own fields join ours: left to themselves, they would put theirs in the place of ours."""
+    while isinstance(logger, logging.LoggerAdapter):
+        text, given = logger.process(text, {"extra": fields})
+        fields = {**(given.get("extra") or {}), **fields}
+        logger = logger.logger
+    if trace is None:
+        logger.log(level, "%s", text, extra=fields)
+        return
+    folded = f"{text} traceback={trace.folded}"
+    handlers = _handlers_of(logger, level)
+    plain = [one for one in handlers if _is_plain(one)]
+    if len(plain) == len(handlers):
+        logger.log(level, "%s", folded, extra=fields)
+        return
+    _dispatch(logger, plain, logger.makeRecord(*_place(logger, level), folded, (), None, extra=fields))
+    record = logger.makeRecord(*_place(logger, level), text, (), trace.exc_info, extra=fields)
+    record.exc_text = trace.folded  # for formatters that would write a stack trace of many lines
+    _dispatch(logger, [one for one in handlers if one not in plain], record)
+
+
+def _place(logger: logging.Logger, level: int) -> tuple[str, int, str, int]:
+    file, line, *_ = logger.findCaller()
+    return logger.name, level, file, line
+
+
+def _dispatch(logger: logging.Logger, handlers: Sequence[logging.Handler], record: logging.LogRecord) -> None:
+    """What `Logger.handle` does, for some of its handlers."""
+    passed: Any = bool(handlers) and not logger.disabled and logger.filter(record)
+    if passed:
+        for handler in handlers:
+            handler.handle(passed if isinstance(passed, logging.LogRecord) else record)  # from Python 3.12 on
+
+
+def _handlers_of(logger: logging.Logger, level: int) -> list[logging.Handler]:
+    """Those that get a record of this level."""
+    handlers: list[logging.Handler] = []
+    found: logging.Logger | None = logger
+    while found is not None:
+        handlers += [one for one in found.handlers if level >= one.level]
+        found = found.parent if found.propagate else None
+    return handlers
+
+
+def _is_plain(handler: logging.Handler) -> bool:
+    """A stream or file of the standard library, with a formatter that writes text: an error would be many lines."""
+    formatter = handler.formatter
+    writes_text = formatter is None or type(formatter).format is logging.Formatter.format
+    plain = isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("logging")
+    return plain and writes_text
