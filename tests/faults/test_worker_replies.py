@@ -12,7 +12,7 @@ import pytest
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Kind, Proxy
 from tests.servers import Server
-from toril import Job, Queue, TransientError, Worker
+from toril import Job, JobOptions, NewJob, ParentRef, Queue, TransientError, Worker
 from toril.commands import add, read
 from toril.contract.errors import WaitingChildrenError
 from toril.contract.state import JobState
@@ -156,6 +156,42 @@ async def test_jobs_found_by_their_token_are_taken_as_there_is_room_and_each_onc
         worker.concurrency = 5  # all twelve are ours, and there is room for five
         await all_done(under_attack, 12)
     assert runs == collections.Counter(job.id for job in jobs)
+
+
+async def test_jobs_found_by_their_token_run_once_also_when_their_end_is_handed_in_again(
+    under_attack: Queue, bad_network: Proxy, prefix: str
+) -> None:
+    """A finish is refused for a child, and its job stays in hand until its failure is accepted."""
+    runs: collections.Counter[str] = collections.Counter()
+
+    async def handle(job: Job[Any]) -> None:
+        runs[job.id] += 1
+        if job.name == "parent":
+            parent = ParentRef(job.id, under_attack.keys.qualified)
+            await under_attack.add("child", {}, parent=parent, delay=600)
+
+    worker = Worker(
+        QUEUE, handle, redis=bad_network.url, policy=IMPATIENT, prefix=prefix, concurrency=12,
+        lock_duration=60, stalled_check_interval=60,
+    )  # fmt: skip
+    async with worker:
+        first = await under_attack.add("first", {})
+        await first.wait_until_finished(timeout=20)  # the server knows the script now
+        await worker.pause()
+        options = JobOptions(attempts=1)
+        jobs = await under_attack.add_bulk([NewJob(name, {}, options) for name in ("n", "parent") * 6])
+        bad_network.shut_the_door()
+        fault = bad_network.arm("cut after", b":wait")
+        worker.resume()
+        await asyncio.to_thread(fault.struck.wait, 10)
+        worker.concurrency = 1  # all twelve are ours, and there is room for one
+        bad_network.open_the_door()
+        async with asyncio.timeout(40):
+            while (await under_attack.get_job_counts()).active:
+                await asyncio.sleep(0.02)
+    counts = await under_attack.get_job_counts()
+    assert runs == collections.Counter(job.id for job in [first, *jobs])
+    assert (counts.completed, counts.failed) == (7, 6)
 
 
 @pytest.mark.parametrize("kind", ["cut after", "cut within"])

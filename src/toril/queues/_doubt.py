@@ -10,12 +10,20 @@ from collections.abc import Sequence
 
 from toril.commands import read
 from toril.commands.work import Settlement
-from toril.contract.errors import JobNotFound, JobNotInState, LockLost, StoreUnavailable, TorilError
+from toril.contract.errors import (
+    FailedChildren,
+    JobNotFound,
+    JobNotInState,
+    LockLost,
+    PendingChildren,
+    StoreUnavailable,
+    TorilError,
+)
 from toril.contract.keys import QueueKeys
 from toril.contract.outcome import Completed, Failed
 from toril.contract.record import JobRecord
 from toril.queues._bullmq_delivery import BullmqDelivery
-from toril.queues.source import Settled
+from toril.queues.source import LockLapsed, Settled
 from toril.store import AsyncStore
 
 
@@ -43,10 +51,12 @@ class Doubt:
         """Should the rest of the exchange fail, this job is handed in once more and refused."""
         self._finishes.add(job_id)
 
-    def let_go(self, settled: Sequence[Settled]) -> None:
-        """They are no longer in hand."""
+    def let_go(self, settled: Sequence[Settled], verdicts: Sequence[TorilError | None]) -> None:
+        """They are no longer in hand, except those whose outcome is handed in again."""
         if self._adopted:
-            self._adopted.difference_update((one.delivery.id, one.delivery.token) for one in settled)
+            for one, verdict in zip(settled, verdicts, strict=True):
+                if not isinstance(verdict, (LockLapsed, PendingChildren, FailedChildren)):
+                    self._adopted.discard((one.delivery.id, one.delivery.token))
 
     # --- finishes -------------------------------------------------------------------------------------------
 

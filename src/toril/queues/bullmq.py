@@ -134,8 +134,8 @@ class BullmqSource:
             # What had been accepted before could not be told. What was taken now is found again by its token.
             self._doubt.begin(settled, pickup.token)
             raise
-        self._doubt.let_go(settled)
         self._note_lapsed(settled, verdicts, lost)
+        self._doubt.let_go(settled, verdicts)
         taken = self._taken(harvest, pickup.token, adopted, verdicts, now)
         if pause:
             taken = replace(taken, limited_for=pause)
@@ -164,9 +164,9 @@ class BullmqSource:
                 if isinstance(harvest, ReplyLost):
                     self._doubt.begin(settled, pickup.token)
                 return answer(harvest)
-            self._doubt.let_go(settled)
             if any(harvest.verdicts):
                 self._note_lapsed(settled, harvest.verdicts)
+            self._doubt.let_go(settled, harvest.verdicts)
             taken = self._taken(harvest, pickup.token, [], harvest.verdicts, now)
             self._series.plan(one.record for one in taken.deliveries)
             self._series.post()
