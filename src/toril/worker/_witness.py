@@ -83,9 +83,9 @@ class Witness:
                 self._tell("failed", settled, at_ms, attempt.error)
             case Retry():
                 self._retried(attempt, outcome)
+                self._tell("retrying", settled, at_ms, attempt.error, outcome.delay)
             case UnknownName():
                 self._unknown_name(attempt, outcome)
-                self._tell("retrying", settled, at_ms, attempt.error, outcome.delay)
             case _:
                 how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
                 self._log.returned(attempt.delivery.id, how)
