@@ -40,6 +40,7 @@ class Fault:
     match: bytes
     seconds: float = 0.0
     reply: bytes = b""
+    after: int = 0  # calls that it lets pass first
     struck: threading.Event = field(default_factory=threading.Event)
 
 
@@ -65,9 +66,11 @@ class Proxy:
 
     # --- what a test says -----------------------------------------------------------------------------------
 
-    def arm(self, kind: Kind, match: bytes, *, seconds: float = 0.0, reply: bytes = b"") -> Fault:
-        """The next call that holds `match` meets the fault."""
-        fault = Fault(kind, match, seconds, reply)
+    def arm(
+        self, kind: Kind, match: bytes, *, seconds: float = 0.0, reply: bytes = b"", after: int = 0
+    ) -> Fault:
+        """The next call that holds `match` meets the fault, or the one that follows so many of them."""
+        fault = Fault(kind, match, seconds, reply, after)
         with self._lock:
             self._armed.append(fault)
         return fault
@@ -156,7 +159,11 @@ class Proxy:
         """Takes the first armed fault that the call meets."""
         with self._lock:
             for fault in self._armed:
-                if fault.match in call:
+                if fault.match not in call:
+                    continue
+                if fault.after:
+                    fault.after -= 1
+                else:
                     self._armed.remove(fault)
                     return fault
         return None

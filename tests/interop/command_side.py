@@ -13,6 +13,7 @@ from typing import Any
 
 import redis
 
+from tests.interop.draining import drain_all
 from tests.interop.sides import NO_RULES, QUEUE, Rules
 from tests.interop.spelling import options_of
 from tests.interop.steps import Outcome, Step, Taken
@@ -290,7 +291,8 @@ class CommandSide:
         self._run(manage.resume(self._keys))
 
     def drain(self, *, delayed: bool) -> None:
-        self._run(manage.drain(self._keys, delayed=delayed))
+        # So few that most lives of a queue need several calls.
+        drain_all(self._run, self._keys, delayed=delayed, most=3)
 
     def clean(self, *, grace: int, limit: int, state: Any) -> list[str]:
         most = limit or 10_000

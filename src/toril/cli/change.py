@@ -73,7 +73,7 @@ def drain(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Remove all jobs that wait; those that run and those that ended stay."""
+    """Remove all jobs that wait; those that run, those that ended and the next runs of schedulers stay."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     ask(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
     with in_progress(f"draining {queue}"):
@@ -83,11 +83,7 @@ def drain(
 
 async def _drain(target: Target, where: QueueName, *, delayed: bool) -> int:
     async with target.open(where) as queue:
-        if not isinstance(queue, Queue):
-            return await queue.drain(delayed=delayed)
-        before = (await queue.get_job_counts()).total
-        await queue.drain(delayed=delayed)
-        return max(0, before - (await queue.get_job_counts()).total)
+        return await queue.drain(delayed=delayed)
 
 
 def clean(

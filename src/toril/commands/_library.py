@@ -6,6 +6,8 @@ A script of ours can include an official body with a line `--@official NAME scri
 `local function NAME(KEYS, ARGV) <official text> end`. So a batch stays official by construction: it loops over the very
 body that upstream would run once. `--@own NAME part` includes a part of ours, from `lua/parts/`, as a function that may
 be given more than these two.
+
+`remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`).
 """
 
 from __future__ import annotations
@@ -100,7 +102,19 @@ def _embed(line: re.Match[str]) -> str:
     origin, function, name = line.groups()
     if origin == "official":
         return f"local function {function}(KEYS, ARGV)\n{official(name).text}\nend"
-    return f"local function {function}(KEYS, ARGV, ...)\n{_composed('lua/parts', name)}\nend"
+    return _embed_own(function, name)
+
+
+def _embed_own(function: str, part: str) -> str:
+    return f"local function {function}(KEYS, ARGV, ...)\n{_composed('lua/parts', part)}\nend"
+
+
+@functools.cache
+def remembered(script: Script) -> Script:
+    """The same script, which answers a repeated call with the reply to the first one."""
+    remember = _embed_own("remember", "remember")
+    body = f"local function body(KEYS, ARGV)\n{script.text}\nend"
+    return Script(script.name, f"{remember}\n{body}\nreturn remember(KEYS, ARGV, body)")
 
 
 def own_names() -> list[str]:

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._command import Command, Word, call, plain
 from toril.commands._library import own
 from toril.commands.add import JobToAdd, _arguments, all_keys
 from toril.commands.envelopes import EnvelopeToAdd, jobs_key, kind_of
+from toril.commands.once import AnyKeys
 from toril.contract.errors import ScriptFailed, TorilError, refusal
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
-
-AnyKeys = QueueKeys | ListKeys | StreamKeys
+from toril.contract.keys import QueueKeys, StreamKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Co
     ]
     for row in rows:
         args += (row.digest, "-" if row.first is None else row.first, *_words(keys, row.job))
-    return call(own("enqueue_once"), _keys(keys, admission.run), args, _answer, Replay.SAFE)
+    return call(own("enqueue_once"), _keys(keys, admission.run), args, _answer)
 
 
 def _words(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Word, Word, Word, Word]:

@@ -1,6 +1,7 @@
 """Adding envelopes to list and stream queues, and taking dead letters out again.
 
-Guarantee: a call that is repeated under its ledger entry adds nothing twice, and a letter is replayed or purged once.
+Guarantee: a call that is repeated under its ledger entry adds nothing twice, a letter is replayed or purged once, and
+what is counted is what was done, also when a reply was lost (`commands/once.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final, Literal
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import own
+from toril.commands.once import Calls, once
 from toril.contract.keys import ListKeys, StreamKeys
 
 EnvelopeKeys = ListKeys | StreamKeys
@@ -103,14 +105,16 @@ def _text_of(fields: Sequence[bytes]) -> bytes:
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"envelope", b"")
 
 
-def replay_letters(keys: EnvelopeKeys, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
+def replay_letters(
+    keys: EnvelopeKeys, jobs: Sequence[tuple[str, bytes]], calls: Calls | None = None
+) -> Command[int]:
     """Moves letters (entry id, envelope for the new life) back to the queue; says how many were still there."""
-    return _take_letters(keys, kind_of(keys), jobs)
+    return once(keys, _take_letters(keys, kind_of(keys), jobs), calls)
 
 
-def purge_letters(keys: EnvelopeKeys, entry_ids: Sequence[str]) -> Command[int]:
+def purge_letters(keys: EnvelopeKeys, entry_ids: Sequence[str], calls: Calls | None = None) -> Command[int]:
     """Removes letters; says how many were still there."""
-    return _take_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids])
+    return once(keys, _take_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids]), calls)
 
 
 def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
@@ -118,7 +122,7 @@ def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes
     for entry_id, text in jobs:
         args += (entry_id, text)
     script_keys = (keys.dlq, jobs_key(keys), keys.toril("totals"))
-    return call(own("letters_replay"), script_keys, args, int, Replay.SAFE)
+    return call(own("letters_replay"), script_keys, args, int)
 
 
 # --- results ---------------------------------------------------------------------------------------------------
@@ -163,31 +167,55 @@ def _due(score: float) -> int:
     return int(min(max(score, 0.0), LATEST_MS))
 
 
-def unschedule(keys: EnvelopeKeys, text: bytes) -> Command[bool]:
+def unschedule(keys: EnvelopeKeys, text: bytes, calls: Calls | None = None) -> Command[bool]:
     """Takes one job out of those that wait for their time; False when it was not there."""
-    return Command(("ZREM", keys.scheduled, text), bool)
+    return once(keys, Command(("ZREM", keys.scheduled, text), bool), calls)
 
 
-def bring_forward(keys: EnvelopeKeys, texts: Sequence[bytes], now_ms: int) -> Command[int]:
+def bring_forward(
+    keys: EnvelopeKeys, texts: Sequence[bytes], now_ms: int, calls: Calls | None = None
+) -> Command[int]:
     """Makes jobs due that wait for their time; says how many were still waiting for it."""
     words = [word for text in texts for word in (now_ms, text)]
-    return Command(("ZADD", keys.scheduled, "XX", "LT", "CH", *words), int, replay=Replay.SAFE)
+    return once(keys, Command(("ZADD", keys.scheduled, "XX", "LT", "CH", *words), int), calls)
 
 
-def drain_step(keys: EnvelopeKeys, most: int) -> Command[int]:
-    """Removes jobs that nobody has taken yet; says how many, 0 when there are none."""
-    group = keys.group if isinstance(keys, StreamKeys) else ""
-    return call(own("envelopes_drain"), (jobs_key(keys),), [kind_of(keys), most, group], int)
+# --- removing many -----------------------------------------------------------------------------------------------
 
 
-def drain_scheduled(keys: EnvelopeKeys) -> Command[int]:
-    """Removes all jobs that wait for their time; says how many."""
-    return plain(int, "ZREMRANGEBYRANK", keys.scheduled, 0, -1)
+def remove_all(keys: EnvelopeKeys, names: Sequence[str]) -> Command[int]:
+    """Removes all jobs of lists and sorted sets of the queue at once; says how many."""
+    return once(keys, call(own("remove_all"), names, [], int))
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """What one call of a drain did, and up to which entry the next one goes on."""
+
+    removed: int
+    last: str  # empty at the end
+
+
+def drain_stream(
+    keys: StreamKeys, *, most: int, last: str = "", calls: Calls | None = None
+) -> Command[DrainStep]:
+    """Removes up to `most` of the entries that nobody had taken when the drain began.
+
+    `last` is what the call before said; without it a drain begins.
+    """
+    args: list[Word] = [keys.group, most, LETTERS_BYTES, last]
+    return once(keys, call(own("stream_drain"), (keys.stream,), args, _drained), calls)
+
+
+def _drained(reply: list[Any]) -> DrainStep:
+    return DrainStep(int(reply[0]), reply[1].decode())
 
 
 def delete_queue(keys: EnvelopeKeys, consumers: Sequence[str] = ()) -> Command[int]:
-    """Removes the jobs, scheduled ones and dead letters of a queue, what `consumers` have in hand, and its totals."""
-    own_keys = (keys.toril(what) for what in ("totals", "arrivals", "stalls", "consumers"))
+    """Removes the jobs, scheduled ones and dead letters of a queue, and what `consumers` have in hand.
+
+    Keys of our own are left (`read.scan_own`).
+    """
     in_hand = (keys.processing(one) for one in consumers) if isinstance(keys, ListKeys) else ()
-    names = (jobs_key(keys), keys.scheduled, keys.dlq, *own_keys, *in_hand)
-    return Command(("UNLINK", *names), int, replay=Replay.SAFE)
+    names = (jobs_key(keys), keys.scheduled, keys.dlq, *in_hand)
+    return once(keys, Command(("UNLINK", *names), int))

@@ -1,16 +1,21 @@
 """Changing jobs and queues: one typed function for each official script that an operator or a handler may call.
 
-Guarantee: a refusal is raised as an error of our tree, never returned as a number.
+Guarantee: a refusal is raised as an error of our tree, never returned as a number. A command whose second run would do
+something else, or return something else, has an effect once: repeated after a lost reply it returns what the first
+run did (`commands/once.py`). Those who send many in a row give their own `calls`, so that the server remembers a few
+replies and not all of them.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from toril.commands._command import Command, Replay, call, plain
 from toril.commands._library import official, own
+from toril.commands.once import REMEMBERED_MS, Calls, once
 from toril.contract.errors import JobLocked, obliterate_refusal, refusal
 from toril.contract.keys import QueueKeys
 
@@ -45,15 +50,17 @@ def update_progress(keys: QueueKeys, job_id: str, progress: bytes) -> Command[No
     )
 
 
-def add_log(keys: QueueKeys, job_id: str, line: str, *, keep: int | None) -> Command[int]:
+def add_log(
+    keys: QueueKeys, job_id: str, line: str, *, keep: int | None, calls: Calls | None = None
+) -> Command[int]:
     """Appends a line and keeps the newest `keep`: None means all, 0 none. The value is the number of lines kept."""
-    return call(
+    command = call(
         official("addLog"),
         (keys.job(job_id), keys.logs(job_id)),
         [job_id, line, "" if keep is None else keep or _KEEP_NONE],
         functools.partial(_logged, job_id),
-        Replay.SAFE,  # A line that stands there twice does less harm than a handler that fails over its log.
     )
+    return once(keys, command, calls)
 
 
 # The script trims a list from -keep on; it takes 0 for "from the first", and this for "behind the last".
@@ -77,28 +84,28 @@ def _counted(job_id: str, command: str, reply: int) -> int:
 
 
 def change_delay(keys: QueueKeys, job_id: str, *, delay_ms: int, now_ms: int) -> Command[None]:
-    return call(
+    command = call(
         official("changeDelay"),
         (keys.delayed, keys.meta, keys.marker, keys.events),
         [delay_ms, now_ms, job_id, keys.job(job_id)],
         functools.partial(_refused, job_id, "changeDelay"),
-        Replay.SAFE,
     )
+    return once(keys, command)
 
 
 def change_priority(keys: QueueKeys, job_id: str, *, priority: int, lifo: bool = False) -> Command[None]:
-    return call(
+    command = call(
         official("changePriority"),
         (keys.wait, keys.paused, keys.meta, keys.prioritized, keys.active, keys.pc, keys.marker),
         [priority, keys.base, job_id, 1 if lifo else 0],
         functools.partial(_refused, job_id, "changePriority"),
-        Replay.SAFE,
     )
+    return once(keys, command)
 
 
 def promote(keys: QueueKeys, job_id: str) -> Command[None]:
     """Makes one delayed job ready now."""
-    return call(
+    command = call(
         official("promote"),
         (
             keys.delayed,
@@ -114,13 +121,19 @@ def promote(keys: QueueKeys, job_id: str) -> Command[None]:
         [keys.base, job_id],
         functools.partial(_refused, job_id, "promote"),
     )
+    return once(keys, command)
 
 
 def reprocess(
-    keys: QueueKeys, job_id: str, *, state: Literal["failed", "completed"] = "failed", lifo: bool = False
+    keys: QueueKeys,
+    job_id: str,
+    *,
+    state: Literal["failed", "completed"] = "failed",
+    lifo: bool = False,
+    calls: Calls | None = None,
 ) -> Command[None]:
     """Sends one finished job back to wait."""
-    return call(
+    command = call(
         official("reprocessJob"),
         (
             keys.job(job_id),
@@ -135,6 +148,7 @@ def reprocess(
         [job_id, "RPUSH" if lifo else "LPUSH", "failedReason" if state == "failed" else "returnvalue", state],
         functools.partial(_refused, job_id, "reprocessJob"),
     )
+    return once(keys, command, calls)
 
 
 def move_jobs_to_wait(
@@ -143,15 +157,17 @@ def move_jobs_to_wait(
     *,
     count: int,
     until_ms: int | None = None,
+    calls: Calls | None = None,
 ) -> Command[tuple[int, bool]]:
     """Retries finished or promotes delayed jobs, up to `count`: how many, and whether more may be left."""
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
-    return call(
+    command = call(
         own("move_jobs_to_wait"),
         (keys.base, keys.events, source, keys.wait, keys.paused, keys.meta, keys.active, keys.marker),
         [count, _ALL_TIME if until_ms is None else until_ms, state],
         _moved,
     )
+    return once(keys, command, calls)
 
 
 def _moved(reply: list[int]) -> tuple[int, bool]:
@@ -184,53 +200,81 @@ def resume(keys: QueueKeys) -> Command[None]:
 
 
 def _pause_or_resume(keys: QueueKeys, source: str, target: str, word: str) -> Command[None]:
-    return call(
-        own("pause"),
-        (source, target, keys.meta, keys.prioritized, keys.events, keys.delayed, keys.marker),
-        [word],
-        _nothing,
-    )
+    script_keys = (source, target, keys.meta, keys.prioritized, keys.events, keys.delayed, keys.marker)
+    return once(keys, call(own("pause"), script_keys, [word], _nothing))
 
 
 def _nothing(_: Any) -> None:
     return None
 
 
-def drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
-    """Removes what waits (and, if asked, what is delayed); active and finished jobs stay."""
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """What one call of a drain did, and where the next one goes on."""
+
+    removed: int
+    stopped: bytes  # empty at the end
+
+
+def drain(
+    keys: QueueKeys, *, most: int, delayed: bool = False, stopped: bytes = b"", calls: Calls | None = None
+) -> Command[DrainStep]:
+    """Removes up to `most` of the jobs that waited (and, if asked, were delayed) when the drain began.
+
+    `stopped` is what the call before said; without it a drain begins. Active and finished jobs stay, and so do the next
+    runs of schedulers.
+    """
+    calls = calls or Calls(keys)
+    own_keys = (keys.toril(f"drain:{calls.client}:{what}") for what in ("jobs", "arrivals"))
+    command = call(
+        own("drain"),
+        (keys.wait, keys.paused, keys.delayed, keys.prioritized, keys.repeat, keys.events, *own_keys),
+        [keys.base, most, "1" if delayed else "0", REMEMBERED_MS, stopped],
+        _drained,
+    )
+    return calls.once(command)
+
+
+def _drained(reply: list[Any]) -> DrainStep:
+    return DrainStep(int(reply[0]), reply[1])
+
+
+def drain_at_once(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
+    """The official drain in one call: the reference ours is compared with; do not use it on a large queue.
+
+    It removes the next run of a scheduler from its place when other jobs wait behind it.
+    """
     return call(
         official("drain"),
         (keys.wait, keys.paused, keys.delayed, keys.prioritized, keys.repeat),
         [keys.base, "1" if delayed else "0"],
         _nothing,
-        Replay.SAFE,
     )
 
 
-def clean(keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int) -> Command[list[str]]:
+def clean(
+    keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int, calls: Calls | None = None
+) -> Command[list[str]]:
     """Removes jobs of a state that are older than `before_ms`; the value lists their ids."""
-    return call(
+    command = call(
         official("cleanJobsInSet"),
         (keys.base + state, keys.events, keys.repeat),
         [keys.base, before_ms, limit, state],
         _ids,
-        Replay.SAFE,
     )
+    return once(keys, command, calls)
 
 
 def _ids(reply: list[bytes]) -> list[str]:
     return [one.decode() for one in reply]
 
 
-def obliterate(keys: QueueKeys, *, count: int, force: bool = False) -> Command[bool]:
-    """Destroys up to `count` jobs of a paused queue; True when some are left and the call must be repeated."""
-    return call(
-        own("obliterate"),
-        (keys.meta, keys.base),
-        [count, "force" if force else ""],
-        _obliterated,
-        Replay.SAFE,
-    )
+def obliterate(
+    keys: QueueKeys, *, count: int, force: bool = False, calls: Calls | None = None
+) -> Command[bool]:
+    """Destroys up to `count` jobs of a paused queue; True when some are left and the next call must follow."""
+    command = call(own("obliterate"), (keys.meta, keys.base), [count, "force" if force else ""], _obliterated)
+    return once(keys, command, calls)
 
 
 def _obliterated(reply: int) -> bool:
@@ -240,17 +284,19 @@ def _obliterated(reply: int) -> bool:
 
 
 def remove_deduplication_key(keys: QueueKeys, deduplication_id: str) -> Command[bool]:
-    return plain(bool, "DEL", f"{keys.de}:{deduplication_id}")
+    """Lets the next job with this id in; False when nothing kept it out."""
+    return once(keys, plain(bool, "DEL", f"{keys.de}:{deduplication_id}"))
 
 
 def remove_child_dependency(keys: QueueKeys, job_id: str, parent_key: str) -> Command[bool]:
     """Takes a job off its parent's list; False when it was not on it."""
-    return call(
+    command = call(
         official("removeChildDependency"),
         (keys.base,),
         [keys.job(job_id), parent_key],
         functools.partial(_detached, job_id),
     )
+    return once(keys, command)
 
 
 def _detached(job_id: str, reply: int) -> bool:
@@ -298,7 +344,8 @@ def hold_rate(keys: QueueKeys, span_ms: int) -> Command[None]:
 
 
 def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
-    return plain(int, "XTRIM", keys.events, "MAXLEN", "~", max_len)
+    """Shortens the event stream; the value is how many events were removed."""
+    return once(keys, plain(int, "XTRIM", keys.events, "MAXLEN", "~", max_len))
 
 
 def release_rate(keys: QueueKeys) -> Command[None]:

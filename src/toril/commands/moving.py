@@ -7,21 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toril.commands._command import Command, Replay, Word, call, plain
+from toril.commands._command import Command, Word, call, plain
 from toril.commands._library import own
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd, jobs_key, kind_of
+from toril.commands.once import Calls, once
 from toril.contract.keys import QueueKeys
 
 
 def take_in(
-    keys: EnvelopeKeys, jobs: Sequence[tuple[str, EnvelopeToAdd]], *, now_ms: int, forget_ms: int
+    keys: EnvelopeKeys,
+    jobs: Sequence[tuple[str, EnvelopeToAdd]],
+    *,
+    now_ms: int,
+    forget_ms: int,
+    calls: Calls | None = None,
 ) -> Command[int]:
     """Adds jobs that come from another queue, each (by the name given with it) once; how many were new."""
     args: list[Word] = [kind_of(keys), now_ms, now_ms - forget_ms]
     for name, one in jobs:
         args += (name, "" if one.due_ms is None else one.due_ms, one.text)
     script_keys = (jobs_key(keys), keys.scheduled, keys.toril("arrivals"))
-    return call(own("envelopes_arrive"), script_keys, args, int, Replay.SAFE)
+    return once(keys, call(own("envelopes_arrive"), script_keys, args, int), calls)
 
 
 def is_known(arrival: str) -> Command[bool]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official
+from toril.commands.once import AnyKeys
 from toril.contract.keys import QueueKeys
 
 COUNTED_STATES = (
@@ -54,11 +55,11 @@ def count_ended(
     return plain(int, "ZCOUNT", keys.base + state, "-inf", until_ms)
 
 
-def scan_own(keys: QueueKeys, cursor: str) -> Command[tuple[str, list[str]]]:
+def scan_own(keys: AnyKeys, cursor: str) -> Command[tuple[str, list[str]]]:
     """A step of the search for keys of our own; the cursor of the last step is `0`."""
     pattern = re.sub(r"([\\\[\]*?^])", r"\\\1", keys.toril("")) + "*"
     words = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-    return Command(words, _scanned, keys=(keys.meta,), replay=Replay.SAFE)
+    return Command(words, _scanned, keys=(keys.toril(""),), replay=Replay.SAFE)
 
 
 def _scanned(reply: list[Any]) -> tuple[str, list[str]]:

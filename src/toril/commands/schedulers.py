@@ -13,6 +13,7 @@ from typing import Any
 
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import official, own
+from toril.commands.once import once
 from toril.contract.codec import pack, unpack
 from toril.contract.errors import MalformedValue, refusal
 from toril.contract.keys import QueueKeys
@@ -82,7 +83,7 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
         "",
     ]
     decode = functools.partial(_scheduled, scheduler.id)
-    return call(own("add_scheduler"), (*_shared_keys(keys), keys.active), args, decode, Replay.SAFE)
+    return once(keys, call(own("add_scheduler"), (*_shared_keys(keys), keys.active), args, decode))
 
 
 def _shared_keys(keys: QueueKeys) -> tuple[str, ...]:
@@ -210,13 +211,9 @@ def revive_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str 
 
 def remove_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[bool]:
     """Removes a scheduler and its next job; False when there is none."""
-    return call(
-        official("removeJobScheduler"),
-        (keys.repeat, keys.delayed, keys.events),
-        [scheduler_id, keys.base],
-        _was_there,
-        Replay.SAFE,
-    )
+    script_keys = (keys.repeat, keys.delayed, keys.events)
+    command = call(official("removeJobScheduler"), script_keys, [scheduler_id, keys.base], _was_there)
+    return once(keys, command)
 
 
 def _was_there(reply: int) -> bool:

@@ -297,7 +297,8 @@ class JobFace(Generic[T]):
     def _log_command(self, line: str) -> Command[int]:
         keep = self.opts.get("kl")
         text = log_line(line)
-        return manage.add_log(self.keys, self.id, text, keep=self._desk.keep_logs if keep is None else keep)
+        kept = self._desk.keep_logs if keep is None else keep
+        return manage.add_log(self.keys, self.id, text, keep=kept, calls=self._desk.calls)
 
     def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
         lines: list[str] = yield read.get_logs(self.keys, self.id, start=start, end=end)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toril.commands.once import MANY_AT_ONCE, Calls
 from toril.contract.codec import PayloadCodec
 from toril.contract.keys import QueueKeys
 from toril.events import FinishWatch
@@ -25,9 +26,11 @@ class JobDesk:
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
     finishes: FinishWatch = field(init=False)  # connects when the first job is waited for
+    calls: Calls = field(init=False)  # of jobs that write to their logs
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finishes", FinishWatch(self.store, self.keys))
+        object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))
 
     async def close(self) -> None:
         """Ends what waits for jobs; the store belongs to the owner of the desk."""
@@ -42,3 +45,7 @@ class BlockingDesk:
     keys: QueueKeys
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
+    calls: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))

@@ -14,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from toril.commands import envelopes
+from toril.commands import envelopes, manage, read
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
+from toril.commands.once import Calls
 from toril.contract.codec import PayloadCodec, check_size, from_json, to_json
 from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLetter, Envelope
@@ -188,26 +189,36 @@ class EnvelopeQueue:
             texts += (text for text in waiting if job_ids is None or _id_of(text) in job_ids)
             if len(page) < BATCH or (limit is not None and len(texts) >= limit):
                 break
-        moved = 0
+        calls, moved = Calls(self.keys), 0
         for start in range(0, len(texts[:limit]), BATCH):
             part = texts[:limit][start : start + BATCH]
-            moved += await self._store.run(envelopes.bring_forward(self.keys, part, now))
+            moved += await self._store.run(envelopes.bring_forward(self.keys, part, now, calls))
         return moved
 
     async def drain(self, *, delayed: bool = False) -> int:
-        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many."""
-        removed = await self._store.run(envelopes.drain_scheduled(self.keys)) if delayed else 0
-        while step := await self._store.run(envelopes.drain_step(self.keys, BATCH)):
-            removed += step
-        return removed
+        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many.
+
+        Jobs that are added while it works stay; what is left when it is interrupted waits as before.
+        """
+        raise NotImplementedError
 
     async def remove(self, job_id: str) -> bool:
         """Removes a job that waits for its time or is dead; False when there is none with this id."""
-        rows = await self._store.run(envelopes.scheduled(self.keys, 0, -1))
-        found = [text for text, _ in rows if _id_of(text) == job_id]
-        removed = [await self._store.run(envelopes.unschedule(self.keys, text)) for text in found]
+        calls, found = Calls(self.keys), False
+        async for text in self._scheduled_with(job_id):
+            found |= await self._store.run(envelopes.unschedule(self.keys, text, calls))
         purged = await self.purge(lambda letter: job_id in (letter.job_id, letter.entry_id))
-        return any(removed) or purged > 0
+        return found or purged > 0
+
+    async def _scheduled_with(self, job_id: str) -> AsyncIterator[bytes]:
+        """The scheduled jobs of an id, by pages: there may be many others."""
+        for start in itertools.count(0, BATCH):
+            page = await self._store.run(envelopes.scheduled(self.keys, start, start + BATCH - 1))
+            for text, _ in page:
+                if _id_of(text) == job_id:
+                    yield text
+            if len(page) < BATCH:
+                return
 
     async def result(self, job_id: str) -> Any:
         """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
@@ -250,8 +261,15 @@ class EnvelopeQueue:
     # --- the end --------------------------------------------------------------------------------------------
 
     async def obliterate(self) -> None:
-        """Removes everything: jobs (those in hand, too), scheduled jobs, dead letters and totals."""
+        """Removes everything: jobs (those in hand, too), scheduled jobs, dead letters, results and totals."""
         await self._store.run(envelopes.delete_queue(self.keys, await self._consumers()))
+        cursor, found = "0", list[str]()
+        while True:
+            cursor, found = await self._store.run(read.scan_own(self.keys, cursor))
+            if found:
+                await self._store.run(manage.delete_keys(found))
+            if cursor == "0":
+                return
 
     async def _consumers(self) -> list[str]:
         """Workers with lists of their own."""

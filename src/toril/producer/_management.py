@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 from toril.commands import manage, read
 from toril.commands.manage import CleanState
+from toril.commands.once import Calls
 from toril.contract.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.contract.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.contract.options import RateLimit
@@ -26,6 +27,8 @@ from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
+# Jobs looked at by one call of a drain: each costs more than in other calls, some 10 ms in all.
+DRAIN_BATCH: Final = 500
 # How long word of a cancellation waits for the worker: many times the second in which it looks.
 CANCEL_LIFE_MS: Final = 60_000
 # A job that is taken while we look is found locked at the second look; more often than that only its children are.
@@ -49,9 +52,20 @@ class Management(QueuePart[T]):
         """Workers take jobs again."""
         await self._run(manage.resume(self.keys))
 
-    async def drain(self, *, delayed: bool = False) -> None:
-        """Removes all jobs that wait, and the delayed ones if asked; active and finished jobs stay."""
-        await self._run(manage.drain(self.keys, delayed=delayed))
+    async def drain(self, *, delayed: bool = False) -> int:
+        """Removes all jobs that wait, and the delayed ones if asked; returns how many.
+
+        Active and finished jobs stay, and so do the next runs of schedulers and jobs that arrive while it works. It
+        works in bounded calls: what is left when it is interrupted waits as before.
+        """
+        calls, removed, stopped = Calls(self.keys), 0, b""
+        while True:
+            command = manage.drain(self.keys, most=DRAIN_BATCH, delayed=delayed, stopped=stopped, calls=calls)
+            step = await self._run(command)
+            removed += step.removed
+            stopped = step.stopped
+            if not stopped:
+                return removed
 
     async def clean(
         self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
@@ -61,20 +75,32 @@ class Management(QueuePart[T]):
         which = _cleanable(state)
         asked_count("limit", limit)
         removed: list[str] = []
+        calls = Calls(self.keys)
         # Without a grace all jobs are meant, also those whose worker's idea of the time is a little ahead of ours.
         before_ms = await self._prepared() - (age_ms or -CLOCK_SLACK_MS)
         while not limit or len(removed) < limit:
             batch = min(BATCH, limit - len(removed)) if limit else BATCH
-            ids = await self._run(manage.clean(self.keys, which, before_ms=before_ms, limit=batch))
+            command = manage.clean(self.keys, which, before_ms=before_ms, limit=batch, calls=calls)
+            ids = await self._run(command)
             removed += ids
-            if len(ids) < batch:
+            if len(ids) < batch and not (
+                ids and batch == BATCH and await self._has_more(which, batch - len(ids))
+            ):
                 break
         return removed
+
+    async def _has_more(self, state: CleanState, kept: int) -> bool:
+        """Whether a call that kept so many jobs (next runs of schedulers, young ones) has not looked at others."""
+        # Of finished jobs it keeps none: all that are left are too young.
+        if state in ("completed", "failed"):
+            return False
+        return (await self._run(read.get_counts(self.keys)))[state] > kept
 
     async def obliterate(self, *, force: bool = False) -> None:
         """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
         await self.pause()
-        while await self._run(manage.obliterate(self.keys, count=BATCH, force=force)):
+        calls = Calls(self.keys)
+        while await self._run(manage.obliterate(self.keys, count=BATCH, force=force, calls=calls)):
             pass
         async for keys in self._own_keys():
             await self._run(manage.delete_keys(keys))
@@ -153,7 +179,10 @@ class Management(QueuePart[T]):
     async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
         """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
         asked_count("keep", keep)
-        return await self._run(manage.add_log(self.keys, asked_id(job_id), log_line(line), keep=keep))
+        command = manage.add_log(
+            self.keys, asked_id(job_id), log_line(line), keep=keep, calls=self._desk.calls
+        )
+        return await self._run(command)
 
     async def remove_deduplication_key(self, deduplication_id: str) -> bool:
         """Lets the next job with this id in; False when nothing kept it out."""
@@ -192,10 +221,10 @@ class Management(QueuePart[T]):
         return await self._retry_some(state, there, most, _Pace(rate), _matcher(name, reason, where))
 
     async def _retry_all(self, state: FinalState, limit: int, until_ms: int | None, pace: _Pace) -> int:
-        moved, more = 0, limit > 0
+        calls, moved, more = Calls(self.keys), 0, limit > 0
         while more and moved < limit:
             batch = pace.batch(min(BATCH, limit - moved))
-            command = manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms)
+            command = manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms, calls=calls)
             count, more = await self._run(command)
             moved += count
             await pace.keep(count, more and moved < limit)
@@ -204,7 +233,7 @@ class Management(QueuePart[T]):
     async def _retry_some(
         self, state: FinalState, there: int, limit: int, pace: _Pace, wanted: Callable[[Job[T]], bool]
     ) -> int:
-        moved = skipped = 0
+        calls, moved, skipped = Calls(self.keys, at_once=JOBS_AT_ONCE), 0, 0
         while moved < limit and moved + skipped < there:
             size = min(pace.batch(JOBS_AT_ONCE), there - moved - skipped)
             page = read.get_ranges(self.keys, [state], start=skipped, end=skipped + size - 1, ascending=True)
@@ -212,15 +241,16 @@ class Management(QueuePart[T]):
             if not ids:
                 break
             chosen = [job for job in await self._jobs(ids) if wanted(job)][: limit - moved]
-            retried = await self._reprocess(chosen, state)
+            retried = await self._reprocess(chosen, state, calls)
             moved += retried
             skipped += len(ids) - retried
             await pace.keep(retried, retried > 0)
         return moved
 
-    async def _reprocess(self, jobs: list[Job[T]], state: FinalState) -> int:
+    async def _reprocess(self, jobs: list[Job[T]], state: FinalState, calls: Calls) -> int:
         commands = [
-            manage.reprocess(self.keys, job.id, state=state, lifo=bool(job.opts.get("lifo"))) for job in jobs
+            manage.reprocess(self.keys, job.id, state=state, lifo=bool(job.opts.get("lifo")), calls=calls)
+            for job in jobs
         ]
         results = await self._store.run_many(commands)
         # A job that somebody else retried or removed meanwhile is none of ours.
@@ -231,10 +261,11 @@ class Management(QueuePart[T]):
         """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
         if limit is not None:
             asked_count("limit", limit)
-        moved, more = 0, True
+        calls, moved, more = Calls(self.keys), 0, True
         while more and (limit is None or moved < limit):
             batch = BATCH if limit is None else min(BATCH, limit - moved)
-            count, more = await self._run(manage.move_jobs_to_wait(self.keys, "delayed", count=batch))
+            command = manage.move_jobs_to_wait(self.keys, "delayed", count=batch, calls=calls)
+            count, more = await self._run(command)
             moved += count
         return moved
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from toril.commands import add, envelopes, moving
 from toril.commands._command import Command
 from toril.commands.envelopes import EnvelopeToAdd
+from toril.commands.once import Calls
 from toril.contract.codec import to_json
 from toril.contract.envelope import Envelope
 from toril.contract.errors import InvalidOption, MalformedValue, NotSerializable, TorilError
@@ -174,6 +175,7 @@ class _EnvelopeDeparture(_Taking):
 
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
+        self._calls = Calls(queue.keys, at_once=BATCH)
         self._store = store_of(queue)
         self._keeper = BlockingStore(self._store.address, policy=self._store.policy)
         store = AsyncStore(self._store.address, policy=self._store.policy)
@@ -235,7 +237,8 @@ class _EnvelopeDeparture(_Taking):
 
     async def let_go(self, parcels: Sequence[Parcel]) -> None:
         await self._settle(parcels, Completed())
-        gone = [envelopes.unschedule(self._queue.keys, one.text) for one in parcels if one.text]
+        keys, calls = self._queue.keys, self._calls
+        gone = [envelopes.unschedule(keys, one.text, calls) for one in parcels if one.text]
         for answer in await self._store.run_many(gone):
             if isinstance(answer, TorilError):
                 raise answer
@@ -330,6 +333,7 @@ class _EnvelopeArrival:
 
     def __init__(self, queue: ListQueue | StreamQueue, origin: str) -> None:
         self._queue = queue
+        self._calls = Calls(queue.keys)
         self._store = store_of(queue)
         self._origin = origin
 
@@ -339,7 +343,8 @@ class _EnvelopeArrival:
             for one in parcels
         ]
         now_ms = await self._store.now_ms()
-        return await self._store.run(moving.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS))
+        command = moving.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS, calls=self._calls)
+        return await self._store.run(command)
 
 
 class _BullmqArrival:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toril.commands import list_work
+from toril.commands import envelopes, list_work
 from toril.commands._command import Command
 from toril.contract.errors import TorilError
 from toril.contract.keys import ListKeys
@@ -56,6 +56,10 @@ class ListQueue(EnvelopeQueue):
             if isinstance(reply, TorilError):
                 raise reply
         return replies
+
+    async def drain(self, *, delayed: bool = False) -> int:
+        names = (self.keys.queue, self.keys.scheduled) if delayed else (self.keys.queue,)
+        return await self._store.run(envelopes.remove_all(self.keys, names))
 
     async def _consumers(self) -> list[str]:
         return await self._store.run(list_work.consumers(self.keys))

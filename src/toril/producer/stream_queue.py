@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from toril.commands import stream_work
+from toril.commands import envelopes, stream_work
+from toril.commands.once import Calls
 from toril.commands.stream_work import StreamCounts
 from toril.contract.keys import StreamKeys
 from toril.contract.option_names import knows_its_options
-from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.producer._envelope_queue import BATCH, EnvelopeCounts, EnvelopeQueue
 from toril.store import AsyncStore, ConnectionPolicy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
@@ -48,3 +49,17 @@ class StreamQueue(EnvelopeQueue):
     async def figures(self) -> StreamCounts:
         """Lag, pending entries and consumers of the group, as the server counts them."""
         return await self._store.run(stream_work.counts(self.keys))
+
+    async def drain(self, *, delayed: bool = False) -> int:
+        calls, removed, last = Calls(self.keys), 0, ""
+        while True:
+            step = await self._store.run(
+                envelopes.drain_stream(self.keys, most=BATCH, last=last, calls=calls)
+            )
+            removed += step.removed
+            last = step.last
+            if not last:
+                break
+        if delayed:
+            removed += await self._store.run(envelopes.remove_all(self.keys, (self.keys.scheduled,)))
+        return removed

@@ -17,6 +17,7 @@ from pathlib import Path
 from toril.commands import envelopes
 from toril.commands._command import Command
 from toril.commands.envelopes import LETTERS_BYTES, EnvelopeKeys, RawLetter
+from toril.commands.once import Calls
 from toril.contract.envelope import DeadLetter, Envelope
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.queues._letter_filter import LetterFilter, parse_filter
@@ -30,7 +31,7 @@ _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 # Letters on their way out of the queue: entry id, and the envelope of the new life.
 Leaving = Sequence[tuple[str, bytes]]
-Step = Callable[[EnvelopeKeys, Leaving], Command[int]]
+Step = Callable[[EnvelopeKeys, Leaving, Calls], Command[int]]
 
 
 class DeadLetters:
@@ -92,18 +93,18 @@ class DeadLetters:
     ) -> int:
         _check(rate, limit)
         at_once = PAGE if rate is None else max(1, min(PAGE, int(rate / 10)))
-        moved, weight, batch = 0, 0, list[tuple[str, bytes]]()
+        calls, moved, weight, batch = Calls(self._keys), 0, 0, list[tuple[str, bytes]]()
         async for letter in self._chosen(where):
             if limit is not None and moved + len(batch) >= limit:
                 break
             batch.append((str(letter.entry_id), _new_life(letter)))
             weight += len(batch[-1][1])
             if len(batch) >= at_once or weight >= LETTERS_BYTES:
-                moved += await self._store.run(step(self._keys, batch))
+                moved += await self._store.run(step(self._keys, batch, calls))
                 if rate is not None:
                     await asyncio.sleep(len(batch) / rate)
                 weight, batch = 0, []
-        return moved + (await self._store.run(step(self._keys, batch)) if batch else 0)
+        return moved + (await self._store.run(step(self._keys, batch, calls)) if batch else 0)
 
     async def _chosen(self, where: LetterFilter | str | None) -> AsyncIterator[DeadLetter]:
         if not isinstance(where, str):
@@ -136,8 +137,8 @@ def _check(rate: object, limit: object) -> None:
         raise InvalidOption("limit", f"is {limit!r}", "give a whole number")
 
 
-def _purged(keys: EnvelopeKeys, leaving: Leaving) -> Command[int]:
-    return envelopes.purge_letters(keys, [entry_id for entry_id, _ in leaving])
+def _purged(keys: EnvelopeKeys, leaving: Leaving, calls: Calls) -> Command[int]:
+    return envelopes.purge_letters(keys, [entry_id for entry_id, _ in leaving], calls)
 
 
 def _new_life(letter: DeadLetter) -> bytes:

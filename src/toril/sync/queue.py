@@ -226,9 +226,9 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         """Workers take jobs again."""
         self._call(self._inner.resume)
 
-    def drain(self, *, delayed: bool = False) -> None:
-        """Removes all jobs that wait, and the delayed ones if asked; active and finished jobs stay."""
-        self._call(self._inner.drain, delayed=delayed)
+    def drain(self, *, delayed: bool = False) -> int:
+        """Removes all jobs that wait, and the delayed ones if asked; returns how many."""
+        return self._call(self._inner.drain, delayed=delayed)
 
     def clean(
         self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import redis
 
+from tests.interop.draining import drain_all
 from toril.commands import add, locks, manage, work
 from toril.commands._command import Command, Replay, call
 from toril.commands._library import official
@@ -38,6 +39,8 @@ class Side(Protocol):
     def extend(self, held: Sequence[tuple[str, str]], lock_ms: int) -> list[str]: ...
 
     def pause(self, paused: bool) -> None: ...
+
+    def drain(self, delayed: bool) -> None: ...
 
 
 def run(client: redis.Redis, command: Command[Any]) -> Any:
@@ -83,6 +86,9 @@ class Batched:
 
     def pause(self, paused: bool) -> None:
         run(self.client, manage.pause(self.keys) if paused else manage.resume(self.keys))
+
+    def drain(self, delayed: bool) -> None:
+        drain_all(lambda command: run(self.client, command), self.keys, delayed=delayed, most=2)
 
 
 def _shortened(one: Settlement) -> Settlement:
@@ -156,7 +162,10 @@ class OneByOne:
 
     def pause(self, paused: bool) -> None:
         ours = manage.pause(self.keys) if paused else manage.resume(self.keys)
-        run(self.client, _raw_call("pause", tuple(ours.keys), list(ours.words)))
+        run(self.client, _raw_call("pause", tuple(ours.keys[:7]), list(ours.words[:1])))
+
+    def drain(self, delayed: bool) -> None:
+        run(self.client, manage.drain_at_once(self.keys, delayed=delayed))
 
 
 class _Basket:

@@ -322,6 +322,10 @@ class QueueLife(RuleBasedStateMachine):
     def promote(self, pick: int) -> None:
         self.managed(manage.promote(self.keys, self.any_job(pick)))
 
+    @rule(delayed=st.booleans())
+    def drain(self, delayed: bool) -> None:
+        self.on_both(lambda side: side.drain(delayed))
+
     @rule()
     def pop_marker(self) -> None:
         self.on_both(lambda side: side.client.zpopmin(self.keys.marker))

@@ -10,9 +10,13 @@
 ]]
 local locks, duration, reliable = ARGV[1], ARGV[2], ARGV[3] == "1"
 local lost = {}
+-- Whether the lock is ours now: it was free, or a call whose reply was lost has taken it.
+local function locked(lock, token)
+  return redis.call("SET", lock, token, "NX", "PX", duration) or redis.call("GET", lock) == token
+end
 for at = 4, #ARGV, 3 do
   local ours = not reliable or redis.call("LPOS", KEYS[1], ARGV[at + 2])
-  if not (ours and redis.call("SET", locks .. ARGV[at], ARGV[at + 1], "NX", "PX", duration)) then
+  if not (ours and locked(locks .. ARGV[at], ARGV[at + 1])) then
     lost[#lost + 1] = ARGV[at]
   end
 end

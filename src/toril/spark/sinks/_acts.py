@@ -16,6 +16,7 @@ import pyarrow as pa
 from toril.commands._command import Command
 from toril.commands.envelopes import RawLetter, letter, purge_letters, replay_letters
 from toril.commands.manage import remove, reprocess
+from toril.commands.once import Calls
 from toril.contract.envelope import DeadLetter
 from toril.contract.errors import InvalidOption, JobNotFound, JobNotInState, TorilError
 from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
@@ -63,8 +64,11 @@ class Actor:
 
     def _act_on_jobs(self, keys: QueueKeys, ids: Sequence[str]) -> None:
         state = cast("Literal['failed', 'completed']", self.options.state)
+        calls = Calls(keys, at_once=len(ids))
         commands: list[Command[None]] = [
-            reprocess(keys, one, state=state) if self.options.op == "retry" else remove(keys, one)
+            reprocess(keys, one, state=state, calls=calls)
+            if self.options.op == "retry"
+            else remove(keys, one)
             for one in ids
         ]
         for verdict in self.store.run_many(commands):

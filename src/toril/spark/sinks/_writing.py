@@ -16,7 +16,6 @@ import pyarrow as pa
 from toril.commands.enqueue import (
     Admission,
     Admitted,
-    AnyKeys,
     KnownOtherwise,
     Moved,
     Reject,
@@ -26,6 +25,7 @@ from toril.commands.enqueue import (
 )
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.commands.manage import set_meta
+from toril.commands.once import AnyKeys, Calls, once
 from toril.contract.errors import StoreOutOfMemory, TorilError
 from toril.contract.keys import QueueKeys
 from toril.spark.sinks._options import SinkOptions
@@ -121,6 +121,7 @@ class Sender:
     options: SinkOptions
     admission: Admission
     tally: Tally = field(default_factory=Tally)
+    _calls: dict[str, Calls] = field(default_factory=dict)  # by queue
 
     def send_all(self, batches: Iterable[pa.RecordBatch], reader: RowReader) -> Tally:
         for batch in batches:
@@ -146,7 +147,8 @@ class Sender:
 
     def _offer(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
         """How many of the rows, from the first on, are dealt with; 0 after a pause."""
-        match self.store.run(enqueue_once(keys, rows, self.admission)):
+        calls = self._calls.setdefault(queue, Calls(keys))
+        match self.store.run(once(keys, enqueue_once(keys, rows, self.admission), calls)):
             case Admitted(verdicts):
                 self._count(rows[: len(verdicts)], verdicts)
                 return len(verdicts)

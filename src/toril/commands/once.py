@@ -1,0 +1,71 @@
+"""Calls that have an effect once, however often they are sent.
+
+Guarantee: a call that is repeated after a lost reply gets the reply to its first run and changes nothing; so what it
+returns (a count, the ids it removed) is what it did. The server remembers replies for ten minutes, under
+`<queue>:toril:reply:<client>`, in the same step in which the call runs. Obliterating a queue removes them.
+
+    once(keys, command)                 one call
+    calls = Calls(keys)                 several calls, each sent when the one before was answered
+    calls.once(first); calls.once(second)
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from toril.commands._command import Command, Replay
+from toril.commands._library import own, remembered
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+
+T = TypeVar("T")
+
+AnyKeys = QueueKeys | ListKeys | StreamKeys
+
+# Longer than any client goes on asking.
+REMEMBERED_MS: Final = 600_000
+# More calls than a client that does not wait for its answers ever has on their way at once.
+MANY_AT_ONCE: Final = 1000
+
+
+class Calls:
+    """Numbers the calls of one client, by which the server recognises one that is repeated.
+
+    `at_once` is how many of them may wait for their replies at the same time.
+    """
+
+    __slots__ = ("_at_once", "_key", "_keys", "_numbers", "_pid", "client")
+
+    def __init__(self, keys: AnyKeys, *, at_once: int = 1) -> None:
+        self._keys = keys
+        self._at_once = at_once
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self.client = uuid.uuid4().hex
+        self._key = self._keys.toril(f"reply:{self.client}")
+        self._numbers = itertools.count(1)
+
+    def once(self, command: Command[T]) -> Command[T]:
+        """The command under the next number: sent again, it does nothing more."""
+        if self._pid != os.getpid():
+            self._begin()  # a forked child is another client than its parent
+        number = next(self._numbers)
+        script = command.script or own("plain_command")
+        keys = command.keys or (str(command.words[1]),)
+        return replace(
+            command,
+            script=remembered(script),
+            keys=(*keys, self._key),
+            words=(*command.words, number % self._at_once, number, REMEMBERED_MS),
+            replay=Replay.SAFE,
+        )
+
+
+def once(keys: AnyKeys, command: Command[T], calls: Calls | None = None) -> Command[T]:
+    """The command as one of several calls, or as the only one."""
+    return (calls or Calls(keys)).once(command)

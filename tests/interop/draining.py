@@ -1,0 +1,24 @@
+"""A whole drain by toril's commands, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toril.commands import manage
+from toril.commands._command import Command
+from toril.commands.manage import DrainStep
+from toril.commands.once import Calls
+from toril.contract.keys import QueueKeys
+
+
+def drain_all(run: Callable[[Command[Any]], Any], keys: QueueKeys, *, delayed: bool, most: int) -> int:
+    """How many jobs were removed; each call looks at `most` of them."""
+    calls, removed, stopped = Calls(keys), 0, b""
+    while True:
+        command = manage.drain(keys, most=most, delayed=delayed, stopped=stopped, calls=calls)
+        step: DrainStep = run(command)
+        removed += step.removed
+        stopped = step.stopped
+        if not stopped:
+            return removed

@@ -1,0 +1,142 @@
+"""Calls that have an effect once: a repeated one gets the first reply, for as long as the server remembers it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.servers import Server, ValkeyCluster
+from tests.unit.commands.conftest import Hand
+from toril.commands._command import Command, Replay, call, plain
+from toril.commands._library import Script, own, own_names, remembered
+from toril.commands.once import REMEMBERED_MS, Calls, once
+from toril.contract.errors import StoreError
+from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.store import BlockingStore
+
+COUNT = Script("count", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+def counting(keys: QueueKeys, step: int = 1) -> Command[int]:
+    return call(COUNT, (keys.toril("counter"),), [step], int)
+
+
+def test_a_repeated_call_gets_the_first_reply(hand: Hand):
+    command = once(hand.keys, counting(hand.keys, 5))
+    assert [hand.run(command) for _ in range(3)] == [5, 5, 5]
+    assert hand.run(once(hand.keys, counting(hand.keys))) == 6
+
+
+def test_a_call_may_be_sent_again(hand: Hand):
+    assert counting(hand.keys).replay is Replay.NEVER
+    assert once(hand.keys, counting(hand.keys)).replay is Replay.SAFE
+
+
+REPLIES = {
+    "number": "return 3",
+    "text": "return 'a'",
+    "nothing": "return nil",
+    "false": "return false",
+    "status": "return redis.status_reply('GOOD')",
+    "list": "return {'a', 2, {'b', false}, {}}",
+    "bytes": r"return '\255\0\r\n'",
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_reply_of_every_kind_is_remembered_as_it_is(hand: Hand, reply: str):
+    script = Script("reply", REPLIES[reply])
+    command = call(script, (hand.keys.toril("x"),), [], lambda found: found)
+    repeated = once(hand.keys, command)
+    assert hand.run(command) == hand.run(repeated) == hand.run(repeated)
+
+
+def test_an_error_is_not_remembered(hand: Hand, spoil: Callable[..., Any]):
+    command = once(hand.keys, counting(hand.keys))
+    spoil("SET", hand.keys.toril("counter"), "no number")
+    with pytest.raises(StoreError, match="not an integer"):
+        hand.run(command)
+    spoil("DEL", hand.keys.toril("counter"))
+    assert hand.run(command) == 1
+
+
+def test_a_plain_command_can_be_called_once(hand: Hand):
+    added = once(hand.keys, plain(int, "SADD", hand.keys.toril("set"), "a", "b"))
+    assert [hand.run(added), hand.run(added)] == [2, 2]
+
+
+def test_of_calls_in_a_row_the_last_reply_is_remembered(hand: Hand, spoil: Callable[..., Any]):
+    calls = Calls(hand.keys)
+    first, second = calls.once(counting(hand.keys)), calls.once(counting(hand.keys))
+    assert [hand.run(first), hand.run(first), hand.run(second), hand.run(second)] == [1, 1, 2, 2]
+    assert spoil("HLEN", hand.keys.toril(f"reply:{calls.client}")) == 1
+    with pytest.raises(StoreError, match="call 1 of this client is forgotten"):
+        hand.run(first)  # delivered so late that the client has gone on
+    assert hand.run(calls.once(counting(hand.keys))) == 3
+
+
+def test_calls_at_once_are_remembered_each(hand: Hand):
+    calls = Calls(hand.keys, at_once=3)
+    commands = [calls.once(counting(hand.keys)) for _ in range(3)]
+    assert [hand.run(one) for one in (*commands, *commands)] == [1, 2, 3, 1, 2, 3]
+
+
+def test_replies_are_remembered_for_ten_minutes(hand: Hand, spoil: Callable[..., Any]):
+    calls = Calls(hand.keys)
+    hand.run(calls.once(counting(hand.keys)))
+    left = spoil("PTTL", hand.keys.toril(f"reply:{calls.client}"))
+    assert REMEMBERED_MS - 60_000 < left <= REMEMBERED_MS == 600_000
+
+
+@pytest.mark.parametrize("make", [QueueKeys, ListKeys, StreamKeys])
+def test_the_key_is_one_of_ours(prefix: str, make: Any):
+    keys = make("paint", prefix, hash_tag=True)
+    command = once(keys, plain(int, "DEL", keys.toril("x")))
+    assert command.keys[-1].startswith(keys.toril("reply:"))
+    assert "{paint}" in command.keys[-1]
+
+
+def test_a_full_server_still_remembers_what_was_done(start_valkey: Callable[..., Server], prefix: str):
+    server = start_valkey(maxmemory_policy="noeviction")
+    keys = QueueKeys("paint", prefix, hash_tag=False)
+    with BlockingStore(server.url) as store, server.client() as client:
+        client.set(keys.toril("a"), 1)
+        client.config_set("maxmemory", 1)
+        command = once(keys, plain(int, "DEL", keys.toril("a"), keys.toril("b")))
+        assert [store.run(command), store.run(command)] == [1, 1]
+        nothing = once(keys, plain(int, "EXISTS", keys.toril("a")))  # cannot be remembered, and need not be
+        assert [store.run(nothing), store.run(nothing)] == [0, 0]
+
+
+def test_calls_work_on_a_cluster(cluster: ValkeyCluster, prefix: str):
+    keys = QueueKeys("paint", prefix, hash_tag=True)
+    with BlockingStore(cluster.url) as store:
+        command = once(keys, counting(keys))
+        assert [store.run(command), store.run(command)] == [1, 1]
+
+
+def test_a_forked_child_is_another_client(hand: Hand):
+    calls = Calls(hand.keys)
+    calls.once(counting(hand.keys))
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(sender, f"{calls.once(counting(hand.keys)).keys[-1]}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(sender)
+    told = os.read(receiver, 1000).decode()
+    os.close(receiver)
+    assert told.startswith(hand.keys.toril("reply:"))
+    assert told != calls.once(counting(hand.keys)).keys[-1]
+
+
+def test_every_script_of_ours_can_be_composed(hand: Hand):
+    for name in own_names():
+        script = remembered(own(name))
+        assert script.name == own(name).name
+        loaded = hand.run(plain(bytes, "SCRIPT", "LOAD", script.text))
+        assert loaded.decode() == script.sha1
