@@ -467,3 +467,27 @@ async def test_the_hooks_count_what_happened(kind: Kind) -> None:
         "failed: permanent": 1,
         "failed: transient_exhausted": 1,
     }
+
+
+async def test_a_drain_leaves_jobs_that_are_added_while_it_works(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toril.producer._management.DRAIN_BATCH", 20)  # so that it takes many calls
+    monkeypatch.setattr("toril.producer.stream_queue.BATCH", 20)
+    await kind.add_many([{"n": n} for n in range(2000)])
+    await kind.add(payload={"n": -1}, delay=60)
+    drain = asyncio.create_task(kind.queue.drain())
+    while await kind.unfinished() > 2000:
+        await asyncio.sleep(0)
+    added = {await kind.add(payload={"n": n}) for n in range(2000, 2050)}
+    assert await drain == 2000
+    assert await kind.unfinished() == len(added) + 1
+    seen = []
+
+    async def handle(job: Any) -> None:
+        seen.append(kind.payload(job)["n"])
+
+    await run_all(kind, handle, concurrency=10)
+    assert sorted(seen) == list(range(2000, 2050))
+    assert await kind.queue.drain(delayed=True) == 1
+    assert await kind.unfinished() == 0
