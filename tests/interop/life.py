@@ -60,6 +60,14 @@ class Life(RuleBasedStateMachine):
             found += [row if isinstance(row, str) else row[0] for row in rows]
         return found
 
+    def next_runs_are_last(self, state: str) -> bool:
+        """Whether the next runs of schedulers stand behind all other jobs of a list."""
+        entry = self.twins.keyspace.get(f"bull:{QUEUE}:repeat")
+        rows: Any = [] if entry is None else entry.content
+        runs = {f"repeat:{name}:{due}" for name, due in rows}
+        listed = [job_id in runs for job_id in self.ids(state)]
+        return listed == sorted(listed)
+
     def target(self, pick: int, anywhere: bool, *states: str) -> str:
         """A job in a fitting state if there is one, and now and then any job, or one that does not exist."""
         fitting = [] if anywhere else self.ids(*states)
