@@ -491,3 +491,22 @@ async def test_a_drain_leaves_jobs_that_are_added_while_it_works(
     assert sorted(seen) == list(range(2000, 2050))
     assert await kind.queue.drain(delayed=True) == 1
     assert await kind.unfinished() == 0
+
+
+async def test_all_jobs_of_a_dead_worker_come_back_without_a_sweep_for_each(kind: Kind) -> None:
+    if not kind.at_least_once:
+        return  # its jobs are gone, which another test shows
+    await kind.add_many([{"n": n} for n in range(100)])
+    async with kind.hand() as dead:
+        taken = 0
+        while taken < 100:
+            taken += len((await dead.exchange([], 50)).deliveries)
+    seen: set[int] = set()
+
+    async def handle(job: Any) -> None:
+        seen.add(kind.payload(job)["n"])
+
+    async with silent(40), kind.worker(handle, concurrency=1) as worker:
+        await worker.run_until_idle()
+        assert worker._sweeper.done < 100
+    assert seen == set(range(100))

@@ -126,11 +126,19 @@ def _ids(reply: list[bytes]) -> set[str]:
 
 def recover(
     keys: ListKeys, *, consumer: str, now_ms: int, silence_ms: int, limit: int
-) -> Command[list[bytes]]:
-    """Puts back the jobs of workers that were silent for so long; their envelopes. `consumer` asks, and so lives."""
+) -> Command[tuple[list[bytes], bool]]:
+    """Puts back up to `limit` jobs of workers that were silent for so long; whether there are more.
+
+    The value holds their envelopes. `consumer` asks, and so lives.
+    """
     script_keys = (keys.queue, keys.toril("consumers"), keys.toril("totals"), keys.toril("stalls"))
     args: list[Word] = [keys.processing(""), now_ms, silence_ms, limit, consumer]
-    return call(own("list_recover"), script_keys, args, list)
+    return call(own("list_recover"), script_keys, args, _recovered)
+
+
+def _recovered(reply: list[Any]) -> tuple[list[bytes], bool]:
+    envelopes, dead_workers = reply
+    return envelopes, bool(dead_workers)
 
 
 def in_own_list(keys: ListKeys, consumer: str) -> Command[list[bytes]]:

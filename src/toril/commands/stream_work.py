@@ -39,6 +39,7 @@ class Claimed:
     cursor: str
     jobs: list[TakenEnvelope]
     trimmed: list[str]
+    more: bool  # whether there may be more to claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +120,17 @@ def claim(
     own_idle_ms: int,
     cursor: str,
     limit: int,
+    owed: Sequence[str],
     in_hand: Sequence[str],
 ) -> Command[Claimed]:
-    """Takes over up to `limit` entries that nobody renews any more."""
-    args: list[Word] = [keys.group, consumer, idle_ms, own_idle_ms, cursor, limit, *in_hand]
+    """Takes over up to `limit` entries that nobody renews any more; not those that we owe an outcome (`owed`)."""
+    args: list[Word] = [keys.group, consumer, idle_ms, own_idle_ms, cursor, limit, len(owed), *owed, *in_hand]
     return call(own("stream_claim"), (keys.stream, keys.toril("totals")), args, _claimed)
 
 
 def _claimed(reply: list[Any]) -> Claimed:
-    cursor, jobs, trimmed = reply
-    return Claimed(cursor.decode(), _taken(jobs), [one.decode() for one in trimmed])
+    cursor, jobs, trimmed, more = reply
+    return Claimed(cursor.decode(), _taken(jobs), [one.decode() for one in trimmed], bool(more))
 
 
 def tidy(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:

@@ -71,6 +71,7 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         self._in_hand: dict[bytes | str, EnvelopeDelivery] = {}  # by reference
         self._owed: list[Settlement] = []  # dead letters of messages that were never run
         self._unwritten: list[Settlement] = []  # outcomes that the server could not write
+        self._paying: dict[int, Settlement] = {}  # what of both is on its way, by identity
         self._again_at = 0.0
         self._in_doubt: set[bytes | str] = set()  # references of outcomes whose reply was lost
         self._limited_until = 0.0
@@ -92,6 +93,11 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
     @abstractmethod
     def _more_waits(self, harvest: H) -> bool:
         """Whether asking again at once may bring more."""
+
+    _may_recover = False  # whether jobs of dead workers may be left for us
+
+    async def _recover(self, room: int) -> None:
+        """Takes over up to so many jobs of dead workers into what we hold."""
 
     def _from_stock(self, room: int) -> list[EnvelopeDelivery]:  # noqa: ARG002
         """Deliveries that we hold already."""
@@ -139,8 +145,10 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         try:
             harvest = await self._run(owed, 0, await self.store.now_ms())
         except BaseException:
+            self._paid(owed)
             self._owed[:0] = owed
             raise
+        self._paid(owed)
         self._keep_unwritten(owed, harvest.verdicts)
 
     # --- settle and take ----------------------------------------------------------------------------------------
@@ -149,6 +157,8 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         now_ms = await self.store.now_ms()
         limited = self._limited_for(settled)
         wanted = 0 if limited else room
+        if wanted and self._may_recover:
+            await self._recover(wanted)
         stock = self._from_stock(wanted)
         owed = self._take_owed()
         settlements = [self._settlement(one, now_ms) for one in settled]
@@ -157,9 +167,11 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         except BaseException as error:
             if isinstance(error, ReplyLost):
                 self._in_doubt.update(one.reference for one in settlements)
+            self._paid(owed)
             self._owed[:0] = owed  # whatever of it was written is recognised
             self._back_to_stock(stock)
             raise
+        self._paid(owed)
         self._keep_unwritten([*owed, *settlements], harvest.verdicts)
         answers = zip(settled, harvest.verdicts[len(owed) :], strict=True)
         verdicts = [self._verdict(one.delivery, answer) for one, answer in answers]
@@ -189,7 +201,16 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         if self._unwritten and time.monotonic() >= self._again_at:
             owed += self._unwritten[:AGAIN_AT_ONCE]
             del self._unwritten[:AGAIN_AT_ONCE]
+        self._paying.update((id(one), one) for one in owed)
         return owed
+
+    def _paid(self, owed: Sequence[Settlement]) -> None:
+        for one in owed:
+            del self._paying[id(one)]
+
+    def _owing(self) -> list[bytes | str]:
+        """References of messages that we still have to settle, whatever became of their deliveries."""
+        return [one.reference for one in (*self._owed, *self._unwritten, *self._paying.values())]
 
     def _keep_unwritten(
         self, settlements: Sequence[Settlement], verdicts: Sequence[TorilError | None]

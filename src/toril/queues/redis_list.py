@@ -111,21 +111,24 @@ class ListSource(EnvelopeSource[ListKeys, ListTerms, ListHarvest]):
         await self._give_back_unknown()
         if time.monotonic() - asked >= self._terms.heartbeat:
             return []  # a server that hung for so long has let living workers look silent
-        texts = await self.store.run(
-            list_work.recover(
-                self.keys,
-                consumer=self._consumer,
-                now_ms=await self.store.now_ms(),
-                silence_ms=self._terms.lock_ms,
-                limit=RECOVERED_PER_CALL,
+        now_ms, recovered, more = await self.store.now_ms(), list[str](), True
+        while more:
+            texts, more = await self.store.run(
+                list_work.recover(
+                    self.keys,
+                    consumer=self._consumer,
+                    now_ms=now_ms,
+                    silence_ms=self._terms.lock_ms,
+                    limit=RECOVERED_PER_CALL,
+                )
             )
-        )
-        return [read_envelope(text, _digest(text))[0].job_id for text in texts]
+            recovered += (read_envelope(text, _digest(text))[0].job_id for text in texts)
+        return recovered
 
     async def _give_back_unknown(self) -> None:
         """Jobs that a lost reply brought: they stand in our own list, and twice in a row we do not know of them."""
         texts = await self.store.run(list_work.in_own_list(self.keys, self._consumer))
-        known = {*self._in_hand, *(one.reference for one in (*self._owed, *self._unwritten))}
+        known = {*self._in_hand, *self._owing()}
         unknown = {text for text in texts if text not in known}
         twice, self._unknown = unknown & self._unknown, unknown
         if twice:

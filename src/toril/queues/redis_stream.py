@@ -28,6 +28,7 @@ logger = logging.getLogger("toril.worker")
 # Bounds of one call: well under the time that other clients of the server notice.
 ENTRIES_PER_CALL = 500
 CLAIMS_PER_CALL = 100
+# Claims of one sweep; when they are not enough, the calls that take jobs go on.
 CLAIM_ROUNDS = 20
 
 
@@ -58,6 +59,8 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         self._wait_after = "0-0"
         self._cursor = "0-0"
         self._hungry = True  # whether jobs were asked for since the last sweep
+        self._claiming = False
+        self._recovered: list[str] = []  # job ids, for the next sweep to report
 
     async def _leave(self) -> None:
         """Hands back what was claimed and never run, and removes our consumer if nothing is pending."""
@@ -83,7 +86,7 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         return harvest
 
     def _more_waits(self, harvest: StreamHarvest) -> bool:  # noqa: ARG002
-        return bool(self._claimed)
+        return bool(self._claimed) or self._may_recover
 
     def _wait_command(self, timeout: float) -> Command[bool]:
         return stream_work.wait_for_entry(self.keys, self._wait_after, timeout)
@@ -116,7 +119,8 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
     # --- keeping and sweeping -------------------------------------------------------------------------------
 
     def keep_alive(self, deliveries: Sequence[EnvelopeDelivery]) -> list[EnvelopeDelivery]:
-        held: list[EnvelopeDelivery | Settlement] = [*deliveries, *self._claimed, *self._unwritten]
+        paying = list(self._paying.values())
+        held: list[EnvelopeDelivery | Settlement] = [*deliveries, *self._claimed, *self._unwritten, *paying]
         lost: set[str] = set()
         for start in range(0, len(held), ENTRIES_PER_CALL):
             part = [(str(one.reference), int(one.fence)) for one in held[start : start + ENTRIES_PER_CALL]]
@@ -125,26 +129,37 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         return [one for one in deliveries if one.reference in lost]
 
     async def sweep(self) -> list[str]:
-        """Claims what we have room for; the rest is left to others, or to the next sweep.
+        """Looks for entries of dead consumers, and claims what we have capacity for.
 
-        A worker that is busy or paused claims nothing: it would only keep others from it.
+        When there is more, the calls that take jobs go on claiming, as soon as they want some, until all pending
+        entries were looked at: capacity that frees is used at once. A worker that is busy or paused claims nothing, it
+        would only keep others from it.
         """
         terms = self._terms
         await self.store.run(stream_work.tidy(self.keys, idle_ms=terms.consumer_idle_ms))
+        self._may_recover = True
         hungry, self._hungry = self._hungry, False
-        if not hungry:
-            return []
-        recovered: list[str] = []
-        for _ in range(CLAIM_ROUNDS):
-            room = min(terms.concurrency - len(self._in_hand) - len(self._owing()), CLAIMS_PER_CALL)
-            if room <= 0:
-                break
-            recovered += await self._claim(room)
-            if self._cursor == "0-0":
-                break
-        if recovered:
+        if hungry:
+            running = len(self._in_hand) - len(self._claimed)
+            await self._recover(terms.concurrency - running)
+        recovered, self._recovered = self._recovered, []
+        if self._claimed:
             await self.wake()
         return recovered
+
+    async def _recover(self, room: int) -> None:
+        """Claims entries of dead consumers, one call after the other; those that we hold already count."""
+        if self._claiming:
+            return
+        self._claiming = True
+        try:
+            for _ in range(CLAIM_ROUNDS):
+                most = min(room - len(self._claimed) - len(self._owing()), CLAIMS_PER_CALL)
+                if most <= 0 or not self._may_recover:
+                    break
+                self._recovered += await self._claim(most)
+        finally:
+            self._claiming = False
 
     async def _claim(self, room: int) -> list[str]:
         terms = self._terms
@@ -156,10 +171,12 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
                 own_idle_ms=terms.own_idle_ms,
                 cursor=self._cursor,
                 limit=room,
-                in_hand=[str(one) for one in (*self._in_hand, *self._owing())],
+                owed=[str(one) for one in self._owing()],
+                in_hand=[str(one) for one in self._in_hand],
             )
         )
         self._cursor = claimed.cursor
+        self._may_recover = claimed.more
         for entry_id in claimed.trimmed:
             logger.error(
                 "entry %s of %s was trimmed while it was pending: its job is lost; "
@@ -170,6 +187,3 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         admitted = self._admit(claimed.jobs, await self.store.now_ms())
         self._claimed.extend(admitted)
         return [one.id for one in admitted]
-
-    def _owing(self) -> list[bytes | str]:
-        return [one.reference for one in (*self._owed, *self._unwritten)]

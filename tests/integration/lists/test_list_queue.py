@@ -205,8 +205,8 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
         assert await living.sweep() == []
         later = await living.store.now_ms() + 30_001
         recover = list_work.recover(queue.keys, consumer="living", now_ms=later, silence_ms=30_000, limit=10)
-        texts = await living.store.run(recover)
-        assert len(texts) == 1
+        texts, more = await living.store.run(recover)
+        assert (len(texts), more) == (1, False)
         with server.client() as client:
             client.delete(queue.keys.lock(old.id))  # it ran out, as the worker did not renew it
         (new,) = (await living.exchange([], 1)).deliveries
@@ -216,6 +216,26 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
         assert (await living.exchange([Settled(new, Completed())], 0)).verdicts == [None]
     assert [one async for one in queue.dead_letters()] == []
     assert (await queue.counts()).active == 0
+
+
+async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(1400)])
+    async with (
+        hand(server, prefix, "dead", reliable=True) as dead,
+        hand(server, prefix, "living", reliable=True) as living,
+    ):
+        assert len((await dead.exchange([], 1300)).deliveries) == 1300  # more than one call puts back
+        with server.client() as client:
+            consumers = queue.keys.toril("consumers")
+            client.zadd(consumers, {"dead": 0} | {f"dead{n}": 0 for n in range(300)})
+            for n in range(100):
+                client.lmove(queue.keys.queue, queue.keys.processing(f"dead{200 + n}"), "RIGHT", "LEFT")
+            assert len(await living.sweep()) == 1400
+            assert client.zrange(consumers, 0, -1) == [b"living"]
+        counts = await queue.counts()
+        assert (counts.waiting, counts.active) == (1400, 0)
 
 
 async def test_jobs_that_a_lost_reply_brought_to_a_reliable_worker_go_back(

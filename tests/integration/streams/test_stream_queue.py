@@ -340,5 +340,89 @@ async def test_a_worker_that_asks_for_nothing_claims_nothing(
         await paused.exchange([], 0)
         paused._hungry = False
         assert await paused.sweep() == []
-        await paused.exchange([], 1)
-        assert len(await paused.sweep()) == 1
+        assert (await queue.figures()).consumers == 1
+        assert len((await paused.exchange([], 1)).deliveries) == 1
+        assert len(await paused.sweep()) == 1  # reported by the next sweep
+
+
+ENTRIES = 60
+
+
+async def taken_by(server: Server, prefix: str, consumer: str, count: int) -> None:
+    """A consumer takes entries, and is not seen for an hour."""
+    async with hand(server, prefix, consumer) as dead:
+        assert len((await dead.exchange([], count)).deliveries) == count
+    keys = StreamKeys(QUEUE, prefix)
+    with server.client() as client:
+        ids = [
+            one["message_id"]
+            for one in client.xpending_range(keys.stream, keys.group, "-", "+", 10_000, consumer)
+        ]
+        client.xclaim(keys.stream, keys.group, consumer, 0, ids, idle=3_600_000, justid=True)
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+async def test_one_sweep_is_enough_to_recover_all_that_a_dead_consumer_had(
+    queue: StreamQueue, server: Server, prefix: str, concurrency: int
+) -> None:
+    seen: list[int] = []
+
+    async def handle(envelope: Envelope) -> None:
+        seen.append(envelope.payload["n"])
+
+    await queue.add_bulk([("task", {"n": n}) for n in range(ENTRIES)])
+    await taken_by(server, prefix, "dead:1:0", ENTRIES)
+    quick = {"concurrency": concurrency, "stalled_check_interval": 3600}
+    async with asyncio.timeout(30), worker(server, prefix, handle, **quick) as running:
+        await running.run_until_idle()
+        assert running._sweeper.done == 1
+    assert sorted(seen) == list(range(ENTRIES))
+
+
+async def test_a_worker_that_is_always_busy_recovers_what_a_dead_consumer_had(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add_bulk([("old", {"n": n}) for n in range(3)])
+    await taken_by(server, prefix, "dead:1:0", 3)
+    await queue.add_bulk([("new", {"n": n}) for n in range(10)])
+    async with hand(server, prefix, "busy:1:0", concurrency=2, claim_idle_ms=60_000) as busy:
+        in_hand = list((await busy.exchange([], 2)).deliveries)
+        assert await busy.sweep() == []  # both places are taken
+        names = []
+        while in_hand:
+            names += [one.name for one in in_hand]
+            in_hand = list(
+                (await busy.exchange([Settled(one, Completed()) for one in in_hand], 2)).deliveries
+            )
+        assert names[:5] == ["new", "new", "old", "old", "old"]
+        assert len(names) == 13
+        assert len(await busy.sweep()) == 3
+
+
+async def test_entries_of_a_dead_consumer_are_found_behind_many_of_a_living_one(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add_bulk([("alive", {"n": n}) for n in range(3000)])
+    async with hand(server, prefix, "living:1:0", concurrency=3000) as living:
+        assert len((await living.exchange([], 3000)).deliveries) == 3000
+    await queue.add("dead")
+    await taken_by(server, prefix, "dead:1:0", 1)
+    async with hand(server, prefix, "new:1:0", concurrency=1, claim_idle_ms=600_000) as new:
+        assert len(await new.sweep()) == 1
+        (delivery,) = (await new.exchange([], 1)).deliveries
+        assert delivery.name == "dead"
+
+
+async def test_entries_of_an_earlier_process_of_the_same_name_are_recovered_as_capacity_frees(
+    queue: StreamQueue, server: Server, prefix: str
+) -> None:
+    await queue.add_bulk([("task", {"n": n}) for n in range(5)])
+    await taken_by(server, prefix, "same:1:0", 5)
+    async with hand(server, prefix, "same:1:0", concurrency=1, claim_idle_ms=3_600_000_000) as after:
+        assert len(await after.sweep()) == 1
+        done = 0
+        while in_hand := (await after.exchange([], 1)).deliveries:
+            await after.exchange([Settled(one, Completed()) for one in in_hand], 0)
+            done += 1
+        assert done == 5
+    assert await queue.pending() == 0

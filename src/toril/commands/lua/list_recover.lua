@@ -7,7 +7,7 @@
   KEYS   1 list, 2 consumers, 3 totals, 4 stalls by job id
   ARGV   1 start of the workers' lists, 2 now (ms), 3 after how long (ms) a worker counts as dead, 4 how many jobs at most,
          5 the consumer that asks
-  Reply  the envelopes that were put back
+  Reply  { the envelopes that were put back, how many dead workers are left }
 ]]
 --@own envelope_id envelope_id
 local now, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
@@ -15,8 +15,8 @@ local now, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 -- give away the jobs that it is running.
 redis.pcall("ZADD", KEYS[2], now, ARGV[5])
 
-local recovered = {}
-for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", now - ARGV[3], "LIMIT", 0, 100)) do
+local recovered, silent = {}, now - ARGV[3]
+for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", silent, "LIMIT", 0, 100)) do
   local list = ARGV[1] .. consumer
   while #recovered < limit do
     local envelope = redis.call("LMOVE", list, KEYS[1], "LEFT", "RIGHT")
@@ -34,4 +34,4 @@ end
 if #recovered > 0 then
   redis.call("HINCRBY", KEYS[3], "stalled", #recovered)
 end
-return recovered
+return {recovered, redis.call("ZCOUNT", KEYS[2], "-inf", silent)}
