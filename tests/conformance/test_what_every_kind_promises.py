@@ -292,6 +292,45 @@ async def test_a_stop_that_cannot_wait_gives_jobs_back_without_counting_an_attem
     assert await kind.graves() == []
 
 
+@pytest.mark.parametrize("wanted", [1, 7])
+async def test_jobs_that_a_stop_gives_back_are_taken_in_the_order_in_which_they_were_added(
+    kind: Kind, wanted: int
+) -> None:
+    """Whichever handler ends first, and whatever calls in flight still bring: also if it happens again and again."""
+    begun = asyncio.Event()
+    running: list[int] = []
+
+    async def hold(job: Any) -> None:
+        running.append(kind.payload(job)["n"])
+        if len(running) == wanted:
+            begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(7 - kind.payload(job)["n"] % 7):
+                await asyncio.sleep(0)
+
+    await kind.add_many([{"n": n} for n in range(20)])
+    async with silent():
+        for _ in range(3):
+            running.clear()
+            begun.clear()
+            worker = kind.worker(hold, concurrency=7)
+            await worker.start()
+            await begun.wait()
+            await worker.stop(timeout=0)
+            assert sorted(running) == list(range(len(running)))
+            assert await kind.unfinished() == 20
+    order: list[int] = []
+
+    async def note(job: Any) -> None:
+        order.append(kind.payload(job)["n"])
+
+    await run_all(kind, note)
+    assert order == list(range(20))
+    assert await kind.graves() == []
+
+
 async def test_stops_in_the_middle_of_work_lose_nothing_and_double_nothing(kind: Kind) -> None:
     seen: Counter[int] = Counter()
     some = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -45,6 +46,105 @@ def without_json(job: Job[Any]) -> Any:
 
 def huge(job: Job[Any]) -> str:
     return "x" * 20_000_000
+
+
+def large(job: Job[Any]) -> str:
+    return "x" * 9_000_000
+
+
+def interrupt(job: Job[Any]) -> None:
+    raise KeyboardInterrupt("by hand")
+
+
+def leave(job: Job[Any]) -> None:
+    raise SystemExit(3)
+
+
+def close_generator(job: Job[Any]) -> None:
+    raise GeneratorExit
+
+
+def be_cancelled(job: Job[Any]) -> None:
+    raise asyncio.CancelledError
+
+
+class Unprintable(Exception):
+    """Neither printed nor sent."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be sent")
+
+
+class UnprintableThatExits(Exception):
+    """Asking it for words would end the process."""
+
+    def __str__(self) -> str:
+        raise SystemExit(5)
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        raise SystemExit(5)
+
+
+class Unpicklable(Exception):
+    """Holds what cannot be sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class Unreadable(Exception):
+    """Can be sent, and be read once: where the process itself tries it."""
+
+    def __reduce__(self) -> Any:
+        return read_in_child, (os.getpid(), str(self))
+
+
+def read_in_child(pid: int, message: str) -> Unreadable:
+    if os.getpid() != pid:
+        raise SystemExit(message)
+    return Unreadable(message)
+
+
+class Unavailable(Exception):
+    """What HTTP clients raise: it carries a status, and cannot be pickled."""
+
+    status_code = 503
+
+    def __init__(self, message: str, *, response: object) -> None:
+        super().__init__(message)
+        self.response = response
+
+
+def raise_unprintable(job: Job[Any]) -> None:
+    raise Unprintable
+
+
+def raise_unprintable_that_exits(job: Job[Any]) -> None:
+    raise UnprintableThatExits
+
+
+def raise_unpicklable(job: Job[Any]) -> None:
+    raise Unpicklable("cannot be sent")
+
+
+def raise_unreadable(job: Job[Any]) -> None:
+    raise Unreadable("cannot be read")
+
+
+def raise_unavailable(job: Job[Any]) -> None:
+    raise Unavailable("try again", response=None)
+
+
+def raise_huge(job: Job[Any]) -> None:
+    raise ConnectionError("x" * 30_000_000)
 
 
 def children(job: Job[Any]) -> int:

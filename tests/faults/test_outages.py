@@ -21,6 +21,7 @@ from tests.faults.proxy import Proxy
 from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.contract.errors import StoreUnavailable
+from toril.store import ConnectionPolicy
 from toril.worker import WorkerState
 
 pytestmark = pytest.mark.timeout(120)
@@ -63,6 +64,19 @@ async def test_an_idle_worker_waits_for_its_server_quietly_and_ends_when_told(
     took = time.monotonic() - asked
     print(f"{how}: {len(lines)} lines, {busy:.1%} CPU, ended after {took:.2f} s")
     assert took < 3.0  # about one on a quiet machine
+
+
+async def test_asyncio_does_not_complain_of_calls_that_come_while_the_connection_breaks(
+    start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_valkey()
+    policy = ConnectionPolicy(call_attempts=1)
+    async with Queue(QUEUE, redis=server.url, prefix=prefix, policy=policy) as queue:
+        jobs = [await queue.add("n", {}) for _ in range(30)]
+        server.kill()  # all in one turn of the loop: nobody has told us yet
+        ends = await asyncio.gather(*(job.get_state() for job in jobs), return_exceptions=True)
+    assert all(isinstance(one, StoreUnavailable) for one in ends)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_a_worker_with_a_result_in_hand_keeps_trying_without_fuss_until_its_time_is_over(

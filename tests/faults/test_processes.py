@@ -18,7 +18,8 @@ from tests.faults import process_handlers as handlers
 from tests.faults.conftest import QUEUE
 from tests.faults.fleet import ROOT, until
 from tests.servers import Server
-from toril import InvalidOption, Queue, Worker
+from toril import InvalidOption, JobFailed, Queue, Worker
+from toril.worker import WorkerState
 
 pytestmark = pytest.mark.timeout(90)
 Make = Callable[..., Worker]
@@ -42,9 +43,10 @@ def of_worker() -> list[psutil.Process]:
 EXPECTED: dict[str, tuple[str, str]] = {
     "refuse_connection": ("failed", "nobody there"),
     "end_of_file": ("failed", "no more"),
-    "unpicklable": ("failed", "pickle"),
+    "unpicklable": ("failed", "a lock has no JSON form"),
     "without_json": ("failed", ""),
-    "huge": ("completed", ""),
+    "huge": ("failed", "max_result_size allows 10485760"),
+    "large": ("completed", ""),
     "children": ("completed", ""),
     "orphan": ("failed", "SIGKILL"),
     "exit_hard": ("failed", "exit code 7"),
@@ -67,6 +69,38 @@ async def test_whatever_happens_in_a_process_its_job_ends_and_the_next_one_runs(
         assert reason in (found.failed_reason or ""), name
     assert await last.get_state() == "completed"
     assert not of_worker()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "attempts_made"),
+    [
+        ("interrupt", "KeyboardInterrupt: by hand", 1),
+        ("leave", "SystemExit: 3", 1),
+        ("close_generator", "GeneratorExit", 1),
+        ("be_cancelled", "CancelledError", 2),
+        ("raise_unprintable", "Unprintable", 1),
+        ("raise_unprintable_that_exits", "UnprintableThatExits", 1),
+        ("raise_unpicklable", "Unpicklable: cannot be sent", 1),
+        ("raise_unreadable", "Unreadable: cannot be read", 1),
+        ("raise_unavailable", "Unavailable: try again", 2),
+        ("raise_huge", "xxx", 2),
+    ],
+)
+async def test_an_error_of_any_kind_costs_its_attempt_and_neither_the_process_nor_the_worker(
+    under_attack: Queue, make: Make, name: str, reason: str, attempts_made: int
+) -> None:
+    """What is transient stays so, though the error itself cannot be sent to the worker."""
+    async with make() as worker:
+        first = await (await under_attack.add("pid", {})).wait_until_finished(timeout=30)
+        job = await under_attack.add(name, {}, attempts=2, backoff=0.01)
+        with pytest.raises(JobFailed):
+            await job.wait_until_finished(timeout=30)
+        assert await (await under_attack.add("pid", {})).wait_until_finished(timeout=30) == first
+        assert worker.state is WorkerState.RUNNING
+    found = await under_attack.get_job(job.id)
+    assert found is not None
+    assert (reason in (found.failed_reason or ""), found.attempts_made) == (True, attempts_made)
+    assert len(found.failed_reason or "") < 20_000 and all(len(one) < 20_000 for one in found.stacktrace)
 
 
 async def test_a_process_that_is_killed_while_idle_costs_no_job(under_attack: Queue, make: Make) -> None:

@@ -15,6 +15,7 @@ Guarantee: `error_code` is one stable word for each kind of failure, fit for fil
 
 from __future__ import annotations
 
+from toril.contract import errors
 from toril.contract.errors import PermanentError, TransientError
 
 
@@ -82,7 +83,7 @@ class PageTooLarge(PermanentError):
     error_code = "page_too_large"
 
 
-class ResultTooLarge(PermanentError):
+class ResultTooLarge(errors.ResultTooLarge):
     """What was extracted has more bytes than a result may have."""
 
     error_code = "result_too_large"

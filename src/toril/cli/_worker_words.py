@@ -48,6 +48,14 @@ ShutdownTimeout = Annotated[
     float, typer.Option("--shutdown-timeout", help="Seconds for jobs in hand to finish.")
 ]
 MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", help="Overrides what jobs ask for.")]
+MaxResultSize = Annotated[
+    int,
+    typer.Option(
+        "--max-result-size",
+        min=0,
+        help="Bytes of JSON that a result may have; more fails the job. 0: no limit.",
+    ),
+]
 RateOption = Annotated[
     str | None,
     typer.Option(

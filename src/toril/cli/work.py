@@ -20,7 +20,7 @@ from toril.cli._output import emit_line, print_server, print_server_first, say
 from toril.cli._shift import Order, Served, handler_of, make, work
 from toril.cli._target import QueueName, Target
 from toril.contract.errors import InvalidOption
-from toril.contract.worker_options import RateLimit
+from toril.contract.worker_options import DEFAULT_MAX_RESULT_SIZE, RateLimit
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,6 +38,7 @@ def worker(
     timeout: words.JobTimeout = None,
     shutdown: words.ShutdownTimeout = 30.0,
     attempts: words.MaxAttempts = None,
+    max_result_size: words.MaxResultSize = DEFAULT_MAX_RESULT_SIZE,
     rate: words.RateOption = None,
     retry_unknown: words.RetryUnknown = False,
     unknown_names: words.UnknownNames = "requeue",
@@ -64,6 +65,7 @@ def worker(
     options |= _given(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
     some_kinds = _given(reliable=reliable or None, group=group, claim_idle=claim_idle)
     some_kinds |= _given(keep_results=keep_results)
+    options["max_result_size"] = max_result_size or None
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
     options["unknown_names"] = unknown_names
     if not browser:  # its tasks keep to their time themselves, and say what took so long

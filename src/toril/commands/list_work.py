@@ -68,6 +68,7 @@ def exchange(
         keys.processing(pickup.consumer),
         keys.toril("consumers"),
         keys.toril("stalls"),
+        keys.unbegun(pickup.consumer),
     )
     return call(own("list_exchange"), script_keys, args, functools.partial(_harvest, settlements, pickup))
 
@@ -84,6 +85,11 @@ def _harvest(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[
         trouble=trouble.decode(errors="replace"),
         left=int(left),
     )
+
+
+def begin(keys: ListKeys, consumer: str, token: str) -> Command[int]:
+    """The jobs of a pickup have come to their worker: should it die now, each of them has used an attempt."""
+    return Command(("HDEL", keys.unbegun(consumer), token), int, replay=Replay.SAFE)
 
 
 def wait_for_job(keys: ListKeys, timeout: float) -> Command[bool]:
@@ -132,7 +138,7 @@ def recover(
     The value holds their envelopes. `consumer` asks, and so lives.
     """
     script_keys = (keys.queue, keys.toril("consumers"), keys.toril("totals"), keys.toril("stalls"))
-    args: list[Word] = [keys.processing(""), now_ms, silence_ms, limit, consumer]
+    args: list[Word] = [keys.processing(""), now_ms, silence_ms, limit, consumer, keys.unbegun("")]
     return call(own("list_recover"), script_keys, args, _recovered)
 
 
@@ -151,12 +157,16 @@ def give_back(keys: ListKeys, consumer: str, jobs: Sequence[tuple[str, bytes]]) 
     args: list[Word] = [lock_base(keys)]
     for job_id, text in jobs:
         args += (job_id, text)
-    return call(own("list_return"), (keys.queue, keys.processing(consumer)), args, int, Replay.SAFE)
+    script_keys = (keys.queue, keys.processing(consumer), keys.unbegun(consumer))
+    return call(own("list_return"), script_keys, args, int, Replay.SAFE)
 
 
-def leave(keys: ListKeys, consumer: str) -> Command[int]:
-    """A worker with nothing in hand says good-bye."""
-    return Command(("ZREM", keys.toril("consumers"), consumer), int, replay=Replay.SAFE)
+def leave(keys: ListKeys, consumer: str) -> list[Command[int]]:
+    """A worker with nothing in hand signs off."""
+    return [
+        Command(("ZREM", keys.toril("consumers"), consumer), int, replay=Replay.SAFE),
+        Command(("UNLINK", keys.unbegun(consumer)), int, replay=Replay.SAFE),
+    ]
 
 
 def counts(keys: ListKeys) -> list[Command[Any]]:

@@ -17,7 +17,7 @@ from toril.commands.schedulers import broken_key
 from toril.contract.codec import from_json
 from toril.contract.errors import MalformedValue
 from toril.contract.event import entry_time_ms
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.contract.keys import RETURNED_CONSUMER, ListKeys, QueueKeys, StreamKeys
 from toril.contract.state import JobCounts
 
 # A reply of some hundred kilobytes at most; a queue with more workers is watched through their own metrics.
@@ -106,7 +106,7 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
         keys.toril("consumers"),
     )
     group = keys.group if isinstance(keys, StreamKeys) else ""
-    args: list[Word] = [kind_of(keys), group, keys.base, MOST_WORKERS]
+    args: list[Word] = [kind_of(keys), group, keys.base, MOST_WORKERS, RETURNED_CONSUMER]
     return call(own("envelope_overview"), script_keys, args, _envelopes, Replay.SAFE)
 
 

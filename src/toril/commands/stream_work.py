@@ -22,7 +22,7 @@ from toril.commands.settling import (
     verdicts_of,
     words_of,
 )
-from toril.contract.keys import StreamKeys
+from toril.contract.keys import RETURNED_CONSUMER, StreamKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Claimed:
 class StreamCounts:
     """Where the jobs of a stream queue are."""
 
-    waiting: int  # not delivered to anybody: the lag
+    waiting: int  # not delivered to anybody, the lag, or given back
     pending: int  # delivered and not acknowledged
     scheduled: int
     dead: int
@@ -65,7 +65,7 @@ def exchange(
 ) -> Command[StreamHarvest]:
     """Settles all and takes up to `take` entries, in one call; makes the group if there is none."""
     args: list[Word] = [keys.group, consumer, now_ms, take, "" if keep is None else keep, result_base(keys)]
-    args += words_of(settlements)
+    args += (RETURNED_CONSUMER, *words_of(settlements))
     script_keys = (keys.stream, keys.scheduled, keys.dlq, keys.toril("totals"))
     return call(own("stream_exchange"), script_keys, args, functools.partial(_harvest, settlements))
 
@@ -142,7 +142,8 @@ def tidy(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[s
 def counts(keys: StreamKeys) -> Command[StreamCounts]:
     """Where the jobs are."""
     script_keys = (keys.stream, keys.scheduled, keys.dlq)
-    return call(own("stream_counts"), script_keys, [keys.group], _counts, Replay.SAFE)
+    args: list[Word] = [keys.group, RETURNED_CONSUMER]
+    return call(own("stream_counts"), script_keys, args, _counts, Replay.SAFE)
 
 
 def _counts(reply: list[int]) -> StreamCounts:

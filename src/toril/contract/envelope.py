@@ -354,7 +354,7 @@ def _own_words(error: BaseException) -> str:
     code = getattr(error, "error_code", None)
     if isinstance(code, str) and code:
         return code
-    message = str(error)
+    message = str(error)[:_LONGEST_ERROR]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

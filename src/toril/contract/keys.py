@@ -278,6 +278,10 @@ class ListKeys:
         """What one worker has in hand, when pickup is reliable."""
         return f"{self.base}:processing:{consumer}"
 
+    def unbegun(self, consumer: str) -> str:
+        """What one worker was given, when pickup is reliable, and may not know of yet."""
+        return self.toril(f"unbegun:{consumer}")
+
     def toril(self, what: str) -> str:
         """A key of our own."""
         return f"{self.base}:toril:{what}"
@@ -317,6 +321,10 @@ class StreamKeys:
     def toril(self, what: str) -> str:
         """A key of our own."""
         return f"{self.base}:toril:{what}"
+
+
+# Has the entries that were given back, and stands for no worker. A hostname cannot be like it: two parts, no number.
+RETURNED_CONSUMER = "toril:returned"
 
 
 def consumer_name(hostname: str, pid: int, index: int) -> str:

@@ -26,13 +26,9 @@ from toril.contract.errors import (
     WaitingChildrenError,
 )
 from toril.contract.refusals import GIVE_UP_AFTER, Refusals
-from toril.contract.stack_trace import stack_of
+from toril.contract.stack_trace import message_of, stack_of, storable
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import FailureReason
-
-_LONGEST_TEXT = (
-    16_000  # characters of a reason or stack trace: they are stored with the job and read by people
-)
 
 _MOST_NAMES = 20  # of handlers, in the reason of a job that none of them is for
 
@@ -91,6 +87,7 @@ class Requeued:
     """The job goes back at once and no attempt is counted: the handler asked, or the worker stops."""
 
     reason: str = "requeued"
+    rank: int = 0  # of jobs that go back together: how many of them were taken before this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,32 +216,23 @@ def _retry(
 def no_retry(error: BaseException, problem: BaseException) -> Failed:
     """The job fails because its backoff is missing here, gave nonsense, or raised."""
     reason = f"{reason_of(error)} (no retry: {reason_of(problem)})"
-    return Failed(reason, _storable(stack_of(error)), "permanent", error)
+    return Failed(reason, stack_of(error), "permanent", error)
 
 
 def _after(error: BaseException, delay: float | None) -> Outcome:
     if delay is None:
         return _failed(error, "transient_exhausted")
-    return Retry(delay, reason_of(error), _storable(stack_of(error)))
+    return Retry(delay, reason_of(error), stack_of(error))
 
 
 def _failed(error: BaseException, kind: FailureReason, *, is_unknown: bool = False) -> Failed:
-    return Failed(reason_of(error), _storable(stack_of(error)), kind, error, is_unknown)
+    return Failed(reason_of(error), stack_of(error), kind, error, is_unknown)
 
 
 def reason_of(error: BaseException) -> str:
     """The message of an error, as `failedReason` holds it; its type if it has none, or one that says nothing alone."""
     kind = type(error).__name__
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 (an error that cannot even be printed still has a type)
-        message = ""
+    message = message_of(error)
     if message and (isinstance(error, KeyError) or not isinstance(error, Exception)):
         message = f"{kind}: {message}"  # the message of KeyError is a key, that of SystemExit a number
-    return _storable(message or kind)
-
-
-def _storable(text: str) -> str:
-    """Text that can be written to Redis: valid Unicode, and short enough; the end tells most, so it stays."""
-    valid = text.encode("utf-8", "replace").decode()
-    return valid if len(valid) <= _LONGEST_TEXT else f"…{valid[-_LONGEST_TEXT:]}"
+    return storable(message or kind)

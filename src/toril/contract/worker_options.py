@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Executor: TypeAlias = Literal["auto", "async", "thread", "process"]
 UnknownErrors: TypeAlias = Literal["permanent", "transient"]
 UnknownNames: TypeAlias = Literal["requeue", "fail"]
+# As much as a job's data and options may have: a result stays in Redis as long as its job.
+DEFAULT_MAX_RESULT_SIZE = 10 * 1024 * 1024
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 
@@ -94,6 +96,9 @@ class WorkerOptions:
     executor: Executor = default("auto")  # auto: coroutines in the loop, plain functions in threads
     max_jobs_per_process: int | None = default(None)  # a process is replaced after so many jobs
     max_process_memory: int | None = default(None)  # … or above so many bytes
+    max_result_size: int | None = default(
+        DEFAULT_MAX_RESULT_SIZE
+    )  # JSON bytes; a larger result fails; None: any
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
     metrics_minutes: int | None = default(None)  # minutes of ended jobs kept for get_metrics and bull-board
     metrics: MetricsCollector | None = default(None)
@@ -222,9 +227,16 @@ _INTEGERS = {
     "events_max_len": 1,
     "max_jobs_per_process": 1,
     "max_process_memory": 1,
+    "max_result_size": 1,
     "metrics_minutes": 1,
 }
-_OPTIONAL_INTEGERS = ("max_attempts", "max_jobs_per_process", "max_process_memory", "metrics_minutes")
+_OPTIONAL_INTEGERS = (
+    "max_attempts",
+    "max_jobs_per_process",
+    "max_process_memory",
+    "max_result_size",
+    "metrics_minutes",
+)
 
 
 class WorkerOptionsDict(TypedDict, total=False):
@@ -254,6 +266,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     executor: Executor
     max_jobs_per_process: int | None
     max_process_memory: int | None
+    max_result_size: int | None
     drain_delay: Duration
     metrics_minutes: int | None
     metrics: MetricsCollector | None

@@ -40,6 +40,8 @@ REPORT_LIVES = 3
 # What could not be written is handed in again after this time, and in parts of this size.
 AGAIN_AFTER = 1.0
 AGAIN_AT_ONCE = 250
+# A worker that stops has said all that matters before: signing off may take this long.
+LEAVE_SECONDS = 0.2
 # A worker that stops waits so many times for a server that cannot write.
 LAST_TRIES = 5
 
@@ -88,7 +90,10 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Says good-bye; nothing is owed any more."""
+        """Tells the server that this worker is gone; nothing is owed any more, and nothing is lost without it."""
+
+    async def _return_stock(self) -> None:
+        """Gives back deliveries that were never handed out."""
 
     @abstractmethod
     def _more_waits(self, harvest: H) -> bool:
@@ -122,8 +127,12 @@ class EnvelopeSource(ABC, Generic[K, T, H]):
         if reader is not None:
             await reader.close()
         try:
+            await self._return_stock()
             await self._pay_all()
-            await self._leave()
+            # A server that does not answer must not hold up a worker's end; consumers that are gone are removed later.
+            await asyncio.wait_for(self._leave(), LEAVE_SECONDS)
+        except TimeoutError:
+            logger.warning("worker %s could not sign off: the server does not answer", self._terms.worker_id)
         except TorilError as error:
             logger.warning("worker %s could not say good-bye: %s", self._terms.worker_id, error)
         for one in (*self._owed, *self._unwritten):

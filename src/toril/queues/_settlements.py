@@ -60,7 +60,7 @@ class Settlements:
             case UnknownName():
                 return _refused(delivery, outcome)
             case Requeued():
-                return given_back(delivery)
+                return given_back(delivery, outcome.rank)
             case RateLimited() | WaitingForChildren():
                 return None
             case _:
@@ -114,9 +114,9 @@ def _refused(delivery: BullmqDelivery, outcome: UnknownName) -> Settlement:
     return Settlement(delivery.id, "delayed", delivery.token, ms(outcome.delay), "1", fields)
 
 
-def given_back(delivery: BullmqDelivery) -> Settlement:
-    """The job waits again, and its attempt does not count."""
-    return Settlement(delivery.id, "wait", delivery.token)
+def given_back(delivery: BullmqDelivery, rank: int = 0) -> Settlement:
+    """The job waits again, and its attempt does not count; `rank` of those that go back with it come before it."""
+    return Settlement(delivery.id, "wait", delivery.token, rank or "")
 
 
 def ms(seconds: float) -> int:

@@ -124,7 +124,7 @@ class BullmqSource:
             now_ms=now,
         )
         try:
-            harvest = await self.store.run(call)
+            harvest = await self.store.run(call, firm=True)
         except ReplyLost:
             self._doubt.begin(settled, pickup.token)
             raise

@@ -53,13 +53,17 @@ class ListSource(EnvelopeSource[ListKeys, ListTerms, ListHarvest]):
 
     async def _leave(self) -> None:
         if self._consumer and not await self.store.run(list_work.in_hand(self.keys, self._consumer)):
-            await self.store.run(list_work.leave(self.keys, self._consumer))
+            await self.store.run_many(list_work.leave(self.keys, self._consumer))
 
     async def _run(self, settlements: Sequence[Settlement], take: int, now_ms: int) -> ListHarvest:
         pickup = ListPickup(token=str(uuid.uuid4()), lock_ms=self._terms.lock_ms, consumer=self._consumer)
-        return await self.store.run(
-            list_work.exchange(self.keys, settlements, take=take, pickup=pickup, now_ms=now_ms)
+        harvest = await self.store.run(
+            list_work.exchange(self.keys, settlements, take=take, pickup=pickup, now_ms=now_ms), firm=True
         )
+        if self._consumer and harvest.jobs:
+            # It has left before a handler begins: a job that takes its worker down must not be spared.
+            await self.store.tell(list_work.begin(self.keys, self._consumer, pickup.token))
+        return harvest
 
     def _more_waits(self, harvest: ListHarvest) -> bool:
         return harvest.left > 0

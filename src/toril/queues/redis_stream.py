@@ -62,13 +62,16 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         self._claiming = False
         self._recovered: list[str] = []  # job ids, for the next sweep to report
 
-    async def _leave(self) -> None:
-        """Hands back what was claimed and never run, and removes our consumer if nothing is pending."""
-        now_ms = await self.store.now_ms()
-        again = [self._settlement(Settled(one, Requeued()), now_ms) for one in self._claimed]
-        self._claimed.clear()
-        if again:
+    async def _return_stock(self) -> None:
+        """Hands back what was claimed and never run."""
+        if self._claimed:
+            now_ms = await self.store.now_ms()
+            again = [self._settlement(Settled(one, Requeued()), now_ms) for one in self._claimed]
+            self._claimed.clear()
             await self._run(again, 0, now_ms)
+
+    async def _leave(self) -> None:
+        """Removes our consumer if nothing is pending."""
         await self.store.run(
             stream_work.tidy(self.keys, idle_ms=self._terms.consumer_idle_ms, leaving=self._terms.consumer)
         )
@@ -79,7 +82,8 @@ class StreamSource(EnvelopeSource[StreamKeys, StreamTerms, StreamHarvest]):
         harvest = await self.store.run(
             stream_work.exchange(
                 self.keys, settlements, consumer=terms.consumer, take=take, keep=terms.keep, now_ms=now_ms
-            )
+            ),
+            firm=True,
         )
         last = harvest.jobs[-1].reference if harvest.jobs else harvest.wait_after
         self._wait_after = str(last) if last else self._wait_after

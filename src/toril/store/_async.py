@@ -7,6 +7,7 @@ left open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -66,9 +67,12 @@ class AsyncStore:
 
     # --- running commands -----------------------------------------------------------------------------------
 
-    async def run(self, command: Command[T]) -> T:
-        """The value of one command, or its error raised."""
-        (result,) = await self._hold(converse((command,), self.policy, self.slots))
+    async def run(self, command: Command[T], *, firm: bool = False) -> T:
+        """The value of one command, or its error raised.
+
+        A `firm` call that was sent waits for its reply even if its task is cancelled, for no longer than the time-out.
+        """
+        (result,) = await self._hold(converse((command,), self.policy, self.slots), firm=firm)
         if isinstance(result, TorilError):
             raise result
         return cast("T", result)
@@ -96,6 +100,16 @@ class AsyncStore:
                 answer(decoded(command, reply))
 
         return link.post(command.evalsha(), self.policy.command_timeout, replied)
+
+    async def tell(self, command: Command[Any]) -> None:
+        """Sends a command whose answer nobody needs; it has left when this returns, if the connection stands."""
+        if not self.post(command, lambda _: None):
+            self._spawn(self._run_quietly(command))
+            await asyncio.sleep(0)  # its first turn writes it
+
+    async def _run_quietly(self, command: Command[Any]) -> None:
+        with contextlib.suppress(TorilError):
+            await self.run(command)
 
     @property
     def way(self) -> object | None:
@@ -138,7 +152,7 @@ class AsyncStore:
         """Makes sure that the server can be reached, once, within the policy."""
         await self.refresh_clock()
 
-    async def _hold(self, conversation: Conversation) -> list[Any]:
+    async def _hold(self, conversation: Conversation, *, firm: bool = False) -> list[Any]:
         """Does what the conversation asks, until it has its results."""
         self.stay_at_home()
         outcome: Any = None
@@ -147,7 +161,7 @@ class AsyncStore:
                 effect = conversation.send(outcome)
                 match effect:
                     case Send(node, words):
-                        outcome = await self.send(node, words, self.policy.command_timeout)
+                        outcome = await self.send(node, words, self.policy.command_timeout, firm=firm)
                     case Pause(seconds):
                         outcome = None
                         await asyncio.sleep(seconds)
@@ -168,7 +182,9 @@ class AsyncStore:
                 "asyncio.run(), or use toril.sync.Queue, which any thread may call"
             )
 
-    async def send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
+    async def send(
+        self, node: Node | None, words: list[Any], timeout: float, *, firm: bool = False
+    ) -> list[Any]:
         """Words to a node and its raw replies: below the rules of a conversation, for this room alone."""
         link = self._links.get(node)
         if link is None or link.closed:
@@ -176,7 +192,7 @@ class AsyncStore:
                 link = await self._open(node)
             except NotSent as error:
                 return [error] * len(words)
-        return await link.exchange(words, timeout)
+        return await link.exchange(words, timeout, firm=firm)
 
     def _drop(self, node: Node | None) -> None:
         """Other calls may be under way on the same link: they get their own answers before it closes."""

@@ -105,11 +105,16 @@ class Link(asyncio.BufferedProtocol):
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    async def exchange(self, words: Sequence[tuple[Word, ...]], timeout: float) -> list[Any]:
-        """Sends commands as one write; replies in order, with `NotSent` or `Lost` where there is none."""
+    async def exchange(
+        self, words: Sequence[tuple[Word, ...]], timeout: float, *, firm: bool = False
+    ) -> list[Any]:
+        """Sends commands as one write; replies in order, with `NotSent` or `Lost` where there is none.
+
+        A `firm` call that was sent waits for its replies even if its task is cancelled: they may bring jobs.
+        """
         if not self._can_write.is_set():
             await self._can_write.wait()
-        if self.closed:
+        if self.closed or self._failed():
             return [NotSent("the connection is closed")] * len(words)
         # Packed first: words that cannot be sent must not leave a place in the queue of those that wait for replies.
         message = b"".join([packed(one) for one in words])
@@ -117,14 +122,14 @@ class Link(asyncio.BufferedProtocol):
         self._waiting.append(exchange)
         self._transport.write(message)
         self._watch(exchange.deadline)
-        return await exchange.future
+        return await (_uncancelled(exchange.future) if firm else exchange.future)
 
     def post(self, words: tuple[Word, ...], timeout: float, answer: Callable[[Any], None]) -> bool:
         """Sends one command now; `answer` is called with its reply or its `Lost`, in the turn in which that comes.
 
         False, and nothing is sent, when the link is closed or its buffer full.
         """
-        if self.closed or not self._can_write.is_set():
+        if self.closed or not self._can_write.is_set() or self._failed():
             return False
         message = packed(words)  # first, as in `exchange`
         post = _Post(answer, self._loop.time() + timeout)
@@ -132,6 +137,11 @@ class Link(asyncio.BufferedProtocol):
         self._transport.write(message)
         self._watch(post.deadline)
         return True
+
+    def _failed(self) -> bool:
+        """Whether a write has failed. asyncio tells us a turn later, and complains of what is written until then."""
+        self.closed = self._transport.is_closing()
+        return self.closed
 
     def _watch(self, deadline: float) -> None:
         """One timer stands for all that wait: for the nearest of their deadlines."""
@@ -234,6 +244,16 @@ packed: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: igno
 
 def _reason(error: BaseException | None) -> str:
     return str(error) or type(error).__name__
+
+
+async def _uncancelled(future: asyncio.Future[list[Any]]) -> list[Any]:
+    """The result of a future that is sure to come, whatever is done to the task that waits for it."""
+    while True:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise
 
 
 async def _discard(connection: Any) -> None:

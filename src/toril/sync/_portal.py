@@ -1,12 +1,15 @@
 """One event loop in a thread of its own, through which blocking code uses the asyncio classes.
 
 Guarantee: all blocking objects of a process share one loop; its thread ends with the last of them and never keeps the
-process alive; a forked child gets a loop of its own; a caller that is interrupted cancels what it asked for.
+process alive; a forked child gets a loop of its own; a caller that is interrupted cancels what it asked for. When the
+interpreter ends before they were closed, what runs in the loop is cancelled and may end in a hurry: workers give their
+jobs back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -15,6 +18,9 @@ from typing import Any, TypeVar
 from toril.contract.errors import Closed, TorilError
 
 V = TypeVar("V")
+
+# What runs when the interpreter ends has this long: a worker that ends in a hurry needs about two seconds.
+END_SECONDS = 3.0
 
 
 class Portal:
@@ -52,9 +58,9 @@ class Portal:
             future.cancel()  # Of no effect when it has ended; otherwise it was us who were interrupted.
             raise
 
-    def stop(self) -> None:
+    def stop(self, within: float | None = None) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(within)
 
 
 async def _awaited(function: Callable[..., Awaitable[V]], args: tuple[Any, ...], named: dict[str, Any]) -> V:
@@ -92,6 +98,12 @@ class _Office:
         if last:
             portal.stop()
 
+    def end(self) -> None:
+        """When the interpreter ends: the thread would be cut off in the middle of whatever it does."""
+        portal, self.portal = self.portal, None
+        if portal is not None:
+            portal.stop(within=END_SECONDS)
+
     def after_fork(self) -> None:
         """The parent's thread does not exist here, and its lock may be held for ever."""
         self.lock = threading.Lock()
@@ -100,6 +112,7 @@ class _Office:
 
 _office = _Office()
 os.register_at_fork(after_in_child=_office.after_fork)
+atexit.register(_office.end)
 
 lease = _office.lease
 release = _office.release

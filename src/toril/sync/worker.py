@@ -30,6 +30,7 @@ class WorkerFace(Face[W], Announcer):
 
     def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
         super().__init__(make, redis)
+        self._failing = False  # the program leaves us by an error, and is to end soon
         self._heard: dict[tuple[str, Callback], Callback] = {}
         self._running_in: asyncio.AbstractEventLoop | None = (
             None  # set while `run` runs in its caller's thread
@@ -157,7 +158,11 @@ class WorkerFace(Face[W], Announcer):
         await self._inner.start()
 
     async def _end(self) -> None:
-        await self._inner.stop()
+        await (self._inner._end_with_program() if self._failing else self._inner.stop())  # noqa: SLF001
+
+    def __exit__(self, *failure: object) -> None:
+        self._failing = any(failure)
+        self.close()
 
 
 class Worker(WorkerFace[AsyncWorker]):

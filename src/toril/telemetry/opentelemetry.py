@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from toril.contract.errors import HandlerSignal, redact
 from toril.contract.extras import needed
-from toril.contract.stack_trace import stack_of
+from toril.contract.stack_trace import message_of, stack_of
 from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, Work
 
 with needed("otel"):
@@ -146,7 +146,7 @@ def _current(span: Span) -> Iterator[None]:
         )  # asked for by the handler, no failure
         raise
     except BaseException as error:
-        reason = redact(str(error)) or type(error).__name__
+        reason = redact(message_of(error)) or type(error).__name__
         # Written by hand: `record_exception` would repeat a password that stands in a URL of the message.
         trail = redact(stack_of(error))
         kind = type(error).__qualname__

@@ -5,7 +5,8 @@
        └── shutting down ◄┴───────stop───────┘
 
 Guarantee: leaving `async with`, or `stop`, returns when no handler runs, no service is left and all connections are
-closed; jobs that did not finish within the time-out are back in the queue, their attempt not counted.
+closed; jobs that did not finish within the time-out are back in the queue, their attempt not counted. A program that
+fails beside its worker does not fail its jobs: they go back as well, or are recovered as those of a dead worker.
 """
 
 from __future__ import annotations
@@ -23,23 +24,17 @@ from toril.contract.worker_options import WorkerOptions
 from toril.store import ConnectionPolicy
 from toril.worker._announcer import Announcer
 from toril.worker._callbacks import Callback, WorkerEvent
+from toril.worker._ending import FAILING_SECONDS, HASTY, ORDERLY, Haste, WorkerEnding
 from toril.worker._executors import Handler
 from toril.worker._health import WorkerHealth
-from toril.worker._runner import StoppedByWorker
-from toril.worker._services import WorkerServices, WorkerState
+from toril.worker._services import WorkerState
 from toril.worker._shutdown import signals_caught
 
-# After the time-out of a stop, this long is left for handing jobs back to a server that may be slow or away.
-HAND_BACK_SECONDS = 5.0
-# Then handlers that do not end when they are cancelled are left behind, and this long is left for their jobs.
-LAST_SECONDS = 1.0
-# Saying that the worker has stopped must not hold up its end: the report would vanish by itself, only later.
-FAREWELL_SECONDS = 0.5
 # How often `run_until_idle` looks at the queue while nothing tells it to.
 IDLE_GLANCE = 0.05
 
 
-class BaseWorker(WorkerServices, Announcer):
+class BaseWorker(WorkerEnding, Announcer):
     """A worker without a queue kind: subclasses give it a source and dress its jobs."""
 
     def __init__(
@@ -57,9 +52,9 @@ class BaseWorker(WorkerServices, Announcer):
         self._abandoned = False  # stopped before it ran
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        self._out_of_patience = asyncio.Event()  # what still runs goes back now
+        self._wound_down = False
+        self._guard: asyncio.Task[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self.left_behind = 0  # handlers that refused to be cancelled; their jobs are back in the queue
 
     @property
     def processed(self) -> int:
@@ -104,7 +99,7 @@ class BaseWorker(WorkerServices, Announcer):
     async def _start(self) -> None:
         self._stopped = asyncio.Event()
         self._out_of_patience = asyncio.Event()
-        self._stopping = None
+        self._stopping, self._wound_down, self._guard = None, False, None
         self._failure = None
         self._loop = asyncio.get_running_loop()
         self._log.starting(self._address.label)
@@ -122,6 +117,7 @@ class BaseWorker(WorkerServices, Announcer):
         finally:
             self._opening = False
         self._set_state(WorkerState.RUNNING)
+        self._guard = asyncio.create_task(self._guard_loop(), name="toril-worker")
         self._keeper.start()
         self._sweeper.start()
         if not self._paused:
@@ -144,17 +140,23 @@ class BaseWorker(WorkerServices, Announcer):
 
         `timeout=None` means `shutdown_timeout`; 0 means at once. May be called again: whoever is least patient decides.
         """
-        limit = to_seconds("timeout", self.options.shutdown_timeout if timeout is None else timeout)
+        await self._end(to_seconds("timeout", self.options.shutdown_timeout if timeout is None else timeout))
+
+    async def _end(self, limit: float, haste: Haste = ORDERLY) -> None:
         if self._opening:
             await self._abandon_start()
         if self.state is WorkerState.STOPPED and self._stopping is None:
             return
         if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(limit), name="toril-stop")
+            self._stopping = asyncio.create_task(self._stop(limit, haste), name="toril-stop")
         elif not self._stopping.done():
             self._limit_patience(limit)
         await asyncio.shield(self._stopping)
         await self._callbacks.settle()
+
+    async def _end_with_program(self) -> None:
+        """The program fails beside us: it is to end soon, and handlers may finish if they do so quickly."""
+        await self._end(min(float(self.options.shutdown_timeout), FAILING_SECONDS), HASTY)
 
     async def _abandon_start(self) -> None:
         self._abandoned = True
@@ -163,10 +165,11 @@ class BaseWorker(WorkerServices, Announcer):
         async with self._starting:
             """The start has noticed."""
 
-    async def _stop(self, limit: float) -> None:
+    async def _stop(self, limit: float, haste: Haste) -> None:
         self._limit_patience(limit)
         try:
-            await self._wind_down(limit)
+            await self._wind_down(limit, haste)
+            self._wound_down = True
         finally:
             for timer in self._timers:
                 timer.cancel()
@@ -178,72 +181,18 @@ class BaseWorker(WorkerServices, Announcer):
     def _limit_patience(self, seconds: float) -> None:
         self._timers.append(self._loop.call_later(seconds, self._out_of_patience.set))
 
-    async def _wind_down(self, limit: float) -> None:
-        connected = self.state is not WorkerState.DISCONNECTED
-        self._set_state(WorkerState.SHUTTING_DOWN)
-        self._pump.hold()
-        self._reconnector.stop()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._pump.stop_waiting(), 1.0)
-        await self._first_of(self._pump.drained(), self._out_of_patience.wait())
-        if self._reconnector.gave_up:
-            await self._abandon()
-        else:
-            await self._send_back(late=limit > 0)
-        if connected:
-            await self._within(FAREWELL_SECONDS, asyncio.to_thread(self._keeper.retire))
-        await self._close_all()
-        self._metrics.set_active_workers(self.label, self.id, False)
-
-    async def _abandon(self) -> None:
-        """There is nobody to hand jobs back to: their locks lapse, and another worker recovers them."""
-        self._pump.end()
-        self._log.abandoned(sorted({delivery.id for delivery in self._pump.in_hand()}))
-        self._runner.cancel_all(
-            lambda job_id: StoppedByWorker(f"Redis stays away; job {job_id} is abandoned")
-        )
-        await self._runner.see_off(LAST_SECONDS)
-        self.left_behind = len(self._runner.attempts)
-        self._runner.give_up_all()
-
-    async def _send_back(self, *, late: bool) -> None:
-        if late and self._runner.attempts:
-            self._log.trouble(TimeoutError(f"{len(self._runner.attempts)} jobs did not finish in time"))
-        self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
-        if not await self._within(HAND_BACK_SECONDS, self._pump.drained()):
-            self.left_behind = len(self._runner.attempts)
-            self._runner.give_up_all()
-            await self._within(LAST_SECONDS, self._pump.drained())
-
-    @staticmethod
-    async def _first_of(*steps: Coroutine[Any, Any, Any]) -> None:
-        tasks = [asyncio.ensure_future(step) for step in steps]
+    async def _guard_loop(self) -> None:
+        """Ends with the worker. Nobody cancels it but whoever cancels all tasks, to end the event loop around us."""
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+            await self._stopped.wait()
+        except asyncio.CancelledError:
+            if not self._wound_down:
+                await self._torn_down()
+                self._stopped.set()
+            raise
 
-    @staticmethod
-    async def _within(seconds: float, step: Any) -> bool:
-        try:
-            await asyncio.wait_for(step, seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _close_all(self) -> None:
-        # Connections first: a call to a server that is silent must not hold up the end.
-        self._pump.end()
-        self._reconnector.end()
-        await self._source.close()
-        await self._release()
-        await self._pump.close()
-        await self._sweeper.stop()
-        await asyncio.to_thread(self._keeper.stop)
-        await self._runner.close()
-        for executor in self._executors.values():
-            await executor.close()
+    def _is_torn_down(self) -> bool:
+        return self._guard is not None and self._guard.cancelling() > 0
 
     async def run(self) -> None:
         """Runs until stopped, signalled or cancelled; raises if Redis stayed away for longer than allowed."""
@@ -255,7 +204,7 @@ class BaseWorker(WorkerServices, Announcer):
                 if not self._abandoned:
                     raise
             except asyncio.CancelledError:
-                await self.stop()
+                await self._end_with_program()
                 raise
         await self._callbacks.settle()
         if self._failure is not None:
@@ -292,8 +241,8 @@ class BaseWorker(WorkerServices, Announcer):
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        await (self.stop() if failure is None else self._end_with_program())
 
     # --- while it runs --------------------------------------------------------------------------------------
 
@@ -329,7 +278,12 @@ class BaseWorker(WorkerServices, Announcer):
 
     async def _unless_resumed(self, step: Coroutine[Any, Any, None]) -> None:
         """Waits for a step, or until somebody resumes or stops the worker: then the step may take for ever."""
-        await self._first_of(step, self._resumed.wait(), self._stopped.wait())
+        tasks = [asyncio.ensure_future(one) for one in (step, self._resumed.wait(), self._stopped.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def resume(self) -> None:
         """Takes jobs again after `pause`."""

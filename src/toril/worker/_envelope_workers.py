@@ -8,6 +8,7 @@ failed for good becomes a dead letter.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import secrets
@@ -36,6 +37,7 @@ from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
 from toril.worker._reconnect import policy_of
+from toril.worker._results import Encode, drop_result, encode_result
 
 EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
 
@@ -115,13 +117,17 @@ class _EnvelopeWorker(BaseWorker):
             return dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
         return delivery.envelope
 
-    def _encode_result(self, result: Any) -> bytes | None:
-        return to_json(result, field="result") if self._result_ms else None
+    def _encode(self) -> Encode:
+        return (
+            functools.partial(encode_result, self.options.max_result_size) if self._result_ms else drop_result
+        )
 
     def _make_process_executor(self, handler: Handler) -> Executor:
         options = self.options
         limits = {"max_jobs": options.max_jobs_per_process, "max_memory": options.max_process_memory}
-        return ProcessExecutor(handler, Envelope.from_bytes, Envelope.rewritten, **limits)
+        return ProcessExecutor(
+            handler, Envelope.from_bytes, Envelope.rewritten, encode=self._encode(), **limits
+        )
 
     def _carrier_of(self, delivery: EnvelopeDelivery) -> str | None:
         carrier = delivery.envelope.meta.extra.get(TRACE_FIELD)

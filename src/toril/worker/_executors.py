@@ -11,7 +11,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from toril.contract.errors import InvalidOption
+from toril.contract.errors import InvalidOption, PermanentError
+from toril.worker._callables import is_async, wraps_async
+from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
 
 Handler = Callable[[Any], Any]
@@ -23,7 +25,10 @@ class Executor(Protocol):
     blocking: bool  # whether the handler needs the blocking job object
 
     async def run(self, job: Any) -> Any:
-        """The handler's result; its error is raised. Cancelling the call cancels the handler as far as that can be."""
+        """The handler's result; its error is raised. Cancelling the call cancels the handler as far as that can be.
+
+        A `Returned` where the handler did not run in the loop: there its result was encoded as well.
+        """
 
     def resize(self, concurrency: int) -> None:
         """Makes room for another number of handlers."""
@@ -31,13 +36,8 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Lets go of threads and processes."""
 
-
-def is_async(handler: Handler) -> bool:
-    """Whether calling the handler gives a coroutine."""
-    target = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    while hasattr(target, "func"):  # functools.partial
-        target = target.func
-    return inspect.iscoroutinefunction(target)
+    def kill(self) -> None:
+        """The same at once, waiting for nothing: the event loop is about to end."""
 
 
 def choose(handler: Handler, wanted: str) -> str:
@@ -65,22 +65,43 @@ class LoopExecutor:
     async def close(self) -> None:
         """Nothing to let go."""
 
+    def kill(self) -> None:
+        """Nothing to let go."""
+
 
 class ThreadExecutor:
-    """Plain functions, each in a thread; a thread cannot be stopped from outside, only left behind."""
+    """Plain functions, each in a thread; a thread cannot be stopped from outside, only left behind.
 
-    blocking = True
+    A decorator may be a plain function that returns the coroutine of the function it wraps: it is awaited in the loop.
+    """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, encode: Encode) -> None:
         self._handler = handler
+        self._encode = encode
         self._threads = JobThreads("toril-job")
+        self.blocking = not wraps_async(handler)
 
     async def run(self, job: Any) -> Any:
         context = contextvars.copy_context()
-        return await self._threads.call(lambda: context.run(self._handler, job))
+        returned = await self._threads.call(lambda: context.run(self._call, job))
+        return returned if isinstance(returned, Returned) else await returned
+
+    def _call(self, job: Any) -> Any:
+        result = self._handler(job)
+        if not inspect.iscoroutine(result):
+            return Returned(result, self._encode(result))
+        if not self.blocking:
+            return result
+        result.close()
+        raise PermanentError(
+            "the handler is a plain function and returned a coroutine; write `async def`, or use functools.wraps"
+        )
 
     def resize(self, concurrency: int) -> None:
         """There are as many threads as jobs."""
 
     async def close(self) -> None:
+        self._threads.close()
+
+    def kill(self) -> None:
         self._threads.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from toril.contract.errors import InvalidOption
 from toril.contract.keys import check_text
+from toril.worker._callables import takes_one_argument
 from toril.worker._executors import Handler
 
 
@@ -33,9 +33,5 @@ def _check_handler(handler: Any, field: str) -> None:
         raise InvalidOption(
             field, f"is a {type(handler).__name__}", "give a function of one argument, the job"
         )
-    try:
-        inspect.signature(handler).bind(None)
-    except TypeError:
-        raise InvalidOption(field, "does not take one argument", "write `def handle(job): …`") from None
-    except ValueError:
-        return  # some built-ins have no signature
+    if not takes_one_argument(handler):
+        raise InvalidOption(field, "does not take one argument", "write `def handle(job): …`")

@@ -11,6 +11,7 @@ from toril.contract.backoff import Backoff
 from toril.contract.errors import InvalidOption
 from toril.queues.source import Settled, Source
 from toril.worker._executors import Executor, Handler
+from toril.worker._results import Encode, drop_result
 
 
 class WorkerKind:
@@ -39,8 +40,9 @@ class WorkerKind:
     def _backoff_of(self, delivery: Any) -> Backoff | None:  # noqa: ARG002
         return None
 
-    def _encode_result(self, result: Any) -> Any:
-        return result
+    def _encode(self) -> Encode:
+        """How a handler's result is written; the function can be sent to a process."""
+        return drop_result
 
     def _forbidden(self, delivery: Any) -> str | None:  # noqa: ARG002
         """Why a job must fail without being run."""

@@ -85,12 +85,12 @@ class LockKeeper:
         self._hurry = True
         self._wake.set()
 
-    def stop(self) -> None:
-        """Ends the thread; blocks for the renewal that runs now, so call it off the event loop."""
+    def stop(self, within: float | None = None) -> None:
+        """Ends the thread; blocks for the renewal that runs now, or so long, so call it off the event loop."""
         thread = self._thread
         if thread is not None:
             self.leave()
-            thread.join()
+            thread.join(within)
             self._thread = None
 
     def _loop(self) -> None:

@@ -1,12 +1,14 @@
 """Handlers in processes: a crash, a leak or a hang costs one job, never the worker.
 
 Guarantee: each child runs one job at a time; a child that dies fails its own job with the signal's name; a cancelled or
-overdue job's child is killed; children are replaced after a number of jobs or above a size, and end with their parent.
+overdue job's child is killed; children are replaced after a number of jobs or above a size, and end with their parent,
+however that ends; none of them keeps it from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import multiprocessing
 import os
@@ -14,23 +16,19 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from toril.contract.classify import known_category, retry_after
-from toril.contract.errors import InvalidOption, PermanentError, TorilError
-from toril.contract.outcome import note_move
-from toril.contract.stack_trace import RemoteTrace, stack_of
+from toril.contract.errors import InvalidOption, PermanentError, Requeue
+from toril.contract.stack_trace import RemoteTrace
 from toril.store import default_server
-from toril.worker._memory import resident_bytes
+from toril.worker._process_child import BEGUN, Answer, Opener, Program, serve
+from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
 
 # A fresh interpreter: no locks, sockets or loops of the parent come along.
 _SPAWN = multiprocessing.get_context("spawn")
-BEGUN = "begun"  # what a child says before it runs a job
-Opener = Callable[[Any], Any]  # makes the handler's job object from what was sent, inside the child
-# Of an error: its stack trace, its category, seconds to wait before a retry.
-Told = tuple[str, str | None, float | None]
 
 
 class ProcessDied(PermanentError):
@@ -40,10 +38,6 @@ class ProcessDied(PermanentError):
         super().__init__(f"the process that ran job {job_id} died: {_meaning(exit_code)}")
         self.job_id = job_id
         self.exit_code = exit_code
-
-
-class UnportableError(TorilError):
-    """An error of a handler that cannot be sent between processes: its type and message, as text."""
 
 
 class _NotBegun(Exception):
@@ -59,79 +53,63 @@ def _meaning(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def _child(pipe: Connection, handler: bytes, opener: bytes, folder: str, warned: bool) -> None:
-    """The life of a child: jobs come through the pipe, results go back, until the pipe closes."""
-    default_server.inherit(
-        folder, warned=warned
-    )  # a handler that makes a Queue("…") means the parent's server
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
-    # A daemon is what the parent must not wait for; here it would forbid handlers to have children.
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
-    run: Callable[[Any], Any] = pickle.loads(handler)  # noqa: S301  # our own parent's bytes
-    dress: Opener = pickle.loads(opener)  # noqa: S301
-    while True:
-        try:
-            parcel = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(BEGUN)
-        pipe.send(_attempt(run, dress, parcel))
+class _ChildRegistry:
+    """All children of this process, so that none of them outlives it or keeps it from ending.
+
+    They ignore SIGTERM, because a signal to the group is for the worker. `multiprocessing` would send it to them when
+    the interpreter ends, and then wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[BaseProcess] = set()
+        self.ending = False
+
+    def start(self, process: BaseProcess) -> None:
+        with self._lock:
+            if self.ending:
+                raise Requeue("the program ends")
+            process.start()
+            self._running.add(process)
+
+    def forget(self, process: BaseProcess) -> None:
+        with self._lock:
+            self._running.discard(process)
+
+    def kill_all(self) -> None:
+        """When the interpreter ends. Their jobs go back to the queue, or are recovered as those of a dead worker."""
+        with self._lock:
+            self.ending = True
+            for process in self._running:
+                process.kill()
+
+    def after_fork(self) -> None:
+        """The children of the parent are not ours, and its lock may be held for ever."""
+        self._lock, self._running = threading.Lock(), set()
 
 
-def _end_with_parent() -> None:
-    """A handler that hangs, or would go on for hours, must not outlive the worker: its job is another's by then."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _attempt(run: Callable[[Any], Any], dress: Opener, parcel: Any) -> tuple[bool, Any, Told, int]:
-    job = None
-    try:
-        job = dress(parcel)
-        result = run(job)
-        if asyncio.iscoroutine(result):
-            result = asyncio.run(result)
-        pickle.dumps(result)
-    except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
-        note_move(error, job)
-        return False, _portable(error), _told(error), resident_bytes()
-    return True, result, ("", None, None), resident_bytes()
-
-
-def _told(error: BaseException) -> Told:
-    """What the parent cannot find out by itself: causes do not travel with an error, nor does its stack trace."""
-    category = known_category(error)
-    return stack_of(error), None if category is None else category.value, retry_after(error)
-
-
-def _portable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301
-    except Exception:  # noqa: BLE001  # any trouble with pickling means: send what can be sent
-        return UnportableError(f"{type(error).__name__}: {error}")
-    return error
+_registry = _ChildRegistry()
+os.register_at_fork(after_in_child=_registry.after_fork)
+# Registered after the hook of `multiprocessing`, hence called before it.
+atexit.register(_registry.kill_all)
 
 
 class _Child:
     """One process and the pipe to it."""
 
-    def __init__(self, handler: bytes, opener: bytes) -> None:
+    def __init__(self, program: Program) -> None:
         self.pipe, far_end = _SPAWN.Pipe()
         folder = default_server.default_folder(), default_server.has_warned()
         self.process = _SPAWN.Process(
-            target=_child, args=(far_end, handler, opener, *folder), name="toril-handler", daemon=True
+            target=serve, args=(far_end, program, *folder), name="toril-handler", daemon=True
         )
-        self.process.start()
+        _registry.start(self.process)
         far_end.close()
         self.jobs = 0
         self.memory = 0
         self.killed = False
 
-    def run(self, job_id: str, parcel: Any) -> Any:
+    def run(self, job_id: str, parcel: Any) -> Returned:
         """Blocks until the job is done or the process is."""
         used_before, self.jobs = self.jobs > 0, self.jobs + 1
         begun, answer = self._answer(parcel)
@@ -139,13 +117,13 @@ class _Child:
             raise _NotBegun
         if answer is None:
             self.process.join()
+            if _registry.ending:
+                raise Requeue("the program ends")
             raise ProcessDied(job_id, self.process.exitcode)
-        ok, value, told, self.memory = answer
-        if ok:
-            return value
-        raise value from RemoteTrace(*told)
+        self.memory = answer.memory
+        return _read(answer)
 
-    def _answer(self, parcel: Any) -> tuple[bool, tuple[bool, Any, Told, int] | None]:
+    def _answer(self, parcel: Any) -> tuple[bool, Answer | None]:
         """Whether the child began, and what it said; None when it is gone."""
         begun = False
         try:
@@ -177,7 +155,23 @@ class _Child:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        _registry.forget(self.process)
         self.process.close()
+
+
+def _read(answer: Answer) -> Returned:
+    """The result of a job; its error is raised."""
+    try:
+        value = pickle.loads(answer.value)  # noqa: S301  # our own child's bytes
+    except BaseException:  # noqa: BLE001  # reading it runs a user's code, which may raise anything
+        raise pickle.loads(answer.stand_in) from _remote_trace(answer)  # noqa: S301
+    if answer.ok:
+        return Returned(value, answer.json)
+    raise value from _remote_trace(answer)
+
+
+def _remote_trace(answer: Answer) -> RemoteTrace:
+    return RemoteTrace(answer.trace, answer.category, answer.retry_after)
 
 
 class _Turn:
@@ -217,11 +211,13 @@ class ProcessExecutor:
         opener: Opener,
         pack: Callable[[Any], Any],
         *,
+        encode: Encode,
         max_jobs: int | None,
         max_memory: int | None,
     ) -> None:
-        self._handler = _pickled("handler", handler)
-        self._opener = _pickled("opener", opener)
+        self._program = Program(
+            _pickled("handler", handler), _pickled("opener", opener), _pickled("encode", encode)
+        )
         self._pack = pack
         self._max_jobs = max_jobs
         self._max_memory = max_memory
@@ -229,7 +225,7 @@ class ProcessExecutor:
         self._closed = False
         self._threads = JobThreads("toril-child")
 
-    async def run(self, job: Any) -> Any:
+    async def run(self, job: Any) -> Returned:
         turn = _Turn()
         call = self._threads.call(functools.partial(self._in_thread, turn, job.id, self._pack(job)))
         try:
@@ -241,7 +237,7 @@ class ProcessExecutor:
                 call.exception()  # the death of the child is what we wanted
             raise
 
-    def _in_thread(self, turn: _Turn, job_id: str, parcel: Any) -> Any:
+    def _in_thread(self, turn: _Turn, job_id: str, parcel: Any) -> Returned:
         """From taking a child to putting it back, in one go: whatever is cancelled meanwhile, no child is forgotten."""
         while True:
             child = self._take()
@@ -259,7 +255,7 @@ class ProcessExecutor:
             try:
                 child = self._free.pop()
             except IndexError:
-                return _Child(self._handler, self._opener)
+                return _Child(self._program)
             if child.usable:
                 return child
             child.end()
@@ -279,6 +275,14 @@ class ProcessExecutor:
         self._closed = True
         children, self._free = self._free, []
         await asyncio.gather(*(asyncio.to_thread(child.end) for child in children))
+        self._threads.close()
+
+    def kill(self) -> None:
+        self._closed = True
+        children, self._free = self._free, []
+        for child in children:
+            child.kill()
+            child.end()
         self._threads.close()
 
 

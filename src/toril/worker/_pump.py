@@ -1,7 +1,8 @@
 """The pump: hands back what is done and takes what is next, in as few calls as the load allows.
 
 Guarantee: never more handlers run than the concurrency; an outcome is handed in until the queue has accepted or
-refused it; no call in flight is ever cancelled; at low load a job waits for nobody.
+refused it; no call in flight is ever cancelled; at low load a job waits for nobody; jobs that a stop gives back are
+taken again in the order in which they were taken.
 
 Group commit: outcomes that arrive while a call is in flight travel together in the next one, which takes as many new
 jobs as there is room for. Batches grow with the load by themselves. At most two calls are in flight, each with half of
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from toril.contract.errors import ReplyLost, StoreOutOfMemory, StoreUnavailable, TorilError
+from toril.contract.outcome import Requeued
 from toril.queues.source import Settled, Source, Taken
 
 # Two: one for the server to work on, one for us.
@@ -62,6 +64,10 @@ class Pump:
         self.running: dict[int, Any] = {}  # jobs whose handlers run
         self.settling: dict[int, Any] = {}  # jobs done here, not yet known to be done there
         self._settled: list[Settled] = []
+        self._returning: list[Settled] | None = (
+            None  # jobs of a worker that stops, until all of them are here
+        )
+        self._taken_as: dict[int, int] = {}  # their order, by delivery
         self._asked = 0  # jobs that calls in flight may bring
         self._in_flight = 0
         self._taking = False
@@ -119,6 +125,11 @@ class Pump:
         """Nothing in hand, and the queue had nothing to give when last asked."""
         return not self.running and not self.settling and not self._open and self._in_flight == 0
 
+    @property
+    def idle(self) -> bool:
+        """Nothing in hand, and no call in flight that might bring something."""
+        return self._idle.is_set()
+
     def in_hand(self) -> list[Any]:
         """Jobs whose locks must be kept: those that run, and those whose end is not accepted yet."""
         return [*self.settling.values(), *self.running.values()]  # oldest first
@@ -128,12 +139,34 @@ class Pump:
         delivery = settled.delivery
         self.running.pop(id(delivery), None)
         self.settling[id(delivery)] = delivery
+        if self._returning is not None and isinstance(settled.outcome, Requeued):
+            self._returning.append(settled)
+            self._taken_as.setdefault(id(delivery), len(self._taken_as))
+            self._plan_flush()
+            return
         self._settled.append(settled)
         if self.running and len(self._settled) < self._share:
             if not self._flush_planned:
                 self._plan_flush()
         else:
             self._flush()  # nobody else should join this batch: not even a turn of the loop is worth waiting for
+
+    def begin_returning(self) -> None:
+        """From now on jobs that go back wait for each other, so that they can go back in their order."""
+        if self._returning is None:
+            self._returning = []
+            self._taken_as = {key: rank for rank, key in enumerate(self.running)}
+
+    def return_now(self) -> None:
+        """Gives back the jobs that are here without waiting for the others."""
+        if self._returning:
+            ranked = [(self._taken_as[id(one.delivery)], one) for one in self._returning]
+            # The last one first: each goes where it is taken next.
+            for rank, one in sorted(ranked, key=lambda pair: -pair[0]):
+                reason = one.outcome.reason if isinstance(one.outcome, Requeued) else ""
+                self._settled.append(Settled(one.delivery, Requeued(reason, rank), one.memo))
+            self._returning = []
+            self._plan_flush()
 
     async def drained(self) -> None:
         """Returns when nothing runs and every outcome is delivered."""
@@ -165,8 +198,12 @@ class Pump:
 
     def _flush(self) -> None:
         self._flush_planned = False
+        if self._returning and not self.running and not self._asked:
+            self.return_now()
         self._note_idle()
-        if self._closed or self._disconnected or self._in_flight >= MAX_IN_FLIGHT:
+        # Jobs in their order go in one call after the other.
+        most = MAX_IN_FLIGHT if self._returning is None else 1
+        if self._closed or self._disconnected or self._in_flight >= most:
             return
         room = self._room()
         if self._settled or (room and self._open):
@@ -219,6 +256,14 @@ class Pump:
         trouble: TorilError | None = None
         try:
             taken = await self._source.exchange(batch, room)
+        except (
+            asyncio.CancelledError
+        ):  # the event loop is being ended around us: what is done is handed in again
+            self._in_flight -= 1
+            self._asked -= room
+            self._take_back(batch)
+            self._plan_flush()
+            raise
         except (StoreUnavailable, ReplyLost) as error:
             trouble = error
         except Exception as error:  # noqa: BLE001  # a call that fails in an unknown way must not end the worker

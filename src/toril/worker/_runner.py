@@ -18,17 +18,21 @@ from toril.contract.outcome import (
     Failed,
     Outcome,
     Requeued,
+    Retry,
     Undecided,
     WaitingForChildren,
     judge,
     judge_name,
     no_retry,
     note_move,
+    reason_of,
 )
+from toril.contract.stack_trace import is_remote
 from toril.contract.worker_options import WorkerOptions
 from toril.telemetry.hooks import Work
-from toril.worker._executors import Executor
+from toril.worker._executors import Executor, LoopExecutor
 from toril.worker._lanes import Lanes
+from toril.worker._results import Encode, Returned
 
 # What the scripts write into a job that stalled more often than it may.
 STALLED_TOO_OFTEN = "job stalled more than allowable limit"
@@ -86,13 +90,14 @@ class Runner:
         options: WorkerOptions,
         dress: Callable[[Any, bool], Any],
         backoff_of: Callable[[Any], Backoff | None],
-        encode: Callable[[Any], Any],
+        encode: Encode,
         forbidden: Callable[[Any], str | None],
         on_start: Callable[[Attempt], Any],
         on_end: Callable[[Attempt, Outcome], Any],
         work_of: Callable[[Any], Work],
         on_error: Callable[[BaseException], Any],
         now_ms: Callable[[], int],
+        torn_down: Callable[[], bool],
     ) -> None:
         self._executors = executors
         # With one handler for all, nobody need look at a job's name.
@@ -109,6 +114,8 @@ class Runner:
         self._work_of = work_of
         self._on_error = on_error
         self._now_ms = now_ms
+        self._torn_down = torn_down  # whether the event loop is being ended around us
+        self._stop_reason: Callable[[str], TorilError] | None = None  # why no attempt begins any more
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
         self._lanes: Lanes[Attempt] = Lanes(self._run)
@@ -118,6 +125,9 @@ class Runner:
     def start(self, delivery: Any, alone: bool) -> None:
         """Begins an attempt; its outcome comes through `on_end`, for a job that came alone perhaps at once."""
         attempt = Attempt(delivery)
+        if self._stop_reason is not None:  # taken by a call that was in flight when the worker stopped
+            self._on_end(attempt, Requeued(str(self._stop_reason(delivery.id))))
+            return
         self.attempts[id(delivery)] = attempt
         if alone:
             self._lanes.begin(attempt)
@@ -148,8 +158,10 @@ class Runner:
         return any(stopped)
 
     def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
+        """Stops all attempts; jobs that still come are sent back without one."""
+        self._stop_reason = reason
         for attempt in list(self.attempts.values()):
-            self._stop(attempt, reason(attempt.delivery.id))
+            self._stop(attempt, reason(attempt.delivery.id), again=not self._torn_down())
 
     def give_up_all(self) -> None:
         """Sends back jobs whose handlers did not end when they were cancelled; what these still return is ignored."""
@@ -161,13 +173,14 @@ class Runner:
             )
 
     @staticmethod
-    def _stop(attempt: Attempt, reason: TorilError) -> bool:
+    def _stop(attempt: Attempt, reason: TorilError, *, again: bool = True) -> bool:
+        """Tells an attempt to end; not `again` if its task was cancelled by others: its cleaning up goes on."""
         if attempt.reason is not None:
             return False
         attempt.reason = reason
         if hasattr(attempt.subject, "cancelled"):
             attempt.subject.cancelled = True  # a handler in a thread can only be told
-        if attempt.task is not None:
+        if attempt.task is not None and (again or not attempt.task.cancelling()):
             attempt.task.cancel()
         return True
 
@@ -179,7 +192,7 @@ class Runner:
                 outcome = await self._stopped(attempt)  # it was refused, or cancelled before its turn came
             else:
                 attempt.started = time.monotonic()
-                executor = self._only or self._executors.get(delivery.name) or self._executors.get(None)
+                executor = self._executor_of(delivery.name)
                 if executor is None:
                     outcome = self._without_handler(attempt)
                 else:
@@ -198,7 +211,7 @@ class Runner:
         if not attempt.given_up:
             self.attempts.pop(id(delivery), None)
             self._on_end(attempt, outcome)
-        if isinstance(attempt.error, KeyboardInterrupt):
+        if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
             raise attempt.error  # settled, and still meant for the whole process
 
     def _limit(self, attempt: Attempt, seconds: float) -> None:
@@ -215,13 +228,20 @@ class Runner:
         self._check_allowed(delivery)
         attempt.subject = subject = self._dress(delivery, executor.blocking)
         self._on_start(attempt)
-        attempt.result = result = await executor.run(subject)
-        return Completed(self._encode(result))
+        result = await executor.run(subject)
+        if type(result) is Returned:  # encoded where the handler ran
+            attempt.result, json = result
+        else:
+            attempt.result, json = result, self._encode(result)
+        return Completed(json)
 
     def _check_allowed(self, delivery: Any) -> None:
         why = self._forbidden(delivery)
         if why is not None:
             raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
+
+    def _executor_of(self, name: str) -> Executor | None:
+        return self._only or self._executors.get(name) or self._executors.get(None)
 
     def _without_handler(self, attempt: Attempt) -> Outcome:
         """What becomes of a job whose name this worker does not know: no attempt is made, nothing is traced."""
@@ -239,10 +259,19 @@ class Runner:
         if getattr(attempt.subject, "waits_for_children", False):
             return WaitingForChildren(moved=True)  # its handler has moved it: it is not ours to give back
         reason = attempt.reason
-        if isinstance(reason, StoppedByWorker):
-            return Requeued(str(reason))
+        if self._interrupted(attempt):
+            return Requeued("the program ends" if reason is None else str(reason))
         # A handler may be cancelled from within, by a task of its own: that is a failure like others.
         return await self._failed(attempt, reason or TransientError("the handler was cancelled"))
+
+    def _interrupted(self, attempt: Attempt) -> bool:
+        """Whether a handler was cancelled because its worker ends: whatever it raises then is not its failure."""
+        if attempt.reason is not None:
+            return isinstance(attempt.reason, StoppedByWorker)
+        if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
+            # Ctrl-C struck while the handler ran in the loop, and ends the program.
+            return isinstance(self._executor_of(attempt.delivery.name), LoopExecutor)
+        return attempt.task is not None and attempt.task.cancelling() > 0 and self._torn_down()
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
         """What follows for a job from the error of its attempt: another attempt, or the end."""
@@ -256,6 +285,12 @@ class Runner:
             backoff=self._backoff(delivery),
             options=self._options,
         )
+        if (
+            isinstance(outcome, Failed | Retry | Undecided)
+            and attempt.refusal is None
+            and self._interrupted(attempt)
+        ):
+            return Requeued(f"the worker ends; the handler raised {reason_of(error)}")
         return await self._decided(attempt, outcome) if isinstance(outcome, Undecided) else outcome
 
     async def _decided(self, attempt: Attempt, undecided: Undecided) -> Outcome:

@@ -25,7 +25,7 @@ from toril.contract.errors import (
     StoreUnavailable,
     TorilError,
 )
-from toril.contract.outcome import Outcome, UnknownName
+from toril.contract.outcome import Outcome, Requeued, UnknownName
 from toril.contract.worker_options import WorkerOptions, new_worker_id
 from toril.queues.source import LockLapsed, Settled, Source
 from toril.store import Address, ConnectionPolicy
@@ -95,6 +95,10 @@ class WorkerServices(WorkerKind):
         """Stops the worker without waiting for it."""
         raise NotImplementedError
 
+    def _is_torn_down(self) -> bool:
+        """Whether the event loop is being ended around the worker."""
+        raise NotImplementedError
+
     def _set_state(self, state: WorkerState) -> None:
         if state is not self.state:
             self.state = state
@@ -116,7 +120,7 @@ class WorkerServices(WorkerKind):
                 case "process":
                     made[name] = self._make_process_executor(handler)
                 case _:
-                    made[name] = ThreadExecutor(handler)
+                    made[name] = ThreadExecutor(handler, self._encode())
         return made
 
     def _wire_up(self) -> None:
@@ -131,13 +135,14 @@ class WorkerServices(WorkerKind):
             options=options,
             dress=self._dress,
             backoff_of=self._backoff_of,
-            encode=self._encode_result,
+            encode=self._encode(),
             forbidden=self._forbidden,
             on_start=self._on_attempt_start,
             on_end=self._on_attempt_end,
             work_of=self._work_of,
             on_error=self._witness.trouble,
             now_ms=self._now_ms,
+            torn_down=self._is_torn_down,
         )
         self._pump = Pump(
             self._source,
@@ -205,6 +210,8 @@ class WorkerServices(WorkerKind):
                 attempt.subject = self._undressed(attempt.delivery)
             if self._witness.measured:
                 self._witness.ended(attempt)
+        if type(outcome) is Requeued and self._is_torn_down():
+            self._pump.begin_returning()
         self._pump.settle(Settled(attempt.delivery, outcome, attempt))
 
     def _on_verdict(self, settled: Settled, error: TorilError) -> bool:

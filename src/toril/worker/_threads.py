@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from toril.contract.stack_trace import message_of
+
 _numbers = itertools.count(1)
 
 
@@ -42,7 +44,7 @@ class _Call:
         if error is None:
             self._future.set_result(value)
         elif isinstance(error, StopIteration):  # which a future would not take
-            self._future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+            self._future.set_exception(RuntimeError(f"the handler raised StopIteration: {message_of(error)}"))
         else:
             self._future.set_exception(error)
 

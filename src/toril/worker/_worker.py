@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from toril.commands import read
 from toril.contract.backoff import Backoff
-from toril.contract.codec import PayloadCodec, to_json
+from toril.contract.codec import PayloadCodec
 from toril.contract.errors import InvalidOption, MalformedValue
 from toril.contract.keys import QueueKeys
 from toril.contract.option_names import knows_its_options
@@ -23,6 +23,7 @@ from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
 from toril.worker._reconnect import policy_of
+from toril.worker._results import Encode, encode_result
 
 JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any]
 
@@ -126,6 +127,7 @@ class Worker(BaseWorker):
             handler,
             opener,
             _parcel,
+            encode=self._encode(),
             max_jobs=self.options.max_jobs_per_process,
             max_memory=self.options.max_process_memory,
         )
@@ -133,8 +135,8 @@ class Worker(BaseWorker):
     def _backoff_of(self, delivery: BullmqDelivery) -> Backoff | None:
         return Backoff.from_wire(delivery.record.opts.get("backoff"))
 
-    def _encode_result(self, result: Any) -> bytes:
-        return to_json(result, field="result")
+    def _encode(self) -> Encode:
+        return functools.partial(encode_result, self.options.max_result_size)
 
     def _forbidden(self, delivery: BullmqDelivery) -> str | None:
         fields = delivery.record.fields

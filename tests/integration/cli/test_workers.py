@@ -162,6 +162,16 @@ def test_a_result_is_waited_for_by_whoever_added_the_job(start: Start, toril: To
     process.communicate(timeout=30)
 
 
+def test_the_size_of_results_is_limited(start: Start, toril: Toril, here: list[str]) -> None:
+    toril("add", "emails", "work", *here)
+    words = ("worker", "handlers:handle", "--queue", "emails", "--until-idle", *here)
+    _, err = start(*words, "--max-result-size", "3").communicate(timeout=60)
+    assert "max_result_size allows 3" in err
+    toril("add", "emails", "work", *here)
+    out, err = start(*words, "--max-result-size", "0").communicate(timeout=60)
+    assert "1 jobs completed, 0 failed" in out, err
+
+
 def test_sigterm_lets_the_job_in_hand_finish(
     start: Start, toril: Toril, here: list[str], folder: Path
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.servers import Server
 from toril import Envelope, InvalidOption, ListQueue, ListWorker
 from toril.commands import list_work
+from toril.commands._command import Command
+from toril.commands.list_work import ListPickup
 from toril.contract.errors import LockLost, PayloadTooLarge
 from toril.contract.keys import ListKeys
 from toril.contract.outcome import Completed, Failed, Requeued, Retry
@@ -236,6 +238,62 @@ async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
             assert client.zrange(consumers, 0, -1) == [b"living"]
         counts = await queue.counts()
         assert (counts.waiting, counts.active) == (1400, 0)
+
+
+async def taken_unheard(source: ListSource, queue: ListQueue) -> None:
+    """A pickup that is done while its reply is lost; its worker dies before it comes back."""
+    pickup = ListPickup(token="lost", lock_ms=1, consumer=source._consumer)
+    now_ms = await source.store.now_ms()
+    harvest = await source.store.run(
+        list_work.exchange(queue.keys, [], take=10, pickup=pickup, now_ms=now_ms)
+    )
+    assert harvest.jobs
+
+
+async def recovered_by(source: ListSource, queue: ListQueue, *job_ids: str) -> None:
+    """A lock's duration later, when the locks of these jobs have run out as well."""
+    later = await source.store.now_ms() + 30_001
+    recover = list_work.recover(
+        queue.keys, consumer=source._consumer, now_ms=later, silence_ms=30_000, limit=10
+    )
+    assert (await source.store.run(recover))[0]
+    for job_id in job_ids:
+        await source.store.run(Command(("DEL", queue.keys.lock(job_id)), int))
+
+
+async def test_a_delivery_that_was_lost_before_a_handler_ran_costs_no_attempt(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    job = await queue.add("task", max_attempts=1)
+    async with hand(server, prefix, "living", reliable=True) as living:
+        for n in range(3):
+            async with hand(server, prefix, f"unlucky-{n}", reliable=True) as unlucky:
+                await taken_unheard(unlucky, queue)
+            await recovered_by(living, queue, job.job_id)
+        (delivery,) = (await living.exchange([], 1)).deliveries
+        assert delivery.attempts_made == 0
+        assert (await living.exchange([Settled(delivery, Completed())], 0)).verdicts == [None]
+        await living._leave()
+    with server.client() as client:
+        assert client.keys(f"{queue.keys.base}:toril:unbegun:*") == []
+
+
+async def test_a_delivery_that_reached_its_worker_costs_an_attempt_when_that_dies(
+    queue: ListQueue, server: Server, prefix: str
+) -> None:
+    """One that was lost beside it costs none."""
+    first = await queue.add("task", {"n": 1})
+    async with hand(server, prefix, "living", reliable=True) as living:
+        async with hand(server, prefix, "dying", reliable=True) as dying:
+            await dying.exchange([], 1)
+            second = await queue.add("task", {"n": 2})
+            await taken_unheard(dying, queue)
+        await recovered_by(living, queue, first.job_id, second.job_id)
+        deliveries = (await living.exchange([], 2)).deliveries
+        assert [(one.id, one.attempts_made) for one in deliveries] == [
+            (first.job_id, 1),
+            (second.job_id, 0),
+        ]
 
 
 async def test_jobs_that_a_lost_reply_brought_to_a_reliable_worker_go_back(

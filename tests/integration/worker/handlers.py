@@ -101,3 +101,24 @@ def double_or_fail(job: Job[Any]) -> Any:
     if job.data.get("fail"):
         raise TransientError("not today")
     return {"n": job.data["n"] * 2}
+
+
+def weigh(job: Job[Any]) -> str:
+    return "x" * (job.data["bytes"] - 2)
+
+
+class NeverSent:
+    """Has a JSON form, and ends the process that unpickles it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def model_dump_json(self, **_: Any) -> str:
+        return f'"{"x" * (self.size - 2)}"'
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
+def never_sent(job: Job[Any]) -> NeverSent:
+    return NeverSent(job.data["bytes"])

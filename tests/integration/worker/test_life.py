@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.worker.conftest import PATIENCE, QUEUE, until, until_state
+from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.store import AsyncStore
 from toril.sync import Job as BlockingJob
@@ -77,6 +81,103 @@ async def test_after_the_time_out_jobs_go_back_with_their_attempt_not_counted(
     found = await queue.get_job(job.id)
     assert found is not None
     assert (await found.get_state(), found.attempts_made, found.stalled_count) == ("waiting", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lifo": True}, {"priority": 1}, {"priority": 1000}, {"priority": 2_000_000}],
+    ids=["plain", "lifo", "priority 1", "priority 1000", "priority 2000000"],
+)
+async def test_jobs_that_a_stop_gives_back_run_in_the_order_in_which_they_would_have_run(
+    queue: Queue, valkey_url: str, prefix: str, options: dict[str, Any]
+) -> None:
+    """Also with more jobs in hand than go back in one call."""
+    started: list[str] = []
+    enough = asyncio.Event()
+
+    async def hold(job: Job[Any]) -> None:
+        started.append(job.id)
+        if len(started) == wanted:
+            enough.set()
+        await asyncio.Event().wait()
+
+    jobs = [await queue.add("n", {}, attempts=1, **options) for _ in range(140)]
+    order = [job.id for job in (reversed(jobs) if "lifo" in options else jobs)]
+    for wanted in (1, 7, 120):
+        started.clear()
+        enough.clear()
+        worker = Worker(QUEUE, hold, redis=valkey_url, prefix=prefix, concurrency=wanted)
+        await worker.start()
+        await asyncio.wait_for(enough.wait(), PATIENCE)
+        await worker.stop(timeout=0)
+        assert sorted(started) == sorted(order[:wanted])
+    seen: list[str] = []
+
+    async def note(job: Job[Any]) -> None:
+        seen.append(job.id)
+
+    async with Worker(QUEUE, note, redis=valkey_url, prefix=prefix) as last:
+        await last.run_until_idle()
+    assert seen == order
+
+
+async def test_jobs_of_several_priorities_go_back_each_to_its_own_place(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    both = asyncio.Barrier(5)
+
+    async def hold(_: Job[Any]) -> None:
+        await both.wait()
+        await asyncio.Event().wait()
+
+    for n in range(3):
+        await queue.add("n", {"n": f"low {n}"}, priority=9)
+        await queue.add("n", {"n": f"high {n}"}, priority=2)
+        await queue.add("n", {"n": f"none {n}"})
+    worker = Worker(QUEUE, hold, redis=valkey_url, prefix=prefix, concurrency=4)
+    await worker.start()
+    await asyncio.wait_for(both.wait(), PATIENCE)
+    await worker.stop(timeout=0)
+    await queue.add("n", {"n": "high 3"}, priority=2)
+    seen: list[str] = []
+
+    async def note(job: Job[Any]) -> None:
+        seen.append(job.data["n"])
+
+    async with Worker(QUEUE, note, redis=valkey_url, prefix=prefix) as last:
+        await last.run_until_idle()
+    expected = [*(f"none {n}" for n in range(3)), *(f"high {n}" for n in range(4))]
+    assert seen == [*expected, *(f"low {n}" for n in range(3))]
+
+
+async def test_a_job_that_comes_while_its_worker_stops_goes_back_unrun(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    """Its pickup was under way: the server had not answered when the stop began."""
+    server = start_valkey()
+    ran: list[str] = []
+
+    async def note(job: Job[Any]) -> None:
+        ran.append(job.id)
+        await asyncio.Event().wait()
+
+    async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
+        worker = Worker(QUEUE, note, redis=server.url, prefix=prefix)
+        await worker.start()
+        await worker.pause()
+        job = await queue.add("n", {})
+        server.freeze()
+        worker.resume()
+        await asyncio.sleep(0)  # the turn in which it asks for jobs
+        stopping = asyncio.create_task(worker.stop(timeout=0))
+        while worker._runner._refusal is None:
+            await asyncio.sleep(0)
+        server.thaw()
+        await stopping
+        assert ran == []
+        found = await queue.get_job(job.id)
+        assert found is not None
+        assert (await found.get_state(), found.attempts_started, found.stalled_count) == ("waiting", 1, 0)
 
 
 async def test_a_thread_that_goes_on_after_the_time_out_cannot_finish_its_job(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import traceback
 from typing import Any
 
 import pytest
@@ -19,6 +21,52 @@ LIBRARY = str(toril.__path__[0])
 
 def fall() -> None:
     raise KeyError("the floor")
+
+
+HUGE = "a line of many\n" * 2_000_000  # thirty megabytes
+
+
+async def fall_loudly(job: Job[Any]) -> None:
+    raise ValueError(HUGE)
+
+
+async def fall_with_a_note(job: Job[Any]) -> None:
+    error = ValueError("short")
+    error.add_note(HUGE)
+    raise error
+
+
+async def fall_because(job: Job[Any]) -> None:
+    try:
+        await fall_loudly(job)
+    except ValueError as error:
+        raise KeyError("short") from error
+
+
+async def longest_turn(until_done: asyncio.Task[Any]) -> float:
+    """How long the event loop was held up at most, in seconds."""
+    longest, last = 0.0, time.perf_counter()
+    while not until_done.done():
+        await asyncio.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+@pytest.mark.parametrize("handler", [fall_loudly, fall_with_a_note, fall_because])
+async def test_a_huge_message_is_cut_before_it_holds_up_others(
+    queue: Queue, valkey_url: str, prefix: str, handler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(QUEUE, handler, redis=valkey_url, prefix=prefix)
+    failing = asyncio.create_task(trace_of(queue, worker))
+    held_up = await longest_turn(failing)
+    reason, trace = await failing
+    assert f"in {handler.__name__}" in trace  # the frames are still in sight
+    assert len(reason) < 20_000 and len(trace) < 20_000
+    assert all(len(record.getMessage()) < 40_000 for record in caplog.records)
+    began = time.perf_counter()
+    traceback.format_exception(ValueError(HUGE))
+    assert held_up < time.perf_counter() - began  # what it takes to format such a message only once
 
 
 async def in_loop(job: Job[Any]) -> None:

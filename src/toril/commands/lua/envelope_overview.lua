@@ -2,7 +2,8 @@
   Everything that a monitor wants to know of a list or stream queue, of one moment and in one call. Changes nothing.
 
   KEYS   1 list or stream, 2 scheduled, 3 dlq, 4 totals, 5 workers, 6 consumers of a list
-  ARGV   1 kind (list or stream), 2 group, 3 start of the queue's keys, 4 how many worker reports at most
+  ARGV   1 kind (list or stream), 2 group, 3 start of the queue's keys, 4 how many worker reports at most,
+         5 the consumer of a stream that has what was given back
   Reply  { waiting, in hand, scheduled, dead, since when (ISO 8601 text, ms or "") the job waits that is taken next,
            id of the oldest dead letter or "", totals (flat), reports of workers, entries of the stream, consumers }
 ]]
@@ -41,6 +42,12 @@ else
     lag = lag or (first and 1 or 0)
   end
   waiting = lag or 0
+  for _, flat in ipairs(active > 0 and redis.call("XINFO", "CONSUMERS", KEYS[1], group) or {}) do
+    local info = named_fields(KEYS, ARGV, flat)
+    if info["name"] == ARGV[5] then
+      waiting, active, consumers = waiting + info["pending"], active - info["pending"], consumers - 1
+    end
+  end
 end
 
 local dead = redis.call("XRANGE", KEYS[3], "-", "+", "COUNT", 1)[1]

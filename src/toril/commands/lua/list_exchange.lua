@@ -3,12 +3,14 @@
 
   At most once: a job leaves the list when it is taken, and its lock says who runs it. An outcome is refused when another
   worker holds the lock. With reliable pickup a taken job stands in the worker's own list until it is settled, and an
-  outcome counts only while it stands there.
+  outcome counts only while it stands there. Which jobs of a reliable pickup have not begun is written down until the
+  worker says that it knows of them: a delivery that was lost before it came to a handler costs no attempt.
 
   A settled job's lock keeps a note of its token for a while: an outcome handed in twice is recognised. Such a note does
   not lock anything.
 
-  KEYS   1 list, 2 scheduled, 3 dlq, 4 totals, 5 this worker's list, 6 consumers, 7 stalls by job id
+  KEYS   1 list, 2 scheduled, 3 dlq, 4 totals, 5 this worker's list, 6 consumers, 7 stalls by job id,
+         8 this worker's jobs that have not begun, by the token of their pickup
   ARGV   1 start of lock keys, 2 now (ms), 3 how many to take, 4 token, 5 lock duration (ms), 6 consumer for reliable
          pickup, or "", 7 start of result keys, then settlements (`parts/envelope_outcomes.lua`): the reference is the
          envelope as it was taken, the fence the token it was taken under
@@ -108,6 +110,7 @@ local function waits(id, envelope)
 end
 
 local function take(jobs)
+  local ids = {}
   for _, envelope in ipairs(pop()) do
     local id = envelope_id(KEYS, ARGV, envelope)
     -- What was popped must be delivered, whatever is wrong with its lock or the sorted set.
@@ -116,7 +119,11 @@ local function take(jobs)
       local stalls = has_stalls and id and redis.pcall("HGET", KEYS[7], id)
       jobs[#jobs + 1] = envelope
       jobs[#jobs + 1] = type(stalls) == "string" and stalls or "0"
+      ids[#ids + 1] = id or nil
     end
+  end
+  if reliable and #ids > 0 then
+    redis.pcall("HSET", KEYS[8], token, cmsgpack.pack(ids))
   end
   return 0
 end

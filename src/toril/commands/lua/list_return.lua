@@ -1,7 +1,7 @@
 --[[
   Puts jobs of this worker's own list back, when it does not know of them: the reply that brought them was lost.
 
-  KEYS   1 list, 2 this worker's list
+  KEYS   1 list, 2 this worker's list, 3 this worker's jobs that have not begun
   ARGV   1 start of lock keys, then job id (or "") and envelope of each
   Reply  how many were put back
 ]]
@@ -15,4 +15,5 @@ for at = 2, #ARGV, 2 do
     returned = returned + 1
   end
 end
+redis.call("DEL", KEYS[3])
 return returned

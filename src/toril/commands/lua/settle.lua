@@ -26,7 +26,8 @@
              options "" for a completed job that is kept for good and not counted in metrics: only such are plain
            kind "delayed": value = delay (ms), options = "1" to leave the attempt uncounted, fields = packed or ""
            kind "retry": value = push command, fields = packed or ""
-           kind "wait": given back, attempt uncounted
+           kind "wait": given back, attempt uncounted; value = how many of the jobs that go back
+             with it were taken before it, or ""
   Reply  { codes, jobs, rate limit ttl (ms), next delayed job at (ms), error of the pickup or "" }
            codes: 0 when all is accepted, else a number for each settlement, or the text of its error
            jobs: { field, value, ..., id } for each job taken

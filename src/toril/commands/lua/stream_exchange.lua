@@ -4,10 +4,13 @@
   An outcome counts only while the entry is pending for this consumer and was not delivered again since: a late worker
   changes nothing.
 
+  A job that is given back keeps its entry, and with it its place: the entry is pending for a consumer that stands for
+  nobody, its delivery not counted, and whoever takes jobs takes those first.
+
   KEYS   1 stream, 2 scheduled, 3 dlq, 4 totals
   ARGV   1 group, 2 consumer, 3 now (ms), 4 how many to take, 5 how many entries the stream keeps ("" for all),
-         6 start of result keys, then settlements (`parts/envelope_outcomes.lua`): the reference is the entry id, the
-         fence its number of deliveries
+         6 start of result keys, 7 the consumer that stands for nobody, then settlements
+         (`parts/envelope_outcomes.lua`): the reference is the entry id, the fence its number of deliveries
   Reply  { codes, jobs, due (ms) of the next scheduled job or -1, error of the pickup or "", id to wait after or "" }
            jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
@@ -15,7 +18,8 @@
 --@own named_fields named_fields
 --@own entry_text entry_text
 local group, consumer, now, room, keep = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST = 7
+local returned = ARGV[7]
+local FIRST = 8
 -- A page read for trimming holds about this many bytes, whatever a job weighs.
 local TRIM_BYTES = 1048576
 -- Redis frees whole nodes of about 100 entries; less is not worth a look.
@@ -27,31 +31,70 @@ function queue.hold(_, entry_id, deliveries)
   local found = redis.call("XPENDING", KEYS[1], group, entry_id, entry_id, 1)[1]
   if not found then
     return -2
+  elseif found[2] == returned and found[4] == tonumber(deliveries) - 1 then
+    return 1 -- by an earlier call, whose reply was lost
   elseif found[2] ~= consumer or tostring(found[4]) ~= deliveries then
     return -6
   end
   return 0
 end
 
-function queue.let_go(_, _, entry_id)
-  redis.call("XACK", KEYS[1], group, entry_id)
+function queue.let_go(kind, _, entry_id)
+  if kind ~= "again" then
+    redis.call("XACK", KEYS[1], group, entry_id)
+  end
 end
 
 function queue.add(envelope)
   redis.call("XADD", KEYS[1], "*", "envelope", envelope)
 end
 
-queue.give_back = queue.add
+function queue.give_back(envelope, entry_id, deliveries)
+  if #redis.call("XRANGE", KEYS[1], entry_id, entry_id) == 0 then -- trimmed meanwhile, by somebody else
+    queue.add(envelope)
+    redis.call("XACK", KEYS[1], group, entry_id)
+  else
+    redis.call("XCLAIM", KEYS[1], group, returned, 0, entry_id, "RETRYCOUNT", deliveries - 1, "JUSTID")
+  end
+end
 
-local function read()
-  return redis.pcall("XREADGROUP", "GROUP", group, consumer, "COUNT", room, "STREAMS", KEYS[1], ">")
+local function keep_job(jobs, entry, deliveries)
+  jobs[#jobs + 1] = entry[1]
+  jobs[#jobs + 1] = deliveries
+  jobs[#jobs + 1] = entry_text(KEYS, ARGV, entry[2])
+end
+
+-- Jobs that were given back, in the order of the stream.
+local function take_returned(jobs)
+  local waiting = redis.pcall("XPENDING", KEYS[1], group, "-", "+", room, returned)
+  if waiting.err or #waiting == 0 then
+    return
+  end
+  for _, one in ipairs(waiting) do
+    local entry = redis.call("XCLAIM", KEYS[1], group, consumer, 0, one[1])[1]
+    if entry and entry[2] then
+      keep_job(jobs, entry, one[4] + 1)
+    end
+  end
+  if #waiting < room then
+    redis.call("XGROUP", "DELCONSUMER", KEYS[1], group, returned)
+  end
+end
+
+local function read(count)
+  return redis.pcall("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", KEYS[1], ">")
 end
 
 local function take(jobs)
-  local reply = read()
+  take_returned(jobs)
+  local rest = room - #jobs / 3
+  if rest <= 0 then
+    return 0
+  end
+  local reply = read(rest)
   if type(reply) == "table" and reply.err and string.find(reply.err, "NOGROUP", 1, true) then
     redis.call("XGROUP", "CREATE", KEYS[1], group, "0", "MKSTREAM")
-    reply = read()
+    reply = read(rest)
   end
   if type(reply) ~= "table" then
     return 0
@@ -59,9 +102,7 @@ local function take(jobs)
     return reply.err
   end
   for _, entry in ipairs(reply[1][2]) do
-    jobs[#jobs + 1] = entry[1]
-    jobs[#jobs + 1] = 1
-    jobs[#jobs + 1] = entry_text(KEYS, ARGV, entry[2])
+    keep_job(jobs, entry, 1)
   end
   return 0
 end

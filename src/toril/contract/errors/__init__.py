@@ -10,6 +10,7 @@
     │   └── JobTimedOut (TimeoutError)       the handler ran longer than it may
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
+    │   ├── ResultTooLarge                   the handler returned more than the worker's max_result_size
     │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
     │   ├── StalledTooOften                  too many workers died with the job in hand
@@ -73,6 +74,7 @@ from toril.contract.errors._base import (
     Postpone,
     RateLimitError,
     Requeue,
+    ResultTooLarge,
     StalledTooOften,
     TorilError,
     TransientError,
@@ -155,6 +157,7 @@ __all__ = [
     "RateLimitError",
     "ReplyLost",
     "Requeue",
+    "ResultTooLarge",
     "SchedulerIdCollision",
     "SchedulerSlotsBusy",
     "ScriptFailed",

@@ -101,6 +101,10 @@ class UnknownBackoff(PermanentError):
         self.name = name
 
 
+class ResultTooLarge(PermanentError):
+    """The handler returned more bytes than a result may have: see the worker's option `max_result_size`."""
+
+
 class JobTimedOut(TransientError, TimeoutError):
     """The handler ran longer than the job's time-out."""
 

@@ -10,8 +10,8 @@
   alone. What is written elsewhere is written before the job is let go: it is never in neither place.
 
   KEYS   2 scheduled, 3 dlq, 4 totals
-  ...    the queue: hold(id, reference, fence), let_go(kind, id, reference, fence), add(envelope), give_back(envelope),
-         and the start of its result keys
+  ...    the queue: hold(id, reference, fence), let_go(kind, id, reference, fence), add(envelope),
+         give_back(envelope, reference, fence), and the start of its result keys
   Gives  { attempt, settle(first), move_due(now), next_due() }
 ]]
 local queue = ...
@@ -42,7 +42,7 @@ local function settled(kind, id, reference, fence, due, text)
       count("retried")
     end
   elseif kind == "again" then
-    queue.give_back(text)
+    queue.give_back(text, reference, fence)
   elseif kind == "dead" then
     redis.call("XADD", KEYS[3], "*", "envelope", text)
     count("dead")

@@ -69,6 +69,27 @@ local function finished(id, kind, own, value, options, fields)
   return reply
 end
 
+-- Upstream gives prioritized jobs that go back the score of their priority, in front of every job that was added: the
+-- scores of those are one or more above it. Jobs that go back together keep their order by steps in between, as small as
+-- numbers of that size can tell apart; where these are used up, by whole numbers below the first job that waits.
+local function putInOrder(id, rank)
+  local score = tonumber(redis.call("ZSCORE", KEYS[3], id))
+  if not score then
+    return
+  end
+  local step = 1
+  while score + step / 2 ~= score do
+    step = step / 2
+  end
+  local offset = rank * step
+  if offset >= 1 then
+    local first = redis.call("ZRANGEBYSCORE", KEYS[3], score + 1, score + 0xffffffff, "WITHSCORES", "LIMIT", 0, 1)[2]
+    local free = first and first - score or (tonumber(redis.call("GET", KEYS[10])) or 0) + 1
+    offset = math.max(1 - step, math.min(rank, free - step))
+  end
+  redis.call("ZINCRBY", KEYS[3], offset, id)
+end
+
 local function settled(id, kind, own, value, options, fields)
   if kind == "completed" or kind == "failed" then
     return finished(id, kind, own, value, options, fields)
@@ -81,6 +102,9 @@ local function settled(id, kind, own, value, options, fields)
   elseif kind == "wait" then
     local code = giveBack({KEYS[2], KEYS[1], KEYS[5], KEYS[8], KEYS[9], KEYS[6], KEYS[3], KEYS[11], KEYS[4]},
       {id, own, base .. id})
+    if value ~= "" and code >= 0 then
+      putInOrder(id, tonumber(value))
+    end
     return code > 0 and 0 or code
   end
   return redis.error_reply("ERR unknown settlement " .. kind)

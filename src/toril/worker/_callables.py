@@ -1,0 +1,78 @@
+"""What is really called when a handler is called, and what it takes and gives.
+
+Guarantee: decorators, partials, bound methods and callable objects are judged by the code that runs, not by the
+function that they say they wrap; what cannot be told is not refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+
+def takes_one_argument(handler: Callable[..., Any]) -> bool:
+    """Whether the handler can be called with the job alone."""
+    called = _bare(handler)
+    if hasattr(called, "__wrapped__"):
+        return True  # a wrapper written in C: it passes on whatever it gets
+    try:
+        inspect.signature(called, follow_wrapped=False).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # some built-ins have no signature
+    return True
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Whether calling the handler gives a coroutine."""
+    target: Any = handler
+    while not inspect.iscoroutinefunction(target):
+        inner = _inner(target)
+        if inner is None:
+            return False
+        target = inner
+    return True
+
+
+def wraps_async(handler: Callable[..., Any]) -> bool:
+    """Whether a plain function says that it wraps a coroutine function: it may hand on its coroutine."""
+    target: Any = handler
+    while (inner := _inner(target)) is not None:
+        target = inner
+    return not is_async(handler) and is_async(inspect.unwrap(target))
+
+
+def _inner(target: Any) -> Any:
+    """What a call of `target` calls in turn; None when it runs itself."""
+    if isinstance(target, functools.partial):
+        return target.func
+    if isinstance(target, MethodType):
+        return target.__func__
+    return _call_of(target)
+
+
+def _call_of(target: Any) -> Any:
+    """The bound `__call__` of an object; None for functions and for what is written in C."""
+    if isinstance(target, (FunctionType, type)):
+        return None
+    call = inspect.getattr_static(type(target), "__call__").__get__(target, type(target))
+    return call if isinstance(call, (FunctionType, MethodType)) else None
+
+
+def _bare(target: Any) -> Any:
+    """The same callable without the attributes by which decorators name another signature."""
+    if isinstance(target, FunctionType):
+        code, names = target.__code__, target.__globals__
+        bare = FunctionType(code, names, target.__name__, target.__defaults__, target.__closure__)
+        bare.__kwdefaults__ = target.__kwdefaults__
+        return bare
+    if isinstance(target, functools.partial):
+        return functools.partial(_bare(target.func), *target.args, **target.keywords)
+    if isinstance(target, MethodType):
+        return MethodType(_bare(target.__func__), target.__self__)
+    call = _call_of(target)
+    return target if call is None else _bare(call)

@@ -1,0 +1,36 @@
+"""What a handler returned, as the queue keeps it.
+
+Guarantee: a result that is too large, or has no JSON form, fails where the handler ran, before it is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from toril.contract.codec import to_json
+from toril.contract.errors import ResultTooLarge
+
+Encode = Callable[[Any], bytes | None]  # can be pickled: handlers in processes take it along
+
+
+class Returned(NamedTuple):
+    """A handler's result, and its JSON; None where results are not kept."""
+
+    value: Any
+    json: bytes | None
+
+
+def encode_result(limit: int | None, result: Any) -> bytes:
+    """The JSON of a result of at most `limit` bytes."""
+    json = to_json(result, field="result")
+    if limit is not None and len(json) > limit:
+        raise ResultTooLarge(
+            f"the handler returned {len(json)} bytes of JSON and max_result_size allows {limit}; store the result "
+            "elsewhere and return a reference, or raise the worker's max_result_size"
+        )
+    return json
+
+
+def drop_result(result: Any) -> None:
+    """For queues that keep no results."""
