@@ -192,7 +192,7 @@ class Runner:
                 outcome = await self._stopped(attempt)  # it was refused, or cancelled before its turn came
             else:
                 attempt.started = time.monotonic()
-                executor = self._executor_of(delivery.name)
+                executor = self._only or self._executor_of(delivery.name)
                 if executor is None:
                     outcome = self._without_handler(attempt)
                 else:
@@ -225,7 +225,9 @@ class Runner:
 
     async def _attempt(self, attempt: Attempt, executor: Executor) -> Outcome:
         delivery = attempt.delivery
-        self._check_allowed(delivery)
+        why = self._forbidden(delivery)
+        if why is not None:
+            raise _error_of(why)
         attempt.subject = subject = self._dress(delivery, executor.blocking)
         self._on_start(attempt)
         result = await executor.run(subject)
@@ -235,18 +237,15 @@ class Runner:
             attempt.result, json = result, self._encode(result)
         return Completed(json)
 
-    def _check_allowed(self, delivery: Any) -> None:
-        why = self._forbidden(delivery)
-        if why is not None:
-            raise StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
-
     def _executor_of(self, name: str) -> Executor | None:
         return self._only or self._executors.get(name) or self._executors.get(None)
 
     def _without_handler(self, attempt: Attempt) -> Outcome:
         """What becomes of a job whose name this worker does not know: no attempt is made, nothing is traced."""
         delivery = attempt.delivery
-        self._check_allowed(delivery)
+        why = self._forbidden(delivery)
+        if why is not None:
+            raise _error_of(why)
         outcome = judge_name(
             delivery.name, self._known, delivery.refusals, now_ms=self._now_ms(), options=self._options
         )
@@ -323,6 +322,10 @@ class Runner:
             return self._backoff_of(delivery)
         except TorilError:
             return None  # malformed options: the attempt's own error tells more
+
+
+def _error_of(why: str) -> PermanentError:
+    return StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
 
 
 def _max_attempts(delivery: Any) -> int:
