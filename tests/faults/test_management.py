@@ -116,7 +116,7 @@ async def _retry_jobs(kind: Bullmq) -> Check:
     await kind.fill(2500, "failed")
 
     async def check() -> None:
-        assert await kind.do("retry_jobs", count=1500) == 1500
+        assert await kind.do("retry_jobs", limit=1500) == 1500
         assert await kind.counts() == {"waiting": 1500, "failed": 1000}
 
     return check
@@ -126,7 +126,7 @@ async def _retry_some(kind: Bullmq) -> Check:
     await kind.fill(1000, "failed")
 
     async def check() -> None:
-        assert await kind.do("retry_jobs", name="x", count=300) == 300
+        assert await kind.do("retry_jobs", name="x", limit=300) == 300
         assert await kind.counts() == {"waiting": 300, "failed": 700}
 
     return check
@@ -136,7 +136,7 @@ async def _promote_jobs(kind: Bullmq) -> Check:
     await kind.fill(2500, delay=60)
 
     async def check() -> None:
-        assert await kind.do("promote_jobs", 1500) == 1500
+        assert await kind.do("promote_jobs", limit=1500) == 1500
         assert await kind.counts() == {"waiting": 1500, "delayed": 1000}
 
     return check
