@@ -34,7 +34,7 @@ def run_session(
     return subprocess.run(
         [sys.executable, *runner, "-m", "pytest", *options, *words, "test_stuck.py"],
         cwd=folder,
-        env={**own, "PYTHONPATH": str(REPOSITORY), "TORIL_TEST_GRACE": "1", **environment},
+        env={**own, "PYTHONPATH": str(REPOSITORY), "TORIL_TEST_GRACE": "3", **environment},
         capture_output=True,
         text=True,
         timeout=ENDS_WITHIN,
