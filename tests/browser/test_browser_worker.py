@@ -24,12 +24,11 @@ async def queue(valkey_url: str, prefix: str) -> AsyncIterator[StreamQueue]:
         yield queue
 
 
-async def work(server: Server, prefix: str, tasks: BrowserTasks) -> list[Any]:
+async def work(server: Server, prefix: str, tasks: BrowserTasks, **options: Any) -> list[Any]:
     """Runs all jobs there are; the results."""
     results: list[Any] = []
-    worker = StreamWorker(
-        "jobs.browser", tasks, redis=server.url, prefix=prefix, env="test", concurrency=4, backoff_delay=0
-    )
+    place: dict[str, Any] = {"redis": server.url, "prefix": prefix, "env": "test"}
+    worker = StreamWorker("jobs.browser", tasks, **place, concurrency=4, backoff_delay=0, **options)
     worker.on("completed", lambda envelope, result: results.append(result))
     async with asyncio.timeout(60), worker:
         await worker.run_until_idle()
@@ -73,7 +72,7 @@ async def test_a_payload_that_makes_no_sense_and_a_task_that_nobody_knows_are_de
 ) -> None:
     await queue.add("navigate_extract", {"url": "file:///etc/passwd", "selector": "p"})
     await queue.add("os.system", {"command": "true"})
-    await work(valkey, prefix, tasks)
+    await work(valkey, prefix, tasks, unknown_names="fail")
     reasons = {one.task_type: one.dlq_reason async for one in queue.dead_letters()}
     assert reasons == {"navigate_extract": "validation_error", "os.system": "permanent_error"}
 

@@ -217,7 +217,7 @@ async def test_plain_functions_run_in_threads(kind: Kind) -> None:
     assert threading.main_thread().name not in names
 
 
-async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails(kind: Kind) -> None:
+async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails_if_told(kind: Kind) -> None:
     ran = []
 
     async def greet(job: Any) -> None:
@@ -229,7 +229,7 @@ async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails(kind: Ki
     await kind.add("greet")
     await kind.add("part")
     stranger = await kind.add("os.system", attempts=3)
-    await run_all(kind, {"greet": greet, "part": part})
+    await run_all(kind, {"greet": greet, "part": part}, unknown_names="fail")
     assert sorted(ran) == ["greet", "part"]
     assert [grave.job_id for grave in await kind.graves()] == [stranger]
 
