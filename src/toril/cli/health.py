@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
+from toril.cli._ask import ask
 from toril.cli._complete import complete_queues
-from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import console, emit, in_progress, print_server, say, table
+from toril.cli._options import AsJson, Env, Prefix, RedisUrl, Yes
+from toril.cli._output import console, emit, in_progress, print_server, say, table, warn
 from toril.cli._target import Target
-from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
+from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
 from toril.observe.panel_files import dashboard_text, rules_text
 
 QueuesOption = Annotated[
@@ -50,6 +51,14 @@ def doctor(
             "--acl", metavar="USER", help="Print the rules of a user who may do just what toril needs."
         ),
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="First put jobs that are in no list back, take ids without data out, give schedulers their next run.",
+        ),
+    ] = False,
+    yes: Yes = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
@@ -65,14 +74,37 @@ def doctor(
         return
     target = Target.of(redis, prefix, env)
     examination = Doctor(target.redis, queues=names_in(queues), prefix=prefix, env=env, most_keys=most_keys)
+    repaired = _repaired(examination, yes=yes) if repair else None
     with in_progress("examining"):
         diagnosis = asyncio.run(examination.examine())
     if as_json:
-        emit({"server": diagnosis.server, "healthy": diagnosis.healthy, "findings": diagnosis.findings})
+        done = {} if repaired is None else {"repaired": repaired}
+        emit(
+            {"server": diagnosis.server, "healthy": diagnosis.healthy, "findings": diagnosis.findings, **done}
+        )
     else:
+        _print_repairs(repaired)
         _print(diagnosis)
     if not diagnosis.healthy:
         raise typer.Exit(1)
+
+
+def _repaired(examination: Doctor, *, yes: bool) -> list[Repairs]:
+    ask("Repair queues: put lost jobs back, and take ids without jobs out of their lists?", yes=yes)
+    with in_progress("repairing"):
+        return asyncio.run(examination.repair())
+
+
+def _print_repairs(repaired: list[Repairs] | None) -> None:
+    if repaired is not None and not repaired:
+        say("nothing to repair")
+    for one in repaired or ():
+        say(
+            f"{one.queue}: {len(one.put_back)} jobs put back, {len(one.removed_ids)} ids without data removed, "
+            f"{len(one.schedulers)} schedulers have a next run again"
+        )
+        for trouble in one.troubles:
+            warn(f"{one.queue}: {trouble}")
 
 
 def _print(diagnosis: Diagnosis) -> None:

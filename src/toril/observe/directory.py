@@ -101,11 +101,17 @@ async def _envelope_queues(store: AsyncStore, prefix: str, env: str) -> set[Foun
 
 async def scan(store: AsyncStore, pattern: str) -> AsyncIterator[str]:
     """The keys of one node that match."""
+    async for page in scan_pages(store, pattern):
+        for key in page:
+            yield key
+
+
+async def scan_pages(store: AsyncStore, pattern: str) -> AsyncIterator[list[str]]:
+    """The same by calls: each looks at about `STEP` keys of the node, of which many or none may match."""
     cursor = "0"
     while True:
         cursor, page = await store.run(_scan_step(cursor, pattern))
-        for key in page:
-            yield key
+        yield page
         if cursor == "0":
             return
 

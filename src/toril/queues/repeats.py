@@ -30,7 +30,7 @@ def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | 
         return None
     options = record.opts
     repeat = options.get("repeat")
-    if not isinstance(repeat, Mapping) or _is_over(repeat, now_ms):
+    if not isinstance(repeat, Mapping) or is_over(repeat, now_ms):
         return None
     from_ms = max(now_ms, int(options.get("prevMillis") or 0))
     next_ms = next_time(repeat, from_ms)
@@ -82,7 +82,8 @@ def _object(raw: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
+def is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
+    """Whether a series has come to its limit or end."""
     limit, end = repeat.get("limit"), repeat.get("endDate")
     if limit is not None and int(repeat.get("count") or 0) + 1 > int(limit):
         return True

@@ -124,6 +124,24 @@ def test_the_doctor_fails_where_something_must_be_done(toril: Toril, valkey: Ser
     assert findings["persistence"]["level"] == "warning" and findings["persistence"]["remedy"]
 
 
+def test_the_doctor_repairs_when_it_is_told_to(
+    toril: Toril, valkey: Server, here: list[str], prefix: str
+) -> None:
+    toril("add", "emails", "send", "--job-id", "first", *here)
+    toril("add", "emails", "send", "--job-id", "second", *here)
+    with valkey.client() as client:
+        client.delete(f"{prefix}:emails:first")
+        client.lrem(f"{prefix}:emails:wait", 0, "second")
+    assert toril("doctor", "--repair", "--json", *here).code == 1  # nobody said yes
+    (done,) = toril("doctor", "--repair", "--yes", "--json", *here).data["repaired"]
+    assert (done["queue"], done["removed_ids"], done["put_back"]) == (
+        "emails",
+        ["first"],
+        {"second": "delayed"},
+    )
+    assert "nothing to repair" in toril("doctor", "--repair", "--yes", *here).out
+
+
 def test_the_doctor_prints_an_acl(toril: Toril) -> None:
     line = toril("doctor", "--acl", "toril").out
     assert line.startswith("user toril on ") and "+evalsha" in line and "~bull:*" in line

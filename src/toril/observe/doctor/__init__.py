@@ -1,13 +1,14 @@
 """The doctor: what is wrong with a server and its queues, and what to do about it.
 
 Guarantee: an examination changes nothing. It reads, tries commands on keys that do not exist, and measures; every
-finding comes with a remedy.
+finding comes with a remedy. A repair removes no job.
 """
 
 from __future__ import annotations
 
 from toril.observe.doctor._examine import Diagnosis, Doctor
 from toril.observe.doctor._finding import Finding, Level
+from toril.observe.doctor._repair import Repairs
 from toril.observe.doctor.rights import acl_rules
 
-__all__ = ["Diagnosis", "Doctor", "Finding", "Level", "acl_rules"]
+__all__ = ["Diagnosis", "Doctor", "Finding", "Level", "Repairs", "acl_rules"]

@@ -19,9 +19,11 @@ from toril.contract.errors import (
     StoreUnavailable,
     TorilError,
 )
+from toril.contract.keys import QueueKeys
 from toril.observe.directory import BULLMQ_PREFIX, Directory, nodes_of
 from toril.observe.doctor._finding import Finding, note, ok, problem
 from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
+from toril.observe.doctor._repair import Repairs, repair_queue
 from toril.observe.doctor._server import examine_server
 from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
 from toril.observe.doctor.rights import examine_rights
@@ -80,6 +82,18 @@ class Doctor:
                 findings += more
         findings.sort(key=lambda one: one.rank)
         return Diagnosis(server=self._address.label, findings=findings, queues=queues)
+
+    async def repair(self) -> list[Repairs]:
+        """Mends what can be mended without removing a job, in all queues of BullMQ; what was done in each."""
+        async with AsyncStore(self._address, policy=ConnectionPolicy(call_attempts=2)) as store:
+            await store.connect()
+            found = await Directory(store, self._names, prefix=self._prefix, env=self._env).queues()
+            done = [
+                await repair_queue(store, one.keys, str(one), self._most_keys)
+                for one in found
+                if isinstance(one.keys, QueueKeys)
+            ]
+        return [one for one in done if one]
 
     def _scripts(self) -> Iterable[Finding]:
         try:

@@ -7,38 +7,25 @@ most `most_keys` keys of a queue are looked at, and a finding says when that was
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from toril.commands import read
 from toril.commands._command import plain
 from toril.commands.overview import EnvelopeOverview, QueueOverview
 from toril.contract.errors import TorilError
-from toril.contract.keys import RESERVED_IDS, QueueKeys, client_name
-from toril.observe.directory import literal, nodes_of, scan
+from toril.contract.keys import QueueKeys, client_name
 from toril.observe.doctor._finding import Finding, note, problem, warning
+from toril.observe.doctor._lost import SECOND_LOOK, ids_without_data, in_parts, jobs_in_no_list, search
 from toril.observe.doctor._schedulers import examine_schedulers
 from toril.observe.doctor._tangled import examine_ties
 from toril.observe.figures import QueueFigures
 from toril.store import AsyncStore
 
 MOST_KEYS: Final = 20_000
-PIPELINE: Final = 500
-SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
 OVERDUE: Final = 30.0  # seconds past its time: many times what an idle worker needs
 NEGLECTED: Final = 60.0  # seconds in front of the queue without being taken
 SHOWN: Final = 3  # ids in a message
-
-
-@dataclass(slots=True)
-class _Keys:
-    """What a search through a queue's keys found."""
-
-    jobs: list[str]
-    locks: list[str]
-    complete: bool
 
 
 async def examine_queue(
@@ -48,7 +35,7 @@ async def examine_queue(
     keys, name = figures.queue.keys, str(figures.queue)
     if not isinstance(keys, QueueKeys) or not isinstance(figures.overview, QueueOverview):
         return list(neglected_envelopes(figures))
-    found = await _keys_of(store, keys, most_keys)
+    found = await search(store, keys, most_keys)
     active = await store.run(read.get_ranges(keys, ["active"]))
     workers = await _workers(store, keys)
     findings = [
@@ -63,76 +50,35 @@ async def examine_queue(
         *_neglected(figures, workers, name),
     ]
     if not found.complete:
-        message = f"only {most_keys} keys of {name} were looked at"
+        message = f"only some keys of {name}, at most {most_keys}, were looked at"
         findings.append(note("stuck", message, "look at all of them with --most-keys"))
     return findings
 
 
-async def _keys_of(store: AsyncStore, keys: QueueKeys, most: int) -> _Keys:
-    found = _Keys([], [], True)
-    shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
-    looked_at = 0
-    async for node in nodes_of(store):
-        async for key in scan(node, f"{literal(keys.base)}*"):
-            looked_at += 1
-            if looked_at > most:
-                found.complete = False
-                return found
-            match = shape.fullmatch(key)
-            if match and match[1] not in RESERVED_IDS:
-                (found.locks if match[2] else found.jobs).append(match[1])
-    return found
-
-
-async def _in_parts(store: AsyncStore, commands: Sequence[Any]) -> list[Any]:
-    replies: list[Any] = []
-    for start in range(0, len(commands), PIPELINE):
-        replies += await store.run_many(commands[start : start + PIPELINE])
-    return replies
-
-
 async def _orphans(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str], name: str) -> list[Finding]:
-    suspects = await _in_no_list(store, keys, jobs)
-    if suspects:
-        await asyncio.sleep(SECOND_LOOK)
-        suspects = await _in_no_list(store, keys, suspects)
-    if not suspects:
+    lost = await jobs_in_no_list(store, keys, jobs)
+    if not lost:
         return []
     return [
         problem(
             "stuck",
-            f"{len(suspects)} jobs are in no list, so no worker will find them: {_some(suspects)}",
-            "look at them with `toril inspect`, add what is needed again, and `toril remove` them",
+            f"{len(lost)} jobs are in no list, so no worker will find them: {_some(lost)}",
+            "`toril doctor --repair` puts them back; those that nobody wants any more: `toril remove`",
             name,
         )
     ]
 
 
-async def _in_no_list(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
-    states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in jobs])
-    lost = [job_id for job_id, state in zip(jobs, states, strict=True) if state == "unknown"]
-    # Only a hash with a name is a job; it must still be there after its state was asked for.
-    fields = await _in_parts(store, [read.get_fields(keys, job_id, ["name", "timestamp"]) for job_id in lost])
-    return [
-        job_id
-        for job_id, found in zip(lost, fields, strict=True)
-        if not isinstance(found, TorilError) and None not in found
-    ]
-
-
 async def _missing_data(store: AsyncStore, keys: QueueKeys, name: str) -> list[Finding]:
-    waiting = await store.run(read.get_ranges(keys, ["wait", "prioritized", "delayed"], end=PIPELINE - 1))
-    there = await _in_parts(store, [plain(bool, "EXISTS", keys.job(job_id)) for job_id in waiting])
-    empty = [job_id for job_id, found in zip(waiting, there, strict=True) if found is False]
-    states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in empty])
-    empty = [job_id for job_id, state in zip(empty, states, strict=True) if state != "unknown"]
+    empty = await ids_without_data(store, keys)
     if not empty:
         return []
     return [
         problem(
             "stuck",
-            f"{len(empty)} waiting jobs have no data: {_some(empty)}; keys were deleted by hand, or evicted",
-            "check the eviction policy; `toril remove` them, or let workers fail them",
+            f"{len(empty)} waiting jobs have no data: {_some(empty)}; keys were deleted by hand or evicted, or a drain "
+            "of BullMQ took them for the next run of a scheduler",
+            "check the eviction policy; `toril doctor --repair` takes them out of their lists",
             name,
         )
     ]
@@ -142,8 +88,8 @@ async def _odd_locks(store: AsyncStore, keys: QueueKeys, locks: Sequence[str], n
     suspects = list(locks)
     for pause in (0.0, SECOND_LOOK):
         await asyncio.sleep(pause if suspects else 0)
-        states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
-        there = await _in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
+        states = await in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
+        there = await in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
         suspects = [
             job_id
             for job_id, state, lock in zip(suspects, states, there, strict=True)
@@ -167,8 +113,8 @@ async def _abandoned(
     suspects = list(active)
     for pause in (0.0, SECOND_LOOK):
         await asyncio.sleep(pause if suspects else 0)
-        locks = await _in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
-        states = await _in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
+        locks = await in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
+        states = await in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
         suspects = [
             job_id
             for job_id, lock, state in zip(suspects, locks, states, strict=True)

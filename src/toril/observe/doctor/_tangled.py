@@ -50,8 +50,13 @@ _DOUBLED = (
 )
 _RUNLESS = (
     "schedulers have no next run, so nothing will come of them",
-    "set them again (`toril schedulers set`): that makes the next run",
+    "`toril doctor --repair` makes the next run, or puts it back to its place",
 )
+
+
+async def schedulers_without_run(store: AsyncStore, keys: QueueKeys) -> list[str]:
+    """Schedulers whose next run is in no list."""
+    return await _twice(_Ties(store, keys).runless)
 
 
 async def _twice(look: Look) -> list[str]:
