@@ -7,6 +7,7 @@ not wait. What is wrong with an option or a handler is said in one line, before 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from toril.cli._shift import Order, Served, handler_of, make, work
 from toril.cli._target import QueueName, Target
 from toril.contract.errors import InvalidOption
 from toril.contract.worker_options import DEFAULT_MAX_RESULT_SIZE, RateLimit
+from toril.store.default_server import VARIABLE
 
 
 def add_to(app: typer.Typer) -> None:
@@ -86,6 +88,8 @@ def worker(
 
 
 def _run(order: Order, processes: int, level: words.Level, style: str) -> None:
+    # A handler that makes a Queue("…") means the worker's server, in one process as in many.
+    os.environ[VARIABLE] = order.target.redis
     made = make(order, handler_of(order))  # what is wrong is refused here, once, rather than in every child
     if child_index() is None:
         _print_server(order, style)
@@ -111,7 +115,7 @@ def _print_server(order: Order, style: str) -> None:
 def _lead(order: Order, processes: int) -> int:
     # Children read the address from their environment, which only their own user can see.
     own_words = _without_address(sys.argv[1:])
-    return asyncio.run(Foreman(own_words, processes, {"TORIL_REDIS_URL": order.target.redis}).run())
+    return asyncio.run(Foreman(own_words, processes, {VARIABLE: order.target.redis}).run())
 
 
 def _without_address(words: Sequence[str]) -> list[str]:

