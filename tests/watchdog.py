@@ -105,9 +105,13 @@ def pytest_exception_interact() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish() -> None:
-    """Threads that nobody ended would hold up the end of the interpreter."""
-    WATCHDOG.watch(ENDING)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Threads that nobody ended would hold up the end of the interpreter.
+
+    A process of pytest-xdist waits until the others have ended, too, and is ended by the process that started it.
+    """
+    if not hasattr(session.config, "workerinput"):
+        WATCHDOG.watch(ENDING)
 
 
 def pytest_timeout_set_timer(item: Any, settings: Settings) -> bool | None:

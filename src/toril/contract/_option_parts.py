@@ -8,7 +8,7 @@ Guarantee: like `JobOptions`, a part that exists is valid.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from toril.contract._defaults import default, no_seconds, take_defaults
@@ -87,6 +87,8 @@ class Deduplication:
     ttl: OptionalSeconds = no_seconds()
     extend: bool = False
     replace: bool = False
+    # The delay of a job that says nothing about one. `debounce` sets it; the fields above mean what they mean in Node.
+    implied_delay: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_text("deduplication.id", self.id)
@@ -113,12 +115,9 @@ class Deduplication:
 
         Without a `delay` of its own the job is delayed by `ttl`: a job that runs at once cannot be replaced.
         """
-        return cls(id, ttl, extend=True, replace=True)
-
-    @property
-    def implied_delay(self) -> float | None:
-        """The delay of a job that is debounced and says nothing about one."""
-        return self.ttl if self.extend and self.replace else None
+        made = cls(id, ttl, extend=True, replace=True)
+        object.__setattr__(made, "implied_delay", made.ttl)
+        return made
 
     def to_wire(self) -> dict[str, Any]:
         """BullMQ's spelling, in milliseconds."""

@@ -272,9 +272,6 @@ class JobOptions:
                     fields[name] = check(name, value)
             except (TorilError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
                 continue
-        how = fields.get("deduplication")
-        if how is not None and how.implied_delay:
-            fields.setdefault("delay", 0.0)  # a stored job has no delay but its own
         return cls(**fields)
 
 
