@@ -511,7 +511,7 @@ async def test_the_hooks_count_what_happened(kind: Kind) -> None:
 async def test_a_drain_leaves_jobs_that_are_added_while_it_works(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toril.producer._management.DRAIN_BATCH", 20)  # so that it takes many calls
+    monkeypatch.setattr("toril.producer._management.REMOVE_BATCH", 20)  # so that it takes many calls
     monkeypatch.setattr("toril.producer.stream_queue.BATCH", 20)
     await kind.add_many([{"n": n} for n in range(2000)])
     await kind.add(payload={"n": -1}, delay=60)

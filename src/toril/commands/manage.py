@@ -255,14 +255,13 @@ def drain_at_once(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
 def clean(
     keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int, calls: Calls | None = None
 ) -> Command[list[str]]:
-    """Removes jobs of a state that are older than `before_ms`; the value lists their ids."""
-    command = call(
-        official("cleanJobsInSet"),
-        (keys.base + state, keys.events, keys.repeat),
-        [keys.base, before_ms, limit, state],
-        _ids,
-    )
-    return once(keys, command, calls)
+    """Removes up to `limit` jobs of a state that are older than `before_ms`; the value lists their ids."""
+    calls = calls or Calls(keys)
+    is_list = state in ("wait", "paused", "active")
+    script = own("clean_list") if is_list else official("cleanJobsInSet")
+    own_keys = (keys.toril(f"clean:{calls.client}"),) if is_list else ()
+    script_keys = (keys.base + state, keys.events, keys.repeat, *own_keys)
+    return calls.once(call(script, script_keys, [keys.base, before_ms, limit, state], _ids))
 
 
 def _ids(reply: list[bytes]) -> list[str]:

@@ -27,8 +27,8 @@ from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
-# Jobs looked at by one call of a drain: each costs more than in other calls, some 10 ms in all.
-DRAIN_BATCH: Final = 500
+# Jobs removed by one call, with all that belongs to them: some 10 ms of the server's time.
+REMOVE_BATCH: Final = 500
 # How long word of a cancellation waits for the worker: many times the second in which it looks.
 CANCEL_LIFE_MS: Final = 60_000
 # A job that is taken while we look is found locked at the second look; more often than that only its children are.
@@ -60,7 +60,9 @@ class Management(QueuePart[T]):
         """
         calls, removed, stopped = Calls(self.keys), 0, b""
         while True:
-            command = manage.drain(self.keys, most=DRAIN_BATCH, delayed=delayed, stopped=stopped, calls=calls)
+            command = manage.drain(
+                self.keys, most=REMOVE_BATCH, delayed=delayed, stopped=stopped, calls=calls
+            )
             step = await self._run(command)
             removed += step.removed
             stopped = step.stopped
@@ -79,12 +81,12 @@ class Management(QueuePart[T]):
         # Without a grace all jobs are meant, also those whose worker's idea of the time is a little ahead of ours.
         before_ms = await self._prepared() - (age_ms or -CLOCK_SLACK_MS)
         while not limit or len(removed) < limit:
-            batch = min(BATCH, limit - len(removed)) if limit else BATCH
+            batch = min(REMOVE_BATCH, limit - len(removed)) if limit else REMOVE_BATCH
             command = manage.clean(self.keys, which, before_ms=before_ms, limit=batch, calls=calls)
             ids = await self._run(command)
             removed += ids
             if len(ids) < batch and not (
-                ids and batch == BATCH and await self._has_more(which, batch - len(ids))
+                ids and batch == REMOVE_BATCH and await self._has_more(which, batch - len(ids))
             ):
                 break
         return removed
@@ -100,7 +102,7 @@ class Management(QueuePart[T]):
         """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
         await self.pause()
         calls = Calls(self.keys)
-        while await self._run(manage.obliterate(self.keys, count=BATCH, force=force, calls=calls)):
+        while await self._run(manage.obliterate(self.keys, count=REMOVE_BATCH, force=force, calls=calls)):
             pass
         async for keys in self._own_keys():
             await self._run(manage.delete_keys(keys))

@@ -82,7 +82,7 @@ import asyncio, sys
 from toril import Queue
 from toril.producer import _management
 
-_management.DRAIN_BATCH = 5
+_management.REMOVE_BATCH = 5
 
 async def main():
     async with Queue("emails", redis=sys.argv[1], prefix=sys.argv[2]) as queue:

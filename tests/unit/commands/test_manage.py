@@ -19,6 +19,8 @@ from toril.contract.errors import (
     ScriptRefused,
     obliterate_refusal,
 )
+from toril.contract.keys import QueueKeys
+from toril.store import BlockingStore
 
 
 def state(hand: Hand, job_id: str = "a") -> str:
@@ -285,3 +287,29 @@ def test_the_rate_can_be_held(hand: Hand):
 def test_events_can_be_trimmed(hand: Hand):
     hand.add(*(f"j{n}" for n in range(200)))
     assert hand.run(manage.trim_events(hand.keys, 10)) > 0
+
+
+@pytest.mark.parametrize("state", ["wait", "paused", "active"])
+def test_a_clean_of_a_list_touches_only_its_end(hand: Hand, spoil: Callable, state: str):
+    """The oldest are looked at, those that stay keep their order, and the rest of the list is not searched."""
+    hand.add(*(f"j{n}" for n in range(10)))
+    if state == "paused":
+        hand.run(manage.pause(hand.keys))
+    if state == "active":
+        spoil("DEL", *(hand.keys.lock(one) for one in hand.take(10)))
+    key = hand.keys.base + state
+    *others, old, young, older, oldest = (one.decode() for one in spoil("LRANGE", key, 0, -1))
+    spoil("HSET", hand.keys.job(young), "timestamp", NOW + 60_000, "processedOn", NOW + 60_000)
+    removed = hand.run(manage.clean(hand.keys, state, before_ms=NOW + 10, limit=4))
+    assert sorted(removed) == sorted([old, older, oldest])
+    assert [one.decode() for one in spoil("LRANGE", key, 0, -1)] == [*others, young]
+    assert spoil("KEYS", hand.keys.toril("clean:*")) == []
+
+
+def test_a_full_server_can_be_cleaned(start_valkey: Callable, prefix: str):
+    server = start_valkey(maxmemory_policy="noeviction")
+    with BlockingStore(server.url) as store, server.client() as client:
+        hand = Hand(store, QueueKeys("paint", prefix, hash_tag=False))
+        hand.add("a", "b")
+        client.config_set("maxmemory", 1)
+        assert sorted(hand.run(manage.clean(hand.keys, "wait", before_ms=NOW + 10, limit=10))) == ["a", "b"]
