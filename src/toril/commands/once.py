@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from dataclasses import replace
 from typing import Final, TypeVar
 
 from toril.commands._command import Command, Replay
@@ -57,12 +56,12 @@ class Calls:
         number = next(self._numbers)
         script = command.script or own("plain_command")
         keys = command.keys or (str(command.words[1]),)
-        return replace(
-            command,
-            script=remembered(script),
-            keys=(*keys, self._key),
-            words=(*command.words, number % self._at_once, number, REMEMBERED_MS),
-            replay=Replay.SAFE,
+        return Command(
+            (*command.words, number % self._at_once, number, REMEMBERED_MS),
+            command.decode,
+            remembered(script),
+            (*keys, self._key),
+            Replay.SAFE,
         )
 
 

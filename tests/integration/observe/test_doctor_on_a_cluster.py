@@ -20,7 +20,11 @@ async def test_every_node_of_a_cluster_is_examined(cluster: ValkeyCluster, prefi
             with node.client() as client:
                 if client.exists(queue.keys.meta.encode()) if _owns(client, queue.keys.meta) else False:
                     client.lrem(queue.keys.wait, 1, lost.id)
-        diagnosis = await Doctor(cluster.url, prefix=prefix).examine()
+        doctor = Doctor(cluster.url, prefix=prefix)
+        diagnosis = await doctor.examine()
+        (repairs,) = await doctor.repair()
+        assert repairs.put_back == {lost.id: "delayed"}
+        assert await doctor.repair() == []
     assert diagnosis.queues == 3
     versions = [one for one in diagnosis.findings if one.check == "version"]
     assert len(versions) == 3 and all(one.level == "ok" for one in versions)

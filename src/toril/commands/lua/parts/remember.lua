@@ -14,12 +14,16 @@ local body = ...
 local life, number, slot = table.remove(ARGV), tonumber(table.remove(ARGV)), table.remove(ARGV)
 local replies = table.remove(KEYS)
 
-local packed = redis.call("HGET", replies, slot)
-local known = packed and cmsgpack.unpack(packed)
-if known and known[1] == number then
-  return known[2]
-elseif known and known[1] > number then
-  return redis.error_reply("ERR call " .. number .. " of this client is forgotten, a later one had its place")
+-- A note is the number of its call, a space, and the packed reply.
+local note = redis.call("HGET", replies, slot)
+if note then
+  local space = string.find(note, " ", 1, true)
+  local before = tonumber(string.sub(note, 1, space - 1))
+  if before == number then
+    return cmsgpack.unpack(string.sub(note, space + 1))
+  elseif before > number then
+    return redis.error_reply("ERR call " .. number .. " of this client is forgotten, a later one had its place")
+  end
 end
 
 local reply = body(KEYS, ARGV)
@@ -27,7 +31,7 @@ if type(reply) == "table" and reply.err then
   return reply
 end
 -- A server without memory refuses this only when the body has written nothing: then it may run again.
-local kept = redis.pcall("HSET", replies, slot, cmsgpack.pack({number, reply}))
+local kept = redis.pcall("HSET", replies, slot, number .. " " .. cmsgpack.pack(reply))
 if type(kept) == "number" then
   redis.call("PEXPIRE", replies, life)
 end
