@@ -43,7 +43,7 @@ def of_worker() -> list[psutil.Process]:
 EXPECTED: dict[str, tuple[str, str]] = {
     "refuse_connection": ("failed", "nobody there"),
     "end_of_file": ("failed", "no more"),
-    "unpicklable": ("failed", "a lock has no JSON form"),
+    "unpicklable": ("failed", "lock, which has no JSON form"),
     "without_json": ("failed", ""),
     "huge": ("failed", "max_result_size allows 10485760"),
     "large": ("completed", ""),
