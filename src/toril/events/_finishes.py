@@ -17,6 +17,7 @@ from toril.contract.event import Event
 from toril.contract.keys import QueueKeys
 from toril.events._stream import EventStream, Gap
 from toril.store import AsyncStore
+from toril.store.waiting import result_of, succeeded
 
 logger = logging.getLogger("toril.events")
 
@@ -70,9 +71,12 @@ class FinishWatch:
                 self._store, self._keys, "$", block=_LINGER_SECONDS, derive_retries=False
             )
             self._opening = asyncio.create_task(self._open(self._stream), name="toril-finishes-open")
+            self._opening.add_done_callback(
+                succeeded
+            )  # looks at its error, for the case that nobody else does
         if self._opening is not None:
-            # Shielded: many wait for one opening, and one of them giving up must not spoil it for the rest.
-            await asyncio.shield(self._opening)
+            # Many wait for one opening, and one of them giving up must not spoil it for the rest.
+            await result_of(self._opening)
 
     async def _open(self, stream: EventStream) -> None:
         try:
@@ -143,7 +147,7 @@ class FinishWatch:
         self._closed = True
         self._break_off("the queue was closed while a job was waited for")
         if self._opening is not None:
-            await asyncio.gather(self._opening, return_exceptions=True)
+            await asyncio.wait({self._opening})
         if self._stream is not None:
             await self._stream.close()
         if self._tasks:

@@ -27,6 +27,7 @@ from toril.contract.errors import Closed, StoreUnavailable
 from toril.contract.event import Event, RetryDeriver
 from toril.contract.keys import QueueKeys, client_name
 from toril.store import AsyncStore, Reader
+from toril.store.waiting import Closing, waited
 
 logger = logging.getLogger("toril.events")
 
@@ -79,6 +80,7 @@ class EventStream:
         self._idle.set()
         self._attempt = 0
         self._end = asyncio.Event()
+        self._closing = Closing(self._shut, f"toril-close-stream-{keys.name}")
 
     @property
     def closed(self) -> bool:
@@ -175,13 +177,14 @@ class EventStream:
         self._attempt += 1
         logger.warning("events of %s: %s; next attempt in %.1f s", self._keys.name, error, delay)
         self._caught_up, self._heard = False, 0.0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._end.wait()
+        await waited(delay, self._end)
 
     async def close(self) -> None:
         """Ends the reading; whoever waits in `next_batch` gets an empty one."""
         self._end.set()
+        await self._closing.finish()
+
+    async def _shut(self) -> None:
         if self._reader is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNBLOCK_SECONDS):

@@ -21,6 +21,7 @@ from toril.contract.keys import QueueKeys, check_text
 from toril.contract.option_names import knows_its_options
 from toril.events._stream import EventStream, Gap
 from toril.store import AsyncStore, ConnectionPolicy
+from toril.store.waiting import Closing
 
 logger = logging.getLogger("toril.events")
 
@@ -61,6 +62,7 @@ class QueueEvents:
         self._callbacks: dict[str, list[Callback]] = {}
         self._calling: asyncio.Task[None] | None = None
         self._called_up_to: EventStream | None = None
+        self._closing = Closing(self._shut, f"toril-close-events-{self.name}")
         self._opened = False
         self._closed = False
 
@@ -88,22 +90,28 @@ class QueueEvents:
     async def close(self) -> None:
         """Ends all readings and closes the connections. May be called twice."""
         self._closed = True
-        for stream in list(self._streams):
-            await stream.close()
-        if self._calling is not None:
-            await asyncio.wait([self._calling])
-        await self._store.close()
+        await self._closing.finish()
+
+    async def _shut(self) -> None:
+        try:
+            for stream in list(self._streams):
+                await stream.close()
+            if self._calling is not None:
+                await asyncio.wait([self._calling])
+        finally:
+            await self._store.close()
 
     async def __aenter__(self) -> Self:
         try:
             await self.open()
-        except BaseException:
-            await self.close()
+        except BaseException as error:
+            await self.__aexit__(None, error, None)
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: object, __: object) -> None:
+        self._closed = True
+        await self._closing.after(error)
 
     def _stream(self) -> EventStream:
         return EventStream(self._store, self.keys, self._start_at, derive_retries=self._derive_retries)

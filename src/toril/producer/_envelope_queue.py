@@ -282,8 +282,8 @@ class EnvelopeQueue:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: object, __: object) -> None:
+        await self._store.leave(error)
 
 
 def _carrying(envelope: Envelope, carrier: str | None) -> Envelope:

@@ -7,10 +7,11 @@ recognised on arrival. Attempts, times and unknown fields travel along (`_parcel
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -32,6 +33,7 @@ from toril.queues.redis_list import ListSource, ListTerms
 from toril.queues.redis_stream import StreamSource, StreamTerms
 from toril.queues.source import Settled
 from toril.store import AsyncStore, BlockingStore
+from toril.store.waiting import GRACE_SECONDS, result_of, succeeded
 
 AnyQueue: TypeAlias = "Queue[Any] | ListQueue | StreamQueue"
 
@@ -59,17 +61,30 @@ async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = N
 
     Run it again after a crash: what was on the way is taken again after a minute, and is recognised on arrival. A
     paused BullMQ queue gives nothing; one with schedulers is refused, and so are jobs of flows. What cannot be read
-    becomes a dead letter of the queue that it was in.
+    becomes a dead letter of the queue that it was in. A move that is cancelled finishes the jobs that are on the way,
+    without its caller.
     """
     if store_of(source).address == store_of(target).address and source.keys == target.keys:
         raise InvalidOption("target", "is the queue that the jobs come from", "give another queue")
-    arrival = _arrival(source, target)
-    departure = _departure(source)
-    await departure.open()
+    stop = asyncio.Event()
+    moving_jobs = asyncio.create_task(
+        _moved(_departure(source), _arrival(source, target), limit, stop), name="toril-move"
+    )
+    moving_jobs.add_done_callback(succeeded)  # looks at its error, for the case that nobody else does
     try:
-        waiting, new_waiting = await _move(departure.waiting(limit), departure, arrival)
+        return await result_of(moving_jobs)
+    except asyncio.CancelledError:
+        stop.set()  # after the jobs that are on the way: they must not be in both queues, nor in none
+        await asyncio.wait({moving_jobs}, timeout=GRACE_SECONDS)
+        raise
+
+
+async def _moved(departure: _Departure, arrival: _Arrival, limit: int | None, stop: asyncio.Event) -> Moved:
+    try:
+        await departure.open()
+        waiting, new_waiting = await _move(departure.waiting(limit), departure, arrival, stop)
         left = None if limit is None else limit - waiting
-        scheduled, new_scheduled = await _move(departure.scheduled(left), departure, arrival)
+        scheduled, new_scheduled = await _move(departure.scheduled(left), departure, arrival, stop)
         in_hand = await departure.in_hand()
     finally:
         await departure.close()
@@ -77,18 +92,19 @@ async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = N
 
 
 async def _move(
-    batches: AsyncIterator[list[Parcel]], departure: _Departure, arrival: _Arrival
+    batches: AsyncGenerator[list[Parcel], None], departure: _Departure, arrival: _Arrival, stop: asyncio.Event
 ) -> tuple[int, int]:
     moved = new = 0
-    async for batch in batches:
-        try:
-            new += await arrival.take_in(batch)
-        except BaseException:
-            with contextlib.suppress(TorilError):  # a lock ends by itself, only later
-                await departure.give_back(batch)
-            raise
-        await departure.let_go(batch)
-        moved += len(batch)
+    async with contextlib.aclosing(batches):
+        while not stop.is_set() and (batch := await anext(batches, None)) is not None:
+            try:
+                new += await arrival.take_in(batch)
+            except BaseException:
+                with contextlib.suppress(TorilError):  # a lock ends by itself, only later
+                    await departure.give_back(batch)
+                raise
+            await departure.let_go(batch)
+            moved += len(batch)
     return moved, new
 
 
@@ -96,8 +112,8 @@ class _Departure(Protocol):
     """The queue that jobs leave."""
 
     async def open(self) -> None: ...
-    def waiting(self, limit: int | None) -> AsyncIterator[list[Parcel]]: ...
-    def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]: ...
+    def waiting(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]: ...
+    def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]: ...
     async def let_go(self, parcels: Sequence[Parcel]) -> None: ...
     async def give_back(self, parcels: Sequence[Parcel]) -> None: ...
     async def in_hand(self) -> int: ...
@@ -145,7 +161,7 @@ class _Taking:
         await self.source.close()
         self._keeper.close()
 
-    async def waiting(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
+    async def waiting(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
         taken = 0
         while room := _rooms(limit, taken):
             harvest = await self.source.exchange([], room)
@@ -205,7 +221,7 @@ class _EnvelopeDeparture(_Taking):
         envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made)
         return Parcel(envelope, mark_of(envelope), None, delivery)
 
-    async def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
+    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
         taken, unreadable = 0, list[bytes]()
         while room := _rooms(limit, taken):
             start = len(unreadable)
@@ -299,7 +315,7 @@ class _BullmqDeparture(_Taking):
                     "source", problem, "let the flow end first; other kinds of queue have none"
                 )
 
-    async def scheduled(self, limit: int | None) -> AsyncIterator[list[Parcel]]:
+    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
         taken = 0
         while room := _rooms(limit, taken):
             records = [job.record for job in await self._queue.get_delayed(0, room - 1)]

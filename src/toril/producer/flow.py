@@ -25,6 +25,7 @@ from toril.producer._context import carrying
 from toril.producer._drafts import Draft, Drafter
 from toril.producer._intake import MAX_BYTES, MAX_JOBS, Lane
 from toril.store import AsyncStore, ConnectionPolicy
+from toril.store.waiting import Closing
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
 J = TypeVar("J")
@@ -127,6 +128,7 @@ class FlowProducer:
         self._lanes: list[str] = []  # names of ledgers that no call uses now
         self._lanes_made = 0
         self._sequences: dict[str, Lane] = {}
+        self._closing = Closing(self._shut, "toril-close-flows")
         self._closed = False
 
     # --- adding ---------------------------------------------------------------------------------------------
@@ -301,6 +303,9 @@ class FlowProducer:
     async def close(self) -> None:
         """Ends what waits for jobs and closes the connections. May be called twice."""
         self._closed = True
+        await self._closing.finish()
+
+    async def _shut(self) -> None:
         try:
             for desk in self._desks.values():
                 await desk.close()
@@ -310,13 +315,14 @@ class FlowProducer:
     async def __aenter__(self) -> Self:
         try:
             await self._store.connect()
-        except BaseException:
-            await self.close()
+        except BaseException as error:
+            await self.__aexit__(None, error, None)
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: object, __: object) -> None:
+        self._closed = True
+        await self._closing.after(error)
 
 
 def _check(flow: object) -> FlowNode:

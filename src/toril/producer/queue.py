@@ -29,6 +29,7 @@ from toril.producer._intake import Intake
 from toril.producer._management import Management
 from toril.producer.schedulers import Schedulers
 from toril.store import AsyncStore, ConnectionPolicy
+from toril.store.waiting import Closing
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 
 logger = logging.getLogger("toril.queue")
@@ -122,6 +123,7 @@ class Queue(Inspection[T], Management[T]):
         self._events_max_len = events_max_len
         self._skip_meta = skip_meta
         self._preparing = asyncio.Lock()
+        self._closing = Closing(self._shut, f"toril-close-{self.name}")
         self._opened = False
         self._closed = False
 
@@ -190,9 +192,15 @@ class Queue(Inspection[T], Management[T]):
 
     async def close(self) -> None:
         """Sends what was given, ends what waits for jobs and closes the connections. May be called twice."""
+        self._end()
+        await self._closing.finish()
+
+    def _end(self) -> None:
         if not self._closed:
             self._store.stay_at_home()
         self._closed = True
+
+    async def _shut(self) -> None:
         try:
             await self._intake.close()
             await self._desk.close()
@@ -202,13 +210,14 @@ class Queue(Inspection[T], Management[T]):
     async def __aenter__(self) -> Self:
         try:
             await self.open()
-        except BaseException:
-            await self.close()
+        except BaseException as error:
+            await self.__aexit__(None, error, None)
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: object, __: object) -> None:
+        self._end()
+        await self._closing.after(error)
 
     def _ready(self) -> int | None:
         """The server's time, if it is known and the queue is open."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from toril.store._async import AsyncStore, Reader
+from toril.store._async import AsyncStore
 from toril.store._blocking import BlockingStore
+from toril.store._reader import Reader
 from toril.store.address import Address, parse_address, whole_url
 from toril.store.policy import ConnectionPolicy
 

@@ -1,7 +1,7 @@
 """The asyncio driver: runs commands over shared links, and blocking reads over links of their own.
 
-Guarantee: the rules of `_conversation` hold; a call that is cancelled disturbs nobody else; after `close` nothing is
-left open.
+Guarantee: the rules of `_conversation` hold; a call that is cancelled ends at once and disturbs nobody else; after
+`close` nothing is left open, also if whoever closes is cancelled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from toril.store import _embedded
 from toril.store._conversation import (
     Conversation,
     Drop,
-    Lost,
     NotSent,
     Pause,
     Send,
@@ -29,11 +28,13 @@ from toril.store._conversation import (
     decoded,
 )
 from toril.store._link import Link
+from toril.store._reader import Reader
 from toril.store._slots import Node, SlotMap
 from toril.store._wire import TROUBLE, MasterNotFoundError, async_connection, async_primary
 from toril.store.address import Address, parse_address
 from toril.store.clock import SAMPLES, ServerClock
 from toril.store.policy import ConnectionPolicy, checked_policy
+from toril.store.waiting import Closing, call_off, result_of, succeeded
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class AsyncStore:
         self._readers: set[Reader] = set()
         self._retiring: set[Link] = set()  # closed for new calls, while others wait for their replies
         self._posts: set[asyncio.Task[None]] = set()
+        self._closing = Closing(self._shut, f"toril-close-{self.address.label}")
         self._closed = False
         self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first call
 
@@ -95,7 +97,7 @@ class AsyncStore:
 
         def replied(reply: Any) -> None:
             if isinstance(reply, Exception):
-                self._spawn(self._settle_trouble(command, reply, answer))
+                self.spawn(self._settle_trouble(command, reply, answer))
             else:
                 answer(decoded(command, reply))
 
@@ -104,7 +106,7 @@ class AsyncStore:
     async def tell(self, command: Command[Any]) -> None:
         """Sends a command whose answer nobody needs; it has left when this returns, if the connection stands."""
         if not self.post(command, lambda _: None):
-            self._spawn(self._run_quietly(command))
+            self.spawn(self._run_quietly(command))
             await asyncio.sleep(0)  # its first turn writes it
 
     async def _run_quietly(self, command: Command[Any]) -> None:
@@ -129,7 +131,8 @@ class AsyncStore:
             raise
         answer(result)
 
-    def _spawn(self, step: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, step: Coroutine[Any, Any, None]) -> None:
+        """Does something that nobody waits for but `close`."""
         task = asyncio.create_task(step, name="toril-post")
         self._posts.add(task)
         task.add_done_callback(self._posts.discard)
@@ -199,7 +202,7 @@ class AsyncStore:
         link = self._links.pop(node, None)
         if link is not None:
             self._retiring.add(link)
-            self._spawn(self._see_off(link))
+            self.spawn(self._see_off(link))
 
     async def _see_off(self, link: Link) -> None:
         try:
@@ -216,12 +219,10 @@ class AsyncStore:
         if dialing is None:
             dialing = self._dialing[node] = asyncio.create_task(self._replace(node))
             dialing.add_done_callback(lambda done: self._dialled(node, done))
-        try:
-            return await asyncio.shield(dialing)
-        except asyncio.CancelledError:
-            if dialing.cancelled():  # by `close`
-                self._refuse_when_closed()
-            raise
+        await asyncio.wait({dialing})  # many may wait for it: one that is cancelled takes it from nobody
+        if dialing.cancelled():
+            raise Closed(f"the connection to {self.address.label} was closed")
+        return dialing.result()
 
     async def _replace(self, node: Node | None) -> Link:
         link = self._links.pop(node, None)
@@ -232,7 +233,7 @@ class AsyncStore:
 
     def _dialled(self, node: Node | None, done: asyncio.Task[Link]) -> None:
         self._dialing.pop(node, None)
-        _succeeded(done)  # Looks at the error, for the case that nobody waits for it any more.
+        succeeded(done)  # Looks at the error, for the case that nobody waits for it any more.
 
     async def dial(self, node: Node | None, name: str | None) -> Link:
         """A new connection to a node; raises `NotSent` when there is none to be had."""
@@ -247,7 +248,7 @@ class AsyncStore:
         try:
             self._refuse_when_closed()
         except Closed:  # while we were connecting
-            await link.close()
+            link.abort()
             raise
         return link
 
@@ -259,9 +260,10 @@ class AsyncStore:
         """The address to dial. An embedded server is leased once, even if many ask and some of them give up."""
         if self.address.embedded is None:
             return self.address
-        if self._lease is None or (self._lease.done() and not _succeeded(self._lease)):
+        if self._lease is None or (self._lease.done() and not succeeded(self._lease)):
             self._lease = asyncio.create_task(asyncio.to_thread(_embedded.lease, self.address.embedded))
-        return (await asyncio.shield(self._lease)).address
+            self._lease.add_done_callback(succeeded)  # looks at its error, for the case that nobody else does
+        return (await result_of(self._lease)).address
 
     # --- blocking reads -------------------------------------------------------------------------------------
 
@@ -293,144 +295,40 @@ class AsyncStore:
     async def close(self) -> None:
         """Closes all connections and lets the embedded server go. May be called twice."""
         self._closed = True
+        await self._closing.finish()
+
+    async def _shut(self) -> None:
+        try:
+            await self._close_all()
+        except asyncio.CancelledError:  # the loop ends
+            for link in (*self._links.values(), *self._retiring, *(one.link for one in self._readers)):
+                if link is not None:
+                    link.abort()
+            raise
+
+    async def _close_all(self) -> None:
         for dialing in list(self._dialing.values()):
-            await _call_off(dialing)
+            await call_off(dialing)
         for reader in list(self._readers):
             await reader.close()
-        links, self._links = self._links, {}
-        for link in (*links.values(), *self._retiring):
+        for link in (*self._links.values(), *self._retiring):
             await link.close()
+        self._links.clear()
         while self._posts:
             await asyncio.wait(self._posts)
         leased, self._lease = self._lease, None
         if leased is not None:
             await asyncio.wait([leased])
-            if _succeeded(leased):
+            if succeeded(leased):
                 await asyncio.to_thread(leased.result().release)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: object, __: object) -> None:
+        await self.leave(error)
 
-
-# Seconds after which a task that did not heed its cancellation is told again.
-CANCEL_AGAIN = 0.05
-
-
-async def _call_off(task: asyncio.Task[Any]) -> None:
-    """Cancels a task and returns when it has ended. A login in progress can miss a single cancellation."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN)
-
-
-def _succeeded(task: asyncio.Task[Any]) -> bool:
-    return not task.cancelled() and task.exception() is None
-
-
-# Seconds until the server is asked again to end a blocked call that it had not received yet.
-UNBLOCK_AGAIN = 0.005
-
-
-class Reader:
-    """A connection for blocking reads: one call at a time, woken early by `unblock`, never cancelled in flight."""
-
-    def __init__(self, store: AsyncStore, name: str | None) -> None:
-        self._store = store
-        self._name = name
-        self._link: Link | None = None
-        self._dialing: asyncio.Task[Link] | None = None
-        self._node: Node | None = None
-        self._client_id: int | None = None
-        self._blocked: object | None = None  # stands for the call that is blocked now
-        self._closed = False
-
-    async def run(self, command: Command[T], timeout: float) -> T:
-        """Runs a command that may block for `timeout` seconds; an error of the connection is raised at once."""
-        store = self._store
-        policy = store.policy
-        conversation = converse((command,), policy, store.slots)
-        outcome: Any = None
-        try:
-            while True:
-                effect = conversation.send(outcome)
-                match effect:
-                    case Send(node, [("CLUSTER", "SLOTS")] as words):
-                        outcome = await store.send(node, words, policy.command_timeout)
-                    case Send(node, words):
-                        outcome = await self._send(node, words, timeout + policy.block_margin)
-                    case Pause(seconds):
-                        outcome = None
-                        await asyncio.sleep(seconds)
-                    case Drop():
-                        outcome = None
-                        await self._forget()
-        except StopIteration as end:
-            (result,) = end.value
-        if isinstance(result, TorilError):
-            raise result
-        return cast("T", result)
-
-    async def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
-        link = self._link
-        if link is None or link.closed or self._node != node:
-            try:
-                link = await self._open(node)
-            except NotSent as error:
-                return [error] * len(words)
-        self._blocked = call = object()
-        try:
-            return await link.exchange(words, timeout)
-        finally:
-            if self._blocked is call:
-                self._blocked = None
-
-    async def _open(self, node: Node | None) -> Link:
-        if self._closed:
-            raise Closed("the reader was closed")  # a call that is still being repeated ends here
-        await self._forget()
-        # Kept, and the link before its first exchange: whoever closes the reader meanwhile ends both.
-        self._dialing = dialing = asyncio.create_task(self._store.dial(node, self._name))
-        try:
-            self._link = link = await dialing
-        except asyncio.CancelledError:
-            await _call_off(dialing)
-            if _succeeded(dialing):
-                await dialing.result().close()
-            if self._closed:
-                raise Closed("the reader was closed") from None
-            raise
-        finally:
-            self._dialing = None
-        self._node = node
-        (reply,) = await link.exchange([("CLIENT", "ID")], self._store.policy.command_timeout)
-        if isinstance(reply, (NotSent, Lost)):
-            await self._forget()
-            raise NotSent(str(reply))
-        self._client_id = reply if isinstance(reply, int) else None
-        return link
-
-    async def unblock(self) -> None:
-        """Lets a blocked call return at once, as if its time were over; nothing it has popped is lost."""
-        call = self._blocked
-        while call is not None and self._blocked is call and self._client_id is not None:
-            words = ("CLIENT", "UNBLOCK", self._client_id)
-            (reply,) = await self._store.send(self._node, [words], self._store.policy.command_timeout)
-            if reply != 0:
-                return  # It is done, or there is no asking.
-            # The server has not seen the call yet, or its reply is on the way.
-            await asyncio.sleep(UNBLOCK_AGAIN)
-
-    async def _forget(self) -> None:
-        link, self._link, self._client_id = self._link, None, None
-        if link is not None:
-            await link.close()
-
-    async def close(self) -> None:
+    async def leave(self, error: object) -> None:
+        """Closes for whoever leaves, perhaps with an error; one who was cancelled does not wait long for it."""
         self._closed = True
-        self._store.forget_reader(self)
-        if self._dialing is not None:
-            await _call_off(self._dialing)
-        await self._forget()
+        await self._closing.after(error)

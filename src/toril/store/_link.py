@@ -92,14 +92,14 @@ class Link(asyncio.BufferedProtocol):
         try:
             await connection.connect()
         except TROUBLE as error:
-            await _discard(connection)
+            _discard(connection)
             raise not_sent(error, connection.db) from error
         except BaseException:
-            await _discard(connection)
+            _discard(connection)
             raise
         # What redis-py's streams were told before we take over, we shall not be told again.
         if connection._reader.at_eof() or connection._writer.transport.is_closing():  # noqa: SLF001
-            await _discard(connection)
+            _discard(connection)
             raise NotSent("the server hung up right after the login")
         return cls(connection)
 
@@ -227,12 +227,20 @@ class Link(asyncio.BufferedProtocol):
             await self._drained
         await self.close()
 
-    async def close(self) -> None:
-        """Closes at once; what is still waiting is broken off."""
+    @property
+    def busy(self) -> bool:
+        """Whether replies are still to come."""
+        return bool(self._waiting)
+
+    def abort(self) -> None:
+        """Closes at once; what is still waiting is broken off. The socket is gone with the next turn of the loop."""
         self._break(Lost("the connection was closed"))
-        self._transport.abort()
-        await self._gone
-        await _discard(self._connection)
+        _discard(self._connection)
+
+    async def close(self) -> None:
+        """Closes at once, and returns when the socket is gone."""
+        self.abort()
+        await asyncio.wait({self._gone})
 
 
 _NOTHING = object()
@@ -256,8 +264,9 @@ async def _uncancelled(future: asyncio.Future[list[Any]]) -> list[Any]:
                 raise
 
 
-async def _discard(connection: Any) -> None:
-    try:
-        await connection.disconnect(nowait=True)
-    except TROUBLE:
-        return
+def _discard(connection: Any) -> None:
+    """At once and without a wait: redis-py's own `disconnect` could be cancelled half-way."""
+    writer = connection._writer  # noqa: SLF001
+    if writer is not None:
+        writer.transport.abort()
+    connection._close()  # noqa: SLF001

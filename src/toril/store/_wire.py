@@ -24,6 +24,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from toril.store._conversation import Denied, NoDatabase, NotSent
 from toril.store.address import Address, Node
 from toril.store.policy import ConnectionPolicy
+from toril.store.waiting import to_the_end
 
 TROUBLE = (RedisError, OSError, EOFError, TimeoutError)
 # Trouble that no further attempt will end.
@@ -101,9 +102,13 @@ async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
     try:
         host, port = await sentinel.discover_master(address.service)
     finally:
-        for client in sentinel.sentinels:
-            await client.aclose()
+        await to_the_end(_close_all(sentinel.sentinels))
     return str(host), int(port)
+
+
+async def _close_all(clients: Any) -> None:
+    for client in clients:
+        await client.aclose()
 
 
 def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:

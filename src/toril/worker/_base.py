@@ -12,7 +12,6 @@ fails beside its worker does not fail its jobs: they go back as well, or are rec
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from toril.contract.duration import to_seconds
 from toril.contract.errors import Closed, StoreUnavailable
 from toril.contract.worker_options import WorkerOptions
 from toril.store import ConnectionPolicy
+from toril.store.waiting import Closing, waited
 from toril.worker._announcer import Announcer
 from toril.worker._callbacks import Callback, WorkerEvent
 from toril.worker._ending import FAILING_SECONDS, HASTY, ORDERLY, Haste, WorkerEnding
@@ -54,6 +54,7 @@ class BaseWorker(WorkerEnding, Announcer):
         self._stopping: asyncio.Task[None] | None = None
         self._wound_down = False
         self._guard: asyncio.Task[None] | None = None
+        self._undoing: Closing | None = None  # of a start that failed or was cancelled
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -93,6 +94,8 @@ class BaseWorker(WorkerEnding, Announcer):
         while self.state is WorkerState.SHUTTING_DOWN and self._stopping is not None:
             await asyncio.wait({self._stopping})
         async with self._starting:
+            if self._undoing is not None:
+                await self._undoing.finish()
             if self.state is WorkerState.STOPPED:
                 await self._start()
 
@@ -110,8 +113,9 @@ class BaseWorker(WorkerEnding, Announcer):
         try:
             await self._open()
         except BaseException as error:
-            await self._close_all()
-            if self._abandoned:
+            self._undoing = Closing(self._close_all, "toril-undo-start")
+            await self._undoing.after(error)
+            if self._abandoned and not isinstance(error, asyncio.CancelledError):
                 raise Closed("the worker was stopped while it started") from error
             raise
         finally:
@@ -220,8 +224,7 @@ class BaseWorker(WorkerEnding, Announcer):
         while not self._stopped.is_set():
             if self._pump.hungry and not await self._busy():
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), IDLE_GLANCE)
+            await waited(IDLE_GLANCE, self._stopped)
         if self._failure is not None:
             raise self._failure
 

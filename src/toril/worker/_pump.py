@@ -29,6 +29,8 @@ SMALLEST_SHARE = 4
 MAX_BATCH = 100
 # A server that refuses pickups (memory limit) is asked again after this time.
 REFUSED_PAUSE = 1.0
+# A wait that has not reached the server yet cannot be ended there: it is tried again after this time.
+WAKE_AGAIN = 0.005
 
 
 class Pump:
@@ -105,7 +107,7 @@ class Pump:
         waiter = self._waiter
         while waiter is not None and not waiter.done():
             await self._source.wake()
-            await asyncio.wait({waiter}, timeout=0.05)
+            await asyncio.wait({waiter}, timeout=WAKE_AGAIN)
         if self._unheard and not self._taking:
             await self._decline()
 

@@ -7,7 +7,6 @@ answered a real call, so a server that accepts and drops connections is not aske
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +15,7 @@ from toril.contract.errors import InvalidOption, TorilError
 from toril.contract.worker_options import WorkerOptions
 from toril.store import ConnectionPolicy
 from toril.store.policy import checked_policy
+from toril.store.waiting import waited
 from toril.worker._log import WorkerLog
 
 # A worker that is stopping with results in hand tries this often: its time is short, but a tight loop helps nobody.
@@ -117,5 +117,4 @@ class Reconnector:
     async def _pause(self, seconds: float) -> None:
         stopping = self._stop.is_set()
         woken, limit = (self._end, min(seconds, LAST_PAUSE)) if stopping else (self._stop, seconds)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(woken.wait(), limit)
+        await waited(limit, woken)

@@ -7,10 +7,11 @@ after `stop` returns, the loop has ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
+
+from toril.store.waiting import waited
 
 # A round may take this long beyond its time before the service counts as stuck: longer than a slow reply.
 GRACE = 15.0
@@ -58,5 +59,4 @@ class Service:
             except Exception as error:  # noqa: BLE001  # a round may fail in any way; the service must not
                 self._on_error(error)
             self._turned = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), self._interval)
+            await waited(self._interval, self._stop)
