@@ -188,6 +188,30 @@ async def test_results_survive_an_outage_that_is_longer_than_the_lock(
         assert await queue.unfinished() == 0
 
 
+@pytest.mark.parametrize("call", [b":toril:broken", b":stalled-check"])
+async def test_a_sweep_that_a_hanging_server_held_up_takes_no_job(
+    under_attack: Queue, valkey: Server, bad_network: Proxy, prefix: str, call: bytes
+) -> None:
+    """Locks may have run out while the server hung, also those of workers that live."""
+    worker = Worker(QUEUE, lambda _: None, redis=bad_network.url, prefix=prefix, lock_duration=1)
+    source = worker._make_source()
+    await source.open()
+    try:
+        job = await under_attack.add("n", {})
+        assert len((await source.exchange([], 1)).deliveries) == 1
+        assert await source.sweep() == []
+        with valkey.client() as client:
+            client.delete(under_attack.keys.lock(job.id), under_attack.keys.stalled_check)
+        fault = bad_network.arm("delay", call, seconds=2 * float(worker.options.heartbeat_interval))
+        assert await source.sweep() is None
+        assert fault.struck.is_set()
+        assert await job.get_state() == "active"
+        assert await source.sweep() == [job.id]
+    finally:
+        await source.close()
+        await worker._release()
+
+
 REFUSALS = {
     "LOADING": b"-LOADING Redis is loading the dataset in memory\r\n",
     "BUSY": b"-BUSY Redis is busy running a script.\r\n",

@@ -44,18 +44,41 @@ def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Co
     )
 
 
-def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int) -> Command[int]:
+class Sweep(NamedTuple):
+    """Whose sweep it is, and how long after one of its calls the next one may still judge.
+
+    A call that a hanging server held up for longer judges nothing: the locks of living workers may have run out.
+    """
+
+    token: str
+    patience_ms: int
+
+
+_ANY_SWEEP = Sweep("sweep", 15_000)
+
+
+def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int, sweep: Sweep = _ANY_SWEEP) -> Command[int]:
     """Opens a sweep; the value is the number of suspects to judge, or -1 when somebody swept a moment ago."""
     return call(
         own("sweep_begin"),
-        (keys.stalled, keys.active, keys.stalled_check, keys.meta, keys.events, keys.toril("suspects")),
-        [now_ms, interval_ms],
+        (
+            keys.stalled,
+            keys.active,
+            keys.stalled_check,
+            keys.meta,
+            keys.events,
+            keys.toril("suspects"),
+            keys.toril("sweep"),
+        ),
+        [now_ms, interval_ms, *sweep],
         int,
     )
 
 
-def sweep_step(keys: QueueKeys, *, max_stalled: int, suspects: int) -> Command[tuple[list[str], int]]:
-    """Judges up to `suspects` of them; the value is (ids moved back to wait, suspects left)."""
+def sweep_step(
+    keys: QueueKeys, *, max_stalled: int, suspects: int, sweep: Sweep = _ANY_SWEEP
+) -> Command[tuple[list[str], int]]:
+    """Judges up to `suspects` of them; the value is (ids moved back to wait, suspects left to this sweep)."""
     return call(
         own("sweep_step"),
         (
@@ -67,8 +90,9 @@ def sweep_step(keys: QueueKeys, *, max_stalled: int, suspects: int) -> Command[t
             keys.marker,
             keys.events,
             keys.toril("suspects"),
+            keys.toril("sweep"),
         ),
-        [max_stalled, keys.base, suspects],
+        [max_stalled, keys.base, suspects, *sweep],
         _judged,
     )
 

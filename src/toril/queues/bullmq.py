@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from toril.commands import locks, manage, read, work
+from toril.commands.locks import Sweep
 from toril.commands.work import Pickup, Settlement
 from toril.contract.codec import to_json
 from toril.contract.errors import (
@@ -309,17 +310,21 @@ class BullmqSource:
 
     async def sweep(self) -> list[str] | None:
         terms, keys = self._terms, self.keys
+        started = time.monotonic()
         await self._series.revive()
         now = await self.store.now_ms()
-        asked = time.monotonic()
-        left = await self.store.run(locks.sweep_begin(keys, now_ms=now, interval_ms=terms.stalled_ms))
-        if left < 0:
+        sweep = Sweep(self._tokens.next(), ms(terms.heartbeat))
+        left = await self.store.run(
+            locks.sweep_begin(keys, now_ms=now, interval_ms=terms.stalled_ms, sweep=sweep)
+        )
+        # A server that hung for so long has let locks of living workers run out: what is left waits for the next sweep.
+        if left < 0 or time.monotonic() - started >= terms.heartbeat:
             return None
         moved: list[str] = []
-        # A server that hung for so long has let locks of living workers run out: what is left waits for the next sweep.
-        while left > 0 and time.monotonic() - asked < terms.heartbeat:
-            asked = time.monotonic()
-            step = locks.sweep_step(keys, max_stalled=terms.max_stalled, suspects=SUSPECTS_PER_STEP)
+        while left > 0:
+            step = locks.sweep_step(
+                keys, max_stalled=terms.max_stalled, suspects=SUSPECTS_PER_STEP, sweep=sweep
+            )
             part, left = await self.store.run(step)
             moved += part
         return moved

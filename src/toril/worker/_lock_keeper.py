@@ -52,7 +52,7 @@ class LockKeeper:
         self._hurry = False
         self._behind = False  # the last renewal failed
         self.renewed = time.monotonic()  # when the last renewal that succeeded began
-        self.recovered = -math.inf  # when one last succeeded after a failed one, or after a long silence
+        self.recovered = -math.inf  # when one last succeeded after a failed one, or after a silence
         self.ok = 0
         self.failed = 0
 
@@ -113,7 +113,7 @@ class LockKeeper:
         if jobs:
             self._renew(jobs)
         else:
-            self._behind, self.renewed = False, time.monotonic()
+            self._note_renewal(time.monotonic())
         self._report({})
 
     def _report(self, news: dict[str, Any]) -> None:
@@ -130,14 +130,18 @@ class LockKeeper:
             self.failed += len(jobs)
             self._on_error(error, len(jobs))
             return
-        took = time.monotonic() - started
-        self.renewed = started
-        if self._behind or took >= self._interval:
-            self._behind, self.recovered = False, started + took
+        self._note_renewal(started)
         self.ok += len(jobs) - len(lost)
-        self._on_beat(len(jobs) - len(lost), took)
+        self._on_beat(len(jobs) - len(lost), time.monotonic() - started)
         if lost:
             self._on_lost(lost)
+
+    def _note_renewal(self, started: float) -> None:
+        """A silence of two heartbeats, whatever its reason, may have let locks of other workers run out as well."""
+        now = time.monotonic()
+        if self._behind or now - self.renewed >= 2 * self._interval:
+            self.recovered = now
+        self._behind, self.renewed = False, started
 
     def _look(self) -> None:
         glance = self._glance

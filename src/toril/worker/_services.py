@@ -277,12 +277,13 @@ class WorkerServices(WorkerKind):
         """
         interval = float(self.options.heartbeat_interval)
         now = time.monotonic()
-        if self.state is WorkerState.DISCONNECTED or now - self._back_at < interval:
+        if (
+            self.state is WorkerState.DISCONNECTED
+            or now - max(self._back_at, self._keeper.recovered) < interval
+        ):
             return False
         if not self._pump.in_hand():
             return True
-        if now - self._keeper.recovered < interval:
-            return False
         if now - self._keeper.renewed < max(float(self.options.lock_duration), 1.5 * interval):
             return True
         self._keeper.beat_soon()

@@ -9,7 +9,7 @@ import pytest
 from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import locks, read, work
-from toril.commands.locks import HeldLock
+from toril.commands.locks import HeldLock, Sweep
 from toril.contract.errors import StoreOutOfMemory
 from toril.contract.keys import QueueKeys
 from toril.store import BlockingStore
@@ -232,6 +232,22 @@ class TestASweep:
         assert begin(hand) == 1
         spoil("SET", hand.keys.lock("a"), "t1")
         assert step(hand) == ([], 0)
+
+    def test_judges_nobody_in_a_step_that_a_hanging_server_held_up(
+        self, hand: Hand, dead: Callable, spoil: Callable
+    ):
+        dead("a")
+        brief = Sweep("mine", 1)
+        command = locks.sweep_begin(hand.keys, now_ms=NOW, interval_ms=INTERVAL, sweep=brief)
+        assert hand.run(command) == 1
+        while spoil("EXISTS", hand.keys.toril("sweep")):
+            continue
+        late = locks.sweep_step(hand.keys, max_stalled=1, suspects=10, sweep=brief)
+        assert hand.run(late) == ([], 0)
+        assert hand.run(read.get_state(hand.keys, "a")) == "active"
+        assert begin(hand) == 1  # whoever sweeps next goes on
+        assert hand.run(late) == ([], 0)
+        assert step(hand) == (["a"], 0)
 
     def test_leaves_a_suspect_that_finished_meanwhile(self, hand: Hand, dead: Callable, spoil: Callable):
         dead("a")

@@ -5,16 +5,21 @@
   Upstream judges and marks in one call, whose cost grows with the square of the number of stalled jobs. Here the
   judgement follows in bounded calls (sweep_step); the guard, the trimming and the marking are the same.
 
-  KEYS   1 stalled, 2 active, 3 stalled-check, 4 meta, 5 events, 6 suspects set aside
-  ARGV   1 now (ms), 2 sweep interval (ms)
+  KEYS   1 stalled, 2 active, 3 stalled-check, 4 meta, 5 events, 6 suspects set aside, 7 whose sweep it is
+  ARGV   1 now (ms), 2 sweep interval (ms), 3 token of this sweep, 4 for how long (ms) it may judge
   Reply  how many suspects wait for judgement; -1 when another worker swept within the interval and has judged them all
          (if it has not, it may have died: anybody may go on in its place)
 ]]
 if redis.call("EXISTS", KEYS[3]) == 1 then
   local left = redis.call("LLEN", KEYS[6])
-  return left > 0 and left or -1
+  if left > 0 then
+    redis.call("SET", KEYS[7], ARGV[3], "PX", ARGV[4])
+    return left
+  end
+  return -1
 end
 redis.call("SET", KEYS[3], ARGV[1], "PX", ARGV[2])
+redis.call("SET", KEYS[7], ARGV[3], "PX", ARGV[4])
 local maxEvents = redis.call("HGET", KEYS[4], "opts.maxLenEvents")
 if not maxEvents then
   maxEvents = 10000

@@ -5,10 +5,18 @@
   their product. A job whose options cannot be read is treated as one that does not repeat, one whose counter cannot be
   raised as one that stalled too often: nothing in a job's hash can stop the others, which have left the list by then.
 
-  KEYS   1 stalled, 2 wait, 3 active, 4 meta, 5 paused, 6 marker, 7 events, 8 suspects set aside
-  ARGV   1 max stalled count, 2 key base, 3 how many suspects to judge
-  Reply  { ids moved back, suspects still waiting }
+  A step that comes too late judges nobody. A server that hung between two steps has let the locks of living workers run
+  out; a step that it held up would take their jobs before they can renew them.
+
+  KEYS   1 stalled, 2 wait, 3 active, 4 meta, 5 paused, 6 marker, 7 events, 8 suspects set aside, 9 whose sweep it is
+  ARGV   1 max stalled count, 2 key base, 3 how many suspects to judge, 4 token of this sweep, 5 for how long (ms) it may
+         judge after this step
+  Reply  { ids moved back, suspects still waiting for this sweep }
 ]]
+if redis.call("GET", KEYS[9]) ~= ARGV[4] then
+  return {{}, 0}
+end
+redis.call("PEXPIRE", KEYS[9], ARGV[5])
 local maxStalled, base, room = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local suspects = redis.call("LPOP", KEYS[8], room) or {}
 local guilty, order = {}, {}
