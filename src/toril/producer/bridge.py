@@ -243,10 +243,10 @@ class _EnvelopeDeparture(_Taking):
 
     async def _bury(self, unreadable: Sequence[bytes]) -> None:
         """Makes messages due that nobody can read: taken like others, they become dead letters."""
-        now_ms = await self._store.now_ms()
         for start in range(0, len(unreadable), BATCH):
             part = unreadable[start : start + BATCH]
-            await self._store.run(envelopes.bring_forward(self._queue.keys, part, now_ms))
+            # Due since ever: the connection that takes them may think that it is a little earlier.
+            await self._store.run(envelopes.bring_forward(self._queue.keys, part, 0))
         async for batch in self.waiting(None):
             await self.give_back(batch)
             break
