@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from toril.commands._command import Command, Replay, Word, call, plain
 from toril.commands._library import own
 from toril.commands.once import Calls, once
-from toril.contract.keys import ListKeys, StreamKeys
+from toril.contract.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
 
 EnvelopeKeys = ListKeys | StreamKeys
 SettlementKind = Literal["done", "retry", "later", "again", "dead"]
@@ -203,7 +203,7 @@ def drain_stream(
 
     `last` is what the call before said; without it a drain begins.
     """
-    args: list[Word] = [keys.group, most, LETTERS_BYTES, last]
+    args: list[Word] = [keys.group, most, LETTERS_BYTES, last, RETURNED_CONSUMER]
     return once(keys, call(own("stream_drain"), (keys.stream,), args, _drained), calls)
 
 

@@ -5,7 +5,7 @@
 
   KEYS   1 stream
   ARGV   1 group, 2 how many entries at most, 3 how many bytes at most (one entry is always removed), 4 the last entry
-         when the drain began, "" in the first call
+         when the drain began, "" in the first call, 5 the consumer that has what was given back
   Reply  { how many were removed, the last entry when the drain began, or "" at the end }
 ]]
 --@own named_fields named_fields
@@ -30,6 +30,17 @@ if not last then
   return {0, ""}
 end
 local info = group_info()
+
+-- What a worker gave back waits as well. It is removed first, and the drain goes on.
+local returned = info and redis.call("XPENDING", KEYS[1], ARGV[1], "-", last, ARGV[2], ARGV[5]) or {}
+if #returned > 0 then
+  for _, one in ipairs(returned) do
+    redis.call("XACK", KEYS[1], ARGV[1], one[1])
+    redis.call("XDEL", KEYS[1], one[1])
+  end
+  return {#returned, last}
+end
+
 local after = info and info["last-delivered-id"]
 local from = after and "(" .. after or "-"
 local page, more = entries_page(KEYS, ARGV, KEYS[1], "XRANGE", from, last, tonumber(ARGV[2]), tonumber(ARGV[3]))
