@@ -22,6 +22,7 @@ _MACHINERY: Final = f"{_LIBRARY}worker/"  # what stands between the event loop a
 LONGEST_TEXT: Final = 16_000
 # Characters of one message within a trace: the frames must remain in sight.
 _LONGEST_MESSAGE: Final = 4_000
+_LEFT_OUT: Final = " characters…]"
 
 
 class RemoteTrace(Exception):
@@ -52,6 +53,11 @@ def stack_of(error: BaseException) -> str:
         return storable("".join(report.format()))
     except BaseException:  # noqa: BLE001  # attributes and methods of an error are a user's code
         return f"{type(error).__name__}: its stack trace cannot be formatted"
+
+
+def was_cut(stack: str) -> bool:
+    """Whether a message is longer than what stands in the stack trace: whoever formats its error holds up others."""
+    return _LEFT_OUT in stack
 
 
 def message_of(error: BaseException) -> str:
@@ -106,7 +112,7 @@ def _ends_of(text: str) -> str:
     if len(text) <= _LONGEST_MESSAGE:
         return text
     half = _LONGEST_MESSAGE // 2
-    return f"{text[:half]} […{len(text) - 2 * half} characters…] {text[-half:]}"
+    return f"{text[:half]} […{len(text) - 2 * half}{_LEFT_OUT} {text[-half:]}"
 
 
 def _telling(frames: list[traceback.FrameSummary], error: BaseException) -> list[traceback.FrameSummary]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from toril.contract.errors import redact
 from toril.contract.outcome import reason_of
-from toril.contract.stack_trace import user_traceback
+from toril.contract.stack_trace import user_traceback, was_cut
 from toril.contract.worker_options import Logger
 
 # Characters of a folded stack trace; the job holds all of it.
@@ -56,14 +56,14 @@ def trace_of(error: BaseException | None, stack: str) -> Trace | None:
     if error is None or _FRAME not in stack:
         return None
     shown = redact(stack)
-    open_error = error if shown == stack else _without_secret(error)
+    open_error = error if shown == stack and not was_cut(stack) else _stand_in(error)
     folded = one_line(shown.strip())
     cut = folded if len(folded) <= LONGEST_TRACE else f"…{folded[-LONGEST_TRACE:]}"
     return Trace((type(open_error), open_error, user_traceback(error)), cut)
 
 
-def _without_secret(error: BaseException) -> BaseException:
-    """An error of the same name that says the same, passwords and causes apart."""
+def _stand_in(error: BaseException) -> BaseException:
+    """An error of the same name that says the same, passwords, causes and the length of its message apart."""
     kind = type(error)
     stand_in = type(kind.__name__, (Exception,), {"__module__": kind.__module__})
     shown: BaseException = stand_in(redact(reason_of(error)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import time
 import traceback
 from typing import Any
@@ -15,6 +17,7 @@ from tests.integration.worker.conftest import QUEUE
 from toril import Job, JobFailed, PermanentError, Queue, Worker
 from toril.contract.stack_trace import stack_of
 from toril.sync import Job as BlockingJob
+from toril.telemetry.logging import JsonFormatter
 
 LIBRARY = str(toril.__path__[0])
 
@@ -57,13 +60,18 @@ async def longest_turn(until_done: asyncio.Task[Any]) -> float:
 async def test_a_huge_message_is_cut_before_it_holds_up_others(
     queue: Queue, valkey_url: str, prefix: str, handler: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(QUEUE, handler, redis=valkey_url, prefix=prefix)
+    written = io.StringIO()
+    logger = logging.getLogger(f"test.{prefix}")
+    logger.addHandler(logging.StreamHandler(written))
+    logger.handlers[0].setFormatter(JsonFormatter())
+    worker = Worker(QUEUE, handler, redis=valkey_url, prefix=prefix, logger=logger)
     failing = asyncio.create_task(trace_of(queue, worker))
     held_up = await longest_turn(failing)
     reason, trace = await failing
     assert f"in {handler.__name__}" in trace  # the frames are still in sight
     assert len(reason) < 20_000 and len(trace) < 20_000
     assert all(len(record.getMessage()) < 40_000 for record in caplog.records)
+    assert 0 < len(written.getvalue()) < 100_000
     began = time.perf_counter()
     traceback.format_exception(ValueError(HUGE))
     assert held_up < time.perf_counter() - began  # what it takes to format such a message only once
