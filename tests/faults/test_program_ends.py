@@ -16,6 +16,7 @@ import pytest
 from tests.conformance.kinds import KINDS, BullmqKind, Kind, ListKind
 from tests.faults.fleet import PATIENCE, ROOT, until
 from tests.servers import Server
+from toril import Backoff, Queue, TransientError, Worker
 
 pytestmark = pytest.mark.timeout(120)
 LIMIT = 5.0  # seconds until a program has ended, as promised
@@ -223,3 +224,37 @@ async def test_an_idle_worker_ends_within_a_second_though_its_server_is_frozen(
         took.append(await asyncio.to_thread(program.terminate))
         server.thaw()
     assert min(took) < 1.0, took
+
+
+def test_a_job_whose_next_attempt_is_being_decided_goes_back_when_the_program_ends(
+    valkey_url: str, prefix: str
+) -> None:
+    """A backoff may be a coroutine that asks somebody: it is cancelled like a handler."""
+    place: dict[str, Any] = {"redis": valkey_url, "prefix": prefix}
+
+    async def fail(_: Any) -> None:
+        raise TransientError("not yet")
+
+    async def program() -> None:
+        asked = asyncio.Event()
+
+        async def pause(attempts_made: int, error: BaseException) -> float:
+            asked.set()
+            await asyncio.Event().wait()
+            return 0.0
+
+        async with Queue("work", **place) as queue:
+            await queue.add("n", {}, attempts=2, backoff=Backoff("asking"), job_id="asked")
+            await Worker("work", fail, backoffs={"asking": pause}, **place).start()
+            await asyncio.wait_for(asked.wait(), PATIENCE)
+            raise LookupError("the program's own mistake")
+
+    async def found() -> tuple[str, int]:
+        async with Queue("work", **place) as queue:
+            job = await queue.get_job("asked")
+            assert job is not None
+            return await job.get_state(), job.attempts_made
+
+    with pytest.raises(LookupError):
+        asyncio.run(program())
+    assert asyncio.run(found()) == ("waiting", 0)

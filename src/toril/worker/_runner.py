@@ -300,10 +300,9 @@ class Runner:
         try:
             return undecided.decided(await self._asked(attempt, undecided))
         except asyncio.CancelledError as cancelled:
-            if attempt.reason is not reason:
-                return await self._stopped(
-                    attempt
-                )  # the worker stops, or somebody cancelled the job meanwhile
+            if attempt.reason is not reason or self._interrupted(attempt):
+                # The worker stops, the program ends, or somebody cancelled the job meanwhile.
+                return await self._stopped(attempt)
             problem: BaseException = cancelled
         except Exception as error:  # noqa: BLE001  # whatever a function of the application raises
             problem = error
