@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import page, plots, report, targets
-from benchmarks.arena import Arena
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
-from benchmarks.runner import Runner
-from benchmarks.works import Work, full_plan, quick_plan
+from benchmarks.environment import Arena
+from benchmarks.runner import AttemptRunner
+from benchmarks.workloads import Work, full_plan, quick_plan
 from tests.servers import Server
 
 WIDE = 150  # characters of a table, where the output is no terminal
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argparse.Namespace) -> int:
-    runner = Runner(arena, repeat=options.repeat, rivals=options.rivals)
+    runner = AttemptRunner(arena, repeat=options.repeat, rivals=options.rivals)
     where = report.environment(arena.server_version())
     earlier = json.loads(options.json.read_text("utf-8")) if options.add and options.json.exists() else None
     content: dict[str, Any] = {}
@@ -58,18 +58,18 @@ def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argp
 
 def _told(console: Console, content: dict[str, Any], options: argparse.Namespace) -> int:
     results = report.read_results(content)
-    verdicts = targets.judge(results)
-    report.show_verdicts(console, verdicts)
+    ack_errors = targets.decide_outcome(results)
+    report.show_verdicts(console, ack_errors)
     report.show_circumstances(console, content)
     if options.json:
-        report.write_json(options.json, {**content, "targets": report.told(verdicts)})
+        report.write_json(options.json, {**content, "targets": report.told(ack_errors)})
     if options.plots:
         _draw(console, results, options.plots)
-    return _judged(console, verdicts) if options.check else 0
+    return _judged(console, ack_errors) if options.check else 0
 
 
-def _judged(console: Console, verdicts: Sequence[targets.Verdict]) -> int:
-    short = targets.missed(verdicts)
+def _judged(console: Console, ack_errors: Sequence[targets.Verdict]) -> int:
+    short = targets.missed(ack_errors)
     for line in short:
         console.print(f"[red]fell short[/red]: {line}")
     return 1 if short else 0

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.arena import Arena
 from benchmarks.contenders import ROOT, TORIL, Contender
-from benchmarks.works import QUEUE, Work, adding, bulk, latency, processing
+from benchmarks.environment import Arena
+from benchmarks.workloads import QUEUE, Work, adding, bulk, latency, processing
 from tests.servers import Server
 
 CHECKOUTS = ROOT / ".cache" / "commits"

@@ -11,15 +11,21 @@ from typing import Any
 from benchmarks import report, targets
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Summary, less_is_better, ratio
-from benchmarks.quietness import BUSY
+from benchmarks.machine_load import BUSY
 from benchmarks.targets import Verdict
-from benchmarks.works import Work
+from benchmarks.workloads import Work
 
 
 def page(content: Mapping[str, Any], plan: Sequence[Work]) -> str:
     """The promises, then every work of the plan that was measured."""
     results = report.read_results(content)
-    parts = ["# Figures", _opening(content), "## Promises", _promises(targets.judge(results)), "## Works"]
+    parts = [
+        "# Figures",
+        _opening(content),
+        "## Promises",
+        _promises(targets.decide_outcome(results)),
+        "## Works",
+    ]
     for work in plan:
         if results.get(work.name):
             parts += [
@@ -49,7 +55,7 @@ def _circumstances(content: Mapping[str, Any], work: Work) -> str:
     return f"*Others used {share:.0%} of the processors just before.*" if share > BUSY else ""
 
 
-def _promises(verdicts: Sequence[Verdict]) -> str:
+def _promises(ack_errors: Sequence[Verdict]) -> str:
     rows = [
         [
             one.target.title,
@@ -58,7 +64,7 @@ def _promises(verdicts: Sequence[Verdict]) -> str:
             CONTENDERS[one.rival].label if one.rival else "",
             "kept" if one.kept else "**missed**",
         ]
-        for one in verdicts
+        for one in ack_errors
     ]
     return _markdown(["work", "promise", "measured", "beside", ""], rows)
 

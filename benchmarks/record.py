@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.contenders import Contender
 from benchmarks.figures import Run, Summary, summarize
-from benchmarks.works import Work
+from benchmarks.workloads import Work
 
 
 @dataclass(slots=True)

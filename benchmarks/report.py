@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Summary, less_is_better, ratio
-from benchmarks.quietness import BUSY
+from benchmarks.machine_load import BUSY
 from benchmarks.record import Record
 from benchmarks.targets import Verdict
 
@@ -81,7 +81,7 @@ def _row(
     return [*cells, f"± {summaries[lead].spread:.0%}", f"[{mark}]{times:.2f} ×[/{mark}]"]
 
 
-def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+def show_verdicts(console: Console, ack_errors: Sequence[Verdict]) -> None:
     """Which promises the run kept."""
     table = Table(title="targets", title_justify="left", title_style="bold")
     for heading, side in (
@@ -92,7 +92,7 @@ def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
         ("", "left"),
     ):
         table.add_column(heading, justify="right" if side == "right" else "left")
-    for one in verdicts:
+    for one in ack_errors:
         measured = "–" if one.figure is None else FIGURE.format(one.figure)
         rival = one.rival or ""
         beside = CONTENDERS[rival].label if rival in CONTENDERS else rival
@@ -129,7 +129,7 @@ def as_json(environment: Mapping[str, Any], record: Record) -> dict[str, Any]:
     }
 
 
-def told(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def told(ack_errors: Sequence[Verdict]) -> list[dict[str, Any]]:
     """Verdicts for programs."""
     return [
         {
@@ -139,7 +139,7 @@ def told(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
             "beside": one.rival,
             "kept": one.kept,
         }
-        for one in verdicts
+        for one in ack_errors
     ]
 
 

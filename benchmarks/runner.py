@@ -10,16 +10,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from benchmarks.arena import Arena, RunFailed, Unsupported
 from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.environment import Arena, RunFailed, Unsupported
 from benchmarks.figures import Summary
 from benchmarks.installation import NotInstalled, install
-from benchmarks.quietness import conditions
+from benchmarks.machine_load import conditions
 from benchmarks.record import Record
-from benchmarks.works import Work
+from benchmarks.workloads import Work
 
 
-class Runner:
+class AttemptRunner:
     """Does works on one arena."""
 
     def __init__(

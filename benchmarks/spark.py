@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from benchmarks.spark_growth import PREFIX, Catch, catch_up, fill_events, grow, keep, timed
 from tests.servers import Server
 from toril.commands.add import JobToAdd, add_job
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.session import build_session, own_session
 
 PLOTS = Path(__file__).parents[1] / "docs" / "performance"

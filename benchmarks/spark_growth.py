@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.plots import lines
 from tests.servers import Server
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline import Pipeline, PipelineOptions
 
 PREFIX = "bench"

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import redis
 
 from tests.servers import Server
-from toril.commands import locks, work
-from toril.commands._command import Command
+from toril.backends.bullmq import SUSPECTS_PER_STEP
+from toril.commands import locks, worker
 from toril.commands.add import JobToAdd, add_jobs
-from toril.commands.work import Pickup
-from toril.contract.keys import QueueKeys
-from toril.queues.bullmq import SUSPECTS_PER_STEP
-from toril.store import BlockingStore, ConnectionPolicy
+from toril.commands.command import Command
+from toril.commands.worker import Pickup
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport, ConnectionPolicy
 
 T = TypeVar("T")
 
@@ -34,13 +34,13 @@ PATIENCE = 120.0  # Seconds: upstream's sweep of 50,000 jobs takes some.
 class Bench:
     """A server of its own and a queue whose jobs have lost their worker."""
 
-    def __init__(self, store: BlockingStore, client: redis.Redis) -> None:
+    def __init__(self, transport: BlockingTransport, client: redis.Redis) -> None:
         self.keys = QueueKeys("sweep", hash_tag=False)
-        self._store = store
+        self._transport = transport
         self._client = client
 
     def run(self, command: Command[T]) -> T:
-        return self._store.run(command)
+        return self._transport.run(command)
 
     def timed(self, command: Command[T]) -> tuple[T, float]:
         """The value and the milliseconds that the server computed."""
@@ -59,7 +59,7 @@ class Bench:
             batch = [_job(number) for number in range(first, min(first + ADDED_AT_ONCE, jobs))]
             self.run(add_jobs(self.keys, batch))
         pickup = Pickup(token="dead", lock_ms=3_600_000)
-        while self.run(work.settle(self.keys, [], take=TAKEN_AT_ONCE, pickup=pickup, now_ms=NOW)).jobs:
+        while self.run(worker.settle(self.keys, [], take=TAKEN_AT_ONCE, pickup=pickup, now_ms=NOW)).jobs:
             continue
         self.run(locks.sweep_begin(self.keys, now_ms=NOW, interval_ms=INTERVAL_MS))
         self.run(locks.sweep_step(self.keys, max_stalled=1, suspects=1))
@@ -100,9 +100,9 @@ def measure(sizes: Sequence[int], ways: Sequence[Callable[[Bench, int], str]]) -
     with (
         Server.valkey() as server,
         server.client() as client,
-        BlockingStore(server.url, policy=policy) as store,
+        BlockingTransport(server.url, policy=policy) as transport,
     ):
-        bench = Bench(store, client)
+        bench = Bench(transport, client)
         for jobs in sizes:
             for way in ways:
                 bench.lose(jobs)

@@ -150,12 +150,12 @@ TARGETS: Sequence[Target] = (
 )  # fmt: skip
 
 
-def judge(results: Results, targets: Sequence[Target] = TARGETS) -> list[Verdict]:
+def decide_outcome(results: Results, targets: Sequence[Target] = TARGETS) -> list[Verdict]:
     """A verdict for each target whose work was part of the run."""
-    return [_verdict(results, one) for one in targets if one.work in results]
+    return [_ack_error(results, one) for one in targets if one.work in results]
 
 
-def _verdict(results: Results, target: Target) -> Verdict:
+def _ack_error(results: Results, target: Target) -> Verdict:
     ours = _median(results, target.work, target.ours, target.metric)
     if ours is None:
         return Verdict(target, None)
@@ -172,11 +172,11 @@ def _median(results: Results, work: str, contender: str, metric: str) -> float |
     return None if found is None else found.median
 
 
-def missed(verdicts: Sequence[Verdict]) -> list[str]:
+def missed(ack_errors: Sequence[Verdict]) -> list[str]:
     """One line for each promise that was not kept."""
-    return [_line(one) for one in verdicts if not one.kept]
+    return [_line(one) for one in ack_errors if not one.kept]
 
 
-def _line(verdict: Verdict) -> str:
-    measured = "not measured" if verdict.figure is None else f"{verdict.figure:.2f}"
-    return f"{verdict.target.title}: {measured}, wanted {verdict.target.bound}"
+def _line(ack_error: Verdict) -> str:
+    measured = "not measured" if ack_error.figure is None else f"{ack_error.figure:.2f}"
+    return f"{ack_error.target.title}: {measured}, wanted {ack_error.target.bound}"

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.spark import register
 from toril.spark.pipeline.session import build_session
-from toril.spark.transforms import attempts, lives, queue_minute, with_fingerprint
+from toril.spark.transforms import attempts, job_timelines, queue_minute, with_fingerprint
 
 PREFIX = os.environ.get("TORIL_PREFIX", "bull")
 spark = SparkSession.getActiveSession() or build_session()
@@ -33,7 +33,7 @@ nothing_before = spark.createDataFrame(
     "queue string, job_id string, name string, state string, attempt long, stalls long, added_at timestamp, "
     "ready_at timestamp, active_at timestamp, updated_at timestamp, updated_seq long, error string",
 )
-tries = attempts(lives(events, nothing_before)).cache()
+tries = attempts(job_timelines(events, nothing_before)).cache()
 tries.groupBy("queue", "outcome").agg(F.count("*"), F.expr("percentile(run_ms, 0.95)").alias("p95")).show()
 
 # %% A picture of the last hour

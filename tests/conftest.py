@@ -38,7 +38,7 @@ from tests.watchdog import (  # noqa: F401  # pytest finds its hooks by their na
     pytest_sessionfinish,
     pytest_timeout_set_timer,
 )
-from toril.store import default_server
+from toril.transport import default_server
 
 # A busy machine is no fault of an example.
 settings.register_profile("toril", deadline=None)

@@ -30,53 +30,53 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toril import sync
-    from toril.contract.backoff import Backoff
-    from toril.contract.classify import ErrorCategory, categorize_error
-    from toril.contract.envelope import Envelope
-    from toril.contract.errors import InvalidOption, JobFailed, PermanentError, TorilError, TransientError
-    from toril.contract.event import Event
-    from toril.contract.options import Deduplication, JobOptions, KeepJobs, NewJob, ParentRef
-    from toril.contract.state import JobCounts, JobState
-    from toril.contract.worker_options import RateLimit, WorkerOptions
+    from toril.errors import InvalidOption, JobFailed, PermanentError, TorilError, TransientError
     from toril.events import QueueEvents
     from toril.jobs import Job
     from toril.producer import FlowNode, FlowProducer, ListQueue, Queue, StreamQueue
-    from toril.store import ConnectionPolicy
+    from toril.protocol.backoff import Backoff
+    from toril.protocol.classify import ErrorCategory, categorize_error
+    from toril.protocol.envelope import Envelope
+    from toril.protocol.event import Event
+    from toril.protocol.options import Deduplication, JobOptions, KeepJobs, NewJob, ParentRef
+    from toril.protocol.state import JobCounts, JobState
+    from toril.protocol.worker_options import RateLimit, WorkerOptions
+    from toril.transport import ConnectionPolicy
     from toril.worker import ListWorker, StreamWorker, Worker
 
 __version__ = "0.1.0"
 
-_ROOM_OF = {
-    "Backoff": "toril.contract.backoff",
-    "ConnectionPolicy": "toril.store",
-    "Deduplication": "toril.contract.options",
-    "Envelope": "toril.contract.envelope",
-    "ErrorCategory": "toril.contract.classify",
-    "Event": "toril.contract.event",
+_MODULE_OF = {
+    "Backoff": "toril.protocol.backoff",
+    "ConnectionPolicy": "toril.transport",
+    "Deduplication": "toril.protocol.options",
+    "Envelope": "toril.protocol.envelope",
+    "ErrorCategory": "toril.protocol.classify",
+    "Event": "toril.protocol.event",
     "FlowNode": "toril.producer",
     "FlowProducer": "toril.producer",
-    "InvalidOption": "toril.contract.errors",
+    "InvalidOption": "toril.errors",
     "Job": "toril.jobs",
-    "JobCounts": "toril.contract.state",
-    "JobFailed": "toril.contract.errors",
-    "JobOptions": "toril.contract.options",
-    "JobState": "toril.contract.state",
-    "KeepJobs": "toril.contract.options",
+    "JobCounts": "toril.protocol.state",
+    "JobFailed": "toril.errors",
+    "JobOptions": "toril.protocol.options",
+    "JobState": "toril.protocol.state",
+    "KeepJobs": "toril.protocol.options",
     "ListQueue": "toril.producer",
     "ListWorker": "toril.worker",
-    "NewJob": "toril.contract.options",
-    "ParentRef": "toril.contract.options",
-    "PermanentError": "toril.contract.errors",
+    "NewJob": "toril.protocol.options",
+    "ParentRef": "toril.protocol.options",
+    "PermanentError": "toril.errors",
     "Queue": "toril.producer",
     "QueueEvents": "toril.events",
-    "RateLimit": "toril.contract.worker_options",
+    "RateLimit": "toril.protocol.worker_options",
     "StreamQueue": "toril.producer",
     "StreamWorker": "toril.worker",
-    "TorilError": "toril.contract.errors",
-    "TransientError": "toril.contract.errors",
+    "TorilError": "toril.errors",
+    "TransientError": "toril.errors",
     "Worker": "toril.worker",
-    "WorkerOptions": "toril.contract.worker_options",
-    "categorize_error": "toril.contract.classify",
+    "WorkerOptions": "toril.protocol.worker_options",
+    "categorize_error": "toril.protocol.classify",
 }
 
 __all__ = [
@@ -118,9 +118,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "sync":
         return import_module("toril.sync")
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'toril' has no attribute {name!r}")
-    value = getattr(import_module(_ROOM_OF[name]), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value  # The next use costs a plain attribute lookup.
     return value
 

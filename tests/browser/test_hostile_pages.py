@@ -25,7 +25,7 @@ from toril.browser import (
     PageUnreachable,
 )
 from toril.browser._pool import processes_of
-from toril.contract.errors import PayloadMismatch
+from toril.errors import PayloadMismatch
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -26,8 +26,8 @@ from toril.browser import (
     ResultTooLarge,
 )
 from toril.browser._pool import processes_of
-from toril.contract.envelope import error_text
-from toril.contract.errors import PayloadMismatch
+from toril.errors import PayloadMismatch
+from toril.protocol.envelope import error_text
 
 pytestmark = pytest.mark.timeout(120)
 

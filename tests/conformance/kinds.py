@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from toril import Backoff, Envelope, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
-from toril.contract.worker_options import RateLimit
-from toril.queues.source import Source
+from toril.backends.base import Source
+from toril.protocol.worker_options import RateLimit
 from toril.worker._base import BaseWorker
 
 # Short enough for a test that waits for a recovery, long enough for a busy machine to renew in time.
@@ -83,7 +83,7 @@ class Kind:
         try:
             yield source
         finally:
-            await source.store.close()
+            await source.transport.close()
             await worker._release()
 
     @staticmethod

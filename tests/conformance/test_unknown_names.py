@@ -11,10 +11,10 @@ import pytest
 
 from tests.conformance.kinds import Kind, client_of
 from toril import Envelope
-from toril.contract import outcome
-from toril.contract.outcome import Retry
-from toril.contract.refusals import Refusals
-from toril.queues.source import Settled
+from toril.backends.base import FinishedJob
+from toril.protocol import outcome
+from toril.protocol.outcome import Retry
+from toril.protocol.refusals import Refusals
 from toril.telemetry.hooks import NoMetrics
 
 pytestmark = pytest.mark.timeout(60)
@@ -148,7 +148,7 @@ async def test_a_tried_job_that_is_put_back_for_its_name_does_not_keep_a_worker_
     await kind.add("new", attempts=3)
     async with silent(), kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([Settled(delivery, Retry(0.0, "busy"))], 0)
+        await source.exchange([FinishedJob(delivery, Retry(0.0, "busy"))], 0)
     async with silent(), kind.worker({"old": nothing}) as worker:
         await worker.run_until_idle()
     assert await kind.unfinished() == 1
@@ -163,14 +163,14 @@ async def test_a_worker_that_knew_the_name_in_between_begins_the_hour_anew(kind:
             long_ago = delivery.refusals
             assert (long_ago and long_ago.count) == wanted
             refused = Refusals.one_more(long_ago, 1000)
-            await source.exchange([Settled(delivery, outcome.UnknownName(0.0, refused))], 0)
+            await source.exchange([FinishedJob(delivery, outcome.UnknownName(0.0, refused))], 0)
         (delivery,) = await taken(source)
         assert delivery.refusals == Refusals(3, 1000)
-        await source.exchange([Settled(delivery, Retry(0.0, "known, and busy"))], 0)
+        await source.exchange([FinishedJob(delivery, Retry(0.0, "known, and busy"))], 0)
         (delivery,) = await taken(source)
         assert delivery.refusals is None
         assert delivery.attempts_made == 1
-        await source.exchange([Settled(delivery, outcome.Completed(b"null"))], 0)
+        await source.exchange([FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
 async def taken(source: Any) -> list[Any]:
@@ -184,11 +184,11 @@ async def test_a_note_that_cannot_be_read_is_none(kind: Kind) -> None:
     await kind.add("new")
     async with silent(), kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([Settled(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
+        await source.exchange([FinishedJob(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
         spoil_note(kind)
         (delivery,) = await taken(source)
         assert delivery.refusals is None
-        await source.exchange([Settled(delivery, outcome.Completed(b"null"))], 0)
+        await source.exchange([FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
 def spoil_note(kind: Kind) -> None:

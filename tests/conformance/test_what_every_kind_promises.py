@@ -18,9 +18,9 @@ import pytest
 
 from tests.conformance.kinds import Kind
 from toril import Envelope, PermanentError, TransientError
-from toril.contract.errors import Postpone, RateLimitError, Requeue
-from toril.contract.outcome import Completed, Failed, Requeued, Retry
-from toril.queues.source import Settled
+from toril.backends.base import FinishedJob
+from toril.errors import Postpone, RateLimitError, Requeue
+from toril.protocol.outcome import Completed, Failed, Requeued, Retry
 from toril.telemetry.hooks import NoMetrics
 
 pytestmark = pytest.mark.timeout(60)
@@ -358,8 +358,8 @@ async def test_an_outcome_that_is_handed_in_twice_counts_once(kind: Kind) -> Non
     await kind.add(attempts=1)
     async with kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
-        settled = Settled(delivery, Failed("it broke", "", "permanent"))
-        assert (await source.exchange([settled], 0)).verdicts == [None]
+        settled = FinishedJob(delivery, Failed("it broke", "", "permanent"))
+        assert (await source.exchange([settled], 0)).ack_errors == [None]
         await source.exchange([settled], 0)
     assert len(await kind.graves()) == 1
     assert await kind.unfinished() == 0
@@ -369,7 +369,7 @@ async def test_a_retry_that_is_handed_in_twice_makes_one_job(kind: Kind) -> None
     await kind.add(attempts=5)
     async with kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
-        settled = Settled(delivery, Retry(60.0, "later"))
+        settled = FinishedJob(delivery, Retry(60.0, "later"))
         await source.exchange([settled], 0)
         await source.exchange([settled], 0)
         assert await kind.unfinished() == 1
@@ -379,11 +379,11 @@ async def test_a_job_that_is_given_back_is_taken_again(kind: Kind) -> None:
     await kind.add(payload={"n": 7})
     async with kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([Settled(delivery, Requeued())], 0)
+        await source.exchange([FinishedJob(delivery, Requeued())], 0)
         (again,) = (await source.exchange([], 1)).deliveries
         assert again.id == delivery.id
         assert again.attempts_made == delivery.attempts_made
-        await source.exchange([Settled(again, Completed(b"null"))], 0)
+        await source.exchange([FinishedJob(again, Completed(b"null"))], 0)
     assert await kind.unfinished() == 0
 
 
@@ -431,8 +431,8 @@ async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind)
         async with kind.worker(handle, max_stalled_count=2) as worker:
             await ran.wait()
             await worker.run_until_idle()
-        verdicts = (await late.exchange([Settled(delivery, Failed("too late"))], 0)).verdicts
-        assert verdicts[0] is not None
+        ack_errors = (await late.exchange([FinishedJob(delivery, Failed("too late"))], 0)).ack_errors
+        assert ack_errors[0] is not None
     assert await kind.graves() == []
     assert await kind.unfinished() == 0
 
@@ -442,7 +442,7 @@ async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
     async with kind.hand() as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
         assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == []
-        await source.exchange([Settled(delivery, Completed(b"null"))], 0)
+        await source.exchange([FinishedJob(delivery, Completed(b"null"))], 0)
         assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == [delivery]
 
 

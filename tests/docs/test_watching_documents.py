@@ -13,7 +13,7 @@ import typer.main
 from prometheus_client import CollectorRegistry
 
 from toril.cli._app import app
-from toril.observe.panel_files import dashboard_text
+from toril.observe.grafana_files import dashboard_text
 from toril.telemetry.prometheus import PrometheusMetrics
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"

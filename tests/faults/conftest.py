@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fleet import Fleet
 from tests.faults.proxy import Proxy
+from tests.faults.worker_processes import Fleet
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.store import AsyncStore
+from toril.transport import AsyncTransport
 
 QUEUE = "work"
 Make = Callable[..., Worker]
@@ -40,10 +40,10 @@ async def under_attack(valkey: Server, prefix: str) -> AsyncIterator[Queue]:
 
 
 @pytest.fixture
-async def behind(valkey: Server) -> AsyncIterator[AsyncStore]:
+async def behind(valkey: Server) -> AsyncIterator[AsyncTransport]:
     """For what happens behind the worker's back."""
-    async with AsyncStore(valkey.url) as store:
-        yield store
+    async with AsyncTransport(valkey.url) as transport:
+        yield transport
 
 
 @pytest.fixture

@@ -28,12 +28,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.fleet import Fleet
 from tests.faults.proxy import Kind, Proxy
+from tests.faults.worker_processes import Fleet
 from tests.servers import Server
 from toril import Job, Queue
-from toril.contract.errors import TorilError
-from toril.contract.state import JobState
+from toril.errors import TorilError
+from toril.protocol.state import JobState
 
 QUEUE = "soak"
 CREW = 3

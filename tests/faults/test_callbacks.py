@@ -11,7 +11,7 @@ import pytest
 from tests.faults.conftest import QUEUE, Make, nothing
 from tests.servers import Server
 from toril import Job, Queue, sync
-from toril.contract.state import JobState
+from toril.protocol.state import JobState
 from toril.sync import Job as BlockingJob
 from toril.worker import WorkerState
 

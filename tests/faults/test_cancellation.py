@@ -27,11 +27,11 @@ from toril import (
     StreamWorker,
     Worker,
 )
-from toril.contract.errors import TorilError
+from toril.errors import TorilError
 from toril.observe.doctor import Doctor
 from toril.observe.exporter import Exporter
 from toril.producer.bridge import move_jobs
-from toril.store import ConnectionPolicy
+from toril.transport import ConnectionPolicy
 
 ALLOWED = 0.1  # seconds that a cancellation may take
 GRACEFUL = 2.0  # … of whoever leaves a worker: its jobs end first

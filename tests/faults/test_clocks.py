@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.crew import mistake_the_time
-from tests.faults.fleet import Fleet
 from tests.faults.test_kills import ended
+from tests.faults.worker_processes import Fleet
+from tests.faults.worker_program import mistake_the_time
 from tests.servers import Server
 from toril import Queue
 

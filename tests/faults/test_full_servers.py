@@ -13,8 +13,8 @@ import pytest
 from tests.faults.conftest import QUEUE
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.contract.errors import StoreOutOfMemory
-from toril.contract.keys import QueueKeys
+from toril.errors import RedisOutOfMemory
+from toril.protocol.keys import QueueKeys
 from toril.worker import WorkerState
 
 pytestmark = pytest.mark.timeout(120)
@@ -54,12 +54,12 @@ async def test_a_full_server_refuses_new_work_and_lets_running_work_end(
             async with worker:
                 await until(lambda: len(begun) == 3)
                 client.config_set("maxmemory", "1mb")
-                with pytest.raises(StoreOutOfMemory, match="maxmemory"):
+                with pytest.raises(RedisOutOfMemory, match="maxmemory"):
                     await queue.add("n", {"more": "x" * 1000})
                 await asyncio.sleep(2.5)  # two locks and more: heartbeats must get through
                 release.set()
                 await until(lambda: worker.processed >= 3)
-                await until(lambda: any(isinstance(one, StoreOutOfMemory) for one in errors))
+                await until(lambda: any(isinstance(one, RedisOutOfMemory) for one in errors))
                 assert worker.state is WorkerState.RUNNING
                 client.config_set("maxmemory", "0")
                 freed = time.monotonic()

@@ -9,11 +9,11 @@ from tests.faults.conftest import QUEUE
 from tests.servers import Server
 from toril import Job, Queue, QueueEvents, Worker
 from toril.commands import manage
-from toril.store import AsyncStore
+from toril.transport import AsyncTransport
 
 
 async def test_a_reader_that_was_stopped_while_the_stream_was_trimmed_is_told_of_the_gap(
-    under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str
+    under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str
 ) -> None:
     queue = under_attack
 

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.conftest import QUEUE, Make, nothing, reached
 from tests.servers import Server
 from toril import InvalidOption, Job, Queue, Worker
-from toril.contract.state import JobState
+from toril.protocol.state import JobState
 from toril.sync import Job as BlockingJob
 from toril.worker import WorkerState
 

@@ -18,13 +18,13 @@ import pytest
 import redis
 
 from tests.faults.conftest import QUEUE
-from tests.faults.fleet import PATIENCE, Fleet, until
+from tests.faults.worker_processes import PATIENCE, Fleet, until
 from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.commands import locks
-from toril.commands._command import plain
-from toril.contract.state import JobState
-from toril.store import AsyncStore
+from toril.commands.command import plain
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport
 
 pytestmark = pytest.mark.timeout(120)
 MakeFleet = Callable[..., Fleet]
@@ -168,7 +168,7 @@ async def test_a_worker_that_slept_alone_longer_than_its_lock_keeps_its_results(
 
 
 async def test_a_job_that_comes_back_to_the_worker_that_lost_it_keeps_its_new_lock(
-    under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str
+    under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str
 ) -> None:
     """Two handlers for one job in one worker: the first may end, and the second must not lose its lock by that."""
     queue = under_attack

@@ -15,8 +15,8 @@ import pytest
 from tests.faults.conftest import QUEUE, Make, nothing, reached
 from tests.servers import free_port
 from toril import InvalidOption, Job, Queue, Worker
-from toril.contract.errors import Closed
-from toril.contract.state import JobState
+from toril.errors import Closed
+from toril.protocol.state import JobState
 from toril.worker import WorkerState
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.store.faces import FACES, Face
+from tests.integration.transport.faces import FACES, Facade
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
 from tests.servers import Server
-from toril.commands import add, locks, manage, read, schedulers, work
-from toril.commands._command import Command, Replay, plain
+from toril.commands import add, locks, manage, read, schedulers, worker
 from toril.commands.add import JobToAdd, Ledger
-from toril.commands.work import Pickup, Settlement, finish_options
-from toril.contract.errors import ReplyLost, ScriptRefused
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore, ConnectionPolicy
+from toril.commands.command import Command, Replay, plain
+from toril.commands.worker import Pickup, Settlement, finish_options
+from toril.errors import ReplyLost, ScriptRefused
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport, ConnectionPolicy
 
 NOW = 1_700_000_000_000
 POLICY = ConnectionPolicy(
@@ -58,17 +58,17 @@ COMMANDS: dict[str, Build] = {
     "add_jobs, ledger": lambda keys: add.add_jobs(
         keys, [job("new"), job("")], Ledger(keys.toril("ledger:p"), "1")
     ),
-    "settle": lambda keys: work.settle(
+    "settle": lambda keys: worker.settle(
         keys,
         [Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)],
         take=1,
         pickup=PICKUP,
         now_ms=NOW,
     ),
-    "take_one": lambda keys: work.take_one(keys, pickup=PICKUP, now_ms=NOW),
-    "wait_for_marker": lambda keys: work.wait_for_marker(keys, 0.05),
-    "set_marker": work.set_marker,
-    "move_to_waiting_children": lambda keys: work.move_to_waiting_children(
+    "take_one": lambda keys: worker.take_one(keys, pickup=PICKUP, now_ms=NOW),
+    "wait_for_marker": lambda keys: worker.wait_for_marker(keys, 0.05),
+    "set_marker": worker.set_marker,
+    "move_to_waiting_children": lambda keys: worker.move_to_waiting_children(
         keys, "held", token="t1", now_ms=NOW
     ),
     "extend_locks": lambda keys: locks.extend_locks(keys, [("held", "t1")], lock_ms=60_000),
@@ -148,17 +148,20 @@ def keys(prefix: str) -> QueueKeys:
 
 
 @pytest.fixture
-def queue(valkey: Server, keys: QueueKeys) -> Iterator[BlockingStore]:
+def queue(valkey: Server, keys: QueueKeys) -> Iterator[BlockingTransport]:
     """A queue with a job in every state, and a store that knows no faults."""
-    with BlockingStore(valkey.url) as store:
-        store.run(add.add_jobs(keys, [job("held"), job("done"), job("over"), job("ready")]))
-        taken = store.run(work.settle(keys, [], take=3, pickup=PICKUP, now_ms=NOW))
+    with BlockingTransport(valkey.url) as transport:
+        transport.run(add.add_jobs(keys, [job("held"), job("done"), job("over"), job("ready")]))
+        taken = transport.run(worker.settle(keys, [], take=3, pickup=PICKUP, now_ms=NOW))
         assert len(taken.jobs) == 3
         ends: list[Settlement] = [
             Settlement(job_id="done", kind="completed", token="t1", value="1", options=DONE),
             Settlement(job_id="over", kind="failed", token="t1", value="why", options=DONE),
         ]
-        assert store.run(work.settle(keys, ends, take=0, pickup=PICKUP, now_ms=NOW)).verdicts == [None, None]
+        assert transport.run(worker.settle(keys, ends, take=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [
+            None,
+            None,
+        ]
         parent = JobToAdd(
             name="p", data=b"{}", options={}, timestamp=NOW, id="parent", waits_for_children=True
         )
@@ -166,8 +169,8 @@ def queue(valkey: Server, keys: QueueKeys) -> Iterator[BlockingStore]:
             name="c", data=b"{}", options={}, timestamp=NOW, id="child", parent_key=keys.job("parent"),
             parent={"id": "parent", "queueKey": keys.qualified},
         )  # fmt: skip
-        store.run(add.add_jobs(keys, [job("late", delay=60_000), parent, child]))
-        yield store
+        transport.run(add.add_jobs(keys, [job("late", delay=60_000), parent, child]))
+        yield transport
 
 
 @pytest.fixture
@@ -177,9 +180,9 @@ def proxy(valkey: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture(params=["async", "blocking"])
-async def store(
-    request: pytest.FixtureRequest, valkey: Server, queue: BlockingStore, proxy: Proxy
-) -> AsyncIterator[Face]:
+async def transport(
+    request: pytest.FixtureRequest, valkey: Server, queue: BlockingTransport, proxy: Proxy
+) -> AsyncIterator[Facade]:
     face = FACES[request.param](proxy.url, POLICY, None)
     yield face
     await face.close()
@@ -196,7 +199,7 @@ LEAVES_A_TRACE = {"wait_for_marker"}
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NEVER_TWICE | LEAVES_A_TRACE])
 def test_a_command_that_may_run_twice_leaves_and_returns_what_it_did_the_first_time(
-    valkey: Server, keys: QueueKeys, queue: BlockingStore, name: str
+    valkey: Server, keys: QueueKeys, queue: BlockingTransport, name: str
 ):
     command = COMMANDS[name](keys)
     if name == "obliterate":
@@ -218,98 +221,98 @@ def test_a_command_that_may_run_twice_leaves_and_returns_what_it_did_the_first_t
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_a_lost_reply_makes_nothing_run_that_must_not(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, name: str, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, fault: Kind
 ):
     command = known(queue, COMMANDS[name](keys))
     if name == "obliterate":
         queue.run(manage.pause(keys))
     mark = keys.base.encode()
-    await store.connect()
+    await transport.connect()
     armed = proxy.arm(fault, mark)
     reached = 0 if fault == "cut before" else 1
     if command.replay is Replay.NEVER:
         with pytest.raises(ReplyLost, match="was lost"):
-            await store.run(command)
+            await transport.run(command)
         assert proxy.forwarded(mark) <= reached
     else:
-        await answered(store, command)
+        await answered(transport, command)
         assert proxy.forwarded(mark) >= reached + 1
     assert armed.struck.is_set()
 
 
-def known(queue: BlockingStore, command: Command[Any]) -> Command[Any]:
+def known(queue: BlockingTransport, command: Command[Any]) -> Command[Any]:
     """The same command, its script loaded: NOSCRIPT would be one more call."""
     if command.script is not None:
         queue.run(plain(bytes, "SCRIPT", "LOAD", command.script.text))
     return command
 
 
-async def answered(store: Face, command: Command[Any]) -> None:
+async def answered(transport: Facade, command: Command[Any]) -> None:
     """A value, or a refusal by the state that the first run left."""
     try:
-        await store.run(command)
+        await transport.run(command)
     except ScriptRefused as refused:
         pytest.fail(f"a repeated {command.name} was refused: {refused}")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pipeline_repeats_only_what_it_may(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
 ):
-    take = known(queue, work.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
     counts = known(queue, read.get_counts(keys))
-    await store.connect()
+    await transport.connect()
     proxy.arm(fault, keys.base.encode())
-    taken, found = await store.run_many([take, counts])
+    taken, found = await transport.run_many([take, counts])
     assert (
         isinstance(taken, ReplyLost) or fault == "cut within"
     )  # Half of two replies may be the first of them.
     assert found["active"] == (1 if fault == "cut before" else 2)
 
 
-async def test_a_slow_reply_within_the_time_out_is_no_fault(keys: QueueKeys, proxy: Proxy, store: Face):
-    await store.connect()
+async def test_a_slow_reply_within_the_time_out_is_no_fault(keys: QueueKeys, proxy: Proxy, transport: Facade):
+    await transport.connect()
     proxy.arm("delay", keys.base.encode(), seconds=0.1)
-    harvest = await store.run(work.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    harvest = await transport.run(worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
     assert [job_id for job_id, _ in harvest.jobs] == ["ready"]
 
 
 async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
 ):
-    take = known(queue, work.take_one(keys, pickup=PICKUP, now_ms=NOW))
-    await store.connect()
+    take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    await transport.connect()
     late = proxy.arm("delay", keys.base.encode(), seconds=0.5)
     with pytest.raises(ReplyLost):
-        await store.run(take)
-    states = [await store.run(read.get_state(keys, one)) for one in ("ready", "done", "over", "late")]
+        await transport.run(take)
+    states = [await transport.run(read.get_state(keys, one)) for one in ("ready", "done", "over", "late")]
     assert states == ["active", "completed", "failed", "delayed"]
     await asyncio.to_thread(late.struck.wait, 5)
-    assert await store.run(read.get_state(keys, "done")) == "completed"
+    assert await transport.run(read.get_state(keys, "done")) == "completed"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_producers_jobs_are_never_doubled(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
 ):
-    await store.connect()
+    await transport.connect()
     for serial in range(3):
         proxy.arm(fault, keys.base.encode())
         call = add.add_jobs(keys, [job(""), job(f"n{serial}")], Ledger(keys.toril("ledger:p"), str(serial)))
-        assert (await store.run(call))[1] == f"n{serial}"
+        assert (await transport.run(call))[1] == f"n{serial}"
     assert queue.run(read.get_counts(keys))["wait"] == 2 + 3 * 2
 
 
 @pytest.mark.parametrize("fault", ["cut after", "cut within"])
 async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
 ):
     adding = known(queue, add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
-    await store.connect()
+    await transport.connect()
     queue.run(manage.drain(keys, most=10))
     armed = proxy.arm(fault, keys.base.encode())
     proxy.shut_the_door()
-    call = asyncio.create_task(store.run(adding))
+    call = asyncio.create_task(transport.run(adding))
     await asyncio.to_thread(armed.struck.wait, 5)
     finish_and_remove(queue, keys, "once")
     proxy.open_the_door()
@@ -318,27 +321,27 @@ async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
     assert queue.run(read.get_counts(keys))["wait"] == 0
 
 
-def finish_and_remove(store: BlockingStore, keys: QueueKeys, job_id: str) -> None:
-    taken = store.run(work.settle(keys, [], take=1, pickup=PICKUP, now_ms=NOW))
+def finish_and_remove(transport: BlockingTransport, keys: QueueKeys, job_id: str) -> None:
+    taken = transport.run(worker.settle(keys, [], take=1, pickup=PICKUP, now_ms=NOW))
     assert [one for one, _ in taken.jobs] == [job_id]
     gone = finish_options(pickup=PICKUP, token="t1", keep={"count": 0}, attempts=1)
     done = Settlement(job_id=job_id, kind="completed", token="t1", value="1", options=gone)
-    assert store.run(work.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW)).verdicts == [None]
+    assert transport.run(worker.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [None]
 
 
 async def test_a_finish_whose_reply_was_lost_can_be_checked(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
 ):
     """What a worker does then: it asks what became of the job, and settles no second time."""
     done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
-    finish = known(queue, work.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW))
-    await store.connect()
+    finish = known(queue, worker.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW))
+    await transport.connect()
     proxy.arm("cut after", keys.base.encode())
     with pytest.raises(ReplyLost):
-        await store.run(finish)
-    assert (await store.run(read.is_finished(keys, "held"))).state == "completed"
-    (verdict,) = (await store.run(finish)).verdicts
-    assert isinstance(verdict, ScriptRefused)
+        await transport.run(finish)
+    assert (await transport.run(read.is_finished(keys, "held"))).state == "completed"
+    (ack_error,) = (await transport.run(finish)).ack_errors
+    assert isinstance(ack_error, ScriptRefused)
 
 
 WORDS = {
@@ -358,36 +361,36 @@ WORDS = {
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("name", ["take_one", "settle", "add_jobs", "get_counts", "set_marker"])
 async def test_a_call_that_the_server_did_not_run_is_sent_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, name: str, word: str
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, word: str
 ):
     """Also those that must not run twice: the server says that it has not run them."""
-    await store.connect()
+    await transport.connect()
     mark = keys.base.encode()
     for _ in range(1 if word == "NOSCRIPT" else 3):
         proxy.arm("answer", mark, reply=WORDS[word])
-    await store.run(known(queue, COMMANDS[name](keys)))
+    await transport.run(known(queue, COMMANDS[name](keys)))
     assert proxy.forwarded(mark) == 1
 
 
 @pytest.mark.parametrize("word", WORDS)
 async def test_a_pipeline_that_the_server_did_not_run_is_sent_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingStore, store: Face, word: str
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, word: str
 ):
-    await store.connect()
+    await transport.connect()
     mark = keys.base.encode()
     commands = [known(queue, COMMANDS[name](keys)) for name in ("take_one", "get_counts", "settle")]
     proxy.arm("answer", mark, reply=WORDS[word] * len(commands))
-    taken, counts, harvest = await store.run_many(commands)
+    taken, counts, harvest = await transport.run_many(commands)
     assert [job_id for job_id, _ in taken.jobs] == ["ready"]
     assert counts["active"] == 2
-    assert harvest.verdicts == [None]
+    assert harvest.ack_errors == [None]
     # Texts of scripts make more than one packet of a pipeline.
     assert proxy.occurrences(b"\r\nEVAL") == len(commands)  # EVALSHA, or EVAL with the text
 
 
-async def test_a_reply_that_is_no_reply_ends_the_connection(keys: QueueKeys, proxy: Proxy, store: Face):
-    await store.connect()
+async def test_a_reply_that_is_no_reply_ends_the_connection(keys: QueueKeys, proxy: Proxy, transport: Facade):
+    await transport.connect()
     proxy.arm("answer", keys.base.encode(), reply=b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ReplyLost):
-        await store.run(work.take_one(keys, pickup=PICKUP, now_ms=NOW))
-    assert (await store.run(read.get_counts(keys)))["active"] == 1
+        await transport.run(worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    assert (await transport.run(read.get_counts(keys)))["active"] == 1

@@ -12,10 +12,10 @@ import pytest
 from tests.faults.proxy import Kind, Proxy
 from tests.servers import Server
 from toril import ListQueue, Queue, StreamQueue, sync
-from toril.contract.envelope import DeadLetter, Envelope
-from toril.contract.options import Deduplication
 from toril.producer.bridge import move_jobs
-from toril.store import ConnectionPolicy
+from toril.protocol.envelope import DeadLetter, Envelope
+from toril.protocol.options import Deduplication
+from toril.transport import ConnectionPolicy
 
 POLICY = ConnectionPolicy(
     command_timeout=2, connect_timeout=2, reconnect_delay=0.005, max_reconnect_delay=0.02, call_attempts=5

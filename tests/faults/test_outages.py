@@ -16,12 +16,12 @@ import pytest
 
 from tests.conformance.kinds import KINDS, QUICK, Kind
 from tests.faults.conftest import QUEUE
-from tests.faults.fleet import PATIENCE, Fleet, until
 from tests.faults.proxy import Proxy
+from tests.faults.worker_processes import PATIENCE, Fleet, until
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.contract.errors import StoreUnavailable
-from toril.store import ConnectionPolicy
+from toril.errors import RedisUnavailable
+from toril.transport import ConnectionPolicy
 from toril.worker import WorkerState
 
 pytestmark = pytest.mark.timeout(120)
@@ -75,7 +75,7 @@ async def test_asyncio_does_not_complain_of_calls_that_come_while_the_connection
         jobs = [await queue.add("n", {}) for _ in range(30)]
         server.kill()  # all in one turn of the loop: nobody has told us yet
         ends = await asyncio.gather(*(job.get_state() for job in jobs), return_exceptions=True)
-    assert all(isinstance(one, StoreUnavailable) for one in ends)
+    assert all(isinstance(one, RedisUnavailable) for one in ends)
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
@@ -119,7 +119,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged
         while not over.is_set():
             try:
                 jobs = await asyncio.gather(*(queue.add("n", {}) for _ in range(5)), return_exceptions=True)
-            except StoreUnavailable:
+            except RedisUnavailable:
                 continue
             added.extend(job.id for job in jobs if isinstance(job, Job))
             await asyncio.sleep(0.01)

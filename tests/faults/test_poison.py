@@ -11,10 +11,10 @@ from tests.faults.conftest import QUEUE
 from tests.servers import Server
 from toril import Job, Queue, Worker
 from toril.commands import locks
-from toril.commands._command import plain
-from toril.contract.errors import PermanentError, TransientError, WaitingChildrenError
-from toril.contract.state import JobState
-from toril.store import AsyncStore
+from toril.commands.command import plain
+from toril.errors import PermanentError, TransientError, WaitingChildrenError
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport
 
 FINAL = (JobState.COMPLETED, JobState.FAILED)
 
@@ -70,10 +70,10 @@ POISON: dict[str, dict[str, str]] = {
 }
 
 
-async def poison(store: AsyncStore, queue: Queue, job_id: str, fields: dict[str, str]) -> None:
+async def poison(transport: AsyncTransport, queue: Queue, job_id: str, fields: dict[str, str]) -> None:
     for field, value in fields.items():
         raw = value.encode("utf-8", "surrogateescape")
-        await store.run(plain(int, "HSET", queue.keys.job(job_id), field, raw))
+        await transport.run(plain(int, "HSET", queue.keys.job(job_id), field, raw))
 
 
 async def end(queue: Queue, ids: list[str], within: float = 10.0) -> dict[str, JobState]:
@@ -91,7 +91,7 @@ async def end(queue: Queue, ids: list[str], within: float = 10.0) -> dict[str, J
 
 @pytest.mark.parametrize("what", POISON)
 async def test_a_poisoned_job_ends_and_its_neighbours_are_not_delayed(
-    under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str, what: str
+    under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str, what: str
 ) -> None:
     async def handle(job: Job[Any]) -> str:
         if job.data == {"ending": "fails"}:
@@ -129,7 +129,7 @@ async def test_a_poisoned_job_ends_and_its_neighbours_are_not_delayed(
 
 
 async def test_a_job_that_cannot_wait_for_its_children_holds_up_no_other(
-    under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str
+    under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str
 ) -> None:
     """Its lock is gone when it asks to wait: that is its own trouble."""
 
@@ -155,7 +155,7 @@ async def test_a_job_that_cannot_wait_for_its_children_holds_up_no_other(
 
 
 async def test_a_sweep_survives_hashes_that_are_no_hashes(
-    under_attack: Queue, behind: AsyncStore, valkey: Server, prefix: str
+    under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str
 ) -> None:
     queue = under_attack
     jobs = [await queue.add("n", {"i": i}) for i in range(3)]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults import process_handlers as handlers
 from tests.faults.conftest import QUEUE
-from tests.faults.fleet import ROOT, until
+from tests.faults.worker_processes import ROOT, until
 from tests.servers import Server
 from toril import InvalidOption, JobFailed, Queue, Worker
 from toril.worker import WorkerState

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Queue
-from toril.contract.errors import Closed, ReplyLost
-from toril.store import ConnectionPolicy
+from toril.errors import Closed, ReplyLost
+from toril.transport import ConnectionPolicy
 
 POLICY = ConnectionPolicy(
     command_timeout=0.25, connect_timeout=2, reconnect_delay=0.005, max_reconnect_delay=0.02, call_attempts=5

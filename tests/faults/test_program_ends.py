@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conformance.kinds import KINDS, BullmqKind, Kind, ListKind
-from tests.faults.fleet import PATIENCE, ROOT, until
+from tests.faults.worker_processes import PATIENCE, ROOT, until
 from tests.servers import Server
 from toril import Backoff, Queue, TransientError, Worker
 

@@ -16,8 +16,8 @@ from tests.faults.conftest import QUEUE, Make, reached
 from tests.faults.proxy import Proxy
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.contract.errors import Closed, StoreUnavailable
-from toril.contract.state import JobState
+from toril.errors import Closed, RedisUnavailable
+from toril.protocol.state import JobState
 from toril.worker import WorkerState
 
 
@@ -160,5 +160,5 @@ async def test_a_closed_queue_refuses_everything(valkey: Server, prefix: str) ->
 async def test_nobody_waits_for_ever_for_a_server_that_is_not_there(prefix: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback((queue := Queue(QUEUE, redis="redis://127.0.0.1:1", prefix=prefix)).close)
-        with pytest.raises(StoreUnavailable, match="reached"):
+        with pytest.raises(RedisUnavailable, match="reached"):
             await asyncio.wait_for(queue.add("n", {}), 20)

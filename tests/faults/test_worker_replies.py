@@ -14,9 +14,9 @@ from tests.faults.proxy import Kind, Proxy
 from tests.servers import Server
 from toril import Job, JobOptions, NewJob, ParentRef, Queue, TransientError, Worker
 from toril.commands import add, read
-from toril.contract.errors import WaitingChildrenError
-from toril.contract.state import JobState
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.errors import WaitingChildrenError
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport, ConnectionPolicy
 
 pytestmark = pytest.mark.timeout(90)
 KINDS: tuple[Kind, ...] = ("cut before", "cut after", "cut within", "delay", "swallow")
@@ -223,7 +223,7 @@ async def test_a_finish_that_was_not_heard_of_is_recognised_and_counted_once(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_parent_that_parks_itself_over_a_bad_line_runs_again_when_its_children_are_done(
-    under_attack: Queue, behind: AsyncStore, bad_network: Proxy, prefix: str, kind: Kind
+    under_attack: Queue, behind: AsyncTransport, bad_network: Proxy, prefix: str, kind: Kind
 ) -> None:
     runs: collections.Counter[str] = collections.Counter()
 
@@ -248,13 +248,13 @@ async def test_a_parent_that_parks_itself_over_a_bad_line_runs_again_when_its_ch
     assert runs["parent"] >= 2
 
 
-async def add_child(store: AsyncStore, queue: Queue, parent: Job[Any]) -> None:
+async def add_child(transport: AsyncTransport, queue: Queue, parent: Job[Any]) -> None:
     child = add.JobToAdd(
-        name="child", data=b"{}", options={}, timestamp=await store.now_ms(), id="child",
+        name="child", data=b"{}", options={}, timestamp=await transport.now_ms(), id="child",
         parent_key=queue.keys.job(parent.id), parent={"id": parent.id, "queueKey": queue.keys.qualified},
     )  # fmt: skip
-    await store.run(add.add_job(queue.keys, child))
-    assert await store.run(read.get_state(queue.keys, "child")) in ("waiting", "wait")
+    await transport.run(add.add_job(queue.keys, child))
+    assert await transport.run(read.get_state(queue.keys, "child")) in ("waiting", "wait")
 
 
 async def test_many_cuts_in_a_row_on_a_busy_worker_lose_nothing(

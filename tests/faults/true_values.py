@@ -21,10 +21,10 @@ import time
 import uuid
 from typing import Any
 
-from tests.faults.fleet import Fleet
+from tests.faults.worker_processes import Fleet
 from tests.servers import Server
 from toril import Job, Queue
-from toril.contract.worker_options import WorkerOptions
+from toril.protocol.worker_options import WorkerOptions
 
 QUEUE = "true"
 DEFAULTS = WorkerOptions()
@@ -59,7 +59,7 @@ async def one_kill(server: Server, after: float) -> list[float]:
             await asyncio.to_thread(crew.launch)
             await asyncio.sleep(after)
             crew.kill(victim)
-            died = await queue._store.now_ms()
+            died = await queue._transport.now_ms()
             await all_ended(queue, HELD, BOUND + 30)
             return [await _finished_after(job, died) for job in jobs]
     finally:

@@ -52,9 +52,7 @@ def test_whoever_needs_a_damaged_script_is_told(
         f"url, prefix = {valkey.url!r}, {prefix!r}\nasync def main():{indented}\nasyncio.run(main())"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
-    said = [
-        line for line in run.stderr.splitlines() if line.startswith("toril.contract.errors.ScriptsCorrupt: ")
-    ]
+    said = [line for line in run.stderr.splitlines() if line.startswith("toril.errors.ScriptsCorrupt: ")]
     assert len(said) == 1, run.stderr
     assert "has SHA-256" in said[0]
     assert said[0].endswith("reinstall toril")

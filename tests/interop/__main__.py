@@ -16,19 +16,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.interop import scenarios
-from tests.interop.application_side import ApplicationSide
-from tests.interop.board_walk import walk_the_board
-from tests.interop.command_side import CommandSide
+from tests.interop.adapters import NO_RULES, STRICT, NodeSide, PlantedBug, Rules, Side, Spoil
+from tests.interop.application_adapter import ApplicationSide
+from tests.interop.bull_board_routes import walk_the_board
+from tests.interop.command_adapter import CommandSide
 from tests.interop.generations import compare_generations
+from tests.interop.lockstep import Differs, Twins
 from tests.interop.machine import live_through
 from tests.interop.planted_bugs import BUGS
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground, Result
 from tests.interop.shadow import shadow
-from tests.interop.sides import NO_RULES, STRICT, NodeSide, PlantedBug, Rules, Side, Spoil
 from tests.interop.steps import RECORDINGS, save
 from tests.interop.traces import traces_continue
-from tests.interop.twins import Differs, Twins
 from tests.servers import Server
 
 STEPS = 30

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import pytest
 
-from tests.interop.application_side import ApplicationSide
-from tests.interop.command_side import CommandSide
+from tests.interop.adapters import NO_RULES, NodeSide, Rules, Side
+from tests.interop.application_adapter import ApplicationSide
+from tests.interop.command_adapter import CommandSide
+from tests.interop.lockstep import Twins
 from tests.interop.reference import Reference
-from tests.interop.sides import NO_RULES, NodeSide, Rules, Side
-from tests.interop.twins import Twins
 from tests.servers import Server
 
 

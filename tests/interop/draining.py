@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from toril.commands import manage
-from toril.commands._command import Command
+from toril.commands.command import Command
 from toril.commands.manage import DrainStep
 from toril.commands.once import Calls
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 
 def drain_all(run: Callable[[Command[Any]], Any], keys: QueueKeys, *, delayed: bool, most: int) -> int:

@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from tests.interop.command_side import CommandSide
+from tests.interop.adapters import QUEUE, NodeSide, Side, keyspace_of
+from tests.interop.command_adapter import CommandSide
 from tests.interop.keyspace import Keyspace
+from tests.interop.lockstep import START_MS
 from tests.interop.reference import FIVE, SIX, Reference
 from tests.interop.scenarios import Result
-from tests.interop.sides import QUEUE, NodeSide, Side, keyspace_of
 from tests.interop.steps import Step
-from tests.interop.twins import START_MS
 from tests.servers import Server
 
 Turn: TypeAlias = tuple[Literal["first", "second", "world"], str, dict[str, Any]]
@@ -181,7 +181,7 @@ ROWS: Sequence[Row] = (
 )
 
 
-def verdict(row: Row, first: Side, second: Side) -> str:
+def ack_error(row: Row, first: Side, second: Side) -> str:
     """`works`, or what went wrong in words."""
     refused = _live(row, first, second)
     keyspace = keyspace_of(first)
@@ -240,10 +240,12 @@ def _state(keyspace: Keyspace, job_id: str) -> str | None:
     return None
 
 
-def as_table(columns: Sequence[str], verdicts: Sequence[Sequence[str]]) -> str:
+def as_table(columns: Sequence[str], ack_errors: Sequence[Sequence[str]]) -> str:
     """The verdicts as a Markdown table, a row for each life."""
     head = ["| on one queue | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    body = [f"| {row.title} | " + " | ".join(cells) + " |" for row, cells in zip(ROWS, verdicts, strict=True)]
+    body = [
+        f"| {row.title} | " + " | ".join(cells) + " |" for row, cells in zip(ROWS, ack_errors, strict=True)
+    ]
     return "\n".join([*head, *body])
 
 
@@ -265,7 +267,7 @@ def tried(row: Row, first: Side, second: Side) -> str:
     """The verdict on two empty-handed clients."""
     for side in (second, first):
         side.reset()
-    return verdict(row, first, second)
+    return ack_error(row, first, second)
 
 
 def tabulated(sides: Mapping[str, Side]) -> str:

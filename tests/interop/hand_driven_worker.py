@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import Any
 
-from tests.interop.sides import NO_RULES, QUEUE, Rules
+from tests.interop.adapters import NO_RULES, QUEUE, Rules
 from toril import Job, ParentRef, Worker
-from toril.contract.errors import WaitingChildrenError
-from toril.contract.worker_options import RateLimit
-from toril.queues.bullmq import BullmqDelivery, BullmqSource
-from toril.store.clock import ServerClock
+from toril.backends.bullmq import BullmqBackend, BullmqDelivery
+from toril.errors import WaitingChildrenError
+from toril.protocol.worker_options import RateLimit
+from toril.transport.clock import ServerClock
 
 _SILENT = logging.getLogger("tests.interop.silent")
 _SILENT.setLevel(logging.CRITICAL + 1)
@@ -40,9 +40,9 @@ class HandDrivenWorker(Worker):
         self.on("retrying", lambda job, *_: self._tell_end("failed", job))  # Node has one name for both
         self.on("error", lambda error: self._told.append({"what": "error", "reason": str(error)}))
 
-    def _make_source(self) -> BullmqSource:
+    def _make_source(self) -> BullmqBackend:
         source = super()._make_source()
-        source.store.clock = self._desk.store.clock = self._given_clock
+        source.transport.clock = self._calls.transport.clock = self._given_clock
         return source
 
     async def open(self) -> None:
@@ -51,8 +51,8 @@ class HandDrivenWorker(Worker):
         self._executors = self._make_executors()
         self._wire_up()
         await self._source.open()
-        self._pump.start()
-        self._pump.hold()
+        self._fetch_loop.start()
+        self._fetch_loop.hold()
 
     async def close(self) -> None:
         await self._close_all()
@@ -60,10 +60,10 @@ class HandDrivenWorker(Worker):
     async def attempt(self, delivery: BullmqDelivery, **plan: Any) -> list[dict[str, Any]]:
         """Runs one delivery to its end; what the callbacks were told."""
         self._plan, self._told = plan, []
-        self._pump.running[id(delivery)] = delivery
-        self._pump._idle.clear()
+        self._fetch_loop.running[id(delivery)] = delivery
+        self._fetch_loop._idle.clear()
         self._runner.start(delivery, alone=True)
-        await self._pump.drained()
+        await self._fetch_loop.drained()
         return self._told
 
     async def _handle(self, job: Job[Any]) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.interop.lockstep import Twins
 from tests.interop.operating_rules import OperatingRules
-from tests.interop.twins import Twins
 from tests.interop.working_rules import WorkingRules
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.interop.life import CLEANED, FINISHED, PICK, SOMETIMES, Life, has
-from tests.interop.lives import DATA, PROGRESS, SPANS
+from tests.interop.random_histories import DATA, PROGRESS, SPANS
+from tests.interop.random_history import CLEANED, FINISHED, PICK, SOMETIMES, Life, has
 
 
 class OperatingRules(Life):

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from tests.interop.sides import Spoil
+from tests.interop.adapters import Spoil
 from tests.interop.steps import Step
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toril import Backoff, JobOptions
-from toril.contract.options import Deduplication, KeepJobs, ParentRef
+from toril.protocol.options import Deduplication, KeepJobs, ParentRef
 
 
 def options_of(opts: Mapping[str, Any]) -> JobOptions:

@@ -37,7 +37,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Fetched:
     """What both sides answer about a picked-up job; the rest is compared in the keyspace."""
 
     id: str

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.interop.keyspace import Entry
+from tests.interop.lockstep import Twins
 from tests.interop.steps import Outcome, Step
-from tests.interop.twins import Twins
 from tests.servers import Server
 
 ERROR = {"name": "Error", "message": "no route to host", "stack": "Error: no route to host\n    at send"}

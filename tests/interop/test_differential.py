@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.interop.application_side import ApplicationSide
+from tests.interop.adapters import STRICT
+from tests.interop.application_adapter import ApplicationSide
 from tests.interop.conftest import Pair
+from tests.interop.lockstep import Twins
 from tests.interop.machine import live_through
-from tests.interop.sides import STRICT
 from tests.interop.steps import RECORDINGS, Step, load
-from tests.interop.twins import Twins
 
 QUICK_SEQUENCES = 40
 STEPS = 25

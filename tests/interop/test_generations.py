@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.adapters import Side
 from tests.interop.generations import PAIRS, ROWS, WORKS, Row, tabulated, three_clients, tried
+from tests.interop.lockstep import START_MS
 from tests.interop.reference import FIVE, SIX
-from tests.interop.sides import Side
 from tests.interop.steps import Step
-from tests.interop.twins import START_MS
 from toril.observe.doctor import Doctor
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"

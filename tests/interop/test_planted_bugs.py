@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.application_side import ApplicationSide
-from tests.interop.command_side import CommandSide
+from tests.interop.adapters import PlantedBug, Spoil
+from tests.interop.application_adapter import ApplicationSide
+from tests.interop.command_adapter import CommandSide
 from tests.interop.conftest import Pair
 from tests.interop.hand_driven_worker import HandDrivenWorker
+from tests.interop.lockstep import Differs, Twins
 from tests.interop.machine import live_through
 from tests.interop.planted_bugs import BUGS, marker_is_forgotten, priority_off_by_one
-from tests.interop.sides import PlantedBug, Spoil
-from tests.interop.twins import Differs, Twins
-from toril.contract.errors import TorilError
-from toril.queues.source import Settled
+from toril.backends.base import FinishedJob
+from toril.errors import TorilError
 
 SEQUENCES = 150
 SHORT = 6  # Steps; neither of the two needs a longer way to show.
@@ -33,8 +33,8 @@ def test_a_planted_bug_is_found(pair: Pair, bug: Spoil) -> None:
 class _LeavesRefusedJobsActive(HandDrivenWorker):
     """Takes every refused end for a lost lock, as toril once did."""
 
-    def _on_verdict(self, settled: Settled, error: TorilError) -> bool:
-        self._witness.refused(settled, error)
+    def _on_verdict(self, settled: FinishedJob, error: TorilError) -> bool:
+        self._observer.refused(settled, error)
         return False
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.interop.application_side import ApplicationSide
+from tests.interop.adapters import QUEUE
+from tests.interop.application_adapter import ApplicationSide
 from tests.interop.conftest import Pair
+from tests.interop.lockstep import Twins
 from tests.interop.reference import Bench, Reference
-from tests.interop.sides import QUEUE
 from tests.interop.steps import Outcome, Step
-from tests.interop.twins import Twins
 from tests.servers import Server
 
 REPEATS = [

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.interop.life import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
-from tests.interop.lives import (
+from tests.interop.random_histories import (
     DATA,
     ERRORS,
     FLOWS,
@@ -20,6 +19,7 @@ from tests.interop.lives import (
     child_of,
     flow_of,
 )
+from tests.interop.random_history import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
 
 
 class WorkingRules(Life):

@@ -13,9 +13,9 @@ from typing import Any, Self
 from toril.commands.add import JobToAdd, add_jobs
 from toril.commands.locks import sweep_at_once
 from toril.commands.manage import set_meta
-from toril.commands.work import Pickup, Settlement, finish_options, packed_fields, settle
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore
+from toril.commands.worker import Pickup, Settlement, finish_options, packed_fields, settle
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport
 
 TOKEN = "token-of-the-factory"
 
@@ -34,17 +34,19 @@ class Factory:
     added: int = 0
 
     def __post_init__(self) -> None:
-        self.store = BlockingStore(self.url)
-        self.keys = QueueKeys(self.queue, self.prefix).resolve(cluster=self.store.is_cluster)
+        self.transport = BlockingTransport(self.url)
+        self.keys = QueueKeys(self.queue, self.prefix).resolve(cluster=self.transport.is_cluster)
         self.random = random.Random(self.seed)
         self.pickup = Pickup(token=TOKEN, lock_ms=60_000, worker="factory-1")
-        self.store.run_many(set_meta(self.keys, version="bullmq:5.62.0", events_max_len=self.events_max_len))
+        self.transport.run_many(
+            set_meta(self.keys, version="bullmq:5.62.0", events_max_len=self.events_max_len)
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.store.close()
+        self.transport.close()
 
     def add(self, count: int, *, attempts: int = 3, prefix: str = "job", **options: object) -> list[str]:
         """Adds jobs and returns their ids."""
@@ -56,12 +58,12 @@ class Factory:
                     name=f"kind-{number % 3}",
                     data=b'{"n":%d}' % number,
                     options={"attempts": attempts, **options},
-                    timestamp=self.store.now_ms(),
+                    timestamp=self.transport.now_ms(),
                     id=job_id,
                 )
                 for number, job_id in enumerate(ids[start : start + 500])
             ]
-            self.store.run(add_jobs(self.keys, jobs))
+            self.transport.run(add_jobs(self.keys, jobs))
         return ids
 
     def work(
@@ -95,17 +97,19 @@ class Factory:
     def let_stall(self, ids: list[str]) -> None:
         """Lets the locks of active jobs vanish and sweeps them back, as if their worker had died."""
         for job_id in ids:
-            self.store.run(_delete(self.keys.lock(job_id)))
+            self.transport.run(_delete(self.keys.lock(job_id)))
         for _ in range(2):  # the first sweep marks, the second one moves
-            self.store.run(_delete(self.keys.stalled_check))
-            command = sweep_at_once(self.keys, max_stalled=5, now_ms=self.store.now_ms(), interval_ms=1)
-            self.store.run(command)
+            self.transport.run(_delete(self.keys.stalled_check))
+            command = sweep_at_once(self.keys, max_stalled=5, now_ms=self.transport.now_ms(), interval_ms=1)
+            self.transport.run(command)
         self.outcomes["stalled"] += len(ids)
 
     def _settle(self, settlements: list[Settlement], take: int) -> list[str]:
-        command = settle(self.keys, settlements, take=take, pickup=self.pickup, now_ms=self.store.now_ms())
-        harvest = self.store.run(command)
-        problems = [one for one in harvest.verdicts if one is not None]
+        command = settle(
+            self.keys, settlements, take=take, pickup=self.pickup, now_ms=self.transport.now_ms()
+        )
+        harvest = self.transport.run(command)
+        problems = [one for one in harvest.ack_errors if one is not None]
         assert not problems, problems
         return [job_id for job_id, _ in harvest.jobs]
 
@@ -140,10 +144,10 @@ class Factory:
         """How many events the stream ever had."""
         from toril.commands.streams import stream_state
 
-        return self.store.run(stream_state(self.keys.events)).added or 0
+        return self.transport.run(stream_state(self.keys.events)).added or 0
 
 
 def _delete(key: str) -> Any:
-    from toril.commands._command import plain
+    from toril.commands.command import plain
 
     return plain(int, "DEL", key)

@@ -19,7 +19,7 @@ from tests.spark.test_kills import (
     last_commit,
     start,
 )
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 PREFIX, ROWS = "kills", 200_000
 

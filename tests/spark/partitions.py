@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import toril.spark
 from tests.servers import Server
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.session import build_session, own_session
 
 PREFIX, EQUAL = "partitions", 10  # each content ten times

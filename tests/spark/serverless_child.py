@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.spark.child import SETTINGS
 from toril import sync
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 from toril.spark import register
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.session import build_session

@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 
 from tests.servers import Server, free_port
 from tests.spark.makers import Factories
-from toril.contract.errors import InvalidOption, StoreUnavailable
-from toril.contract.keys import QueueKeys
+from toril.errors import InvalidOption, RedisUnavailable
+from toril.protocol.keys import QueueKeys
 from toril.spark.sinks._columns import check_columns
-from toril.spark.sinks._options import SinkOptions
-from toril.spark.sources._options import SourceOptions
+from toril.spark.sinks.options import SinkOptions
+from toril.spark.sources.options import SourceOptions
 
 
 def write(frame: Any, **options: Any) -> None:
@@ -166,7 +166,7 @@ def test_rows_that_are_no_envelopes_can_be_read_as_rejects(
 def test_rejects_that_made_room_for_newer_ones_are_counted(
     spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
 ) -> None:
-    from toril.commands.enqueue import rejects_key
+    from toril.commands.bulk_enqueue import rejects_key
 
     keys = QueueKeys("many", prefix)
     with valkey.client() as client:
@@ -252,8 +252,8 @@ def test_a_key_that_names_no_column_is_refused(key: str, message: str) -> None:
 
 
 def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    from toril.spark.sinks._writers import _report
-    from toril.spark.sinks._writing import Tally
+    from toril.spark.sinks._sender import Tally
+    from toril.spark.sinks.writers import _report
 
     with caplog.at_level(logging.INFO, logger="toril.spark"):
         _report(SinkOptions(queue="a", op="retry"), Tally(skipped=3))
@@ -263,11 +263,11 @@ def test_an_act_that_found_nothing_to_do_says_so(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path: Path) -> None:
-    from toril.contract.errors import StoreUnavailable
+    from toril.errors import RedisUnavailable
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
     pipeline = Pipeline(PipelineOptions(redis=f"redis://127.0.0.1:{free_port()}", lake=tmp_path))
-    with pytest.raises(StoreUnavailable, match="check option"):
+    with pytest.raises(RedisUnavailable, match="check option"):
         pipeline.run_once()
     assert pipeline._session is None
     assert list(tmp_path.iterdir()) == []
@@ -277,7 +277,7 @@ def test_a_pipeline_that_loses_its_server_names_the_cause(
     spark: SparkSession, start_valkey: Callable[..., Server], prefix: str, tmp_path: Path
 ) -> None:
     from toril.spark.pipeline import Pipeline, PipelineOptions
-    from toril.spark.pipeline._words import PipelineFailed
+    from toril.spark.pipeline._spark_errors import PipelineFailed
 
     server = start_valkey()
     plain = PipelineOptions(redis=server.url, prefix=prefix, lake=tmp_path / "lake")
@@ -287,16 +287,16 @@ def test_a_pipeline_that_loses_its_server_names_the_cause(
     )
     server.kill()
     away = r"redis://127\.0\.0\.1:\d+: Redis cannot be"
-    with pytest.raises(StoreUnavailable, match=f"^{away}"):
+    with pytest.raises(RedisUnavailable, match=f"^{away}"):
         directly.ingest()
     with pytest.raises(PipelineFailed, match=f"^events could not be read: {away}"):
         by_query.ingest()
 
 
 def test_the_cause_is_found_in_the_words_of_others() -> None:
-    from toril.spark.pipeline._words import cause_of
+    from toril.spark.pipeline._spark_errors import cause_of
 
-    ours = "toril.contract.errors.StoreUnavailable: Redis is away; go on"
+    ours = "toril.errors.StoreUnavailable: Redis is away; go on"
     wrapped = f"[STREAM_FAILED] Query [id = 1]\n  File x\n{ours}\n at y"
     assert cause_of(RuntimeError(wrapped)) == "Redis is away; go on"
     assert cause_of(RuntimeError("first\nsecond")) == "first"

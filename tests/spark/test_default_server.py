@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from toril.cli._app import run
-from toril.contract.errors import InvalidOption
-from toril.spark.sources._options import SourceOptions
-from toril.spark.sources._reaching import Driver, choose, demand_jvm, is_local, url_for
+from toril.errors import InvalidOption
+from toril.spark.sources.first_contact import Driver, choose, demand_jvm, is_local, url_for
+from toril.spark.sources.options import SourceOptions
 
 REPOSITORY = Path(__file__).parents[2]
 ELSEWHERE = "no server is named, and the Spark master"

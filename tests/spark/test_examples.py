@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
 from tests.spark.places import JAVA
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 pytestmark = pytest.mark.timeout(600)  # the template starts a server of its own
 EXAMPLES = Path(__file__).parents[2] / "examples"

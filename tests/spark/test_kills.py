@@ -16,8 +16,8 @@ import pytest
 
 from tests.servers import Server
 from tests.spark.makers import Factories
-from toril.contract.keys import QueueKeys
 from toril.lake import Lake
+from toril.protocol.keys import QueueKeys
 
 pytestmark = pytest.mark.timeout(600)  # each kill costs the start of another JVM, on shared cores
 LOCAL = "local[2]"

@@ -24,7 +24,7 @@ from toril.lake.tables import TABLES
 from toril.spark.pipeline._ingest import committed_position, position_marks
 from toril.spark.pipeline._maintain import Maintainer
 from toril.spark.pipeline._staging import write_file
-from toril.spark.sources._positions import ORIGIN, Position, fair_shares, split_by_time, stretch
+from toril.spark.sources.positions import ORIGIN, Position, fair_shares, split_by_time, stretch
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\"'&"

@@ -19,9 +19,9 @@ from deltalake.exceptions import CommitFailedError
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
-from toril.lake._log import TableLog
+from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline._written import write_file
+from toril.spark.pipeline._parquet import write_file
 
 
 def counts(pipeline: Pipeline, sql: str) -> Any:
@@ -139,7 +139,7 @@ def test_a_finished_job_that_is_retried_goes_on_counting(
     queue.work(fail=1.0)
     to_silver(make_pipeline())
     for job_id in list(queue.attempts):
-        queue.store.run(reprocess(queue.keys, job_id))
+        queue.transport.run(reprocess(queue.keys, job_id))
     queue.work()
     pipeline = make_pipeline()
     to_silver(pipeline)
@@ -292,7 +292,7 @@ def test_worker_reports_become_workers_and_alerts(
     queue = factory("reported")
     queue.add(10)
     queue.work()
-    now = queue.store.now_ms()
+    now = queue.transport.now_ms()
     report = {
         "at": now,
         "jobs": 2,
@@ -302,7 +302,7 @@ def test_worker_reports_become_workers_and_alerts(
         "sweeps_skipped": 0,
         "memory": 1000,
     }
-    queue.store.run_many(
+    queue.transport.run_many(
         report_worker(queue.keys, "w-1", json.dumps(report).encode(), now_ms=now, life_ms=3_600_000)
     )
     pipeline = make_pipeline()
@@ -458,15 +458,15 @@ def test_a_run_that_another_pipeline_forestalled_begins_its_step_again(
     queue = factory("twice")
     queue.add(20)
     queue.work(retry=0.3)
-    real, refused = TableLog.commit, set[str]()
+    real, refused = LakeTable.commit, set[str]()
 
-    def refuse_once(self: TableLog, *words: Any, **more: Any) -> None:
+    def refuse_once(self: LakeTable, *words: Any, **more: Any) -> None:
         if self.spec.name in ("bronze/events", "silver/attempts") and self.spec.name not in refused:
             refused.add(self.spec.name)
             raise CommitFailedError("somebody was faster")
         real(self, *words, **more)
 
-    monkeypatch.setattr(TableLog, "commit", refuse_once)
+    monkeypatch.setattr(LakeTable, "commit", refuse_once)
     pipeline = make_pipeline()
     pipeline.run_once()
     assert len(refused) == 2

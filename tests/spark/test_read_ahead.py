@@ -10,21 +10,21 @@ import pytest
 from tests.servers import Server
 from tests.spark.factory import Factory
 from toril.spark.pipeline._read_ahead import ReadAhead
-from toril.spark.sources._positions import ORIGIN, Position, Stretch, end_of, look, stretch
-from toril.spark.sources._readers import open_store
+from toril.spark.sources.positions import ORIGIN, Position, Stretch, end_of, look, stretch
+from toril.spark.sources.readers import open_transport
 
 Factories = Callable[..., Factory]
 
 
 @pytest.fixture
 def ahead(valkey: Server) -> Iterator[ReadAhead]:
-    reading = ReadAhead(lambda: open_store(valkey.url))
+    reading = ReadAhead(lambda: open_transport(valkey.url))
     yield reading
     reading.stop()
 
 
 def end(queue: Factory) -> Position:
-    states = look(queue.store, {queue.queue: queue.keys.events})
+    states = look(queue.transport, {queue.queue: queue.keys.events})
     return end_of(states[queue.queue])
 
 
@@ -49,13 +49,13 @@ def test_events_that_are_trimmed_before_a_batch_are_still_there(
     queue = factory("trimmed")
     queue.add(5)
     start = end(queue)
-    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    ahead.follow(queue.transport, {queue.queue: queue.keys.events})
     queue.add(20)
     await_reading(ahead, queue, end(queue).id)
     with valkey.client() as client:
         client.xtrim(queue.keys.events, maxlen=0, approximate=False)
     one = whole(queue, start)
-    rest, here = ahead.cover(queue.store, one)
+    rest, here = ahead.cover(queue.transport, one)
     assert rest is None
     assert here is not None
     assert here.num_rows == one.expected == 40
@@ -66,10 +66,10 @@ def test_what_came_before_it_followed_is_left_to_the_executors(ahead: ReadAhead,
     queue = factory("divided")
     queue.add(10)
     middle = end(queue)
-    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    ahead.follow(queue.transport, {queue.queue: queue.keys.events})
     queue.add(10)
     one = whole(queue, ORIGIN)
-    rest, here = ahead.cover(queue.store, one)
+    rest, here = ahead.cover(queue.transport, one)
     assert rest is not None
     assert here is not None
     assert (rest.start, rest.end.id) == (ORIGIN, middle.id)
@@ -79,12 +79,12 @@ def test_what_came_before_it_followed_is_left_to_the_executors(ahead: ReadAhead,
 def test_batches_get_each_event_once(ahead: ReadAhead, factory: Factories) -> None:
     queue = factory("batches")
     queue.add(1)
-    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    ahead.follow(queue.transport, {queue.queue: queue.keys.events})
     start, seen = end(queue), []
     for _ in range(4):
         queue.add(3)
         one = whole(queue, start)
-        _, here = ahead.cover(queue.store, one)
+        _, here = ahead.cover(queue.transport, one)
         assert here is not None
         seen += here["id"].to_pylist()
         start = one.end
@@ -96,20 +96,20 @@ def test_a_stream_that_began_anew_is_left_to_the_executors(
 ) -> None:
     queue = factory("anew")
     queue.add(10)
-    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    ahead.follow(queue.transport, {queue.queue: queue.keys.events})
     start = end(queue)
     with valkey.client() as client:
         client.delete(queue.keys.events)
     queue.add(2)
     one = whole(queue, start)
     assert one.recreated
-    assert ahead.cover(queue.store, one) == (one, None)
+    assert ahead.cover(queue.transport, one) == (one, None)
 
 
 def test_a_batch_may_end_in_the_middle_of_what_is_held(ahead: ReadAhead, factory: Factories) -> None:
     queue = factory("middle")
     queue.add(1)
-    ahead.follow(queue.store, {queue.queue: queue.keys.events})
+    ahead.follow(queue.transport, {queue.queue: queue.keys.events})
     start = end(queue)
     queue.add(10)
     middle = end(queue)
@@ -117,8 +117,8 @@ def test_a_batch_may_end_in_the_middle_of_what_is_held(ahead: ReadAhead, factory
     await_reading(ahead, queue, end(queue).id)
     first = stretch(queue.queue, queue.keys.events, start, middle)
     assert first is not None
-    _, here = ahead.cover(queue.store, first)
-    _, rest = ahead.cover(queue.store, whole(queue, middle))
+    _, here = ahead.cover(queue.transport, first)
+    _, rest = ahead.cover(queue.transport, whole(queue, middle))
     assert here is not None
     assert rest is not None
     assert (here.num_rows, rest.num_rows) == (20, 20)

@@ -17,13 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812
 import toril.spark
 from tests.servers import Server
 from toril.commands.add import JobToAdd
-from toril.commands.enqueue import Admission, Admitted, KnownOtherwise, Moved, Row, enqueue_once
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.commands.bulk_enqueue import Admission, Admitted, KnownOtherwise, Moved, Row, enqueue_once
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sinks._identity import Identifier
-from toril.spark.sinks._options import SinkOptions
 from toril.spark.sinks._rows import RowReader
-from toril.spark.sinks._writing import QueueStaysFull, Sender, Tally
-from toril.store import BlockingStore
+from toril.spark.sinks._sender import QueueStaysFull, Sender, Tally
+from toril.spark.sinks.options import SinkOptions
+from toril.transport import BlockingTransport
 
 ROWS = 300
 
@@ -167,8 +167,8 @@ def test_enqueue_of_a_stream_is_refused_with_the_way_to_do_it(spark: SparkSessio
 class Save:
     """One save of some contents in some layout, sent row by row as tasks would, and cut off at will."""
 
-    def __init__(self, store: BlockingStore, keys: Any, number: int) -> None:
-        self.store, self.keys, self.number = store, keys, number
+    def __init__(self, transport: BlockingTransport, keys: Any, number: int) -> None:
+        self.transport, self.keys, self.number = transport, keys, number
         self.added: Counter[str] = Counter()
 
     def send(self, layout: dict[int, list[str]], chance: random.Random, stop_after: int) -> bool:
@@ -195,12 +195,12 @@ class Save:
             for content, one in zip(portion, known, strict=True)
         ]
         admission = Admission(run="r", life_ms=60_000, save=str(self.number), partition=place)
-        answer = self.store.run(enqueue_once(self.keys, rows, admission))
+        answer = self.transport.run(enqueue_once(self.keys, rows, admission))
         if isinstance(answer, Moved):
             return False
         assert isinstance(answer, Admitted)
         self.added.update(
-            content for content, new in zip(portion, answer.verdicts, strict=True) if new is True
+            content for content, new in zip(portion, answer.ack_errors, strict=True) if new is True
         )
         return True
 
@@ -219,14 +219,14 @@ def test_no_series_of_saves_adds_more_jobs_than_there_are_rows(
     """Saves in random layouts, cut off at random; and the first one, repeated in its own layout, is complete."""
     chance = random.Random(seed)
     contents = [f'"{chance.randrange(12)}"' for _ in range(30)]
-    with BlockingStore(valkey_url) as store:
+    with BlockingTransport(valkey_url) as transport:
         for trial in range(12):
             keys = QueueKeys(f"model-{trial}", prefix)
             total: Counter[str] = Counter()
             layouts = [laid_out(contents, chance.randint(1, 5), chance) for _ in range(3)]
             stops = [chance.choice([2, 8, 1_000]) for _ in range(5)]
             for number, stop in enumerate(stops):
-                save = Save(store, keys, number)
+                save = Save(transport, keys, number)
                 save.send(layouts[chance.choice([0, 0, 1, 2])], chance, stop)
                 total += save.added
                 assert total <= Counter(contents), (trial, number)
@@ -238,9 +238,9 @@ def test_a_save_that_is_repeated_in_its_own_partitions_is_completed(valkey_url: 
     chance = random.Random(1)
     contents = [f'"{number}"' for number in range(40)]
     layout = {**laid_out(contents, 3, chance), 7: ['"a"'] * 5}
-    with BlockingStore(valkey_url) as store:
+    with BlockingTransport(valkey_url) as transport:
         keys = QueueKeys("completed", prefix)
-        saves = [Save(store, keys, number) for number in range(3)]
+        saves = [Save(transport, keys, number) for number in range(3)]
         assert all(save.send(layout, chance, stop) for save, stop in zip(saves, (5, 9, 1_000), strict=True))
         assert sum((save.added for save in saves), Counter()) == Counter([*contents, *['"a"'] * 5])
 
@@ -248,9 +248,9 @@ def test_a_save_that_is_repeated_in_its_own_partitions_is_completed(valkey_url: 
 def test_another_way_of_knowing_rows_is_told_by_the_server(valkey_url: str, prefix: str) -> None:
     keys = QueueKeys("otherwise", prefix)
     row = Row(b"d" * 16, JobToAdd(name="n", data=b"{}", options={}, timestamp=1, id="a"))
-    with BlockingStore(valkey_url) as store:
-        store.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000, known_by="key a")))
-        answer = store.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000)))
+    with BlockingTransport(valkey_url) as transport:
+        transport.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000, known_by="key a")))
+        answer = transport.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000)))
     assert answer == KnownOtherwise("key a")
 
 
@@ -267,8 +267,8 @@ def jobs(kind: str, numbers: range, delay: float | None = None) -> list[Row]:
 
 def send(url: str, prefix: str, kind: str, rows: list[Row], most: int) -> Tally:
     options = SinkOptions(queue="jobs.full", prefix=prefix, kind=kind, max_waiting=most, wait_timeout=0.2)
-    with BlockingStore(url) as store:
-        sender = Sender(store, options, Admission(run="r", life_ms=60_000, most_waiting=most))
+    with BlockingTransport(url) as transport:
+        sender = Sender(transport, options, Admission(run="r", life_ms=60_000, most_waiting=most))
         sender.send("jobs.full", rows)
     return sender.tally
 

@@ -88,8 +88,8 @@ def explained(frame: Any) -> Any:
 
 def plans_of_the_ui(spark: SparkSession) -> Any:
     """What Spark's pages and event logs tell of every query of this session."""
-    store = spark._jsparkSession.sharedState().statusStore()
-    found = store.executionsList()
+    transport = spark._jsparkSession.sharedState().statusStore()
+    found = transport.executionsList()
     return [found.apply(number).physicalPlanDescription() for number in range(found.size())]
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tests.servers import Server
 from tests.spark.makers import Factories
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 
 
 def write(frame: Any, server: Any, prefix: str, **options: Any) -> None:
@@ -259,7 +259,7 @@ def test_jobs_are_removed_once(
 def test_dead_letters_are_replayed_once_with_all_their_attempts(
     spark: SparkSession, valkey_url: str, prefix: str, client: Any
 ) -> None:
-    from toril.contract.envelope import DeadLetter, Envelope
+    from toril.protocol.envelope import DeadLetter, Envelope
 
     keys = StreamKeys("jobs.browser", prefix)
     for number in range(6):
@@ -285,9 +285,9 @@ def test_dead_letters_are_replayed_once_with_all_their_attempts(
 
 
 def test_a_write_says_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
-    from toril.spark.sinks._options import SinkOptions
-    from toril.spark.sinks._writers import _report
-    from toril.spark.sinks._writing import Tally
+    from toril.spark.sinks._sender import Tally
+    from toril.spark.sinks.options import SinkOptions
+    from toril.spark.sinks.writers import _report
 
     with caplog.at_level(logging.WARNING, logger="toril.spark"):
         _report(SinkOptions(queue="a"), Tally(added=3, rejected=1, reasons=["name: is missing"]))
@@ -371,17 +371,17 @@ def test_a_number_in_a_variant_keeps_its_digits(
 
 
 def test_a_slow_rate_is_remembered_between_its_rows(valkey: Server, valkey_url: str, prefix: str) -> None:
-    from toril.commands.enqueue import Admission, Admitted, Reject, Row, Wait, enqueue_once
-    from toril.store import BlockingStore
+    from toril.commands.bulk_enqueue import Admission, Admitted, Reject, Row, Wait, enqueue_once
+    from toril.transport import BlockingTransport
 
     keys, rate = QueueKeys("slowly", prefix), Admission(run="r", life_ms=60_000, rate=0.01)
     rows = [Row(b"%016d" % number, Reject("r", b"{}")) for number in range(2)]
-    with BlockingStore(valkey_url) as store, valkey.client() as client:
-        assert store.run(enqueue_once(keys, rows, rate)) == Admitted([True, True])
-        assert store.run(enqueue_once(keys, rows, rate)) == Admitted([False, False]), (
+    with BlockingTransport(valkey_url) as transport, valkey.client() as client:
+        assert transport.run(enqueue_once(keys, rows, rate)) == Admitted([True, True])
+        assert transport.run(enqueue_once(keys, rows, rate)) == Admitted([False, False]), (
             "what is known costs nothing"
         )
-        answer = store.run(enqueue_once(keys, [Row(b"%016d" % 2, Reject("r", b"{}"))], rate))
+        answer = transport.run(enqueue_once(keys, [Row(b"%016d" % 2, Reject("r", b"{}"))], rate))
         assert isinstance(answer, Wait)
         assert answer.ms > 190_000
         assert client.pttl(keys.toril("rate:run:r")) > answer.ms, (

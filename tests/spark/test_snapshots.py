@@ -10,9 +10,9 @@ import pytest
 from tests.servers import Server
 from tests.spark.factory import Factory
 from tests.spark.makers import Factories, Pipelines
-from toril.contract.keys import ListKeys, StreamKeys
 from toril.lake import Lake, LakeTooNew
-from toril.lake._log import TableLog
+from toril.lake.delta_table import LakeTable
+from toril.protocol.keys import ListKeys, StreamKeys
 from toril.spark.pipeline import Pipeline
 
 
@@ -62,15 +62,15 @@ def test_a_snapshot_that_was_cut_off_is_finished_not_repeated(
     queue = factory("cut")
     write_logs(valkey, queue, queue.add(10))
     queue.work()
-    real = TableLog.commit
+    real = LakeTable.commit
 
-    def fail_at_jobs(self: TableLog, *words: Any, **more: Any) -> None:
+    def fail_at_jobs(self: LakeTable, *words: Any, **more: Any) -> None:
         if self.spec.name == "bronze/jobs":
             raise KeyboardInterrupt
         real(self, *words, **more)
 
     with monkeypatch.context() as broken:
-        broken.setattr(TableLog, "commit", fail_at_jobs)
+        broken.setattr(LakeTable, "commit", fail_at_jobs)
         with pytest.raises(KeyboardInterrupt):
             to_snapshots(make_pipeline())
     write_logs(valkey, queue, queue.add(5))

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.model import attempts_of
-from toril.contract.errors import InvalidOption, TransientError
+from toril.errors import InvalidOption, TransientError
 from toril.lake.tables import ALERTS, ATTEMPTS, EVENTS, QUEUE_MINUTE, SILVER_JOBS
-from toril.spark.pipeline._filling import first_words
-from toril.spark.sources._events import SOURCE_SCHEMA
+from toril.spark.pipeline._hash_enrichment import first_words
+from toril.spark.sources.events import SOURCE_SCHEMA
 from toril.spark.transforms import (
     DEFAULT_RULES,
     Rule,
@@ -28,15 +28,15 @@ from toril.spark.transforms import (
     attempts,
     errors,
     gaps,
+    job_timelines,
     jobs,
-    lives,
     orphans,
     queue_hour,
     queue_minute,
     workers,
 )
-from toril.spark.transforms._telling import attempts_table
-from toril.spark.transforms._walk import turning_points
+from toril.spark.transforms.job_timeline import turning_points
+from toril.spark.transforms.rows import attempts_table
 
 START = datetime(2026, 3, 1, 23, 58, tzinfo=UTC)
 
@@ -121,7 +121,7 @@ def as_tuples(frame: Any) -> Any:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_attempts_are_those_of_an_independent_walk(spark: SparkSession, seed: int) -> None:
     events = random_events(seed, 150)
-    story = lives(events_frame(spark, events), no_jobs(spark))
+    story = job_timelines(events_frame(spark, events), no_jobs(spark))
     assert as_tuples(attempts(story)) == sorted(attempts_of(events))
     assert attempts(story).columns == ATTEMPTS.schema.names
     assert jobs(story).columns == SILVER_JOBS.schema.names
@@ -134,7 +134,7 @@ def test_events_cut_into_batches_give_the_same_attempts(spark: SparkSession) -> 
     while events[cuts[2]]["event"] == "stalled":
         cuts[2] += 1  # the server says `waiting` and `stalled` in one step; no batch ends between them
     for start, end in itertools.pairwise(cuts):
-        story = lives(events_frame(spark, events[start:end]), state)
+        story = job_timelines(events_frame(spark, events[start:end]), state)
         found += as_tuples(attempts(story))
         done = jobs(story)
         # Jobs that are finished are touched again in these lives: all are given on, as the refiner does for those.
@@ -147,7 +147,7 @@ def test_events_cut_into_batches_give_the_same_attempts(spark: SparkSession) -> 
 def test_a_job_id_that_is_used_again_starts_again(spark: SparkSession) -> None:
     turns = ["added", "waiting", "active", "completed"] * 2
     events = [{"job_id": "j", "event": turn, "ms": 1000 * n, "seq": 0} for n, turn in enumerate(turns, 1)]
-    rows = as_tuples(attempts(lives(events_frame(spark, events), no_jobs(spark))))
+    rows = as_tuples(attempts(job_timelines(events_frame(spark, events), no_jobs(spark))))
     assert [row[1] for row in rows] == [1, 1]
 
 
@@ -156,9 +156,9 @@ def test_lives_that_begin_in_the_middle_are_told_apart(spark: SparkSession) -> N
         {"job_id": "new", "event": "added", "ms": 1, "seq": 0},
         {"job_id": "old", "event": "waiting", "prev": "failed", "ms": 2, "seq": 0},
     ]
-    assert [row.job_id for row in orphans(lives(events_frame(spark, events), no_jobs(spark))).collect()] == [
-        "old"
-    ]
+    assert [
+        row.job_id for row in orphans(job_timelines(events_frame(spark, events), no_jobs(spark))).collect()
+    ] == ["old"]
 
 
 def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark: SparkSession) -> None:
@@ -173,7 +173,7 @@ def test_an_attempt_whose_beginning_was_lost_is_known_by_its_end(spark: SparkSes
         {"job_id": "j", "event": turn, "prev": prev, "ms": 1000 * n, "seq": 0}
         for n, (turn, prev) in enumerate(turns, 1)
     ]
-    rows = as_tuples(attempts(lives(events_frame(spark, events), no_jobs(spark))))
+    rows = as_tuples(attempts(job_timelines(events_frame(spark, events), no_jobs(spark))))
     assert rows == [("j", 1, "completed", None, None, 2000), ("j", 2, "failed", 3000, 4000, 5000)]
 
 
@@ -195,7 +195,7 @@ def test_gap_rows_become_gaps(spark: SparkSession) -> None:
 def test_figures_sum_up_and_percentiles_equal_numpys(spark: SparkSession) -> None:
     events = random_events(5, 300)
     truth = attempts_of(events)
-    frame = attempts(lives(events_frame(spark, events), no_jobs(spark)))
+    frame = attempts(job_timelines(events_frame(spark, events), no_jobs(spark)))
     minutes = queue_minute(frame).collect()
     assert queue_minute(frame).columns == QUEUE_MINUTE.schema.names
     assert sum(row.attempts for row in minutes) == len(truth)

@@ -25,8 +25,8 @@ from toril import (
     Worker,
     sync,
 )
-from toril.contract.codec import PayloadCodec
 from toril.events import Gap
+from toril.protocol.codec import PayloadCodec
 
 
 @dataclass

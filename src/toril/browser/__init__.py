@@ -14,7 +14,7 @@ from toril.browser.errors import (
     ResultTooLarge,
 )
 from toril.browser.options import BrowserOptions
-from toril.contract.extras import needed
+from toril.protocol.extras import needed
 
 with needed("browser"):
     from toril.browser._pool import BrowserPool

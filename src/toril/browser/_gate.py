@@ -146,10 +146,10 @@ class Gate:
         try:
             if head.method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await _both_ways(_pump(reader, back), _pump(there, writer, self._count))
+                await _both_ways(_fetch_loop(reader, back), _fetch_loop(there, writer, self._count))
             else:
                 back.write(_request(head))
-                await _both_ways(_pump(reader, back), _respond(there, writer, self._count))
+                await _both_ways(_fetch_loop(reader, back), _respond(there, writer, self._count))
         finally:
             back.close()
 
@@ -197,10 +197,10 @@ async def _respond(
     """The server's answer, with the promise that this connection carries no other."""
     first, *lines = (await there.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
     writer.write(b"\r\n".join([first, *_kept(lines), b"Connection: close", b"", b""]))
-    await _pump(there, writer, count)
+    await _fetch_loop(there, writer, count)
 
 
-async def _pump(
+async def _fetch_loop(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None] | None = None
 ) -> None:
     while chunk := await source.read(_CHUNK):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toril.browser.options import WaitUntil
-from toril.contract.errors import PayloadMismatch
+from toril.errors import PayloadMismatch
 
 
 class Visit(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):

@@ -15,8 +15,8 @@ Guarantee: `error_code` is one stable word for each kind of failure, fit for fil
 
 from __future__ import annotations
 
-from toril.contract import errors
-from toril.contract.errors import PermanentError, TransientError
+from toril import errors
+from toril.errors import PermanentError, TransientError
 
 
 class BrowserTimeout(TransientError, TimeoutError):

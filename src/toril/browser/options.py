@@ -11,8 +11,8 @@ import shutil
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toril.contract.duration import to_seconds
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
+from toril.protocol.duration import to_seconds
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 WaitUntil = Literal["commit", "domcontentloaded", "load", "networkidle"]

@@ -40,9 +40,9 @@ from toril.browser.errors import (
     ResultTooLarge,
 )
 from toril.browser.options import BrowserOptions
-from toril.contract.codec import to_json
-from toril.contract.envelope import Envelope
-from toril.contract.errors import PayloadMismatch, PermanentError
+from toril.errors import PayloadMismatch, PermanentError
+from toril.protocol.codec import to_json
+from toril.protocol.envelope import Envelope
 
 Task = Callable[[Envelope], Awaitable[dict[str, Any]]]
 

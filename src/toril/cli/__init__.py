@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import sys
 
-from toril.contract.errors import ExtraMissing
-from toril.contract.extras import needed
+from toril.errors import ExtraMissing
+from toril.protocol.extras import needed
 
 __all__ = ["main"]
 

@@ -14,21 +14,21 @@ from toril.cli import (
     add,
     bench,
     change,
-    dead,
     demo,
+    dlq,
     family,
     follow,
     health,
     look,
+    pipeline,
     scripts,
     server,
-    tables,
-    watch,
-    work,
+    top,
+    worker,
 )
-from toril.cli._complete import whole_words_of_bash
+from toril.cli._completion import whole_words_of_bash
 from toril.cli._output import harmless, print_server, unprinted_server
-from toril.contract.errors import InvalidOption, TorilError, redact
+from toril.errors import InvalidOption, TorilError, redact
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -57,7 +57,7 @@ def _toril(
     pass
 
 
-ROOMS = (demo, server, add, work, look, watch, change, dead, family, follow, health, tables, scripts, bench)
+ROOMS = (demo, server, add, worker, look, top, change, dlq, family, follow, health, pipeline, scripts, bench)
 for room in ROOMS:
     room.add_to(app)
 

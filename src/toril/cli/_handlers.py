@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 from toril.worker import TaskRegistry
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toril.cli._complete import complete_job, complete_queue
+from toril.cli._completion import complete_job, complete_queue
 
 RedisUrl = Annotated[
     str | None,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toril.cli._output import print_server_first
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
-from toril.store import parse_address, whole_url
-from toril.store.default_server import chosen_url
+from toril.transport import parse_address, whole_url
+from toril.transport.default_server import chosen_url
 
 Kind = Literal["bullmq", "list", "stream"]
 AnyQueue = Queue | ListQueue | StreamQueue

@@ -14,11 +14,11 @@ import typer
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import emit, in_batches, say, warn
 from toril.cli._target import QueueName, Target
-from toril.contract.backoff import Backoff
-from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS
-from toril.contract.errors import InvalidOption
-from toril.contract.options import JobOptions, NewJob
+from toril.errors import InvalidOption
 from toril.jobs import Job
+from toril.protocol.backoff import Backoff
+from toril.protocol.envelope import DEFAULT_MAX_ATTEMPTS
+from toril.protocol.options import JobOptions, NewJob
 
 
 def add_to(app: typer.Typer) -> None:

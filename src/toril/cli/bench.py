@@ -22,7 +22,7 @@ import typer
 from toril.cli._options import AsJson, Prefix, RedisUrl
 from toril.cli._output import emit, in_progress, say, seconds, show
 from toril.cli._target import Target
-from toril.contract.errors import TorilError
+from toril.errors import TorilError
 from toril.jobs import Job
 from toril.producer import Queue
 from toril.worker import Worker

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from toril.cli._ask import ask
-from toril.cli._complete import complete_job, complete_state
+from toril.cli._completion import complete_job, complete_state
+from toril.cli._confirm import ask
 from toril.cli._options import AsJson, BullmqArgument, Env, JobArgument, Prefix, QueueArgument, RedisUrl, Yes
 from toril.cli._output import emit, in_progress, say, warn
 from toril.cli._target import AnyQueue, QueueName, Target
-from toril.contract.errors import InvalidOption, JobNotFound, TorilError
+from toril.errors import InvalidOption, JobNotFound, TorilError
 from toril.producer import Queue
 
 JobsArgument = Annotated[

@@ -12,16 +12,16 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from toril.cli._ask import ask
+from toril.cli._confirm import ask
 from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, RedisUrl, Yes
 from toril.cli._output import console, emit, harmless, moment, say, seconds, show
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import InvalidOption, JobNotFound
-from toril.contract.options import JobOptions
+from toril.errors import InvalidOption, JobNotFound
 from toril.jobs import Job
 from toril.producer import FlowNode, FlowProducer
 from toril.producer.flow import JobNode
 from toril.producer.schedulers import Scheduler
+from toril.protocol.options import JobOptions
 
 _SHAPE = '{"name": "parent", "queue": "a", "data": {}, "children": [{"name": "child", "queue": "b"}]}'
 

@@ -12,11 +12,11 @@ from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, Redi
 from toril.cli._output import emit, emit_line, harmless, print_server, say, shortened, warn
 from toril.cli._target import QueueName, Target
 from toril.commands import read
-from toril.contract.errors import InvalidOption, JobNotFound
-from toril.contract.event import Event
-from toril.contract.keys import QueueKeys
+from toril.errors import InvalidOption, JobNotFound
 from toril.events import QueueEvents
-from toril.store import AsyncStore
+from toril.protocol.event import Event
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport
 
 _END = ("completed", "failed", "removed")
 # Without an event for lines of a log, we look; faster than a person reads.
@@ -120,10 +120,10 @@ class _Printer:
 
 async def _events(target: Target, where: QueueName, last: int, show: _Printer, *, follow: bool) -> None:
     prefix = target.prefix_of("bullmq")
-    async with AsyncStore(target.redis) as store:
-        keys = QueueKeys(where.name, prefix).resolve(cluster=store.is_cluster)
-        past = await store.run(read.last_events(keys, last)) if last else []
-        newest = past[-1][0] if past else await store.run(read.last_event_id(keys))
+    async with AsyncTransport(target.redis) as transport:
+        keys = QueueKeys(where.name, prefix).resolve(cluster=transport.is_cluster)
+        past = await transport.run(read.last_events(keys, last)) if last else []
+        newest = past[-1][0] if past else await transport.run(read.last_event_id(keys))
     for entry_id, fields in past:
         show(Event.from_entry(entry_id, fields))
     if newest == "0-0":

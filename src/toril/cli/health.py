@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from toril.cli._ask import ask
-from toril.cli._complete import complete_queues
+from toril.cli._completion import complete_queues
+from toril.cli._confirm import ask
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl, Yes
 from toril.cli._output import console, emit, in_progress, print_server, say, table, warn
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
-from toril.observe.panel_files import dashboard_text, rules_text
+from toril.observe.grafana_files import dashboard_text, rules_text
 
 QueuesOption = Annotated[
     str | None,

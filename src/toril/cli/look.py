@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from toril.cli._complete import complete_job, complete_state
+from toril.cli._completion import complete_job, complete_state
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import emit, moment, say, seconds, shortened, show, show_facts, warn
 from toril.cli._target import QueueName, Target
-from toril.contract.errors import JobNotFound
-from toril.contract.record import JobRecord
+from toril.errors import JobNotFound
 from toril.jobs import Job
-from toril.observe.directory import FoundQueue, find_queues
-from toril.observe.figures import Glance, QueueFigures, look
-from toril.store import AsyncStore, parse_address
+from toril.observe.discovery import FoundQueue, find_queues
+from toril.observe.overview import Glance, QueueFigures, look
+from toril.protocol.record import JobRecord
+from toril.transport import AsyncTransport, parse_address
 
 NUMBERS = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
 # Characters of a value on a screen: some twenty lines.
@@ -50,9 +50,9 @@ def queues(redis: RedisUrl = None, prefix: Prefix = None, env: Env = "prod", as_
 
 
 async def _glance(target: Target, only: FoundQueue | None = None) -> Glance:
-    async with AsyncStore(target.redis) as store:
-        found = [only] if only else await find_queues(store, prefix=target.prefix, env=target.env)
-        return await look(store, found)
+    async with AsyncTransport(target.redis) as transport:
+        found = [only] if only else await find_queues(transport, prefix=target.prefix, env=target.env)
+        return await look(transport, found)
 
 
 def _row(figures: QueueFigures) -> tuple[object, ...]:

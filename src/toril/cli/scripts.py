@@ -6,7 +6,7 @@ import typer
 
 from toril.cli._options import AsJson
 from toril.cli._output import emit, say, show
-from toril.commands._library import check_all, own, own_names, upstream
+from toril.commands.library import check_all, own, own_names, upstream
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from toril.cli._ask import ask
+from toril.cli._confirm import ask
 from toril.cli._options import AsJson, Yes
 from toril.cli._output import emit, moment, say, show_facts
 from toril.server import DEFAULT_FOLDER, EmbeddedServer, ServerStatus, status, stop

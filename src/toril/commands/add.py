@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toril.commands._command import Command, Replay, Word, call
-from toril.commands._library import official, own
-from toril.contract.codec import pack
-from toril.contract.errors import (
+from toril.commands.command import Arg, Command, Replay, call
+from toril.commands.library import official, own
+from toril.errors import (
     ChildrenDeduplicated,
     ParentDeduplicated,
+    RedisOutOfMemory,
     ScriptFailed,
-    StoreOutOfMemory,
     TorilError,
     refusal,
 )
-from toril.contract.keys import QueueKeys
+from toril.protocol.codec import pack
+from toril.protocol.keys import QueueKeys
 
 # Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
@@ -145,7 +145,7 @@ def _script_keys(keys: QueueKeys, kind: str) -> tuple[str, tuple[str, ...]]:
 def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
     """One job by its official script, as upstream sends it. Safe to repeat only when the client chose the id."""
     name, script_keys = _script_keys(keys, job.kind)
-    args: list[Word] = [_arguments(keys, job), job.data, job.packed_options]
+    args: list[Arg] = [_arguments(keys, job), job.data, job.packed_options]
     return call(
         official(name),
         script_keys,
@@ -157,7 +157,7 @@ def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
 
 def add_jobs(keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None) -> Command[list[Added]]:
     """A batch in one call; what became of each job, in order."""
-    args: list[Word] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
+    args: list[Arg] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
     for job in jobs:
         args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
     return call(
@@ -197,7 +197,7 @@ def add_flows(flows: Sequence[Flow], ledger: Ledger) -> Command[list[list[str | 
     numbers = {
         keys: at for at, keys in enumerate(dict.fromkeys(keys for flow in flows for keys, _ in flow), 1)
     }
-    args: list[Word] = [ledger.sequence, LEDGER_LIFE_MS]
+    args: list[Arg] = [ledger.sequence, LEDGER_LIFE_MS]
     for flow in flows:
         args.append(len(flow))
         for keys, job in flow:
@@ -235,7 +235,7 @@ def _added(job: JobToAdd, reply: Any) -> Added:
     if len(reply) > 1:
         return _stored(reply)
     text = reply[0].decode(errors="replace")
-    return StoreOutOfMemory(text) if text.startswith("OOM") else ScriptFailed(f"add: {text}")
+    return RedisOutOfMemory(text) if text.startswith("OOM") else ScriptFailed(f"add: {text}")
 
 
 def _stored(reply: Any) -> str | Existing:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toril.commands._command import Command, Replay, Word, call, plain
-from toril.commands._library import own
+from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.library import own
 from toril.commands.once import Calls, once
-from toril.contract.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
+from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
 
 EnvelopeKeys = ListKeys | StreamKeys
 SettlementKind = Literal["done", "retry", "later", "again", "dead"]
@@ -21,7 +21,7 @@ SettlementKind = Literal["done", "retry", "later", "again", "dead"]
 # Long enough for a producer to reconnect and ask again; a ledger is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
 # A page of dead letters weighs about so much: pages of large ones must fill neither the server's memory nor ours.
-LETTERS_BYTES: Final = 4 * 1024 * 1024
+DEAD_LETTER_PAGE_BYTES: Final = 4 * 1024 * 1024
 # The last moment that Python can tell, the end of the year 9999: others may write what no calendar has.
 LATEST_MS: Final = 253_402_300_799_000
 
@@ -35,7 +35,7 @@ class EnvelopeToAdd:
 
 
 @dataclass(frozen=True, slots=True)
-class RawLetter:
+class RawDeadLetter:
     """An entry of a dead-letter queue as it lies there."""
 
     entry_id: str
@@ -56,7 +56,7 @@ def add_envelopes(
     keys: EnvelopeKeys, envelopes: Sequence[EnvelopeToAdd], *, producer: str, sequence: int
 ) -> Command[int]:
     """Adds a batch in order; 0 when this call of this producer had run before."""
-    args: list[Word] = [kind_of(keys), sequence, LEDGER_LIFE_MS]
+    args: list[Arg] = [kind_of(keys), sequence, LEDGER_LIFE_MS]
     for one in envelopes:
         args += ("" if one.due_ms is None else one.due_ms, one.text)
     ledger = keys.toril(f"ledger:{producer}")
@@ -68,18 +68,18 @@ def add_envelopes(
 
 def letters(
     keys: EnvelopeKeys, start: str, end: str, count: int, *, newest_first: bool = False
-) -> Command[tuple[list[RawLetter], bool]]:
+) -> Command[tuple[list[RawDeadLetter], bool]]:
     """A page of dead letters, and whether there may be more; ids as XRANGE takes them."""
-    args: list[Word] = [start, end, count, LETTERS_BYTES, int(newest_first)]
-    return call(own("letters_page"), (keys.dlq,), args, _page, Replay.SAFE)
+    args: list[Arg] = [start, end, count, DEAD_LETTER_PAGE_BYTES, int(newest_first)]
+    return call(own("dlq_page"), (keys.dlq,), args, _page, Replay.SAFE)
 
 
-def _page(reply: list[Any]) -> tuple[list[RawLetter], bool]:
+def _page(reply: list[Any]) -> tuple[list[RawDeadLetter], bool]:
     found, more = reply
     return _letters(found), bool(more)
 
 
-def last_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
+def last_dead_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
     """The entry id of the newest dead letter."""
     return plain(_first_id, "XREVRANGE", keys.dlq, "+", "-", "COUNT", 1)
 
@@ -88,16 +88,16 @@ def _first_id(reply: list[Any]) -> str | None:
     return reply[0][0].decode() if reply else None
 
 
-def letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawLetter | None]:
+def letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawDeadLetter | None]:
     """One dead letter by its entry id."""
     return plain(_first_letter, "XRANGE", keys.dlq, entry_id, entry_id)
 
 
-def _letters(reply: list[Any]) -> list[RawLetter]:
-    return [RawLetter(entry_id.decode(), _text_of(fields)) for entry_id, fields in reply]
+def _letters(reply: list[Any]) -> list[RawDeadLetter]:
+    return [RawDeadLetter(entry_id.decode(), _text_of(fields)) for entry_id, fields in reply]
 
 
-def _first_letter(reply: list[Any]) -> RawLetter | None:
+def _first_letter(reply: list[Any]) -> RawDeadLetter | None:
     return next(iter(_letters(reply)), None)
 
 
@@ -105,24 +105,26 @@ def _text_of(fields: Sequence[bytes]) -> bytes:
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"envelope", b"")
 
 
-def replay_letters(
+def replay_dead_letters(
     keys: EnvelopeKeys, jobs: Sequence[tuple[str, bytes]], calls: Calls | None = None
 ) -> Command[int]:
     """Moves letters (entry id, envelope for the new life) back to the queue; says how many were still there."""
     return once(keys, _take_letters(keys, kind_of(keys), jobs), calls)
 
 
-def purge_letters(keys: EnvelopeKeys, entry_ids: Sequence[str], calls: Calls | None = None) -> Command[int]:
+def purge_dead_letters(
+    keys: EnvelopeKeys, entry_ids: Sequence[str], calls: Calls | None = None
+) -> Command[int]:
     """Removes letters; says how many were still there."""
     return once(keys, _take_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids]), calls)
 
 
 def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
-    args: list[Word] = [kind]
+    args: list[Arg] = [kind]
     for entry_id, text in jobs:
         args += (entry_id, text)
     script_keys = (keys.dlq, jobs_key(keys), keys.toril("totals"))
-    return call(own("letters_replay"), script_keys, args, int)
+    return call(own("dlq_replay"), script_keys, args, int)
 
 
 # --- results ---------------------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ def drain_stream(
 
     `last` is what the call before said; without it a drain begins.
     """
-    args: list[Word] = [keys.group, most, LETTERS_BYTES, last, RETURNED_CONSUMER]
+    args: list[Arg] = [keys.group, most, DEAD_LETTER_PAGE_BYTES, last, RETURNED_CONSUMER]
     return once(keys, call(own("stream_drain"), (keys.stream,), args, _drained), calls)
 
 

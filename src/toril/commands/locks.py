@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from toril.commands._command import Command, Replay, Word, call, plain
-from toril.commands._library import official, own
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.library import official, own
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 
 
 class HeldLock(NamedTuple):
@@ -18,16 +18,16 @@ class HeldLock(NamedTuple):
 
     job_id: str
     token: str
-    started: Word = ""  # `ats`; without it the lock is not retaken
-    stalled: Word = ""  # `stc`
-    picked_up: Word = ""  # `processedOn`
+    started: Arg = ""  # `ats`; without it the lock is not retaken
+    stalled: Arg = ""  # `stc`
+    picked_up: Arg = ""  # `processedOn`
 
 
 def extend_locks(
     keys: QueueKeys, held: Sequence[HeldLock | tuple[str, str]], *, lock_ms: int
 ) -> Command[list[str]]:
     """Extends locks, or retakes them; the value lists the jobs that are no longer ours."""
-    args: list[Word] = [keys.base, lock_ms]
+    args: list[Arg] = [keys.base, lock_ms]
     for one in held:
         args += HeldLock(*one)
     return call(own("extend_locks"), (keys.stalled, keys.active), args, _ids, Replay.SAFE)

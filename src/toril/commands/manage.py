@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toril.commands._command import Command, Replay, call, plain
-from toril.commands._library import official, own
+from toril.commands.command import Command, Replay, call, plain
+from toril.commands.library import official, own
 from toril.commands.once import REMEMBERED_MS, Calls, once
-from toril.contract.errors import JobLocked, obliterate_refusal, refusal
-from toril.contract.keys import QueueKeys
+from toril.errors import JobLocked, obliterate_refusal, refusal
+from toril.protocol.keys import QueueKeys
 
 # Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
 _ALL_TIME = "1.7976931348623157e+308"

@@ -16,9 +16,9 @@ import os
 import uuid
 from typing import Final, TypeVar
 
-from toril.commands._command import Command, Replay
-from toril.commands._library import own, remembered
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
+from toril.commands.command import Command, Replay
+from toril.commands.library import own, remembered
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 
 T = TypeVar("T")
 

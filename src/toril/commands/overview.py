@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from toril.commands._command import Command, Replay, Word, call
-from toril.commands._library import own
+from toril.commands.command import Arg, Command, Replay, call
 from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
+from toril.commands.library import own
 from toril.commands.schedulers import broken_key
-from toril.contract.codec import from_json
-from toril.contract.errors import MalformedValue
-from toril.contract.event import entry_time_ms
-from toril.contract.keys import RETURNED_CONSUMER, ListKeys, QueueKeys, StreamKeys
-from toril.contract.state import JobCounts
+from toril.errors import MalformedValue
+from toril.protocol.codec import from_json
+from toril.protocol.event import entry_time_ms
+from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, QueueKeys, StreamKeys
+from toril.protocol.state import JobCounts
 
 # A reply of some hundred kilobytes at most; a queue with more workers is watched through their own metrics.
 MOST_WORKERS: Final = 1_000
@@ -106,7 +106,7 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
         keys.toril("consumers"),
     )
     group = keys.group if isinstance(keys, StreamKeys) else ""
-    args: list[Word] = [kind_of(keys), group, keys.base, MOST_WORKERS, RETURNED_CONSUMER]
+    args: list[Arg] = [kind_of(keys), group, keys.base, MOST_WORKERS, RETURNED_CONSUMER]
     return call(own("envelope_overview"), script_keys, args, _envelopes, Replay.SAFE)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toril.commands._command import Command, Replay, Word, call, plain
-from toril.commands._library import official
+from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.library import official
 from toril.commands.once import AnyKeys
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 COUNTED_STATES = (
     "wait",
@@ -300,7 +300,7 @@ def read_events(
     keys: Sequence[QueueKeys], after: Sequence[str], *, block_ms: int | None, count: int
 ) -> Command[dict[str, list[Entry]]]:
     """Events after the given ids, by the key of their stream; waits up to `block_ms` when there are none."""
-    words: list[Word] = ["XREAD", "COUNT", count]
+    words: list[Arg] = ["XREAD", "COUNT", count]
     if block_ms is not None:
         words += ("BLOCK", block_ms)
     words.append("STREAMS")

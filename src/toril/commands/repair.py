@@ -6,10 +6,10 @@ is left alone.
 
 from __future__ import annotations
 
-from toril.commands._command import Command, call
-from toril.commands._library import own
+from toril.commands.command import Command, call
+from toril.commands.library import own
 from toril.commands.once import once
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 
 def put_back(keys: QueueKeys, job_id: str, *, now_ms: int) -> Command[str]:

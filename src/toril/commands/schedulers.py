@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands._command import Command, Replay, Word, call, plain
-from toril.commands._library import official, own
+from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.library import official, own
 from toril.commands.once import once
-from toril.contract.codec import pack, unpack
-from toril.contract.errors import MalformedValue, refusal
-from toril.contract.keys import QueueKeys
+from toril.errors import MalformedValue, refusal
+from toril.protocol.codec import pack, unpack
+from toril.protocol.keys import QueueKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
     )
     if scheduler.carrier is not None:
         following["tm"] = scheduler.carrier
-    args: list[Word] = [
+    args: list[Arg] = [
         "" if scheduler.next_ms is None else scheduler.next_ms,
         pack(scheduler.scheduler_options()),
         scheduler.id,
@@ -118,7 +118,7 @@ def advance_scheduler(
     now_ms: int,
 ) -> Command[str | None]:
     """Makes the job after `job_id`; None when it exists already, or when the scheduler is gone or has gone on."""
-    args: list[Word] = [
+    args: list[Arg] = [
         "" if next_ms is None else next_ms,
         scheduler_id,
         data,
@@ -166,7 +166,7 @@ def note_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
         "data": broken.data.decode(errors="replace"),  # as text: Lua reads no other bytes
         "opts": broken.opts.decode(errors="replace"),
     }
-    args: list[Word] = [broken.id, broken.job_id, pack(note)]
+    args: list[Arg] = [broken.id, broken.job_id, pack(note)]
     return call(own("note_broken_scheduler"), (keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
 
 

@@ -10,9 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..contract.keys import QueueKeys
-from ._command import Command, Replay, call, plain
-from ._library import official
+from toril.commands.command import Command, Replay, call, plain
+from toril.commands.library import official
+from toril.protocol.keys import QueueKeys
 
 _WIRE_NAME = {"waiting": "wait"}
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._command import Command, Replay, call, plain
-from ._library import own
-from .read import entries as decoded_entries
+from toril.commands.command import Command, Replay, call, plain
+from toril.commands.library import own
+from toril.commands.read import entries as decoded_entries
 
 # One page of a walk is read inside the server: about 5 ms, which other clients do not notice.
 WALK_PAGE = 5_000

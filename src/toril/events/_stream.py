@@ -23,11 +23,11 @@ from typing import Final
 
 from toril.commands.read import Entry, read_events
 from toril.commands.streams import Page, follow
-from toril.contract.errors import Closed, StoreUnavailable
-from toril.contract.event import Event, RetryDeriver
-from toril.contract.keys import QueueKeys, client_name
-from toril.store import AsyncStore, Reader
-from toril.store.waiting import Closing, waited
+from toril.errors import Closed, RedisUnavailable
+from toril.protocol.event import Event, RetryDeriver
+from toril.protocol.keys import QueueKeys, client_name
+from toril.transport import AsyncTransport, Reader
+from toril.transport.waiting import Closing, waited
 
 logger = logging.getLogger("toril.events")
 
@@ -60,14 +60,14 @@ class EventStream:
 
     def __init__(
         self,
-        store: AsyncStore,
+        transport: AsyncTransport,
         keys: QueueKeys,
         after: str = "$",
         *,
         block: float = BLOCK_SECONDS,
         derive_retries: bool = True,
     ) -> None:
-        self._store = store
+        self._transport = transport
         self._keys = keys
         self._block = block
         self._place = Place(after)
@@ -94,7 +94,7 @@ class EventStream:
     async def open(self) -> None:
         """Finds its place: from here on nothing is missed. Raises when the server cannot be reached."""
         if not self._place.known:
-            page = await self._store.run(follow(self._keys.events, BEGINNING, 0))
+            page = await self._transport.run(follow(self._keys.events, BEGINNING, 0))
             self._place.settle(page)
 
     async def next_batch(self) -> Sequence[Event | Gap]:
@@ -102,7 +102,7 @@ class EventStream:
         while not self._end.is_set():
             try:
                 batch = await self._next()
-            except StoreUnavailable as error:
+            except RedisUnavailable as error:
                 await self._step_back(error)
                 continue
             except Closed:
@@ -136,7 +136,9 @@ class EventStream:
     async def _look(self) -> Page:
         self._looked, self._heard = time.monotonic(), 0.0
         count_before = self._place.seen is None
-        return await self._store.run(follow(self._keys.events, self.last_id, PAGE, count_before=count_before))
+        return await self._transport.run(
+            follow(self._keys.events, self.last_id, PAGE, count_before=count_before)
+        )
 
     def _take(self, page: Page) -> list[Event | Gap]:
         gap = self._place.gap(page)
@@ -165,11 +167,11 @@ class EventStream:
             raise Closed("the event stream was closed")
         if self._reader is None:
             name = client_name(self._keys, "events")
-            self._reader = await self._resources.enter_async_context(self._store.reader(name=name))
+            self._reader = await self._resources.enter_async_context(self._transport.reader(name=name))
         return self._reader
 
-    async def _step_back(self, error: StoreUnavailable) -> None:
-        policy = self._store.policy
+    async def _step_back(self, error: RedisUnavailable) -> None:
+        policy = self._transport.policy
         if 0 < policy.max_reconnect_attempts <= self._attempt:
             logger.error("events of %s: Redis stays away after %d attempts", self._keys.name, self._attempt)
             raise error

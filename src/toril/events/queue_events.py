@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Self, TypeAlias, overload
 
-from toril.contract.advice import advise
-from toril.contract.errors import Closed, TorilError
-from toril.contract.event import KNOWN_EVENTS, Event
-from toril.contract.keys import QueueKeys, check_text
-from toril.contract.option_names import knows_its_options
+from toril.errors import Closed, TorilError
 from toril.events._stream import EventStream, Gap
-from toril.store import AsyncStore, ConnectionPolicy
-from toril.store.waiting import Closing
+from toril.protocol.event import KNOWN_EVENTS, Event
+from toril.protocol.keys import QueueKeys, check_text
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.option_warnings import warn_option
+from toril.transport import AsyncTransport, ConnectionPolicy
+from toril.transport.waiting import Closing
 
 logger = logging.getLogger("toril.events")
 
@@ -54,8 +54,8 @@ class QueueEvents:
         policy: ConnectionPolicy | None = None,
         derive_retries: bool = True,
     ) -> None:
-        self._store = AsyncStore(redis, policy=policy)
-        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
+        self._transport = AsyncTransport(redis, policy=policy)
+        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._transport.is_cluster)
         self._start_at = last_id
         self._derive_retries = derive_retries
         self._streams: set[EventStream] = set()
@@ -99,7 +99,7 @@ class QueueEvents:
             if self._calling is not None:
                 await asyncio.wait([self._calling])
         finally:
-            await self._store.close()
+            await self._transport.close()
 
     async def __aenter__(self) -> Self:
         try:
@@ -114,7 +114,7 @@ class QueueEvents:
         await self._closing.after(error)
 
     def _stream(self) -> EventStream:
-        return EventStream(self._store, self.keys, self._start_at, derive_retries=self._derive_retries)
+        return EventStream(self._transport, self.keys, self._start_at, derive_retries=self._derive_retries)
 
     # --- iteration ------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class QueueEvents:
         return EventIterator(self, stream)
 
     def _stream_after(self, last_id: str) -> EventStream:
-        return EventStream(self._store, self.keys, last_id, derive_retries=self._derive_retries)
+        return EventStream(self._transport, self.keys, last_id, derive_retries=self._derive_retries)
 
     # --- callbacks ------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def _check_type(event: object) -> None:
     name = check_text("event", event)
     near = difflib.get_close_matches(name, _TYPES, 1, cutoff=0.85)
     if name not in _TYPES and near:
-        advise(f"event {name!r} is one of your own; did you mean {near[0]!r}?")
+        warn_option(f"event {name!r} is one of your own; did you mean {near[0]!r}?")
 
 
 async def _contained(callback: Callback, event: Event | Gap) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toril.jobs._face import Dependencies
+from toril.jobs.base import Dependencies
 from toril.jobs.blocking import BlockingJob
-from toril.jobs.desk import BlockingDesk, JobDesk
+from toril.jobs.calls import BlockingJobCalls, JobCalls
 from toril.jobs.job import Job
 
-__all__ = ["BlockingDesk", "BlockingJob", "Dependencies", "Job", "JobDesk"]
+__all__ = ["BlockingJob", "BlockingJobCalls", "Dependencies", "Job", "JobCalls"]

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from toril.commands import read
-from toril.contract.duration import Duration, to_seconds
-from toril.contract.errors import JobNotFound
-from toril.contract.options import ParentRef
-from toril.contract.record import JobRecord
-from toril.contract.state import JobState
-from toril.jobs._face import Dependencies, FinalState, JobFace, T, returned
-from toril.jobs._steps import run_steps_blocking
-from toril.jobs.desk import BlockingDesk
+from toril.errors import JobNotFound
+from toril.jobs._operations import run_steps_blocking
+from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
+from toril.jobs.calls import BlockingJobCalls
+from toril.protocol.duration import Duration, to_seconds
+from toril.protocol.options import ParentRef
+from toril.protocol.record import JobRecord
+from toril.protocol.state import JobState
 
 V = TypeVar("V")
 
@@ -26,20 +26,20 @@ V = TypeVar("V")
 _BLOCK_SECONDS = 5.0
 
 
-class BlockingJob(JobFace[T]):
+class BlockingJob(JobBase[T]):
     """A job that was added, found or taken. Attributes are as last seen; `refresh` looks again."""
 
     __slots__ = ()
 
-    _desk: BlockingDesk
+    _calls: BlockingJobCalls
 
     def __init__(
-        self, record: JobRecord, desk: BlockingDesk, token: str | None = None, *, added: bool = True
+        self, record: JobRecord, calls: BlockingJobCalls, token: str | None = None, *, added: bool = True
     ) -> None:
-        super().__init__(record, desk, token, added=added)
+        super().__init__(record, calls, token, added=added)
 
     def _do(self, steps: Generator[Any, Any, V]) -> V:
-        return run_steps_blocking(self._desk.store, steps)
+        return run_steps_blocking(self._calls.transport, steps)
 
     def refresh(self) -> None:
         """Reads the job again; raises `JobNotFound` when it was removed."""
@@ -115,7 +115,7 @@ class BlockingJob(JobFace[T]):
         """For handlers: ends this attempt and runs the job again at that time. Raises `DelayedError` for the worker."""
         self._do(self._move_to_delayed(until))
 
-    def move_to_waiting_children(self, child: JobFace[Any] | ParentRef | None = None) -> bool:
+    def move_to_waiting_children(self, child: JobBase[Any] | ParentRef | None = None) -> bool:
         """For handlers: moves this job to its pending children, until they have finished; False when none is pending.
 
         When it is True, raise `WaitingChildrenError`: the job runs again when all its children have finished. `child`
@@ -154,19 +154,19 @@ class BlockingJob(JobFace[T]):
 
     def _wait(self, deadline: float | None) -> read.Finished:
         """Finds its place among the events first and asks for the state then, so that no end is missed."""
-        store, keys = self._desk.store, self._desk.keys
-        after = store.run(read.last_event_id(keys))
-        finish = store.run(read.is_finished(keys, self.id))
+        transport, keys = self._calls.transport, self._calls.keys
+        after = transport.run(read.last_event_id(keys))
+        finish = transport.run(read.is_finished(keys, self.id))
         while finish.state == "pending":
             block = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
             if block <= 0:
                 raise TimeoutError(f"job {self.id} did not finish in time")
             command = read.read_events([keys], [after], block_ms=max(1, int(block * 1000)), count=500)
-            entries = store.run_blocking(command, block).get(keys.events)
+            entries = transport.run_blocking(command, block).get(keys.events)
             if (
                 not entries
             ):  # a silence: the job may have ended without a word, on a trimmed or deleted stream
-                finish = store.run(read.is_finished(keys, self.id))
+                finish = transport.run(read.is_finished(keys, self.id))
                 continue
             after = entries[-1][0]
             told = (read.finish_of_event(self.id, fields) for _, fields in entries)

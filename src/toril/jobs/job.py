@@ -9,26 +9,26 @@ from collections.abc import Generator
 from datetime import datetime
 from typing import Any, TypeVar
 
-from toril.contract.duration import Duration, to_seconds
-from toril.contract.errors import JobNotFound
-from toril.contract.options import ParentRef
-from toril.contract.state import JobState
-from toril.jobs._face import Dependencies, FinalState, JobFace, T, returned
-from toril.jobs._steps import run_steps
-from toril.jobs.desk import JobDesk
+from toril.errors import JobNotFound
+from toril.jobs._operations import run_steps
+from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
+from toril.jobs.calls import JobCalls
+from toril.protocol.duration import Duration, to_seconds
+from toril.protocol.options import ParentRef
+from toril.protocol.state import JobState
 
 V = TypeVar("V")
 
 
-class Job(JobFace[T]):
+class Job(JobBase[T]):
     """A job that was added, found or taken. Attributes are as last seen; `refresh` looks again."""
 
     __slots__ = ()
 
-    _desk: JobDesk
+    _calls: JobCalls
 
     async def _do(self, steps: Generator[Any, Any, V]) -> V:
-        return await run_steps(self._desk.store, steps)
+        return await run_steps(self._calls.transport, steps)
 
     async def refresh(self) -> None:
         """Reads the job again; raises `JobNotFound` when it was removed."""
@@ -104,7 +104,7 @@ class Job(JobFace[T]):
         """For handlers: ends this attempt and runs the job again at that time. Raises `DelayedError` for the worker."""
         await self._do(self._move_to_delayed(until))
 
-    async def move_to_waiting_children(self, child: JobFace[Any] | ParentRef | None = None) -> bool:
+    async def move_to_waiting_children(self, child: JobBase[Any] | ParentRef | None = None) -> bool:
         """For handlers: moves this job to its pending children, until they have finished; False when none is pending.
 
         When it is True, raise `WaitingChildrenError`: the job runs again when all its children have finished. `child`
@@ -134,7 +134,7 @@ class Job(JobFace[T]):
         A job that is removed without a trace, before or while we wait, raises `JobNotFound`.
         """
         seconds = None if timeout is None else to_seconds("timeout", timeout)
-        finish = await self._desk.finishes.wait(self.id, seconds)
+        finish = await self._calls.finishes.wait(self.id, seconds)
         if finish.state == "completed":
             return returned(finish.value)
         if finish.state == "missing":

@@ -9,8 +9,8 @@ Guarantee: a table is read only by a toril that knows its schema; a newer one is
 
 from __future__ import annotations
 
-from toril.contract.extras import needed
 from toril.lake.errors import LakeError, LakeTooNew, TableMissing
+from toril.protocol.extras import needed
 
 with needed("lake"):
     from toril.lake.lake import Lake

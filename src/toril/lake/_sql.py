@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from toril.contract.extras import needed
 from toril.lake.errors import LakeError
+from toril.protocol.extras import needed
 
 # MULTI is what DuckDB makes of PIVOT: it asks for the values first.
 _READS: Final = frozenset({"SELECT", "MULTI"})

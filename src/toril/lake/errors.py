@@ -10,7 +10,7 @@ Guarantee: each says which table it means and what to do.
 
 from __future__ import annotations
 
-from toril.contract.errors import TorilError
+from toril.errors import TorilError
 
 
 class LakeError(TorilError):

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from toril.contract.extras import needed
-from toril.lake._log import TableLog
 from toril.lake._sql import check_read_only, connect, lock
-from toril.lake._storage import normalise
+from toril.lake.delta_table import LakeTable
 from toril.lake.errors import LakeError, TableMissing
+from toril.lake.storage import normalise
 from toril.lake.tables import TABLES, TableSpec, table_spec
+from toril.protocol.extras import needed
 
 # silver/jobs keeps superseded rows until they are compacted; readers want the last word on each job.
 _LATEST_JOBS: Final = (
@@ -37,7 +37,7 @@ class Lake:
     ) -> None:
         self.url = normalise(place)
         self.storage_options = dict(storage_options or {})
-        self._logs: dict[str, TableLog] = {}
+        self._logs: dict[str, LakeTable] = {}
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -53,20 +53,20 @@ class Lake:
         """Where a table lies."""
         return f"{self.url}/{table_spec(name).name}"
 
-    def table(self, name: str) -> TableLog:
+    def table(self, name: str) -> LakeTable:
         """The log of a table, as of now; `TableMissing` if it was never written."""
         spec = table_spec(name)
         known = self._logs.get(spec.name)
         if known is not None:
             return known.refresh()
-        log = TableLog.open(spec, self.location(name), self.storage_options, self.url)
+        log = LakeTable.open(spec, self.location(name), self.storage_options, self.url)
         return self._logs.setdefault(spec.name, log)
 
-    def ensure(self, name: str) -> TableLog:
+    def ensure(self, name: str) -> LakeTable:
         """The log of a table, which is created empty if it is not there."""
         spec = table_spec(name)
         if spec.name not in self._logs:
-            self._logs[spec.name] = TableLog.open_or_create(spec, self.location(name), self.storage_options)
+            self._logs[spec.name] = LakeTable.open_or_create(spec, self.location(name), self.storage_options)
         return self._logs[spec.name].refresh()
 
     def tables(self) -> list[str]:

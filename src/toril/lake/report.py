@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from toril.lake import _sections as sections
+from toril.lake import _report_sections as sections
 from toril.lake.errors import TableMissing
 from toril.lake.lake import Lake
 
@@ -92,10 +92,10 @@ def _head(
 ) -> str:
     told = _told(*period) if period else "no attempts yet"
     concerned = len({row["queue"] for row in alerts})
-    verdict = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
+    ack_error = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
     mood = "bad" if concerned else "good"
     return (
-        f'<header><h1>Queues</h1><span class="verdict {mood}">{verdict}</span>'
+        f'<header><h1>Queues</h1><span class="verdict {mood}">{ack_error}</span>'
         f"<p>{told} · made {now:%d %b %Y %H:%M} UTC</p></header>"
     )
 

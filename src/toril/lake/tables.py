@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 
 _TEXT = pa.string()
 _COUNT = pa.int64()

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self
 
 from toril.commands.overview import EnvelopeOverview
-from toril.contract.errors import TorilError
-from toril.contract.extras import needed
-from toril.observe.directory import Directory
-from toril.observe.figures import Glance, QueueFigures, look
+from toril.errors import TorilError
+from toril.observe.discovery import Directory
 from toril.observe.health import lengths_of
 from toril.observe.http import Answer, Exposition
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.observe.overview import Glance, QueueFigures, look
+from toril.protocol.extras import needed
 from toril.telemetry.prometheus import CONTENT_TYPE
+from toril.transport import AsyncTransport, ConnectionPolicy
 
 with needed("prometheus"):
     from prometheus_client import generate_latest
@@ -45,8 +45,10 @@ class Exporter:
         search_every: float = 60.0,
     ) -> None:
         """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that are found."""
-        self._store = AsyncStore(redis, policy=POLICY)
-        self._directory = Directory(self._store, queues, prefix=prefix, env=env, search_every=search_every)
+        self._transport = AsyncTransport(redis, policy=POLICY)
+        self._directory = Directory(
+            self._transport, queues, prefix=prefix, env=env, search_every=search_every
+        )
         self._scraping = asyncio.Lock()
 
     async def prepare(self) -> None:
@@ -68,7 +70,7 @@ class Exporter:
 
     async def _look(self) -> tuple[Glance, TorilError | None]:
         try:
-            return await look(self._store, await self._directory.queues()), None
+            return await look(self._transport, await self._directory.queues()), None
         except TorilError as error:
             return Glance(queues=[], troubles={}, now_ms=0), error
 
@@ -85,7 +87,7 @@ class Exporter:
 
     async def close(self) -> None:
         await self._directory.close()
-        await self._store.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
-from toril.observe.directory import FoundQueue
-from toril.observe.figures import look
+from toril.observe.discovery import FoundQueue
 from toril.observe.http import Answer, Exposition, Route
-from toril.store import Address, AsyncStore, ConnectionPolicy
+from toril.observe.overview import look
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.telemetry.hooks import MetricsCollector
+from toril.transport import Address, AsyncTransport, ConnectionPolicy
 from toril.worker import WorkerHealth
 
 JSON = "application/json"
@@ -75,18 +75,18 @@ class QueueLengths:
     def __init__(
         self, keys: QueueKeys | ListKeys | StreamKeys, address: Address, collector: MetricsCollector
     ) -> None:
-        self._store = AsyncStore(address, policy=BRIEF)
+        self._transport = AsyncTransport(address, policy=BRIEF)
         self._queue = _found(keys)
         self._collector = collector
 
     async def refresh(self) -> None:
-        glance = await look(self._store, [self._queue])
+        glance = await look(self._transport, [self._queue])
         for figures in glance.queues:
             for state, length in lengths_of(figures.states).items():
                 self._collector.set_queue_length(str(self._queue), state, length)
 
     async def close(self) -> None:
-        await self._store.close()
+        await self._transport.close()
 
 
 def lengths_of(states: dict[str, int]) -> dict[str, int]:

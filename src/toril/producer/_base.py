@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from toril.commands import read
-from toril.commands._command import Command
-from toril.contract._option_parts import MAX_COUNT, check_integer
-from toril.contract.errors import Closed, InvalidOption, TorilError
-from toril.contract.keys import QueueKeys
-from toril.contract.record import JobRecord
-from toril.jobs import Job, JobDesk
-from toril.jobs._face import T
-from toril.store import AsyncStore
+from toril.commands.command import Command
+from toril.errors import Closed, InvalidOption, TorilError
+from toril.jobs import Job, JobCalls
+from toril.jobs.base import T
+from toril.protocol.keys import QueueKeys
+from toril.protocol.option_parts import MAX_COUNT, check_integer
+from toril.protocol.record import JobRecord
+from toril.transport import AsyncTransport
 
 V = TypeVar("V")
 
@@ -44,8 +44,8 @@ class QueuePart(Generic[T]):
     """A store, the keys, and how commands are run on them."""
 
     keys: QueueKeys
-    _store: AsyncStore
-    _desk: JobDesk
+    _transport: AsyncTransport
+    _calls: JobCalls
     _closed: bool
 
     @property
@@ -60,14 +60,14 @@ class QueuePart(Generic[T]):
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed")
         await self._prepared()
-        return await self._store.run(command)
+        return await self._transport.run(command)
 
     async def _run_all(self, *commands: Command[Any]) -> list[Any]:
         """All values of a pipeline; the first error is raised."""
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed")
         await self._prepared()
-        return self._values(await self._store.run_many(commands))
+        return self._values(await self._transport.run_many(commands))
 
     @staticmethod
     def _values(results: list[Any]) -> list[Any]:
@@ -83,7 +83,7 @@ class QueuePart(Generic[T]):
             part = ids[start : start + JOBS_AT_ONCE]
             hashes = await self._run_all(*(read.get_job(self.keys, job_id) for job_id in part))
             jobs += (
-                Job(JobRecord.from_flat(job_id, flat), self._desk)
+                Job(JobRecord.from_flat(job_id, flat), self._calls)
                 for job_id, flat in zip(part, hashes, strict=True)
                 if flat
             )

@@ -12,14 +12,14 @@ from typing import Literal
 
 from toril.commands import read
 from toril.commands.read import Metrics
-from toril.contract.errors import InvalidOption
-from toril.contract.keys import client_name
-from toril.contract.options import RateLimit
-from toril.contract.record import JobRecord
-from toril.contract.state import COUNTED_STATES, JobCounts, JobState
+from toril.errors import InvalidOption
 from toril.jobs import Job
-from toril.jobs._face import T
+from toril.jobs.base import T
 from toril.producer._base import QueuePart, asked_id
+from toril.protocol.keys import client_name
+from toril.protocol.options import RateLimit
+from toril.protocol.record import JobRecord
+from toril.protocol.state import COUNTED_STATES, JobCounts, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Inspection(QueuePart[T]):
     async def get_job(self, job_id: str) -> Job[T] | None:
         """A job by its id; None when there is none."""
         flat = await self._run(read.get_job(self.keys, asked_id(job_id)))
-        return Job(JobRecord.from_flat(job_id, flat), self._desk) if flat else None
+        return Job(JobRecord.from_flat(job_id, flat), self._calls) if flat else None
 
     async def get_jobs(
         self,

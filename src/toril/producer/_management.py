@@ -16,14 +16,14 @@ from typing import Any, Final, Literal, get_args
 from toril.commands import manage, read
 from toril.commands.manage import CleanState
 from toril.commands.once import Calls
-from toril.contract.duration import Duration, datetime_to_ms, to_ms, to_seconds
-from toril.contract.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
-from toril.contract.options import RateLimit
-from toril.contract.state import JobState
+from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.jobs import Job
-from toril.jobs._face import FinalState, T, log_line, progress_to_json
-from toril.jobs.desk import KEEP_LOGS
+from toril.jobs.base import FinalState, T, log_line, progress_to_json
+from toril.jobs.calls import KEEP_LOGS
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
+from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
+from toril.protocol.options import RateLimit
+from toril.protocol.state import JobState
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
@@ -182,7 +182,7 @@ class Management(QueuePart[T]):
         """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
         asked_count("keep", keep)
         command = manage.add_log(
-            self.keys, asked_id(job_id), log_line(line), keep=keep, calls=self._desk.calls
+            self.keys, asked_id(job_id), log_line(line), keep=keep, calls=self._calls.calls
         )
         return await self._run(command)
 
@@ -254,7 +254,7 @@ class Management(QueuePart[T]):
             manage.reprocess(self.keys, job.id, state=state, lifo=bool(job.opts.get("lifo")), calls=calls)
             for job in jobs
         ]
-        results = await self._store.run_many(commands)
+        results = await self._transport.run_many(commands)
         # A job that somebody else retried or removed meanwhile is none of ours.
         self._values([one for one in results if not isinstance(one, ScriptRefused)])
         return sum(one is None for one in results)

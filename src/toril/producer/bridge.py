@@ -2,7 +2,7 @@
 
 Guarantee: nothing is lost and nothing is doubled. A job is taken as a worker would take it, arrives at the other queue
 under a book of arrivals, and only then leaves the first one. Whoever dies half-way leaves jobs that are taken again and
-recognised on arrival. Attempts, times and unknown fields travel along (`_parcels`).
+recognised on arrival. Attempts, times and unknown fields travel along (`_transfer_jobs`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,33 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from toril.commands import add, envelopes, moving
-from toril.commands._command import Command
+from toril.backends.base import FinishedJob
+from toril.backends.bullmq import BullmqBackend, BullmqConfig
+from toril.backends.redis_list import ListBackend, ListConfig
+from toril.backends.redis_stream import StreamBackend, StreamConfig
+from toril.commands import add, bridge, envelopes
+from toril.commands.command import Command
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.commands.once import Calls
-from toril.contract.codec import to_json
-from toril.contract.envelope import Envelope
-from toril.contract.errors import InvalidOption, MalformedValue, NotSerializable, TorilError
-from toril.contract.keys import ListKeys
-from toril.contract.outcome import Completed, Failed, Outcome, Requeued
-from toril.producer._parcels import Parcel, as_moved, data_of, envelope_of, job_id_of, mark_of, options_of
+from toril.errors import InvalidOption, MalformedValue, NotSerializable, TorilError
+from toril.producer._job_conversion import (
+    TransferJob,
+    as_moved,
+    data_of,
+    envelope_of,
+    job_id_of,
+    mark_of,
+    options_of,
+)
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
 from toril.producer.stream_queue import StreamQueue
-from toril.queues.bullmq import BullmqSource, BullmqTerms
-from toril.queues.redis_list import ListSource, ListTerms
-from toril.queues.redis_stream import StreamSource, StreamTerms
-from toril.queues.source import Settled
-from toril.store import AsyncStore, BlockingStore
-from toril.store.waiting import GRACE_SECONDS, result_of, succeeded
+from toril.protocol.codec import to_json
+from toril.protocol.envelope import Envelope
+from toril.protocol.keys import ListKeys
+from toril.protocol.outcome import Completed, Failed, Outcome, Requeued
+from toril.transport import AsyncTransport, BlockingTransport
+from toril.transport.waiting import GRACE_SECONDS, result_of, succeeded
 
 AnyQueue: TypeAlias = "Queue[Any] | ListQueue | StreamQueue"
 
@@ -64,7 +72,7 @@ async def move_jobs(source: AnyQueue, target: AnyQueue, *, limit: int | None = N
     becomes a dead letter of the queue that it was in. A move that is cancelled finishes the jobs that are on the way,
     without its caller.
     """
-    if store_of(source).address == store_of(target).address and source.keys == target.keys:
+    if transport_of(source).address == transport_of(target).address and source.keys == target.keys:
         raise InvalidOption("target", "is the queue that the jobs come from", "give another queue")
     stop = asyncio.Event()
     moving_jobs = asyncio.create_task(
@@ -92,7 +100,10 @@ async def _moved(departure: _Departure, arrival: _Arrival, limit: int | None, st
 
 
 async def _move(
-    batches: AsyncGenerator[list[Parcel], None], departure: _Departure, arrival: _Arrival, stop: asyncio.Event
+    batches: AsyncGenerator[list[TransferJob], None],
+    departure: _Departure,
+    arrival: _Arrival,
+    stop: asyncio.Event,
 ) -> tuple[int, int]:
     moved = new = 0
     async with contextlib.aclosing(batches):
@@ -112,10 +123,10 @@ class _Departure(Protocol):
     """The queue that jobs leave."""
 
     async def open(self) -> None: ...
-    def waiting(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]: ...
-    def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]: ...
-    async def let_go(self, parcels: Sequence[Parcel]) -> None: ...
-    async def give_back(self, parcels: Sequence[Parcel]) -> None: ...
+    def waiting(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]: ...
+    def scheduled(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]: ...
+    async def let_go(self, transfer_jobs: Sequence[TransferJob]) -> None: ...
+    async def give_back(self, transfer_jobs: Sequence[TransferJob]) -> None: ...
     async def in_hand(self) -> int: ...
     async def close(self) -> None: ...
 
@@ -123,7 +134,7 @@ class _Departure(Protocol):
 class _Arrival(Protocol):
     """The queue that jobs come to."""
 
-    async def take_in(self, parcels: Sequence[Parcel]) -> int:
+    async def take_in(self, transfer_jobs: Sequence[TransferJob]) -> int:
         """Adds those that are new; how many."""
 
 
@@ -138,20 +149,20 @@ def _arrival(source: AnyQueue, target: AnyQueue) -> _Arrival:
     return _EnvelopeArrival(target, origin)
 
 
-def store_of(queue: AnyQueue) -> AsyncStore:
+def transport_of(queue: AnyQueue) -> AsyncTransport:
     """The connection of a queue: a bridge speaks for it."""
-    return queue._store  # noqa: SLF001  # not for applications, hence without a public name
+    return queue._transport  # noqa: SLF001  # not for applications, hence without a public name
 
 
-def _rooms(limit: int | None, taken: int) -> int:
+def _capacities_of_kinds(limit: int | None, taken: int) -> int:
     return BATCH if limit is None else min(BATCH, limit - taken)
 
 
 class _Taking:
     """Takes waiting jobs through a source, as a worker does."""
 
-    source: BullmqSource | ListSource | StreamSource
-    _keeper: BlockingStore
+    source: BullmqBackend | ListBackend | StreamBackend
+    _keeper: BlockingTransport
 
     async def open(self) -> None:
         await self.source.open()
@@ -161,29 +172,29 @@ class _Taking:
         await self.source.close()
         self._keeper.close()
 
-    async def waiting(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
+    async def waiting(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]:
         taken = 0
-        while room := _rooms(limit, taken):
+        while room := _capacities_of_kinds(limit, taken):
             harvest = await self.source.exchange([], room)
-            if parcels := await self._parcels(harvest.deliveries):
-                taken += len(parcels)
-                yield parcels
+            if transfer_jobs := await self._transfer_jobs(harvest.deliveries):
+                taken += len(transfer_jobs)
+                yield transfer_jobs
             if harvest.refused is not None:
                 raise harvest.refused
             if harvest.exhausted and len(harvest.deliveries) < room:
                 return
 
-    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
+    async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
         raise NotImplementedError
 
-    async def give_back(self, parcels: Sequence[Parcel]) -> None:
-        await self._settle(parcels, Requeued("the move failed"))
+    async def give_back(self, transfer_jobs: Sequence[TransferJob]) -> None:
+        await self._settle(transfer_jobs, Requeued("the move failed"))
 
-    async def _settle(self, parcels: Sequence[Parcel], outcome: Outcome) -> None:
-        settled = [Settled(one.delivery, outcome) for one in parcels if one.delivery is not None]
-        for verdict in (await self.source.exchange(settled, 0)).verdicts if settled else ():
-            if verdict is not None:
-                raise verdict
+    async def _settle(self, transfer_jobs: Sequence[TransferJob], outcome: Outcome) -> None:
+        settled = [FinishedJob(one.delivery, outcome) for one in transfer_jobs if one.delivery is not None]
+        for ack_error in (await self.source.exchange(settled, 0)).ack_errors if settled else ():
+            if ack_error is not None:
+                raise ack_error
 
 
 class _EnvelopeDeparture(_Taking):
@@ -192,47 +203,47 @@ class _EnvelopeDeparture(_Taking):
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
         self._calls = Calls(queue.keys, at_once=BATCH)
-        self._store = store_of(queue)
-        self._keeper = BlockingStore(self._store.address, policy=self._store.policy)
-        store = AsyncStore(self._store.address, policy=self._store.policy)
+        self._transport = transport_of(queue)
+        self._keeper = BlockingTransport(self._transport.address, policy=self._transport.policy)
+        transport = AsyncTransport(self._transport.address, policy=self._transport.policy)
         name = f"bridge-{uuid.uuid4().hex[:8]}"
         if isinstance(queue.keys, ListKeys):
-            list_terms = ListTerms(worker_id=name, consumer=name, reliable=True, lock_ms=LOCK_MS)
-            self.source = ListSource(queue.keys, store, self._keeper, list_terms)
+            list_terms = ListConfig(worker_id=name, consumer=name, reliable=True, lock_ms=LOCK_MS)
+            self.source = ListBackend(queue.keys, transport, self._keeper, list_terms)
         else:
             # One name for all bridges of a stream: a second run finds what the first one had in hand.
-            terms = StreamTerms(
+            terms = StreamConfig(
                 worker_id=name, consumer="bridge", concurrency=BATCH, own_idle_ms=LOCK_MS, keep=None
             )
-            self.source = StreamSource(queue.keys, store, self._keeper, terms)
+            self.source = StreamBackend(queue.keys, transport, self._keeper, terms)
 
-    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
-        parcels, odd = list[Parcel](), list[Settled]()
+    async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
+        transfer_jobs, odd = list[TransferJob](), list[FinishedJob]()
         for one in deliveries:
             try:
-                parcels.append(self._parcel(one))
+                transfer_jobs.append(self._transfer_job(one))
             except NotSerializable as error:  # it can be read, but not be written again: it is buried here
-                odd.append(Settled(one, Failed(str(error), error=error)))
+                odd.append(FinishedJob(one, Failed(str(error), error=error)))
         if odd:
             await self.source.exchange(odd, 0)
-        return parcels
+        return transfer_jobs
 
-    def _parcel(self, delivery: Any) -> Parcel:
+    def _transfer_job(self, delivery: Any) -> TransferJob:
         envelope = dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made)
-        return Parcel(envelope, mark_of(envelope), None, delivery)
+        return TransferJob(envelope, mark_of(envelope), None, delivery)
 
-    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
+    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]:
         taken, unreadable = 0, list[bytes]()
-        while room := _rooms(limit, taken):
+        while room := _capacities_of_kinds(limit, taken):
             start = len(unreadable)
-            rows = await self._store.run(envelopes.scheduled(self._queue.keys, start, start + room - 1))
+            rows = await self._transport.run(envelopes.scheduled(self._queue.keys, start, start + room - 1))
             if not rows:
                 break
             batch = []
             for text, due in rows:
                 try:
                     envelope = Envelope.from_bytes(text)
-                    batch.append(Parcel(envelope, mark_of(envelope), due, text=text))
+                    batch.append(TransferJob(envelope, mark_of(envelope), due, text=text))
                 except (MalformedValue, NotSerializable):
                     unreadable.append(text)
             taken += len(batch)
@@ -246,16 +257,16 @@ class _EnvelopeDeparture(_Taking):
         for start in range(0, len(unreadable), BATCH):
             part = unreadable[start : start + BATCH]
             # Due since ever: the connection that takes them may think that it is a little earlier.
-            await self._store.run(envelopes.bring_forward(self._queue.keys, part, 0))
+            await self._transport.run(envelopes.bring_forward(self._queue.keys, part, 0))
         async for batch in self.waiting(None):
             await self.give_back(batch)
             break
 
-    async def let_go(self, parcels: Sequence[Parcel]) -> None:
-        await self._settle(parcels, Completed())
+    async def let_go(self, transfer_jobs: Sequence[TransferJob]) -> None:
+        await self._settle(transfer_jobs, Completed())
         keys, calls = self._queue.keys, self._calls
-        gone = [envelopes.unschedule(keys, one.text, calls) for one in parcels if one.text]
-        for answer in await self._store.run_many(gone):
+        gone = [envelopes.unschedule(keys, one.text, calls) for one in transfer_jobs if one.text]
+        for answer in await self._transport.run_many(gone):
             if isinstance(answer, TorilError):
                 raise answer
 
@@ -269,9 +280,9 @@ class _BullmqDeparture(_Taking):
 
     def __init__(self, queue: Queue[Any]) -> None:
         self._queue = queue
-        self._store = store_of(queue)
-        self._keeper = BlockingStore(self._store.address, policy=self._store.policy)
-        terms = BullmqTerms(
+        self._transport = transport_of(queue)
+        self._keeper = BlockingTransport(self._transport.address, policy=self._transport.policy)
+        terms = BullmqConfig(
             worker_id=f"bridge-{uuid.uuid4().hex[:8]}",
             lock_ms=LOCK_MS,
             stalled_ms=LOCK_MS,
@@ -279,32 +290,32 @@ class _BullmqDeparture(_Taking):
             heartbeat=LOCK_MS / 2000,
             keep_completed={"count": 0},
         )
-        store = AsyncStore(self._store.address, policy=self._store.policy)
-        self.source = BullmqSource(queue.keys, store, self._keeper, terms)
+        transport = AsyncTransport(self._transport.address, policy=self._transport.policy)
+        self.source = BullmqBackend(queue.keys, transport, self._keeper, terms)
 
     async def open(self) -> None:
-        if await self._store.run(moving.count_schedulers(self._queue.keys)):
+        if await self._transport.run(bridge.count_schedulers(self._queue.keys)):
             problem = "has schedulers, whose chains would end"
             raise InvalidOption("source", problem, "remove them, and create them at the other queue")
         await super().open()
 
-    async def _parcels(self, deliveries: Sequence[Any]) -> list[Parcel]:
-        parcels = [self._parcel(one.record, None, one) for one in deliveries]
+    async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
+        transfer_jobs = [self._transfer_job(one.record, None, one) for one in deliveries]
         try:
             await self._refuse_families([one.record for one in deliveries])
         except InvalidOption:
-            await self.give_back(parcels)
+            await self.give_back(transfer_jobs)
             raise
-        return parcels
+        return transfer_jobs
 
-    def _parcel(self, record: Any, due_ms: int | None, delivery: Any = None) -> Parcel:
+    def _transfer_job(self, record: Any, due_ms: int | None, delivery: Any = None) -> TransferJob:
         envelope = envelope_of(record, self._queue.keys)
-        return Parcel(envelope, mark_of(envelope, str(record.timestamp_ms)), due_ms, delivery)
+        return TransferJob(envelope, mark_of(envelope, str(record.timestamp_ms)), due_ms, delivery)
 
     async def _refuse_families(self, records: Sequence[Any]) -> None:
         """A parent would take a job that was moved for a job that is done; and children know no other kind of queue."""
-        has_children = await self._store.run_many(
-            [moving.has_children(self._queue.keys, one.id) for one in records]
+        has_children = await self._transport.run_many(
+            [bridge.has_children(self._queue.keys, one.id) for one in records]
         )
         for record, answer in zip(records, has_children, strict=True):
             if isinstance(answer, TorilError):
@@ -315,26 +326,26 @@ class _BullmqDeparture(_Taking):
                     "source", problem, "let the flow end first; other kinds of queue have none"
                 )
 
-    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[Parcel], None]:
+    async def scheduled(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]:
         taken = 0
-        while room := _rooms(limit, taken):
+        while room := _capacities_of_kinds(limit, taken):
             records = [job.record for job in await self._queue.get_delayed(0, room - 1)]
             if not records:
                 return
             await self._refuse_families(records)
-            dues = await self._store.run_many(
-                [moving.delayed_until(self._queue.keys, one.id) for one in records]
+            dues = await self._transport.run_many(
+                [bridge.delayed_until(self._queue.keys, one.id) for one in records]
             )
             taken += len(records)
             yield [
-                self._parcel(record, due)
+                self._transfer_job(record, due)
                 for record, due in zip(records, dues, strict=True)
                 if isinstance(due, int)  # others were promoted or removed meanwhile
             ]
 
-    async def let_go(self, parcels: Sequence[Parcel]) -> None:
-        await self._settle(parcels, Completed(to_json({"moved": True})))
-        for one in parcels:
+    async def let_go(self, transfer_jobs: Sequence[TransferJob]) -> None:
+        await self._settle(transfer_jobs, Completed(to_json({"moved": True})))
+        for one in transfer_jobs:
             if one.due_ms is not None:
                 job = await self._queue.get_job(one.envelope.job_id)
                 if job is not None:
@@ -350,17 +361,17 @@ class _EnvelopeArrival:
     def __init__(self, queue: ListQueue | StreamQueue, origin: str) -> None:
         self._queue = queue
         self._calls = Calls(queue.keys)
-        self._store = store_of(queue)
+        self._transport = transport_of(queue)
         self._origin = origin
 
-    async def take_in(self, parcels: Sequence[Parcel]) -> int:
+    async def take_in(self, transfer_jobs: Sequence[TransferJob]) -> int:
         jobs = [
             (f"{self._origin} {one.mark}", EnvelopeToAdd(as_moved(one.envelope).rewritten(), one.due_ms))
-            for one in parcels
+            for one in transfer_jobs
         ]
-        now_ms = await self._store.now_ms()
-        command = moving.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS, calls=self._calls)
-        return await self._store.run(command)
+        now_ms = await self._transport.now_ms()
+        command = bridge.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS, calls=self._calls)
+        return await self._transport.run(command)
 
 
 class _BullmqArrival:
@@ -368,50 +379,50 @@ class _BullmqArrival:
 
     def __init__(self, queue: Queue[Any], origin: str) -> None:
         self._queue = queue
-        self._store = store_of(queue)
+        self._transport = transport_of(queue)
         self._origin = origin
 
-    async def take_in(self, parcels: Sequence[Parcel]) -> int:
+    async def take_in(self, transfer_jobs: Sequence[TransferJob]) -> int:
         await self._queue.open()
-        now_ms = await self._store.now_ms()
-        known = await self._ask([moving.is_known(self._ledger(one).key) for one in parcels])
+        now_ms = await self._transport.now_ms()
+        known = await self._ask([bridge.is_known(self._ledger(one).key) for one in transfer_jobs])
         ids = await self._free_ids(
-            [one for one, was_here in zip(parcels, known, strict=True) if not was_here]
+            [one for one, was_here in zip(transfer_jobs, known, strict=True) if not was_here]
         )
-        await self._ask([self._add(one, now_ms, ids.get(one.mark, "")) for one in parcels])
-        return len(parcels) - sum(map(bool, known))
+        await self._ask([self._add(one, now_ms, ids.get(one.mark, "")) for one in transfer_jobs])
+        return len(transfer_jobs) - sum(map(bool, known))
 
     async def _ask(self, calls: Sequence[Command[Any]]) -> list[Any]:
-        answers = await self._store.run_many(calls)
+        answers = await self._transport.run_many(calls)
         for answer in answers:
             each = answer[0] if isinstance(answer, list) else answer
             if isinstance(each, TorilError):
                 raise each
         return answers
 
-    async def _free_ids(self, parcels: Sequence[Parcel]) -> dict[str, str]:
+    async def _free_ids(self, transfer_jobs: Sequence[TransferJob]) -> dict[str, str]:
         """An id for each mark: BullMQ takes a second job of the same id for the first one, and drops it."""
         exists = await self._ask(
-            [moving.is_known(self._queue.keys.job(job_id_of(one, taken=False))) for one in parcels]
+            [bridge.is_known(self._queue.keys.job(job_id_of(one, taken=False))) for one in transfer_jobs]
         )
         ids: dict[str, str] = {}
-        for parcel, taken in zip(parcels, exists, strict=True):
-            again = job_id_of(parcel, taken=False) in ids.values()
-            ids[parcel.mark] = job_id_of(parcel, taken=taken or again)
+        for transfer_job, taken in zip(transfer_jobs, exists, strict=True):
+            again = job_id_of(transfer_job, taken=False) in ids.values()
+            ids[transfer_job.mark] = job_id_of(transfer_job, taken=taken or again)
         return ids
 
-    def _ledger(self, parcel: Parcel) -> add.Ledger:
-        return add.Ledger(self._queue.keys.toril(f"arrival:{self._origin} {parcel.mark}"), "1")
+    def _ledger(self, transfer_job: TransferJob) -> add.Ledger:
+        return add.Ledger(self._queue.keys.toril(f"arrival:{self._origin} {transfer_job.mark}"), "1")
 
-    def _add(self, parcel: Parcel, now_ms: int, job_id: str) -> Command[Any]:
-        envelope = as_moved(parcel.envelope)
+    def _add(self, transfer_job: TransferJob, now_ms: int, job_id: str) -> Command[Any]:
+        envelope = as_moved(transfer_job.envelope)
         job = add.JobToAdd(
             name=envelope.task_type,
             data=data_of(envelope),
-            options=options_of(envelope, parcel.due_ms, now_ms),
+            options=options_of(envelope, transfer_job.due_ms, now_ms),
             timestamp=now_ms,
             id=job_id or envelope.job_id,  # one that is known is not added
         )
-        call = add.add_jobs(self._queue.keys, [job], self._ledger(parcel))
+        call = add.add_jobs(self._queue.keys, [job], self._ledger(transfer_job))
         # The second word is the ledger's life: a move may be repeated much later than a call.
         return dataclasses.replace(call, words=(call.words[0], BOOK_MS, *call.words[2:]))

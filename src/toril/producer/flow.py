@@ -15,18 +15,18 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from toril.commands import read
 from toril.commands.add import Existing, add_flows
-from toril.contract.errors import Closed, InvalidOption, TorilError
-from toril.contract.keys import QueueKeys, check_text, hash_tag_of
-from toril.contract.option_names import knows_its_options
-from toril.contract.options import JobOptions, ParentRef
-from toril.contract.record import JobRecord
-from toril.jobs import Job, JobDesk
-from toril.producer._context import carrying
-from toril.producer._drafts import Draft, Drafter
-from toril.producer._intake import MAX_BYTES, MAX_JOBS, Lane
-from toril.store import AsyncStore, ConnectionPolicy
-from toril.store.waiting import Closing
+from toril.errors import Closed, InvalidOption, TorilError
+from toril.jobs import Job, JobCalls
+from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, Lane
+from toril.producer._trace_context import carrying
+from toril.producer.job_builder import JobBuilder, PreparedJob
+from toril.protocol.keys import QueueKeys, check_text, hash_tag_of
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.options import JobOptions, ParentRef
+from toril.protocol.record import JobRecord
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
+from toril.transport import AsyncTransport, ConnectionPolicy
+from toril.transport.waiting import Closing
 
 J = TypeVar("J")
 
@@ -71,18 +71,18 @@ class JobNode(Generic[J]):
 class _Planned:
     """A node on its way into the queue."""
 
-    __slots__ = ("answer", "children", "desk", "draft", "parent")
+    __slots__ = ("answer", "calls", "children", "draft", "parent")
 
-    def __init__(self, draft: Draft, desk: JobDesk, parent: _Planned | None) -> None:
+    def __init__(self, draft: PreparedJob, calls: JobCalls, parent: _Planned | None) -> None:
         self.draft = draft
-        self.desk = desk
+        self.calls = calls
         self.parent = parent
         self.children: list[_Planned] = []
         self.answer: str | Existing = ""  # what the server said of it
 
     @property
     def key(self) -> str:
-        return self.desk.keys.job(self.draft.id)
+        return self.calls.keys.job(self.draft.id)
 
     def family(self) -> list[_Planned]:
         """Parents before children, one generation after the other, as Node sends them."""
@@ -95,7 +95,7 @@ class _Planned:
 
     def added(self) -> JobNode[Job[Any]]:
         """The family as the server has it."""
-        job: Job[Any] = self.draft.job(self.answer, self.desk)
+        job: Job[Any] = self.draft.job(self.answer, self.calls)
         return JobNode(job, [child.added() for child in self.children])
 
 
@@ -117,13 +117,13 @@ class FlowProducer:
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self._store = AsyncStore(redis, policy=policy)
+        self._transport = AsyncTransport(redis, policy=policy)
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
         self._prefix = prefix
         self._hash_tag = hash_tag
         self._defaults = defaults
-        self._desks: dict[tuple[str, str], JobDesk] = {}
+        self._calls_by_queue: dict[tuple[str, str], JobCalls] = {}
         self._producer = uuid.uuid4().hex
         self._lanes: list[str] = []  # names of ledgers that no call uses now
         self._lanes_made = 0
@@ -177,7 +177,7 @@ class FlowProducer:
     def _in_one_slot(self, roots: Sequence[_Planned]) -> list[list[_Planned]]:
         groups: dict[str, list[_Planned]] = {}
         for root in roots:
-            tag = hash_tag_of(root.desk.keys.base) if self._store.is_cluster else ""
+            tag = hash_tag_of(root.calls.keys.base) if self._transport.is_cluster else ""
             groups.setdefault(tag, []).append(root)
         return list(groups.values())
 
@@ -204,36 +204,36 @@ class FlowProducer:
             return planned
 
     def _planned(self, node: FlowNode, parent: _Planned | None, carrier: str | None) -> _Planned:
-        desk = self._desk(node.queue, node.prefix or self._prefix)
-        drafter = Drafter(
-            desk.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._store.is_cluster
+        calls = self._calls(node.queue, node.prefix or self._prefix)
+        drafter = JobBuilder(
+            calls.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._transport.is_cluster
         )
         given = dict(carrying(node.options, carrier))
         if parent is not None:
-            given["parent"] = ParentRef(parent.draft.id, parent.desk.keys.qualified)
+            given["parent"] = ParentRef(parent.draft.id, parent.calls.keys.qualified)
         draft = drafter.draft(node.name, node.data, given)
         draft.waits_for_children = bool(node.children)
-        planned = _Planned(draft, desk, parent)
+        planned = _Planned(draft, calls, parent)
         if draft.options.job_id is not None:
             _refuse_own_ancestor(planned)
         return planned
 
-    def _desk(self, queue: str, prefix: str) -> JobDesk:
-        desk = self._desks.get((prefix, queue))
-        if desk is None:
-            keys = QueueKeys(queue, prefix, self._hash_tag).resolve(cluster=self._store.is_cluster)
-            self._desks[prefix, queue] = desk = JobDesk(self._store, keys)
-        return desk
+    def _calls(self, queue: str, prefix: str) -> JobCalls:
+        calls = self._calls_by_queue.get((prefix, queue))
+        if calls is None:
+            keys = QueueKeys(queue, prefix, self._hash_tag).resolve(cluster=self._transport.is_cluster)
+            self._calls_by_queue[prefix, queue] = calls = JobCalls(self._transport, keys)
+        return calls
 
     async def _send(self, roots: Sequence[_Planned]) -> dict[int, TorilError]:
         """Adds flows in one call and notes the answers; the refusals by the root's identity."""
-        now_ms = await self._store.now_ms()
+        now_ms = await self._transport.now_ms()
         families = [root.family() for root in roots]
-        flows = [[(one.desk.keys, one.draft.stamped(now_ms)) for one in family] for family in families]
+        flows = [[(one.calls.keys, one.draft.stamped(now_ms)) for one in family] for family in families]
         name = self._lanes.pop() if self._lanes else self._new_lane()
         try:
-            ledger = self._lane(roots[0].desk.keys, name).next_entry()
-            answers = await self._store.run(add_flows(flows, ledger))
+            ledger = self._lane(roots[0].calls.keys, name).next_entry()
+            answers = await self._transport.run(add_flows(flows, ledger))
         finally:
             self._lanes.append(name)
         refused: dict[int, TorilError] = {}
@@ -266,11 +266,11 @@ class FlowProducer:
         max_children: int = 20,
     ) -> JobNode[Job[Any]] | None:
         """A job with its children, down to `depth` and at most `max_children` of each kind for each job."""
-        desk = self._desk(queue, prefix or self._prefix)
-        flat = await self._store.run(read.get_job(desk.keys, job_id))
+        calls = self._calls(queue, prefix or self._prefix)
+        flat = await self._transport.run(read.get_job(calls.keys, job_id))
         if not flat:
             return None
-        job: Job[Any] = Job(JobRecord.from_flat(job_id, flat), desk)
+        job: Job[Any] = Job(JobRecord.from_flat(job_id, flat), calls)
         node: JobNode[Job[Any]] = JobNode(job, [])
         if depth <= 1:
             return node
@@ -287,12 +287,12 @@ class FlowProducer:
         prefix, _, queue = qualified.rpartition(":")
         if not prefix:
             return None
-        name = queue[1:-1] if self._desk_is_tagged(queue) else queue
+        name = queue[1:-1] if self._calls_are_tagged(queue) else queue
         return await self.get_flow(job_id, name, prefix=prefix, depth=depth, max_children=max_children)
 
-    def _desk_is_tagged(self, queue: str) -> bool:
+    def _calls_are_tagged(self, queue: str) -> bool:
         return (
-            self._store.is_cluster
+            self._transport.is_cluster
             and self._hash_tag is None
             and queue.startswith("{")
             and queue.endswith("}")
@@ -307,14 +307,14 @@ class FlowProducer:
 
     async def _shut(self) -> None:
         try:
-            for desk in self._desks.values():
-                await desk.close()
+            for calls in self._calls_by_queue.values():
+                await calls.close()
         finally:
-            await self._store.close()
+            await self._transport.close()
 
     async def __aenter__(self) -> Self:
         try:
-            await self._store.connect()
+            await self._transport.connect()
         except BaseException as error:
             await self.__aexit__(None, error, None)
             raise

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toril.commands import envelopes, list_work
-from toril.commands._command import Command
-from toril.contract.errors import TorilError
-from toril.contract.keys import ListKeys
-from toril.contract.option_names import knows_its_options
-from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.commands import envelopes, list_worker
+from toril.commands.command import Command
+from toril.errors import TorilError
+from toril.producer.envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.protocol.keys import ListKeys
+from toril.protocol.option_names import knows_its_options
 from toril.telemetry.hooks import MetricsCollector, Tracer
+from toril.transport import AsyncTransport, ConnectionPolicy
 
 
 @knows_its_options("an argument of ListQueue")
@@ -35,14 +35,16 @@ class ListQueue(EnvelopeQueue):
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        store = AsyncStore(redis, policy=policy)
-        keys = ListKeys(name, prefix, env, store.is_cluster if hash_tag is None else hash_tag)
-        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
+        transport = AsyncTransport(redis, policy=policy)
+        keys = ListKeys(name, prefix, env, transport.is_cluster if hash_tag is None else hash_tag)
+        super().__init__(
+            name, keys, transport, source=source, payload=payload, metrics=metrics, tracer=tracer
+        )
 
     async def counts(self) -> EnvelopeCounts:
-        waiting, scheduled, dead, consumers = await self._ask(list_work.counts(self.keys))
+        waiting, scheduled, dead, consumers = await self._ask(list_worker.counts(self.keys))
         # Between two looks a job may go back from a worker: whoever reads 0 must be able to trust it.
-        *in_hand, waits, is_scheduled = await self._ask(list_work.counts_again(self.keys, consumers))
+        *in_hand, waits, is_scheduled = await self._ask(list_worker.counts_again(self.keys, consumers))
         return EnvelopeCounts(
             waiting=max(waiting, waits),
             active=sum(in_hand),
@@ -51,7 +53,7 @@ class ListQueue(EnvelopeQueue):
         )
 
     async def _ask(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        replies = await self._store.run_many(commands)
+        replies = await self._transport.run_many(commands)
         for reply in replies:
             if isinstance(reply, TorilError):
                 raise reply
@@ -59,7 +61,7 @@ class ListQueue(EnvelopeQueue):
 
     async def drain(self, *, delayed: bool = False) -> int:
         names = (self.keys.queue, self.keys.scheduled) if delayed else (self.keys.queue,)
-        return await self._store.run(envelopes.remove_all(self.keys, names))
+        return await self._transport.run(envelopes.remove_all(self.keys, names))
 
     async def _consumers(self) -> list[str]:
-        return await self._store.run(list_work.consumers(self.keys))
+        return await self._transport.run(list_worker.consumers(self.keys))

@@ -12,25 +12,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, Unpack, overload
 
 from toril.commands import manage, read
-from toril.commands._command import Command
 from toril.commands.add import Added
-from toril.contract.advice import advise
-from toril.contract.codec import PayloadCodec
-from toril.contract.errors import Closed, InvalidOption, TorilError
-from toril.contract.keys import QueueKeys
-from toril.contract.option_names import knows_its_options
-from toril.contract.options import JobOptions, JobOptionsDict, NewJob
-from toril.jobs import Job, JobDesk
-from toril.jobs._face import T
-from toril.producer._context import carrying, each_carrying, name_of
-from toril.producer._drafts import NOTHING, Draft, Drafter, Ids
+from toril.commands.command import Command
+from toril.errors import Closed, InvalidOption, TorilError
+from toril.jobs import Job, JobCalls
+from toril.jobs.base import T
+from toril.producer._add_batcher import AddBatcher
 from toril.producer._inspection import Inspection
-from toril.producer._intake import Intake
 from toril.producer._management import Management
+from toril.producer._trace_context import carrying, each_carrying, name_of
+from toril.producer.job_builder import NOTHING, Ids, JobBuilder, PreparedJob
 from toril.producer.schedulers import Schedulers
-from toril.store import AsyncStore, ConnectionPolicy
-from toril.store.waiting import Closing
+from toril.protocol.codec import PayloadCodec
+from toril.protocol.keys import QueueKeys
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.option_warnings import warn_option
+from toril.protocol.options import JobOptions, JobOptionsDict, NewJob
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
+from toril.transport import AsyncTransport, ConnectionPolicy
+from toril.transport.waiting import Closing
 
 logger = logging.getLogger("toril.queue")
 
@@ -106,17 +106,17 @@ class Queue(Inspection[T], Management[T]):
         """
         if not isinstance(defaults, JobOptions):
             raise InvalidOption("defaults", f"is a {type(defaults).__name__}", "give JobOptions(...)")
-        self._store = AsyncStore(redis, policy=policy)
-        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._store.is_cluster)
+        self._transport = AsyncTransport(redis, policy=policy)
+        self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._transport.is_cluster)
         codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)
         self.payload: PayloadCodec[T] | None = codec  # checks and encodes the data
-        self._desk = JobDesk(self._store, self.keys, codec)
-        self._drafter = Drafter(
-            self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._store.is_cluster
+        self._calls = JobCalls(self._transport, self.keys, codec)
+        self._drafter = JobBuilder(
+            self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._transport.is_cluster
         )
-        self._intake = Intake(self._store, self.keys, ready=self._ready, prepare=self._prepared)
+        self._intake = AddBatcher(self._transport, self.keys, ready=self._ready, prepare=self._prepared)
         self.schedulers = Schedulers(  # jobs that come again
-            self.keys, self._desk, self._drafter, self._prepared, self._run_all, tracer
+            self.keys, self._calls, self._drafter, self._prepared, self._run_all, tracer
         )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
@@ -128,7 +128,7 @@ class Queue(Inspection[T], Management[T]):
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r}, {self._store.address.label})"
+        return f"Queue({self.name!r}, {self._transport.address.label})"
 
     # --- adding ---------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Queue(Inspection[T], Management[T]):
             return job
 
     async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
-        self._store.stay_at_home()
+        self._transport.stay_at_home()
         draft = self._drafter.draft(name, data, options)
         (added,) = await self._intake.add([draft])
         return self._added(draft, added)
@@ -166,18 +166,18 @@ class Queue(Inspection[T], Management[T]):
             span.added([job.id for job in added])
             return added
 
-    async def _add_all(self, drafts: list[Draft]) -> list[Job[T]]:
-        self._store.stay_at_home()
+    async def _add_all(self, drafts: list[PreparedJob]) -> list[Job[T]]:
+        self._transport.stay_at_home()
         answers = await self._intake.add(drafts)
         refused = [answer for answer in answers if isinstance(answer, TorilError)]
         if refused:
             refused[0].add_note(f"{len(refused)} of {len(drafts)} jobs were not added")
         return [self._added(draft, answer) for draft, answer in zip(drafts, answers, strict=True)]
 
-    def _added(self, draft: Draft, answer: Added) -> Job[T]:
+    def _added(self, draft: PreparedJob, answer: Added) -> Job[T]:
         if isinstance(answer, TorilError):
             raise answer
-        job: Job[T] = draft.job(answer, self._desk)
+        job: Job[T] = draft.job(answer, self._calls)
         if job.added:
             self._metrics.increment_jobs_added(self.name)
         return job
@@ -197,15 +197,15 @@ class Queue(Inspection[T], Management[T]):
 
     def _end(self) -> None:
         if not self._closed:
-            self._store.stay_at_home()
+            self._transport.stay_at_home()
         self._closed = True
 
     async def _shut(self) -> None:
         try:
             await self._intake.close()
-            await self._desk.close()
+            await self._calls.close()
         finally:
-            await self._store.close()
+            await self._transport.close()
 
     async def __aenter__(self) -> Self:
         try:
@@ -221,12 +221,12 @@ class Queue(Inspection[T], Management[T]):
 
     def _ready(self) -> int | None:
         """The server's time, if it is known and the queue is open."""
-        clock = self._store.clock
+        clock = self._transport.clock
         return clock.now_ms() if self._opened and not clock.stale else None
 
     async def _prepared(self) -> int:
         """Makes sure that the queue is open; the server's time."""
-        self._store.stay_at_home()
+        self._transport.stay_at_home()
         now_ms = self._ready()
         if now_ms is not None:
             return now_ms
@@ -234,7 +234,7 @@ class Queue(Inspection[T], Management[T]):
         async with self._preparing:
             if not self._opened:
                 await self._introduce()
-            return await self._store.now_ms()
+            return await self._transport.now_ms()
 
     async def _introduce(self) -> None:
         other = self.keys.other_layout()
@@ -242,7 +242,7 @@ class Queue(Inspection[T], Management[T]):
         commands: list[Command[Any]] = [*(() if self._skip_meta else meta), read.get_counts(self.keys)]
         at = len(commands)
         commands += read.lengths(other) if other is not None else ()
-        results = self._values(await self._store.run_many(commands))
+        results = self._values(await self._transport.run_many(commands))
         if other is not None and not sum(results[at - 1].values()) and sum(results[at:]):
             self._warn_of(other)
         self._opened = True
@@ -253,4 +253,4 @@ class Queue(Inspection[T], Management[T]):
             f"another client uses the other key layout; pass hash_tag={not self.keys.hash_tag} to use it, too"
         )
         logger.warning(text)
-        advise(text)
+        warn_option(text)

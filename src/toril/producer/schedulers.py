@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
+from toril.backends.next_run import next_time
 from toril.commands import read, schedulers
-from toril.commands._command import Command
+from toril.commands.command import Command
 from toril.commands.schedulers import SchedulerToAdd
-from toril.contract.codec import from_json
-from toril.contract.cron import Cron, zone_of
-from toril.contract.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
-from toril.contract.errors import InvalidOption, JobNotFound
-from toril.contract.keys import QueueKeys, check_text
-from toril.contract.option_names import knows_its_names
-from toril.contract.options import JobOptions
-from toril.contract.record import JobRecord
-from toril.jobs import Job, JobDesk
+from toril.errors import InvalidOption, JobNotFound
+from toril.jobs import Job, JobCalls
 from toril.producer._base import asked_count
-from toril.producer._context import carrying
-from toril.producer._drafts import NOTHING, Draft, Drafter
-from toril.queues.repeats import next_time
+from toril.producer._trace_context import carrying
+from toril.producer.job_builder import NOTHING, JobBuilder, PreparedJob
+from toril.protocol.codec import from_json
+from toril.protocol.cron import Cron, zone_of
+from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
+from toril.protocol.keys import QueueKeys, check_text
+from toril.protocol.option_names import knows_its_names
+from toril.protocol.options import JobOptions
+from toril.protocol.record import JobRecord
 from toril.telemetry.hooks import Tracer
 
 V = TypeVar("V")
@@ -65,14 +65,14 @@ class Schedulers:
     def __init__(
         self,
         keys: QueueKeys,
-        desk: JobDesk,
-        drafter: Drafter,
+        calls: JobCalls,
+        drafter: JobBuilder,
         prepared: Callable[[], Awaitable[int]],
         run_all: Callable[..., Awaitable[list[Any]]],
         tracer: Tracer | None = None,
     ) -> None:
         self._keys = keys
-        self._desk = desk
+        self._calls = calls
         self._drafter = drafter.without_defaults(_OF_SINGLE_JOBS)
         self._prepared = prepared  # makes sure that the queue is open, and tells the server's time
         self._run_all = run_all
@@ -120,7 +120,7 @@ class Schedulers:
     async def _upsert(
         self,
         scheduler_id: str,
-        draft: Draft,
+        draft: PreparedJob,
         repeat: Mapping[str, Any],
         immediately: bool,
         carrier: str | None,
@@ -140,7 +140,7 @@ class Schedulers:
         flat = await self._run(read.get_job(self._keys, job_id))
         if not flat:
             raise JobNotFound(job_id, command="addJobScheduler")
-        return Job(JobRecord.from_flat(job_id, flat), self._desk)
+        return Job(JobRecord.from_flat(job_id, flat), self._calls)
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
         """A scheduler by its id."""

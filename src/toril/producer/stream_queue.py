@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from toril.commands import envelopes, stream_work
+from toril.commands import envelopes, stream_worker
 from toril.commands.once import Calls
-from toril.commands.stream_work import StreamCounts
-from toril.contract.keys import StreamKeys
-from toril.contract.option_names import knows_its_options
-from toril.producer._envelope_queue import BATCH, EnvelopeCounts, EnvelopeQueue
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.commands.stream_worker import StreamCounts
+from toril.producer.envelope_queue import BATCH, EnvelopeCounts, EnvelopeQueue
+from toril.protocol.keys import StreamKeys
+from toril.protocol.option_names import knows_its_options
 from toril.telemetry.hooks import MetricsCollector, Tracer
+from toril.transport import AsyncTransport, ConnectionPolicy
 
 
 @knows_its_options("an argument of StreamQueue")
@@ -35,10 +35,12 @@ class StreamQueue(EnvelopeQueue):
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        store = AsyncStore(redis, policy=policy)
-        tagged = store.is_cluster if hash_tag is None else hash_tag
+        transport = AsyncTransport(redis, policy=policy)
+        tagged = transport.is_cluster if hash_tag is None else hash_tag
         keys = StreamKeys(name, prefix, env, tagged, group)
-        super().__init__(name, keys, store, source=source, payload=payload, metrics=metrics, tracer=tracer)
+        super().__init__(
+            name, keys, transport, source=source, payload=payload, metrics=metrics, tracer=tracer
+        )
 
     async def counts(self) -> EnvelopeCounts:
         figures = await self.figures()
@@ -48,12 +50,12 @@ class StreamQueue(EnvelopeQueue):
 
     async def figures(self) -> StreamCounts:
         """Lag, pending entries and consumers of the group, as the server counts them."""
-        return await self._store.run(stream_work.counts(self.keys))
+        return await self._transport.run(stream_worker.counts(self.keys))
 
     async def drain(self, *, delayed: bool = False) -> int:
         calls, removed, last = Calls(self.keys), 0, ""
         while True:
-            step = await self._store.run(
+            step = await self._transport.run(
                 envelopes.drain_stream(self.keys, most=BATCH, last=last, calls=calls)
             )
             removed += step.removed
@@ -61,5 +63,5 @@ class StreamQueue(EnvelopeQueue):
             if not last:
                 break
         if delayed:
-            removed += await self._store.run(envelopes.remove_all(self.keys, (self.keys.scheduled,)))
+            removed += await self._transport.run(envelopes.remove_all(self.keys, (self.keys.scheduled,)))
         return removed

@@ -11,17 +11,17 @@ import threading
 from types import TracebackType
 from typing import Self, get_args
 
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
+from toril.server._client import SupervisorClient
 from toril.server._folder import DEFAULT_FOLDER, Folder
-from toril.server._membership import Membership
 from toril.server._settings import Fsync, ServerSettings
 
 
 class Lease:
     """One holder's use of a server, which runs at least until `release`."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._membership: Membership | None = membership
+    def __init__(self, membership: SupervisorClient) -> None:
+        self._membership: SupervisorClient | None = membership
         self.folder = membership.folder.root
         self.url = membership.folder.url
         self.port: int | None = membership.facts["port"]
@@ -69,19 +69,19 @@ class _Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._members: dict[Folder, Membership] = {}
+        self._members: dict[Folder, SupervisorClient] = {}
 
-    def take(self, folder: Folder, settings: ServerSettings, seconds: float) -> Membership:
+    def take(self, folder: Folder, settings: ServerSettings, seconds: float) -> SupervisorClient:
         with self._lock:
             membership = self._members.get(folder)
             if membership is not None and membership.is_usable():
                 membership.adapt(settings, seconds)
             else:
-                membership = self._members[folder] = Membership(folder, settings, seconds)
+                membership = self._members[folder] = SupervisorClient(folder, settings, seconds)
             membership.leases += 1
         return membership
 
-    def give_back(self, membership: Membership, *, wait: bool) -> None:
+    def give_back(self, membership: SupervisorClient, *, wait: bool) -> None:
         with self._lock:
             membership.leases -= 1
             if membership.leases:

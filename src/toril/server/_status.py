@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from toril.server import _locks
-from toril.server._farewell import warn_of_what_is_unsaved
+from toril.server._attach import ask
 from toril.server._folder import DEFAULT_FOLDER, Folder
-from toril.server._join import ask
+from toril.server._unsaved_warning import warn_about_unsaved_data
 from toril.server.errors import ServerNotReady
 
 
@@ -57,7 +57,7 @@ def stop(where: str | os.PathLike[str] = DEFAULT_FOLDER, *, timeout: float = 30.
     folder = Folder.at(where)
     was_running = ask(folder, {"want": "status"}, seconds=timeout) is not None
     if was_running:
-        warn_of_what_is_unsaved(folder)
+        warn_about_unsaved_data(folder)
         ask(folder, {"want": "stop"}, seconds=timeout)
         _wait_for_keeper(folder, timeout)
     return was_running

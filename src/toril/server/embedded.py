@@ -13,7 +13,7 @@ import os
 from types import TracebackType
 from typing import Self
 
-from toril.contract.errors import Closed
+from toril.errors import Closed
 from toril.server._folder import DEFAULT_FOLDER, Folder
 from toril.server._lease import Lease, lease
 from toril.server._settings import Fsync

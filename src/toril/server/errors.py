@@ -1,6 +1,6 @@
 """Why an embedded server cannot be had.
 
-    EmbeddedServerFailed                  (toril.contract.errors)
+    EmbeddedServerFailed                  (toril.errors)
     ├── ServerMissing                     no server binary on this machine
     ├── FolderUnusable                    the folder cannot hold a server: .folder
     │   └── NoRoom                           its disk is full
@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from toril.contract.errors import EmbeddedServerFailed
+from toril.errors import EmbeddedServerFailed
 
 __all__ = [
     "EmbeddedServerFailed",
@@ -28,8 +28,8 @@ __all__ = [
     "ServerMissing",
     "ServerNotReady",
     "ServerStartFailed",
-    "from_keeper",
     "from_os",
+    "from_supervisor",
 ]
 
 
@@ -110,7 +110,7 @@ def from_os(folder: str, error: OSError) -> FolderUnusable:
     return (NoRoom if error.errno in _FULL else FolderUnusable)(folder, str(error))
 
 
-def from_keeper(folder: str, failure: dict[str, Any]) -> EmbeddedServerFailed:
+def from_supervisor(folder: str, failure: dict[str, Any]) -> EmbeddedServerFailed:
     """The error for what a keeper answered."""
     problem = str(failure.get("problem", "the keeper refused"))
     match failure.get("kind"):

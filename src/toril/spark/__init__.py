@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
     For where Spark's own discovery does not look, and for streams that name no server.
     """
     from toril.spark.datasource import source_for
-    from toril.spark.sources._reaching import Driver
+    from toril.spark.sources.first_contact import Driver
 
     register_once(spark, source_for(Driver.of(spark)))
 
@@ -45,7 +45,7 @@ def enqueue(
     their content, so that equal rows are counted over all partitions; a column that differs each time it is computed,
     such as `rand()` or `current_timestamp()`, needs `key`. `options` are those of `df.write.format("toril")`.
     """
-    from toril.contract.extras import needed
+    from toril.protocol.extras import needed
 
     with needed("spark"):
         from toril.spark.sinks._enqueue import enqueue_rows

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from toril.contract.errors import InvalidOption
-from toril.contract.extras import needed
+from toril.errors import InvalidOption
+from toril.protocol.extras import needed
 
 with needed("spark"):
     from pyspark.sql.datasource import DataSource
@@ -18,12 +18,12 @@ with needed("spark"):
 
     from toril.spark.sinks._columns import check_columns
     from toril.spark.sinks._identity import CONTENT_COLUMN
-    from toril.spark.sinks._options import SinkOptions
-    from toril.spark.sinks._types import check_types
-    from toril.spark.sinks._writers import BatchWriter, StreamWriter
-    from toril.spark.sources._options import SourceOptions
-    from toril.spark.sources._reaching import Driver, choose, reach
-    from toril.spark.sources._readers import EventStreamReader, TableReader, source_schema
+    from toril.spark.sinks.column_types import check_types
+    from toril.spark.sinks.options import SinkOptions
+    from toril.spark.sinks.writers import BatchWriter, StreamWriter
+    from toril.spark.sources.first_contact import Driver, choose, reach
+    from toril.spark.sources.options import SourceOptions
+    from toril.spark.sources.readers import EventStreamReader, TableReader, source_schema
 
 
 class TorilDataSource(DataSource):

@@ -8,24 +8,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toril.commands.stream_work import StreamCounts
-from toril.contract.duration import Duration
-from toril.contract.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
-from toril.contract.keys import ListKeys, StreamKeys
-from toril.contract.option_names import knows_its_names
+from toril.backends.dead_letters import DeadLetterFilter
+from toril.commands.stream_worker import StreamCounts
 from toril.producer import ListQueue as AsyncListQueue
 from toril.producer import StreamQueue as AsyncStreamQueue
-from toril.producer._envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
-from toril.queues.dead_letters import LetterFilter
-from toril.sync._face import Face, made_like
-from toril.sync.worker import WorkerFace
+from toril.producer.envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
+from toril.protocol.duration import Duration
+from toril.protocol.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
+from toril.protocol.keys import ListKeys, StreamKeys
+from toril.protocol.option_names import knows_its_names
+from toril.sync._facade import Facade, made_like
+from toril.sync.worker import WorkerFacade
 from toril.worker import ListWorker as AsyncListWorker
 from toril.worker import StreamWorker as AsyncStreamWorker
 
 Q = TypeVar("Q", bound=EnvelopeQueue)
 
 
-class _EnvelopeFace(Face[Q]):
+class _EnvelopeFacade(Facade[Q]):
     """What the queues of both kinds share."""
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class _EnvelopeFace(Face[Q]):
         return self._call(self._inner.result, job_id)
 
     def dead_letters(
-        self, where: LetterFilter | None = None, *, newest_first: bool = False
+        self, where: DeadLetterFilter | None = None, *, newest_first: bool = False
     ) -> Iterator[DeadLetter]:
         """The dead letters, oldest first or newest first."""
         letters = self._inner.dead_letters(where, newest_first=newest_first)
@@ -123,16 +123,20 @@ class _EnvelopeFace(Face[Q]):
         return self._call(self._inner.dead_letter, entry_id)
 
     def replay(
-        self, where: LetterFilter | str | None = None, *, rate: float | None = None, limit: int | None = None
+        self,
+        where: DeadLetterFilter | str | None = None,
+        *,
+        rate: float | None = None,
+        limit: int | None = None,
     ) -> int:
         """Gives dead jobs another life, with all their attempts; how many."""
         return self._call(self._inner.replay, where, rate=rate, limit=limit)
 
-    def purge(self, where: LetterFilter | str | None = None, *, limit: int | None = None) -> int:
+    def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
         """Removes dead letters for good; how many."""
         return self._call(self._inner.purge, where, limit=limit)
 
-    def export(self, path: str | Path, where: LetterFilter | None = None) -> int:
+    def export(self, path: str | Path, where: DeadLetterFilter | None = None) -> int:
         """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
         return self._call(self._inner.export, path, where)
 
@@ -144,7 +148,7 @@ class _EnvelopeFace(Face[Q]):
         await self._inner.close()
 
 
-class ListQueue(_EnvelopeFace[AsyncListQueue]):
+class ListQueue(_EnvelopeFacade[AsyncListQueue]):
     """A queue in a list, from plain code."""
 
     @made_like(AsyncListQueue.__init__)
@@ -156,7 +160,7 @@ class ListQueue(_EnvelopeFace[AsyncListQueue]):
         return self._inner.keys
 
 
-class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
+class StreamQueue(_EnvelopeFacade[AsyncStreamQueue]):
     """A queue in a stream, from plain code."""
 
     @made_like(AsyncStreamQueue.__init__)
@@ -172,7 +176,7 @@ class StreamQueue(_EnvelopeFace[AsyncStreamQueue]):
         return self._call(self._inner.figures)
 
 
-class ListWorker(WorkerFace[AsyncListWorker]):
+class ListWorker(WorkerFacade[AsyncListWorker]):
     """Takes jobs of a list queue: at most once, or at least once with `reliable=True`."""
 
     @made_like(AsyncListWorker.__init__)
@@ -180,7 +184,7 @@ class ListWorker(WorkerFace[AsyncListWorker]):
         super().__init__(functools.partial(AsyncListWorker, *args, **named), redis)
 
 
-class StreamWorker(WorkerFace[AsyncStreamWorker]):
+class StreamWorker(WorkerFacade[AsyncStreamWorker]):
     """Takes jobs of a stream queue as a consumer of its group: at least once."""
 
     @made_like(AsyncStreamWorker.__init__)

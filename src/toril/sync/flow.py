@@ -6,20 +6,20 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from toril.contract.option_names import knows_its_options
-from toril.contract.options import JobOptions
-from toril.jobs import BlockingDesk, BlockingJob
+from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
 from toril.producer import FlowNode, JobNode
 from toril.producer import FlowProducer as AsyncFlowProducer
 from toril.producer.flow import NO_OPTIONS
-from toril.store import BlockingStore, ConnectionPolicy
-from toril.sync._face import Face
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.options import JobOptions
+from toril.sync._facade import Facade
 from toril.telemetry.hooks import MetricsCollector, Tracer
+from toril.transport import BlockingTransport, ConnectionPolicy
 
 
 @knows_its_options("an argument of FlowProducer")
-class FlowProducer(Face[AsyncFlowProducer]):
+class FlowProducer(Facade[AsyncFlowProducer]):
     """Adds families of jobs, where a parent runs when its children are done."""
 
     def __init__(
@@ -45,7 +45,7 @@ class FlowProducer(Face[AsyncFlowProducer]):
             ),
             redis,
         )
-        self._store = BlockingStore(self.address, policy=policy)
+        self._transport = BlockingTransport(self.address, policy=policy)
 
     def add(self, flow: FlowNode) -> JobNode[BlockingJob[Any]]:
         """Adds a job and all its children, and theirs, in one step: all of them, or none when one is refused."""
@@ -73,12 +73,12 @@ class FlowProducer(Face[AsyncFlowProducer]):
     def close(self) -> None:
         """Closes the connections. May be called twice."""
         super().close()
-        self._store.close()
+        self._transport.close()
 
     async def _end(self) -> None:
         await self._inner.close()
 
     def _blocking(self, node: JobNode[AsyncJob[Any]]) -> JobNode[BlockingJob[Any]]:
-        desk = BlockingDesk(self._store, node.job.keys)
-        job: BlockingJob[Any] = BlockingJob(node.job.record, desk, added=node.job.added)
+        calls = BlockingJobCalls(self._transport, node.job.keys)
+        job: BlockingJob[Any] = BlockingJob(node.job.record, calls, added=node.job.added)
         return JobNode(job, [self._blocking(child) for child in node.children])

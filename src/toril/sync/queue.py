@@ -13,26 +13,26 @@ from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, overload
 
 from toril.commands.read import Metrics
-from toril.contract.codec import PayloadCodec
-from toril.contract.duration import Duration
-from toril.contract.keys import QueueKeys
-from toril.contract.options import JobOptions, JobOptionsDict, NewJob, RateLimit
-from toril.contract.state import JobCounts, JobState
-from toril.jobs import BlockingDesk, BlockingJob
+from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
-from toril.jobs._face import FinalState, T
+from toril.jobs.base import FinalState, T
 from toril.producer import ConnectedWorker, JobLogs
 from toril.producer import Queue as AsyncQueue
-from toril.producer._drafts import NOTHING, Ids
-from toril.store import BlockingStore, ConnectionPolicy
-from toril.sync._face import Face
+from toril.producer.job_builder import NOTHING, Ids
+from toril.protocol.codec import PayloadCodec
+from toril.protocol.duration import Duration
+from toril.protocol.keys import QueueKeys
+from toril.protocol.options import JobOptions, JobOptionsDict, NewJob, RateLimit
+from toril.protocol.state import JobCounts, JobState
+from toril.sync._facade import Facade
 from toril.sync.schedulers import Schedulers
 from toril.telemetry.hooks import MetricsCollector, Tracer
+from toril.transport import BlockingTransport, ConnectionPolicy
 
 States = str | JobState | Sequence[str | JobState] | None
 
 
-class Queue(Face[AsyncQueue[Any]], Generic[T]):
+class Queue(Facade[AsyncQueue[Any]], Generic[T]):
     """A queue by name, from plain code.
 
     with sync.Queue("emails") as queue:
@@ -77,7 +77,9 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
         self, name: str, *, redis: Any = None, policy: ConnectionPolicy | None = None, **options: Any
     ) -> None:
         super().__init__(functools.partial(AsyncQueue[Any], name, policy=policy, **options), redis)
-        self._desk = BlockingDesk(BlockingStore(self.address, policy=policy), self.keys, self._inner.payload)
+        self._calls = BlockingJobCalls(
+            BlockingTransport(self.address, policy=policy), self.keys, self._inner.payload
+        )
         self.schedulers = Schedulers(lambda: self._inner.schedulers, self._call, self._blocking)
 
     def __repr__(self) -> str:
@@ -104,10 +106,10 @@ class Queue(Face[AsyncQueue[Any]], Generic[T]):
     def close(self) -> None:
         """Closes the connections. May be called twice."""
         super().close()
-        self._desk.store.close()
+        self._calls.transport.close()
 
     def _blocking(self, job: AsyncJob[T]) -> BlockingJob[T]:
-        return BlockingJob(job.record, self._desk, added=job.added)
+        return BlockingJob(job.record, self._calls, added=job.added)
 
     def _blocking_all(self, jobs: Iterable[AsyncJob[T]]) -> list[BlockingJob[T]]:
         return [self._blocking(job) for job in jobs]

@@ -6,20 +6,20 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Literal, overload
 
-from toril.contract.errors import Closed
-from toril.contract.event import Event
-from toril.contract.keys import QueueKeys
-from toril.contract.option_names import knows_its_options
+from toril.errors import Closed
 from toril.events import Gap
 from toril.events import QueueEvents as AsyncQueueEvents
 from toril.events.queue_events import Callback, EventIterator, OfAll, OfEvent, OfGap
-from toril.store import ConnectionPolicy
-from toril.sync._face import Face
+from toril.protocol.event import Event
+from toril.protocol.keys import QueueKeys
+from toril.protocol.option_names import knows_its_options
+from toril.sync._facade import Facade
 from toril.sync.worker import in_thread
+from toril.transport import ConnectionPolicy
 
 
 @knows_its_options("an argument of QueueEvents")
-class QueueEvents(Face[AsyncQueueEvents]):
+class QueueEvents(Facade[AsyncQueueEvents]):
     """Events of one queue, by iteration or by callbacks.
 
     with sync.QueueEvents("emails") as events:

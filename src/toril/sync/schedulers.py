@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from toril.contract.duration import Duration
-from toril.contract.option_names import knows_its_names
-from toril.contract.options import JobOptions
 from toril.jobs import BlockingJob
 from toril.jobs import Job as AsyncJob
 from toril.producer import Scheduler
 from toril.producer import Schedulers as AsyncSchedulers
-from toril.producer._drafts import NOTHING
+from toril.producer.job_builder import NOTHING
+from toril.protocol.duration import Duration
+from toril.protocol.option_names import knows_its_names
+from toril.protocol.options import JobOptions
 
 V = TypeVar("V")
 

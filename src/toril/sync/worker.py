@@ -10,22 +10,22 @@ import functools
 from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
-from toril.contract.keys import QueueKeys
-from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
-from toril.store import ConnectionPolicy
-from toril.sync._face import Face
+from toril.protocol.keys import QueueKeys
+from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.sync._facade import Facade
+from toril.transport import ConnectionPolicy
 from toril.worker import Worker as AsyncWorker
 from toril.worker import WorkerState
-from toril.worker._announcer import Announcer
 from toril.worker._base import BaseWorker
-from toril.worker._callbacks import Callback, WorkerEvent
+from toril.worker._event_methods import EventMethods
+from toril.worker._events import Callback, WorkerEvent
 from toril.worker._health import WorkerHealth
 from toril.worker._worker import JobHandler
 
 W = TypeVar("W", bound=BaseWorker)
 
 
-class WorkerFace(Face[W], Announcer):
+class WorkerFacade(Facade[W], EventMethods):
     """What the workers of all kinds share."""
 
     def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
@@ -165,7 +165,7 @@ class WorkerFace(Face[W], Announcer):
         self.close()
 
 
-class Worker(WorkerFace[AsyncWorker]):
+class Worker(WorkerFacade[AsyncWorker]):
     """Takes jobs of a queue and runs your handler on them, while this thread does something else, or waits.
 
     with sync.Worker("emails", handle, concurrency=10) as worker:

@@ -20,7 +20,7 @@ import threading
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
-from toril.contract.errors import redact
+from toril.errors import redact
 
 __all__ = ["JsonFormatter", "StructlogHandler", "log_as_json", "log_as_text"]
 

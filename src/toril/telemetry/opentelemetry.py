@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-from toril.contract.errors import HandlerSignal, redact
-from toril.contract.extras import needed
-from toril.contract.stack_trace import message_of, stack_of
+from toril.errors import HandlerSignal, redact
+from toril.protocol.extras import needed
+from toril.protocol.stack_trace import message_of, stack_of
 from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, Work
 
 with needed("otel"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toril.contract.extras import needed
+from toril.protocol.extras import needed
 from toril.telemetry.hooks import FailureReason, JobStatus
 
 with needed("prometheus"):

@@ -17,14 +17,14 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from toril.contract.duration import to_seconds
-from toril.contract.errors import Closed, StoreUnavailable
-from toril.contract.worker_options import WorkerOptions
-from toril.store import ConnectionPolicy
-from toril.store.waiting import Closing, waited
-from toril.worker._announcer import Announcer
-from toril.worker._callbacks import Callback, WorkerEvent
+from toril.errors import Closed, RedisUnavailable
+from toril.protocol.duration import to_seconds
+from toril.protocol.worker_options import WorkerOptions
+from toril.transport import ConnectionPolicy
+from toril.transport.waiting import Closing, waited
 from toril.worker._ending import FAILING_SECONDS, HASTY, ORDERLY, Haste, WorkerEnding
+from toril.worker._event_methods import EventMethods
+from toril.worker._events import Callback, WorkerEvent
 from toril.worker._executors import Handler
 from toril.worker._health import WorkerHealth
 from toril.worker._services import WorkerState
@@ -34,7 +34,7 @@ from toril.worker._shutdown import signals_caught
 IDLE_GLANCE = 0.05
 
 
-class BaseWorker(WorkerEnding, Announcer):
+class BaseWorker(WorkerEnding, EventMethods):
     """A worker without a queue kind: subclasses give it a source and dress its jobs."""
 
     def __init__(
@@ -60,12 +60,12 @@ class BaseWorker(WorkerEnding, Announcer):
     @property
     def processed(self) -> int:
         """Jobs that this worker has completed."""
-        return self._witness.processed
+        return self._observer.processed
 
     @property
     def failed(self) -> int:
         """Jobs that failed for good in this worker's hands."""
-        return self._witness.failed
+        return self._observer.failed
 
     def health(self) -> WorkerHealth:
         """How the worker is, for those who decide whether it gets work or is started again."""
@@ -125,7 +125,7 @@ class BaseWorker(WorkerEnding, Announcer):
         self._keeper.start()
         self._sweeper.start()
         if not self._paused:
-            self._pump.start()
+            self._fetch_loop.start()
         self._metrics.set_active_workers(self.label, self.id, True)
         self._callbacks.tell("ready")
 
@@ -133,7 +133,7 @@ class BaseWorker(WorkerEnding, Announcer):
         """The first connection is tried like every later one: patiently, unless there is a limit."""
         try:
             await self._source.open()
-        except StoreUnavailable as error:
+        except RedisUnavailable as error:
             if not await self._reconnector.restore(error):
                 raise
         self._reconnector.answered()
@@ -222,7 +222,7 @@ class BaseWorker(WorkerEnding, Announcer):
         """Runs until nothing is waiting, active or due for a retry."""
         await self.start()
         while not self._stopped.is_set():
-            if self._pump.hungry and not await self._busy():
+            if self._fetch_loop.is_idle and not await self._busy():
                 return
             await waited(IDLE_GLANCE, self._stopped)
         if self._failure is not None:
@@ -231,7 +231,7 @@ class BaseWorker(WorkerEnding, Announcer):
     async def _busy(self) -> bool:
         try:
             return await self._busy_elsewhere()
-        except StoreUnavailable:
+        except RedisUnavailable:
             return True  # whether the server comes back is for the pump to find out
         except Closed:
             return True  # the worker is being stopped, and says itself when it has
@@ -252,7 +252,11 @@ class BaseWorker(WorkerEnding, Announcer):
     @property
     def concurrency(self) -> int:
         """How many jobs may run at once; may be changed while the worker runs."""
-        return self._pump.concurrency if self.state is not WorkerState.STOPPED else self.options.concurrency
+        return (
+            self._fetch_loop.concurrency
+            if self.state is not WorkerState.STOPPED
+            else self.options.concurrency
+        )
 
     @concurrency.setter
     def concurrency(self, value: int) -> None:
@@ -261,7 +265,7 @@ class BaseWorker(WorkerEnding, Announcer):
             raise Closed("the worker is stopped: give concurrency when you make it")
         for executor in self._executors.values():
             executor.resize(value)
-        self._pump.set_concurrency(value)
+        self._fetch_loop.set_concurrency(value)
 
     @property
     def is_paused(self) -> bool:
@@ -272,11 +276,11 @@ class BaseWorker(WorkerEnding, Announcer):
         """Takes no more jobs until `resume`; returns when those in hand are done, unless told not to wait."""
         self._paused = True
         if self.state is not WorkerState.STOPPED:
-            self._pump.hold()
+            self._fetch_loop.hold()
             self._resumed.clear()
-            await self._unless_resumed(self._pump.stop_waiting())
+            await self._unless_resumed(self._fetch_loop.stop_waiting())
             if wait:
-                await self._unless_resumed(self._pump.drained())
+                await self._unless_resumed(self._fetch_loop.drained())
         self._callbacks.tell("paused")
 
     async def _unless_resumed(self, step: Coroutine[Any, Any, None]) -> None:
@@ -293,7 +297,7 @@ class BaseWorker(WorkerEnding, Announcer):
         self._paused = False
         self._resumed.set()
         if self.state in (WorkerState.RUNNING, WorkerState.DISCONNECTED):
-            self._pump.start()
+            self._fetch_loop.start()
         self._callbacks.tell("resumed")
 
     def cancel(self, job_id: str, reason: str = "cancelled") -> bool:

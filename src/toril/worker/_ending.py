@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.contract.worker_options import WorkerOptions
-from toril.store import ConnectionPolicy
+from toril.protocol.worker_options import WorkerOptions
+from toril.transport import ConnectionPolicy
+from toril.worker._attempt_runner import StoppedByWorker
 from toril.worker._executors import Handler
-from toril.worker._runner import StoppedByWorker
 from toril.worker._services import WorkerServices, WorkerState
 
 # A server that has not answered for this long is not waited for by a worker with nothing in hand: others want it to end
@@ -24,7 +24,7 @@ SILENT_SECONDS = 0.4
 # Jobs that go back wait for each other no longer than this; later ones go back one by one.
 TOGETHER_SECONDS = 0.5
 # Saying that the worker has stopped must not hold up its end: the report would vanish by itself, only later.
-FAREWELL_SECONDS = 0.5
+LAST_REPORT_SECONDS = 0.5
 # The thread that keeps the locks ends as soon as its connection is closed, unless it is just opening one.
 KEEPER_SECONDS = 0.2
 
@@ -60,12 +60,12 @@ class WorkerEnding(WorkerServices):
     async def _wind_down(self, limit: float, haste: Haste) -> None:
         connected = self.state is not WorkerState.DISCONNECTED
         self._set_state(WorkerState.SHUTTING_DOWN)
-        self._pump.hold()
+        self._fetch_loop.hold()
         self._reconnector.stop()
         async with self._hopeless() as hopeless:
-            woken = await _ended(self._pump.stop_waiting(), within=SILENT_SECONDS)
+            woken = await _ended(self._fetch_loop.stop_waiting(), within=SILENT_SECONDS)
             patience = asyncio.ensure_future(self._out_of_patience.wait())
-            finished = await _ended(self._pump.drained(), before=(patience, hopeless))
+            finished = await _ended(self._fetch_loop.drained(), before=(patience, hopeless))
             patience.cancel()
             if self._reconnector.gave_up:
                 await self._abandon()
@@ -73,7 +73,7 @@ class WorkerEnding(WorkerServices):
                 await self._send_back(haste, hopeless, late=limit > 0)
             answers = connected and woken and not hopeless.done()
         if answers:
-            await _ended(asyncio.to_thread(self._keeper.retire), within=FAREWELL_SECONDS)
+            await _ended(asyncio.to_thread(self._keeper.retire), within=LAST_REPORT_SECONDS)
         await self._close_all()
         self._metrics.set_active_workers(self.label, self.id, False)
 
@@ -83,7 +83,7 @@ class WorkerEnding(WorkerServices):
 
         async def look() -> None:
             await asyncio.sleep(SILENT_SECONDS)
-            while self._pump.in_hand():  # noqa: ASYNC110  # a worker that ends is not worth an event for each job
+            while self._fetch_loop.in_hand():  # noqa: ASYNC110  # a worker that ends is not worth an event for each job
                 await asyncio.sleep(SILENT_SECONDS / 4)
 
         looking = asyncio.create_task(look(), name="toril-hopeless")
@@ -94,37 +94,37 @@ class WorkerEnding(WorkerServices):
 
     async def _abandon(self) -> None:
         """There is nobody to hand jobs back to: their locks lapse, and another worker recovers them."""
-        self._pump.end()
-        self._log.abandoned(sorted({delivery.id for delivery in self._pump.in_hand()}))
+        self._fetch_loop.end()
+        self._log.abandoned(sorted({delivery.id for delivery in self._fetch_loop.in_hand()}))
         self._runner.cancel_all(
             lambda job_id: StoppedByWorker(f"Redis stays away; job {job_id} is abandoned")
         )
-        await self._runner.see_off(ORDERLY.last)
+        await self._runner.wait_cancelled(ORDERLY.last)
         self.left_behind = len(self._runner.attempts)
         self._runner.give_up_all()
 
     async def _send_back(self, haste: Haste, hopeless: asyncio.Task[None], *, late: bool) -> None:
         if late and self._runner.attempts:
             self._log.trouble(TimeoutError(f"{len(self._runner.attempts)} jobs did not finish in time"))
-        self._pump.begin_returning()
+        self._fetch_loop.begin_returning()
         self._runner.cancel_all(lambda job_id: StoppedByWorker(f"the worker stops; job {job_id} goes back"))
-        if await _ended(self._pump.drained(), before=(hopeless,), within=TOGETHER_SECONDS):
+        if await _ended(self._fetch_loop.drained(), before=(hopeless,), within=TOGETHER_SECONDS):
             return
-        self._pump.return_now()
-        if await _ended(self._pump.drained(), before=(hopeless,), within=haste.hand_back):
+        self._fetch_loop.return_now()
+        if await _ended(self._fetch_loop.drained(), before=(hopeless,), within=haste.hand_back):
             return
         self.left_behind = len(self._runner.attempts)
         self._runner.give_up_all()
-        self._pump.return_now()
-        await _ended(self._pump.drained(), before=(hopeless,), within=haste.last)
+        self._fetch_loop.return_now()
+        await _ended(self._fetch_loop.drained(), before=(hopeless,), within=haste.last)
 
     async def _close_all(self) -> None:
         # Connections first: a call to a server that is silent must not hold up the end.
-        self._pump.end()
+        self._fetch_loop.end()
         self._reconnector.end()
         await self._source.close()
         await self._release()
-        await self._pump.close()
+        await self._fetch_loop.close()
         await self._sweeper.stop()
         await asyncio.to_thread(self._keeper.stop, KEEPER_SECONDS)
         await self._runner.close()
@@ -134,13 +134,13 @@ class WorkerEnding(WorkerServices):
     async def _torn_down(self) -> None:
         """The event loop is being ended around us, and waits for us: jobs in hand go back if the server answers."""
         self._set_state(WorkerState.SHUTTING_DOWN)
-        self._pump.hold()
+        self._fetch_loop.hold()
         self._reconnector.end()
         self._keeper.leave()
-        if not self._pump.idle:
+        if not self._fetch_loop.idle:
             async with self._hopeless() as hopeless:
                 await self._send_back(HASTY, hopeless, late=False)
-        self._pump.end()
+        self._fetch_loop.end()
         for executor in self._executors.values():
             executor.kill()
         await _ended(self._source.close(), within=HASTY.last)

@@ -16,23 +16,23 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
-from toril.commands import envelopes, list_work, stream_work
+from toril.backends.base import FinishedJob
+from toril.backends.envelopes import EnvelopeDelivery
+from toril.backends.redis_list import ListBackend, ListConfig
+from toril.backends.redis_stream import StreamBackend, StreamConfig
+from toril.commands import envelopes, list_worker, stream_worker
 from toril.commands.envelopes import EnvelopeKeys
-from toril.contract.backoff import Backoff, envelope_delay
-from toril.contract.codec import PayloadCodec, to_json
-from toril.contract.duration import Duration, to_ms, to_seconds
-from toril.contract.envelope import TRACE_FIELD, Envelope
-from toril.contract.errors import InvalidOption, MalformedValue
-from toril.contract.keys import ListKeys, StreamKeys, consumer_name
-from toril.contract.option_names import knows_its_options
-from toril.contract.outcome import Completed, Failed, Retry
-from toril.contract.refusals import META_FIELD
-from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
-from toril.queues._envelopes import EnvelopeDelivery
-from toril.queues.redis_list import ListSource, ListTerms
-from toril.queues.redis_stream import StreamSource, StreamTerms
-from toril.queues.source import Settled
-from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
+from toril.errors import InvalidOption, MalformedValue
+from toril.protocol.backoff import Backoff, envelope_delay
+from toril.protocol.codec import PayloadCodec, to_json
+from toril.protocol.duration import Duration, to_ms, to_seconds
+from toril.protocol.envelope import TRACE_FIELD, Envelope
+from toril.protocol.keys import ListKeys, StreamKeys, consumer_name
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.outcome import Completed, Failed, Retry
+from toril.protocol.refusals import META_FIELD
+from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.transport import AsyncTransport, BlockingTransport, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
@@ -67,7 +67,7 @@ class _EnvelopeWorker(BaseWorker):
     def _waited(self, delivery: EnvelopeDelivery) -> float | None:
         if delivery.attempts_made:
             return None
-        return self._store.clock.now_ms() / 1000 - delivery.envelope.meta.enqueued_at.timestamp()
+        return self._transport.clock.now_ms() / 1000 - delivery.envelope.meta.enqueued_at.timestamp()
 
     def __init__(
         self,
@@ -93,25 +93,25 @@ class _EnvelopeWorker(BaseWorker):
         model = self.options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
 
-    def _stores(self) -> tuple[AsyncStore, BlockingStore]:
-        self._keeper_store = BlockingStore(self._address, policy=self._own_policy)
-        self._store = AsyncStore(self._address, policy=self._own_policy)
-        return self._store, self._keeper_store
+    def _transports(self) -> tuple[AsyncTransport, BlockingTransport]:
+        self._renewer_transport = BlockingTransport(self._address, policy=self._own_policy)
+        self._transport = AsyncTransport(self._address, policy=self._own_policy)
+        return self._transport, self._renewer_transport
 
     async def _release(self) -> None:
-        self._keeper_store.close()
+        self._renewer_transport.close()
 
-    def _dress(self, delivery: EnvelopeDelivery, blocking: bool) -> Envelope:  # noqa: ARG002
+    def _make_job(self, delivery: EnvelopeDelivery, blocking: bool) -> Envelope:  # noqa: ARG002
         if self._payload is not None:
             self._payload.decode(
                 to_json(delivery.envelope.payload)
             )  # one that does not fit fails before the handler
         return delivery.envelope
 
-    def _undressed(self, delivery: EnvelopeDelivery) -> Envelope:
+    def _job_for_callbacks(self, delivery: EnvelopeDelivery) -> Envelope:
         return delivery.envelope
 
-    def _after(self, settled: Settled, at_ms: int) -> Envelope:  # noqa: ARG002
+    def _after(self, settled: FinishedJob, at_ms: int) -> Envelope:  # noqa: ARG002
         delivery: EnvelopeDelivery = settled.delivery
         if isinstance(settled.outcome, (Completed, Failed, Retry)):
             return dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
@@ -137,14 +137,14 @@ class _EnvelopeWorker(BaseWorker):
         return _BACKOFF
 
     def _now_ms(self) -> int:
-        return self._store.clock.now_ms()
+        return self._transport.clock.now_ms()
 
     async def _has_retries(self) -> bool:
         """Whether one of the next scheduled jobs is a retry; those put back for their name are not among them."""
         start = looked_at = 0
         while looked_at < _SCHEDULED_SAMPLE:
             end = start + _SCHEDULED_SAMPLE - 1
-            rows = await self._store.run(envelopes.scheduled(self.keys, start, end))
+            rows = await self._transport.run(envelopes.scheduled(self.keys, start, end))
             tried = [_was_tried(text) for text, _ in rows]
             if True in tried:
                 return True
@@ -193,13 +193,13 @@ class ListWorker(_EnvelopeWorker):
         self.keys: ListKeys = ListKeys(name, prefix, env, tagged)
         self.reliable = reliable
 
-    def _make_source(self) -> ListSource:
+    def _make_source(self) -> ListBackend:
         options = self.options
         # A name that no other process ever has: a list of jobs in hand must not be shared by mistake.
         consumer = (
             f"{consumer_name(socket.gethostname(), os.getpid(), next(_indices))}:{secrets.token_hex(4)}"
         )
-        terms = ListTerms(
+        terms = ListConfig(
             worker_id=self.id,
             consumer=consumer,
             reliable=self.reliable,
@@ -208,18 +208,18 @@ class ListWorker(_EnvelopeWorker):
             max_attempts=options.max_attempts,
             result_ms=self._result_ms,
         )
-        return ListSource(self.keys, *self._stores(), terms)
+        return ListBackend(self.keys, *self._transports(), terms)
 
     def _waited(self, delivery: EnvelopeDelivery) -> float | None:
         if delivery.attempts_made:
             return None  # when a retry became ready is not written anywhere
-        return max(0.0, self._store.clock.now() - delivery.envelope.meta.enqueued_at.timestamp())
+        return max(0.0, self._transport.clock.now() - delivery.envelope.meta.enqueued_at.timestamp())
 
     async def _busy_elsewhere(self) -> bool:
-        waiting, _, _, consumers = await self._store.run_many(list_work.counts(self.keys))
+        waiting, _, _, consumers = await self._transport.run_many(list_worker.counts(self.keys))
         if waiting:
             return True
-        *in_hand, waiting, _ = await self._store.run_many(list_work.counts_again(self.keys, consumers))
+        *in_hand, waiting, _ = await self._transport.run_many(list_worker.counts_again(self.keys, consumers))
         return bool(waiting) or any(in_hand) or await self._has_retries()
 
 
@@ -266,10 +266,10 @@ class StreamWorker(_EnvelopeWorker):
             raise InvalidOption("keep", f"is {keep}", "give 0 or more entries, or None for all")
         self._keep = keep
 
-    def _make_source(self) -> StreamSource:
+    def _make_source(self) -> StreamBackend:
         options = self.options
         self.consumer = consumer_name(socket.gethostname(), os.getpid(), next(_indices))
-        terms = StreamTerms(
+        terms = StreamConfig(
             worker_id=self.id,
             consumer=self.consumer,
             concurrency=options.concurrency,
@@ -281,14 +281,14 @@ class StreamWorker(_EnvelopeWorker):
             max_attempts=options.max_attempts,
             result_ms=self._result_ms,
         )
-        return StreamSource(self.keys, *self._stores(), terms)
+        return StreamBackend(self.keys, *self._transports(), terms)
 
     def _waited(self, delivery: EnvelopeDelivery) -> float | None:
         # The id of an entry is the time at which it was added.
-        return max(0.0, self._store.clock.now() - int(str(delivery.reference).partition("-")[0]) / 1000)
+        return max(0.0, self._transport.clock.now() - int(str(delivery.reference).partition("-")[0]) / 1000)
 
     async def _busy_elsewhere(self) -> bool:
-        counts = await self._store.run(stream_work.counts(self.keys))
+        counts = await self._transport.run(stream_worker.counts(self.keys))
         if counts.waiting or counts.pending:
             return True
         return bool(counts.scheduled) and await self._has_retries()

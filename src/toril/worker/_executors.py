@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from toril.contract.errors import InvalidOption, PermanentError
+from toril.errors import InvalidOption, PermanentError
 from toril.worker._callables import is_async, wraps_async
 from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads

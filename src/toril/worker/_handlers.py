@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toril.contract.errors import InvalidOption
-from toril.contract.keys import check_text
+from toril.errors import InvalidOption
+from toril.protocol.keys import check_text
 from toril.worker._callables import takes_one_argument
 from toril.worker._executors import Handler
 

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from toril.contract.errors import TorilError, redact
-from toril.contract.outcome import Failed, Retry, reason_of
-from toril.contract.stack_trace import stack_of
-from toril.contract.worker_options import Logger
-from toril.worker._log_lines import say, trace_of, words_of
+from toril.errors import TorilError, redact
+from toril.protocol.outcome import Failed, Retry, reason_of
+from toril.protocol.stack_trace import stack_of
+from toril.protocol.worker_options import Logger
+from toril.worker._log_lines import args_of, say, trace_of
 
 DEFAULT_LOGGER = logging.getLogger("toril.worker")
 # Ids in a line about many jobs.
@@ -35,7 +35,7 @@ class WorkerLog:
         self.payloads = payloads
 
     @property
-    def chatty(self) -> bool:
+    def logs_info(self) -> bool:
         """Whether lines about ordinary jobs are wanted at all."""
         return self._logger.isEnabledFor(logging.INFO)
 
@@ -46,7 +46,7 @@ class WorkerLog:
         if self._logger.isEnabledFor(level):
             named = {**fields, **self._common}
             trace = None if raised is None else trace_of(*raised)
-            say(self._logger, level, f"{event} {words_of(named)}", {**named, "event": event}, trace)
+            say(self._logger, level, f"{event} {args_of(named)}", {**named, "event": event}, trace)
 
     def _write_many(self, event: str, job_ids: Sequence[str], **fields: Any) -> None:
         """One line about many jobs."""

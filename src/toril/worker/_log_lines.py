@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from toril.contract.errors import redact
-from toril.contract.outcome import reason_of
-from toril.contract.stack_trace import user_traceback, was_cut
-from toril.contract.worker_options import Logger
+from toril.errors import redact
+from toril.protocol.outcome import reason_of
+from toril.protocol.stack_trace import user_traceback, was_cut
+from toril.protocol.worker_options import Logger
 
 # Characters of a folded stack trace; the job holds all of it.
 LONGEST_TRACE: Final = 4000
@@ -42,7 +42,7 @@ def _escaped(sign: re.Match[str]) -> str:
     return repr(sign[0])[1:-1]
 
 
-def words_of(fields: dict[str, Any]) -> str:
+def args_of(fields: dict[str, Any]) -> str:
     """`key=value key=value …`; ids stand with commas between them."""
     return one_line(" ".join(f"{key}={_shown(key, value)}" for key, value in fields.items()))
 

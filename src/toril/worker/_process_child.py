@@ -16,12 +16,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from toril.contract.classify import ErrorCategory, known_category, retry_after
-from toril.contract.errors import PermanentError, TransientError
-from toril.contract.outcome import note_move
-from toril.contract.stack_trace import message_of, stack_of
-from toril.store import default_server
-from toril.worker._memory import resident_bytes
+from toril.errors import PermanentError, TransientError
+from toril.protocol.classify import ErrorCategory, known_category, retry_after
+from toril.protocol.outcome import note_move
+from toril.protocol.stack_trace import message_of, stack_of
+from toril.transport import default_server
+from toril.worker._process_stats import resident_bytes
 from toril.worker._results import Encode
 
 BEGUN = "begun"  # what a child says before it runs a job
@@ -67,14 +67,14 @@ def serve(pipe: Connection, program: Program, folder: str, warned: bool) -> None
     threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
     # A daemon is what the parent must not wait for; here it would forbid handlers to have children.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
-    run, dress, encode = (pickle.loads(one) for one in program)  # noqa: S301  # our own parent's bytes
+    run, make_job, encode = (pickle.loads(one) for one in program)  # noqa: S301  # our own parent's bytes
     while True:
         try:
-            parcel = pipe.recv()
+            transfer_job = pipe.recv()
         except (EOFError, OSError):
             return
         pipe.send(BEGUN)
-        pipe.send(_attempt(run, dress, encode, parcel))
+        pipe.send(_attempt(run, make_job, encode, transfer_job))
 
 
 def _end_with_parent() -> None:
@@ -85,10 +85,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(run: Callable[[Any], Any], dress: Opener, encode: Encode, parcel: Any) -> Answer:
+def _attempt(run: Callable[[Any], Any], make_job: Opener, encode: Encode, transfer_job: Any) -> Answer:
     job = None
     try:
-        job = dress(parcel)
+        job = make_job(transfer_job)
         result = run(job)
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)

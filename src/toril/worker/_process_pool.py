@@ -20,9 +20,9 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from toril.contract.errors import InvalidOption, PermanentError, Requeue
-from toril.contract.stack_trace import RemoteTrace
-from toril.store import default_server
+from toril.errors import InvalidOption, PermanentError, Requeue
+from toril.protocol.stack_trace import RemoteTrace
+from toril.transport import default_server
 from toril.worker._process_child import BEGUN, Answer, Opener, Program, serve
 from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
@@ -109,10 +109,10 @@ class _Child:
         self.memory = 0
         self.killed = False
 
-    def run(self, job_id: str, parcel: Any) -> Returned:
+    def run(self, job_id: str, transfer_job: Any) -> Returned:
         """Blocks until the job is done or the process is."""
         used_before, self.jobs = self.jobs > 0, self.jobs + 1
-        begun, answer = self._answer(parcel)
+        begun, answer = self._answer(transfer_job)
         if used_before and not begun:
             raise _NotBegun
         if answer is None:
@@ -123,11 +123,11 @@ class _Child:
         self.memory = answer.memory
         return _read(answer)
 
-    def _answer(self, parcel: Any) -> tuple[bool, Answer | None]:
+    def _answer(self, transfer_job: Any) -> tuple[bool, Answer | None]:
         """Whether the child began, and what it said; None when it is gone."""
         begun = False
         try:
-            self.pipe.send(parcel)
+            self.pipe.send(transfer_job)
             begun = self._heard() == BEGUN
             return begun, self._heard()
         except (EOFError, OSError):
@@ -237,13 +237,13 @@ class ProcessExecutor:
                 call.exception()  # the death of the child is what we wanted
             raise
 
-    def _in_thread(self, turn: _Turn, job_id: str, parcel: Any) -> Returned:
+    def _in_thread(self, turn: _Turn, job_id: str, transfer_job: Any) -> Returned:
         """From taking a child to putting it back, in one go: whatever is cancelled meanwhile, no child is forgotten."""
         while True:
             child = self._take()
             try:
                 turn.begin(child)
-                return child.run(job_id, parcel)
+                return child.run(job_id, transfer_job)
             except _NotBegun:
                 continue  # it had died while it was idle: another one takes the job
             finally:

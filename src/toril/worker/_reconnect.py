@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from toril.contract.errors import InvalidOption, TorilError
-from toril.contract.worker_options import WorkerOptions
-from toril.store import ConnectionPolicy
-from toril.store.policy import checked_policy
-from toril.store.waiting import waited
+from toril.errors import InvalidOption, TorilError
+from toril.protocol.worker_options import WorkerOptions
+from toril.transport import ConnectionPolicy
+from toril.transport.policy import checked_policy
+from toril.transport.waiting import waited
 from toril.worker._log import WorkerLog
 
 # A worker that is stopping with results in hand tries this often: its time is short, but a tight loop helps nobody.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toril.contract.codec import to_json
-from toril.contract.errors import ResultTooLarge
+from toril.errors import ResultTooLarge
+from toril.protocol.codec import to_json
 
 Encode = Callable[[Any], bytes | None]  # can be pickled: handlers in processes take it along
 

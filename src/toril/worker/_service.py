@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from toril.store.waiting import waited
+from toril.transport.waiting import waited
 
 # A round may take this long beyond its time before the service counts as stuck: longer than a slow reply.
 GRACE = 15.0

@@ -17,32 +17,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toril.contract.errors import (
+from toril.backends.base import FinishedJob, LockLapsed, Source
+from toril.errors import (
     Closed,
     FailedChildren,
     JobCancelled,
     PendingChildren,
-    StoreUnavailable,
+    RedisUnavailable,
     TorilError,
 )
-from toril.contract.outcome import Outcome, Requeued, UnknownName
-from toril.contract.worker_options import WorkerOptions, new_worker_id
-from toril.queues.source import LockLapsed, Settled, Source
-from toril.store import Address, ConnectionPolicy
+from toril.protocol.outcome import Outcome, Requeued, UnknownName
+from toril.protocol.worker_options import WorkerOptions, new_worker_id
 from toril.telemetry.hooks import Work
-from toril.worker._callbacks import Callbacks
-from toril.worker._careful_metrics import careful
+from toril.transport import Address, ConnectionPolicy
+from toril.worker._attempt_runner import Attempt, AttemptRunner
+from toril.worker._events import Callbacks
 from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, choose
+from toril.worker._fetch_loop import FetchLoop
 from toril.worker._handlers import by_name
-from toril.worker._kind import WorkerKind
-from toril.worker._lock_keeper import LockKeeper
+from toril.worker._job_adapter import JobAdapter
+from toril.worker._lock_renewer import LockRenewer
 from toril.worker._log import WorkerLog
-from toril.worker._memory import resident_bytes
-from toril.worker._pump import Pump
+from toril.worker._observer import WorkerObserver
+from toril.worker._process_stats import resident_bytes
 from toril.worker._reconnect import Reconnector
-from toril.worker._runner import Attempt, Runner
+from toril.worker._safe_metrics import safe_metrics
 from toril.worker._stalled_sweeper import StalledSweeper
-from toril.worker._witness import Witness
 
 _STARTED = time.monotonic()
 # A pump that asks again while the worker is already stopping must not do so in a tight loop.
@@ -58,7 +58,7 @@ class WorkerState(enum.Enum):
     SHUTTING_DOWN = "shutting down"
 
 
-class WorkerServices(WorkerKind):
+class WorkerServices(JobAdapter):
     """Everything that works inside a worker."""
 
     _address: Address  # of the server
@@ -85,9 +85,9 @@ class WorkerServices(WorkerKind):
         self._log = WorkerLog(
             options.logger, worker_id=self.id, queue=self.label, payloads=options.log_payloads
         )
-        self._metrics = careful(options.metrics, self._log.trouble)
+        self._metrics = safe_metrics(options.metrics, self._log.trouble)
         self._callbacks = Callbacks(self._log.trouble)
-        self._witness = Witness(self.label, self._metrics, self._log, self._callbacks, self._after)
+        self._observer = WorkerObserver(self.label, self._metrics, self._log, self._callbacks, self._after)
         self._failure: TorilError | None = None
         self._back_at = -math.inf  # when the server last answered again after an outage
 
@@ -130,29 +130,29 @@ class WorkerServices(WorkerKind):
     def _wire_work(self) -> None:
         """What moves jobs."""
         options = self.options
-        self._runner = Runner(
+        self._runner = AttemptRunner(
             executors=self._executors,
             options=options,
-            dress=self._dress,
+            make_job=self._make_job,
             backoff_of=self._backoff_of,
             encode=self._encode(),
-            forbidden=self._forbidden,
+            reject_reason=self._reject_reason,
             on_start=self._on_attempt_start,
             on_end=self._on_attempt_end,
             work_of=self._work_of,
-            on_error=self._witness.trouble,
+            on_error=self._observer.trouble,
             now_ms=self._now_ms,
             torn_down=self._is_torn_down,
         )
-        self._pump = Pump(
+        self._fetch_loop = FetchLoop(
             self._source,
             concurrency=options.concurrency,
             drain_delay=float(options.drain_delay),
             run=self._runner.start,
-            on_verdict=self._on_verdict,
-            on_settled=self._witness.settled,
+            on_ack_error=self._on_verdict,
+            on_settled=self._observer.settled,
             on_disconnect=self._on_disconnect,
-            on_error=self._witness.trouble,
+            on_error=self._observer.trouble,
             on_drained=functools.partial(self._callbacks.tell, "drained"),
             on_answer=self._on_answer,
         )
@@ -160,11 +160,11 @@ class WorkerServices(WorkerKind):
     def _wire_upkeep(self) -> None:
         """What watches over them."""
         options = self.options
-        self._keeper = LockKeeper(
+        self._keeper = LockRenewer(
             self._source,
             interval=float(options.heartbeat_interval),
             in_hand=self._in_hand,
-            on_beat=self._witness.beat,
+            on_beat=self._observer.beat,
             on_lost=self._from_keeper(self._on_lost),
             on_error=self._on_heartbeat_error,
             glance=self._glance if hasattr(self._source, "cancelled") else None,
@@ -173,8 +173,8 @@ class WorkerServices(WorkerKind):
         self._sweeper = StalledSweeper(
             self._source,
             interval=float(options.stalled_check_interval),
-            on_stalled=self._witness.stalled,
-            on_skipped=self._witness.sweep_skipped,
+            on_stalled=self._observer.stalled,
+            on_skipped=self._observer.sweep_skipped,
             on_error=self._on_sweep_error,
             may_begin=self._may_sweep,
         )
@@ -198,35 +198,35 @@ class WorkerServices(WorkerKind):
         )
 
     def _on_attempt_start(self, attempt: Attempt) -> None:
-        if self._witness.attentive or "active" in self._callbacks.listeners:
-            waited = self._waited(attempt.delivery) if self._witness.measured else None
-            self._witness.started(attempt, waited)
+        if self._observer.is_observed or "active" in self._callbacks.listeners:
+            waited = self._waited(attempt.delivery) if self._observer.measured else None
+            self._observer.started(attempt, waited)
 
     def _on_attempt_end(self, attempt: Attempt, outcome: Outcome) -> None:
         ended_now = attempt.ended is None  # an attempt whose outcome was refused ends a second time
         attempt.ended = attempt.ended or time.monotonic()
         if ended_now and not isinstance(outcome, UnknownName):  # nothing was run, and nobody is called back
             if attempt.subject is None:
-                attempt.subject = self._undressed(attempt.delivery)
-            if self._witness.measured:
-                self._witness.ended(attempt)
+                attempt.subject = self._job_for_callbacks(attempt.delivery)
+            if self._observer.measured:
+                self._observer.ended(attempt)
         if type(outcome) is Requeued and self._is_torn_down():
-            self._pump.begin_returning()
-        self._pump.settle(Settled(attempt.delivery, outcome, attempt))
+            self._fetch_loop.begin_returning()
+        self._fetch_loop.settle(FinishedJob(attempt.delivery, outcome, attempt))
 
-    def _on_verdict(self, settled: Settled, error: TorilError) -> bool:
+    def _on_verdict(self, settled: FinishedJob, error: TorilError) -> bool:
         """Whether the attempt goes on after its outcome was refused: another outcome will be handed in.
 
         As in Node, an attempt that cannot complete because of its children has failed, with the refusal as its error.
         """
         if isinstance(error, LockLapsed):  # the same outcome again: the source retakes the lock first
-            self._loop.call_soon(self._pump.settle, settled)
+            self._loop.call_soon(self._fetch_loop.settle, settled)
             return True
         if isinstance(error, (PendingChildren, FailedChildren)):
             self._callbacks.tell("error", error)
             self._runner.fail(settled.memo, error)
             return True
-        self._witness.refused(settled, error)
+        self._observer.refused(settled, error)
         return False
 
     # --- what the services say ------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class WorkerServices(WorkerKind):
         if self._loop.is_closed():
             self._keeper.leave()  # torn down around us: nobody will finish these jobs
             return ()
-        return self._pump.in_hand()
+        return self._fetch_loop.in_hand()
 
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
         for delivery in deliveries:
@@ -253,11 +253,11 @@ class WorkerServices(WorkerKind):
             attempt = self._runner.attempts.get(id(delivery))
             if attempt is None or delivery.lock_lost or getattr(attempt.subject, "waits_for_children", False):
                 continue
-            self._witness.lock_lost(attempt)
+            self._observer.lock_lost(attempt)
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:
         if jobs:
-            self._witness.heartbeat_failed([delivery.id for delivery in self._pump.in_hand()], error)
+            self._observer.heartbeat_failed([delivery.id for delivery in self._fetch_loop.in_hand()], error)
 
     def _glance(self, deliveries: Sequence[Any]) -> None:
         """In the keeper's thread: did anybody ask for one of our jobs to stop?"""
@@ -282,7 +282,7 @@ class WorkerServices(WorkerKind):
             or now - max(self._back_at, self._keeper.recovered) < interval
         ):
             return False
-        if not self._pump.in_hand():
+        if not self._fetch_loop.in_hand():
             return True
         if now - self._keeper.renewed < max(float(self.options.lock_duration), 1.5 * interval):
             return True
@@ -292,8 +292,8 @@ class WorkerServices(WorkerKind):
     def _on_sweep_error(self, error: BaseException) -> None:
         # While Redis is away the reconnector speaks; a second voice would only repeat it. What our own end closed is
         # no trouble at all.
-        if not isinstance(error, (StoreUnavailable, Closed)):
-            self._witness.trouble(error)
+        if not isinstance(error, (RedisUnavailable, Closed)):
+            self._observer.trouble(error)
 
     async def _on_disconnect(self, trouble: TorilError) -> None:
         if self.state is WorkerState.RUNNING:
@@ -309,7 +309,7 @@ class WorkerServices(WorkerKind):
         await asyncio.sleep(PAUSE_WHILE_STOPPING)
 
     def _on_answer(self) -> None:
-        self._witness.look()
+        self._observer.look()
         if self._reconnector.attempts == 0 and self.state is not WorkerState.DISCONNECTED:
             return
         away = self._reconnector.answered()
@@ -324,10 +324,10 @@ class WorkerServices(WorkerKind):
         """What the worker reports of itself at every heartbeat."""
         return {
             "state": self.state.value,
-            "concurrency": self._pump.concurrency,
-            "jobs": len(self._pump.running),
-            "processed": self._witness.processed,
-            "failed": self._witness.failed,
+            "concurrency": self._fetch_loop.concurrency,
+            "jobs": len(self._fetch_loop.running),
+            "processed": self._observer.processed,
+            "failed": self._observer.failed,
             "heartbeats_ok": self._keeper.ok,
             "heartbeats_failed": self._keeper.failed,
             "sweeps_done": self._sweeper.done,

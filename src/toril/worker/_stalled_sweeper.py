@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from toril.queues.source import Source
+from toril.backends.base import Source
 from toril.worker._service import Report, Service
 
 # A sweep that takes this many intervals does not come to an end.

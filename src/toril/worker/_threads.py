@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from toril.contract.stack_trace import message_of
+from toril.protocol.stack_trace import message_of
 
 _numbers = itertools.count(1)
 

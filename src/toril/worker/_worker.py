@@ -6,19 +6,19 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
+from toril.backends.base import FinishedJob
+from toril.backends.bullmq import BullmqBackend, BullmqConfig, BullmqDelivery, record_after
 from toril.commands import read
-from toril.contract.backoff import Backoff
-from toril.contract.codec import PayloadCodec
-from toril.contract.errors import InvalidOption, MalformedValue
-from toril.contract.keys import QueueKeys
-from toril.contract.option_names import knows_its_options
-from toril.contract.record import JobRecord
-from toril.contract.refusals import JOB_FIELD, Refusals
-from toril.contract.worker_options import WorkerOptions, WorkerOptionsDict
-from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
-from toril.queues.bullmq import BullmqDelivery, BullmqSource, BullmqTerms, record_after
-from toril.queues.source import Settled
-from toril.store import AsyncStore, BlockingStore, ConnectionPolicy, parse_address
+from toril.errors import InvalidOption, MalformedValue
+from toril.jobs import BlockingJob, BlockingJobCalls, Job, JobCalls
+from toril.protocol.backoff import Backoff
+from toril.protocol.codec import PayloadCodec
+from toril.protocol.keys import QueueKeys
+from toril.protocol.option_names import knows_its_options
+from toril.protocol.record import JobRecord
+from toril.protocol.refusals import JOB_FIELD, Refusals
+from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
+from toril.transport import AsyncTransport, BlockingTransport, ConnectionPolicy, parse_address
 from toril.worker._base import BaseWorker
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
@@ -66,9 +66,9 @@ class Worker(BaseWorker):
 
     # --- the kind -------------------------------------------------------------------------------------------
 
-    def _make_source(self) -> BullmqSource:
+    def _make_source(self) -> BullmqBackend:
         options = self.options
-        terms = BullmqTerms(
+        terms = BullmqConfig(
             worker_id=self.id,
             lock_ms=round(float(options.lock_duration) * 1000),
             stalled_ms=round(float(options.stalled_check_interval) * 1000),
@@ -79,36 +79,38 @@ class Worker(BaseWorker):
             metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
         )
-        self._keeper_store = BlockingStore(self._address, policy=self._own_policy)
+        self._renewer_transport = BlockingTransport(self._address, policy=self._own_policy)
         # Handlers speak over a connection of their own: a big payload must not hold up the pump.
-        self._desk = JobDesk(AsyncStore(self._address, policy=self.policy), self.keys, self._payload)
-        self._blocking_desk = BlockingDesk(
-            BlockingStore(self._address, policy=self.policy), self.keys, self._payload
+        self._calls = JobCalls(AsyncTransport(self._address, policy=self.policy), self.keys, self._payload)
+        self._blocking_calls = BlockingJobCalls(
+            BlockingTransport(self._address, policy=self.policy), self.keys, self._payload
         )
-        self._store = AsyncStore(self._address, policy=self._own_policy)
-        return BullmqSource(self.keys, self._store, self._keeper_store, terms, self._witness.scheduler_broken)
+        self._transport = AsyncTransport(self._address, policy=self._own_policy)
+        return BullmqBackend(
+            self.keys, self._transport, self._renewer_transport, terms, self._observer.scheduler_broken
+        )
 
     async def _release(self) -> None:
-        await self._desk.close()
-        await self._desk.store.close()
-        self._keeper_store.close()
-        self._blocking_desk.store.close()
+        await self._calls.close()
+        await self._calls.transport.close()
+        self._renewer_transport.close()
+        self._blocking_calls.transport.close()
 
-    def _undressed(self, delivery: BullmqDelivery) -> Job[Any] | BlockingJob[Any]:
+    def _job_for_callbacks(self, delivery: BullmqDelivery) -> Job[Any] | BlockingJob[Any]:
         return self._job(delivery, all(one.blocking for one in self._executors.values()))
 
     def _job(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
         if blocking:
-            return BlockingJob(delivery.record, self._blocking_desk, delivery.token)
-        return Job(delivery.record, self._desk, delivery.token)
+            return BlockingJob(delivery.record, self._blocking_calls, delivery.token)
+        return Job(delivery.record, self._calls, delivery.token)
 
-    def _dress(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
+    def _make_job(self, delivery: BullmqDelivery, blocking: bool) -> Job[Any] | BlockingJob[Any]:
         job = self._job(delivery, blocking)
         if self._payload is not None:
             job.data  # noqa: B018  # a payload that does not fit its model fails before the handler runs
         return job
 
-    def _after(self, settled: Settled, at_ms: int) -> Job[Any] | BlockingJob[Any]:
+    def _after(self, settled: FinishedJob, at_ms: int) -> Job[Any] | BlockingJob[Any]:
         job: Job[Any] | BlockingJob[Any] = settled.memo.subject
         job.record = record_after(job.record, settled.delivery, settled.outcome, at_ms)
         return job
@@ -126,7 +128,7 @@ class Worker(BaseWorker):
         return ProcessExecutor(
             handler,
             opener,
-            _parcel,
+            _transfer_job,
             encode=self._encode(),
             max_jobs=self.options.max_jobs_per_process,
             max_memory=self.options.max_process_memory,
@@ -138,14 +140,14 @@ class Worker(BaseWorker):
     def _encode(self) -> Encode:
         return functools.partial(encode_result, self.options.max_result_size)
 
-    def _forbidden(self, delivery: BullmqDelivery) -> str | None:
+    def _reject_reason(self, delivery: BullmqDelivery) -> str | None:
         fields = delivery.record.fields
         if b"name" not in fields:
             return "the job's data is gone: it was removed while it waited"
         return delivery.record.deferred_failure if b"defa" in fields else None
 
     def _now_ms(self) -> int:
-        return self._store.clock.now_ms()
+        return self._transport.clock.now_ms()
 
     def _carrier_of(self, delivery: BullmqDelivery) -> str | None:
         try:
@@ -166,24 +168,24 @@ class Worker(BaseWorker):
     # --- for run_until_idle ---------------------------------------------------------------------------------
 
     async def _busy_elsewhere(self) -> bool:
-        store = self._desk.store
-        counts = await store.run(read.get_counts(self.keys))
+        transport = self._calls.transport
+        counts = await transport.run(read.get_counts(self.keys))
         if counts["wait"] or counts["prioritized"] or counts["active"]:
             return True
         if not counts["delayed"]:
             return False
-        return await self._has_retries(store)
+        return await self._has_retries(transport)
 
-    async def _has_retries(self, store: AsyncStore) -> bool:
+    async def _has_retries(self, transport: AsyncTransport) -> bool:
         """Whether one of the next delayed jobs is a retry; those put back for their name are not among them."""
         start = looked_at = 0
         while looked_at < _DELAYED_SAMPLE:
             end = start + _DELAYED_SAMPLE - 1
-            ids = await store.run(
+            ids = await transport.run(
                 read.get_ranges(self.keys, ["delayed"], start=start, end=end, ascending=True)
             )
             asked = [read.get_fields(self.keys, one, _TRIED_FIELDS) for one in ids]
-            found = [one for one in await store.run_many(asked) if not isinstance(one, Exception)]
+            found = [one for one in await transport.run_many(asked) if not isinstance(one, Exception)]
             others = [made for made, note, started in found if not _is_refused(note, started)]
             if any(made not in (None, b"0") for made in others):
                 return True
@@ -199,7 +201,7 @@ def _is_refused(note: bytes | None, attempts_started: bytes | None) -> bool:
     return started.isdigit() and Refusals.from_field(note, int(started) + 1) is not None
 
 
-def _parcel(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]:
+def _transfer_job(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]:
     """What a child needs to know of a job."""
     return job.id, dict(job.record.fields), job.token
 
@@ -211,25 +213,25 @@ def open_in_child(
     prefix: str,
     hash_tag: bool | None,
     model: Any,
-    parcel: tuple[str, dict[bytes, bytes], str | None],
+    transfer_job: tuple[str, dict[bytes, bytes], str | None],
 ) -> BlockingJob[Any]:
     """The job object of a handler that runs in a process of its own."""
-    job_id, fields, token = parcel
-    desk = _desk_of(address, policy, name, prefix, hash_tag, model)
-    return BlockingJob(JobRecord(job_id, fields), desk, token)
+    job_id, fields, token = transfer_job
+    calls = _calls_of(address, policy, name, prefix, hash_tag, model)
+    return BlockingJob(JobRecord(job_id, fields), calls, token)
 
 
-_desks: dict[tuple[str, str], BlockingDesk] = {}
+_calls_by_queue: dict[tuple[str, str], BlockingJobCalls] = {}
 
 
-def _desk_of(
+def _calls_of(
     address: Any, policy: ConnectionPolicy, name: str, prefix: str, hash_tag: bool | None, model: Any
-) -> BlockingDesk:
+) -> BlockingJobCalls:
     """One desk, hence one connection, for each queue of a child."""
-    desk = _desks.get((prefix, name))
-    if desk is None:
+    calls = _calls_by_queue.get((prefix, name))
+    if calls is None:
         keys = QueueKeys(name, prefix, hash_tag=hash_tag)
-        store = BlockingStore(address, policy=policy)
-        desk = BlockingDesk(store, keys, None if model is None else PayloadCodec(model))
-        _desks[prefix, name] = desk
-    return desk
+        transport = BlockingTransport(address, policy=policy)
+        calls = BlockingJobCalls(transport, keys, None if model is None else PayloadCodec(model))
+        _calls_by_queue[prefix, name] = calls
+    return calls

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
-from toril.contract.errors import InvalidOption
-from toril.contract.keys import check_text
+from toril.errors import InvalidOption
+from toril.protocol.keys import check_text
 
 TaskFunction = Callable[[Any], Any]
 F = TypeVar("F", bound=TaskFunction)

@@ -27,7 +27,7 @@ from toril import (
     TransientError,
     Worker,
 )
-from toril.commands._command import plain
+from toril.commands.command import plain
 from toril.producer import bridge
 from toril.producer.bridge import Moved, move_jobs
 
@@ -106,7 +106,7 @@ async def test_scheduled_jobs_keep_their_time(place: Place, from_kind: str, to_k
     if isinstance(target, Queue):
         delays = [job.delay for job in await target.get_delayed()]
     else:
-        now = await bridge.store_of(target).now_ms()
+        now = await bridge.transport_of(target).now_ms()
         delays = [due.timestamp() - now / 1000 for _, due in await target.scheduled()]
     assert all(3590 < delay < 3603 for delay in delays)
 
@@ -123,7 +123,7 @@ async def test_a_move_that_dies_between_arrival_and_departure_doubles_nothing(
     await departure.open()
     batch = await anext(departure.waiting(None))
     assert await bridge._arrival(source, target).take_in(batch) == 5
-    await departure.source.store.close()  # type: ignore[attr-defined]  # here it dies
+    await departure.source.transport.close()  # type: ignore[attr-defined]  # here it dies
     departure._keeper.close()  # type: ignore[attr-defined]
     known = 0
     async with asyncio.timeout(20):
@@ -144,7 +144,7 @@ async def test_a_job_comes_back_from_bullmq_as_it_was(place: Place) -> None:
     (job,) = await middle.get_waiting()
     assert (job.name, job.opts["attempts"]) == ("task", 4)
     await move_jobs(middle, last)
-    with_client = await bridge.store_of(last).run(_range(last))
+    with_client = await bridge.transport_of(last).run(_range(last))
     back = Envelope.from_bytes(with_client[0])
     assert (back.job_id, back.task_type, back.payload) == (sent.job_id, "task", {"n": 1})
     assert (back.meta.as_dict(), back.attempts, back.max_attempts) == (
@@ -155,9 +155,9 @@ async def test_a_job_comes_back_from_bullmq_as_it_was(place: Place) -> None:
 
 
 def _range(queue: ListQueue) -> Any:
-    from toril.commands import list_work
+    from toril.commands import list_worker
 
-    return list_work.waiting(queue.keys, 0, -1)
+    return list_worker.waiting(queue.keys, 0, -1)
 
 
 async def test_options_that_only_bullmq_knows_travel_along(place: Place) -> None:
@@ -194,7 +194,7 @@ async def test_a_queue_is_not_moved_onto_itself(place: Place) -> None:
 
 async def test_a_queue_with_schedulers_is_left_alone(place: Place, prefix: str) -> None:
     source, target = await place.queue("bullmq", "old"), await place.queue("list", "new")
-    await bridge.store_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
+    await bridge.transport_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
     with pytest.raises(InvalidOption, match="schedulers"):
         await move_jobs(source, target)
 
@@ -222,10 +222,10 @@ async def test_a_scheduled_message_of_somebody_else_is_carried_and_one_that_cann
     place: Place,
 ) -> None:
     source, target = await place.queue("list", "old"), await place.queue("stream", "new")
-    store = bridge.store_of(source)
+    transport = bridge.transport_of(source)
     spaced = json.dumps(Envelope.new("task", {"n": 1}).as_dict())
     for text in ("{", spaced, "[]"):
-        await store.run(plain(int, "ZADD", source.keys.scheduled, 10**13, text))
+        await transport.run(plain(int, "ZADD", source.keys.scheduled, 10**13, text))
     assert await move_jobs(source, target) == Moved(waiting=0, scheduled=1, known=0)
     assert (await unfinished(source), await unfinished(target)) == (0, 1)
     letters = [letter async for letter in source.dead_letters()]
@@ -275,7 +275,7 @@ async def test_fields_that_bullmq_has_no_place_for_come_back(place: Place) -> No
     await first.add(sent)
     await move_jobs(first, middle)
     await move_jobs(middle, last)
-    back = Envelope.from_bytes((await bridge.store_of(last).run(_range(last)))[0])
+    back = Envelope.from_bytes((await bridge.transport_of(last).run(_range(last)))[0])
     assert (back.payload, back.extra["tenant"]) == (sent.payload, "blue")
 
 
@@ -300,14 +300,14 @@ async def test_a_retry_keeps_the_time_that_is_left(place: Place) -> None:
     worker.on("retrying", lambda *_: failed.set())
     async with asyncio.timeout(20), worker:
         await failed.wait()
-    store = bridge.store_of(source)
+    transport = bridge.transport_of(source)
     (job,) = await source.get_delayed()
     # As if it had been added long ago: the time of its retry does not follow from that.
-    await store.run(plain(int, "HSET", source.keys.job(job.id), "timestamp", 1_600_000_000_000))
+    await transport.run(plain(int, "HSET", source.keys.job(job.id), "timestamp", 1_600_000_000_000))
     await move_jobs(source, target)
     ((envelope, due),) = await target.scheduled()
     assert envelope.attempts == 1
-    assert 3500 < due.timestamp() - await store.now_ms() / 1000 <= 3601
+    assert 3500 < due.timestamp() - await transport.now_ms() / 1000 <= 3601
 
 
 async def test_jobs_of_flows_stay_where_they_are(place: Place) -> None:
@@ -359,12 +359,12 @@ async def test_jobs_that_others_have_in_hand_are_counted(place: Place) -> None:
 
 async def test_messages_that_are_hard_to_write_are_carried_or_buried(place: Place) -> None:
     source, target = await place.queue("stream", "old"), await place.queue("bullmq", "new")
-    store = bridge.store_of(source)
+    transport = bridge.transport_of(source)
     text = json.dumps(Envelope.new("task", {"n": 1}).as_dict())
     half, endless = text.replace("1}", '"\\ud800"}'), text.replace("1}", "1e999}")
     for odd in (half, endless):
-        await store.run(plain(str, "XADD", source.keys.stream, "*", "envelope", odd))
-    await store.run(plain(int, "ZADD", source.keys.scheduled, 10**13, endless))
+        await transport.run(plain(str, "XADD", source.keys.stream, "*", "envelope", odd))
+    await transport.run(plain(int, "ZADD", source.keys.scheduled, 10**13, endless))
     assert await move_jobs(source, target) == Moved(waiting=1, scheduled=0, known=0)
     (job,) = await target.get_waiting()
     assert job.data["n"] == "\ud800"

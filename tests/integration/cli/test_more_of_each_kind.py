@@ -16,7 +16,7 @@ from tests.integration.cli.test_demo import in_terminal
 from tests.servers import Server
 from toril import ListQueue, ListWorker, StreamQueue, StreamWorker
 from toril.cli._handlers import load_handler
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 
 KINDS = {"list:gen": (ListQueue, ListWorker), "stream:jobs.b": (StreamQueue, StreamWorker)}
 

@@ -231,7 +231,7 @@ def test_scripts_are_counted_and_verified(toril: Toril, monkeypatch: pytest.Monk
     assert found["verified"] is True and found["count"] == len(found["scripts"]) == 50
     assert "50 official scripts" in toril("scripts").out
 
-    from toril.commands._library import manifest
+    from toril.commands.library import manifest
 
     monkeypatch.setitem(manifest(), "pause-7.lua", "0" * 64)
     broken = toril("scripts")

@@ -25,10 +25,10 @@ from toril import (
     StreamWorker,
     TransientError,
 )
+from toril.backends.dead_letters import parse_filter
 from toril.commands import envelopes
-from toril.contract.envelope import DeadLetter
-from toril.contract.errors import MissingUser, WaitingChildrenError
-from toril.queues.dead_letters import parse_filter
+from toril.errors import MissingUser, WaitingChildrenError
+from toril.protocol.envelope import DeadLetter
 
 AnyQueue = ListQueue | StreamQueue
 
@@ -150,13 +150,13 @@ async def test_replaying_by_a_filter_moves_exactly_the_matching_ones_and_nothing
     wanted = {one.job_id for one in sent if one.payload["how"] == "permanent"}
     assert await queue.replay(lambda letter: letter.dlq_reason == "permanent_error") == 2
     assert await queue.replay(lambda letter: letter.dlq_reason == "permanent_error") == 0
-    lives: dict[str, int] = {}
+    job_timelines: dict[str, int] = {}
 
     async def handle(envelope: Envelope) -> None:
-        lives[envelope.job_id] = envelope.attempts
+        job_timelines[envelope.job_id] = envelope.attempts
 
     await work(queue, server, prefix, handle)
-    assert lives == dict.fromkeys(wanted, 0)
+    assert job_timelines == dict.fromkeys(wanted, 0)
     assert {one.dlq_reason async for one in queue.dead_letters()} == {"missing_user", "max_attempts_exceeded"}
 
 
@@ -321,7 +321,7 @@ async def test_bytes_that_are_no_text_go_back_as_they_came(
 async def test_large_letters_come_in_small_pages_and_none_is_left_out(
     queue: AnyQueue, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(envelopes, "LETTERS_BYTES", 50_000)
+    monkeypatch.setattr(envelopes, "DEAD_LETTER_PAGE_BYTES", 50_000)
     sizes = [10, 200_000, 10, 10, 40_000, 40_000, 10]
     letters = [
         DeadLetter.bury(Envelope.new("t", {"n": n, "x": "y" * size}), "permanent_error", "never").to_bytes()
@@ -330,7 +330,7 @@ async def test_large_letters_come_in_small_pages_and_none_is_left_out(
     with server.client() as client:
         for letter in letters:
             client.xadd(queue.keys.dlq, {"envelope": letter})
-    first, more = await queue._store.run(envelopes.letters(queue.keys, "-", "+", 100))
+    first, more = await queue._transport.run(envelopes.letters(queue.keys, "-", "+", 100))
     assert (len(first), more) == (3, True)  # the second step, of two, brought the large one
     seen = [letter.envelope.payload["n"] async for letter in queue.dead_letters()]
     newest = [letter.envelope.payload["n"] async for letter in queue.dead_letters(newest_first=True)]

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.kinds import Kind, ListKind, ReliableListKind, StreamKind
 from tests.servers import Server
 from toril import PermanentError, TransientError
-from toril.commands import list_work
+from toril.commands import list_worker
 
 KINDS = (ListKind, ReliableListKind, StreamKind)
 
@@ -91,7 +91,7 @@ async def test_an_outcome_that_can_never_be_written_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("toril.queues._envelope_source.LAST_TRIES", 1)
+    monkeypatch.setattr("toril.backends._envelope_backend.LAST_TRIES", 1)
     server = start_valkey(maxmemory_policy="noeviction")
     begun, full = asyncio.Event(), asyncio.Event()
     async with make(server.url, prefix).opened() as kind:
@@ -156,13 +156,13 @@ async def test_a_worker_that_was_held_up_does_not_take_itself_for_dead(server_ur
         async with kind.hand() as source:
             assert len((await source.exchange([], 1)).deliveries) == 1
             keys, silence = kind.queue.keys, 1000
-            later = await source.store.now_ms() + 10 * silence
+            later = await source.transport.now_ms() + 10 * silence
             ours: Any = source
             for consumer, found in ((ours._consumer, 0), ("another", 1)):
-                recover = list_work.recover(
+                recover = list_worker.recover(
                     keys, consumer=consumer, now_ms=later, silence_ms=silence, limit=10
                 )
-                texts, _ = await source.store.run(recover)
+                texts, _ = await source.transport.run(recover)
                 assert len(texts) == found
                 later += 10 * silence
 

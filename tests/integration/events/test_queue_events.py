@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server, ValkeyCluster
-from toril.contract.errors import Closed, InvalidOption, OptionWarning
-from toril.contract.event import Event
+from toril.errors import Closed, InvalidOption, OptionWarning
 from toril.events import Gap, QueueEvents
 from toril.events import _stream as stream_module
 from toril.producer import Queue
-from toril.store import ConnectionPolicy
+from toril.protocol.event import Event
+from toril.transport import ConnectionPolicy
 
 
 @pytest.fixture

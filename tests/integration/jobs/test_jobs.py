@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server
-from toril.commands._command import plain
+from toril.commands.command import plain
 from toril.commands.read import client_list
-from toril.contract.codec import PayloadCodec
-from toril.contract.errors import (
+from toril.errors import (
     Closed,
     DelayedError,
     FailedChildren,
@@ -26,15 +25,16 @@ from toril.contract.errors import (
     JobNotInState,
     LockLost,
     PayloadMismatch,
+    RedisUnavailable,
     Requeue,
-    StoreUnavailable,
 )
-from toril.contract.options import ParentRef
-from toril.contract.state import JobState
-from toril.events import FinishWatch, _finishes
-from toril.jobs import BlockingDesk, BlockingJob, Job, JobDesk
+from toril.events import FinishWaiter, _finish_waiter
+from toril.jobs import BlockingJob, BlockingJobCalls, Job, JobCalls
 from toril.producer import Queue
-from toril.store import AsyncStore, BlockingStore, ConnectionPolicy
+from toril.protocol.codec import PayloadCodec
+from toril.protocol.options import ParentRef
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport, BlockingTransport, ConnectionPolicy
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ async def hand(queue: Queue, server_url: str) -> AsyncIterator[Hand]:
         yield worker
 
 
-class Face:
+class Facade:
     """Turns a job into the face under test, and calls its methods the way that face wants."""
 
     def __init__(self, kind: str, url: str, queue: Queue) -> None:
         self.kind = kind
-        self.store = BlockingStore(url)
-        self._desk = BlockingDesk(self.store, queue.keys)
+        self.transport = BlockingTransport(url)
+        self._calls = BlockingJobCalls(self.transport, queue.keys)
 
     def of(self, job: Job[Any]) -> Any:
-        return job if self.kind == "async" else BlockingJob(job.record, self._desk, job.token)
+        return job if self.kind == "async" else BlockingJob(job.record, self._calls, job.token)
 
     async def call(self, method: Any, *args: Any, **named: Any) -> Any:
         if self.kind == "async":
@@ -68,10 +68,10 @@ class Face:
 
 
 @pytest.fixture(params=["async", "blocking"])
-async def face(request: pytest.FixtureRequest, server_url: str, queue: Queue) -> AsyncIterator[Face]:
-    made = Face(request.param, server_url, queue)
+async def face(request: pytest.FixtureRequest, server_url: str, queue: Queue) -> AsyncIterator[Facade]:
+    made = Facade(request.param, server_url, queue)
     yield made
-    made.store.close()
+    made.transport.close()
 
 
 def test_both_faces_have_the_same_names_and_parameters() -> None:
@@ -83,7 +83,7 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
             assert inspect.signature(ours).parameters == inspect.signature(twin).parameters, name
 
 
-async def test_progress_and_its_message_are_stored(queue: Queue, face: Face) -> None:
+async def test_progress_and_its_message_are_stored(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     assert job.progress == 0
     await face.call(job.update_progress, 25, "a quarter")
@@ -95,13 +95,13 @@ async def test_progress_and_its_message_are_stored(queue: Queue, face: Face) -> 
 
 
 @pytest.mark.parametrize("progress", [-1, 101, float("nan")])
-async def test_progress_out_of_range_is_refused(queue: Queue, face: Face, progress: float) -> None:
+async def test_progress_out_of_range_is_refused(queue: Queue, face: Facade, progress: float) -> None:
     job = face.of(await queue.add("x"))
     with pytest.raises(InvalidOption):
         await face.call(job.update_progress, progress)
 
 
-async def test_logs_keep_the_newest_lines(queue: Queue, face: Face) -> None:
+async def test_logs_keep_the_newest_lines(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x", keep_logs=3))
     for n in range(5):
         await face.call(job.log, f"line {n}")
@@ -112,7 +112,7 @@ async def test_logs_keep_the_newest_lines(queue: Queue, face: Face) -> None:
     assert await face.call(job.get_logs) == []
 
 
-async def test_a_job_that_keeps_no_logs_keeps_none(queue: Queue, face: Face) -> None:
+async def test_a_job_that_keeps_no_logs_keeps_none(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x", keep_logs=0))
     assert await face.call(job.log, "a line") == 0
     await face.call(job.update_progress, 50, "half way")
@@ -129,7 +129,7 @@ async def test_a_job_keeps_a_thousand_lines_unless_told_otherwise(queue: Queue) 
     assert "kl" not in job.opts
 
 
-async def test_data_is_replaced(queue: Queue, face: Face) -> None:
+async def test_data_is_replaced(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x", {"n": 1}))
     assert job.data == {"n": 1}
     await face.call(job.update_data, {"n": 2})
@@ -146,7 +146,7 @@ async def test_new_data_must_fit_the_payload_model(server_url: str, prefix: str)
             await job.update_data("many")  # type: ignore[arg-type]
 
 
-async def test_a_delayed_job_is_moved_and_promoted(queue: Queue, face: Face) -> None:
+async def test_a_delayed_job_is_moved_and_promoted(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x", delay=60))
     await face.call(job.change_delay, 120)
     assert job.delay == 120
@@ -159,7 +159,7 @@ async def test_a_delayed_job_is_moved_and_promoted(queue: Queue, face: Face) -> 
         await face.call(job.change_delay, 5)
 
 
-async def test_a_waiting_job_gets_another_priority(queue: Queue, face: Face) -> None:
+async def test_a_waiting_job_gets_another_priority(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     await face.call(job.change_priority, 5)
     assert job.priority == 5
@@ -170,7 +170,9 @@ async def test_a_waiting_job_gets_another_priority(queue: Queue, face: Face) -> 
         await face.call(job.change_priority, -1)
 
 
-async def test_a_failed_job_is_retried_and_a_waiting_one_is_not(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_failed_job_is_retried_and_a_waiting_one_is_not(
+    queue: Queue, hand: Hand, face: Facade
+) -> None:
     await queue.add("x")
     taken = await hand.take()
     assert await face.call(face.of(taken).is_active)
@@ -189,7 +191,7 @@ async def test_a_failed_job_is_retried_and_a_waiting_one_is_not(queue: Queue, ha
         await face.call(job.retry, "waiting")
 
 
-async def test_a_completed_job_can_be_run_again(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_completed_job_can_be_run_again(queue: Queue, hand: Hand, face: Facade) -> None:
     await queue.add("x")
     taken = await hand.take()
     await hand.complete(taken, 7)
@@ -199,7 +201,7 @@ async def test_a_completed_job_can_be_run_again(queue: Queue, hand: Hand, face: 
     assert not await face.call(job.is_completed)
 
 
-async def test_a_job_is_removed_unless_somebody_works_on_it(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_job_is_removed_unless_somebody_works_on_it(queue: Queue, hand: Hand, face: Facade) -> None:
     await queue.add("x")
     taken = face.of(await hand.take())
     with pytest.raises(JobLocked):
@@ -212,7 +214,9 @@ async def test_a_job_is_removed_unless_somebody_works_on_it(queue: Queue, hand: 
         await face.call(job.update_progress, 5)
 
 
-async def test_a_handler_extends_its_lock_and_nobody_else_does(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_handler_extends_its_lock_and_nobody_else_does(
+    queue: Queue, hand: Hand, face: Facade
+) -> None:
     added = await queue.add("x")
     taken = face.of(await hand.take())
     await face.call(taken.extend_lock, 60)
@@ -224,7 +228,7 @@ async def test_a_handler_extends_its_lock_and_nobody_else_does(queue: Queue, han
     assert taken.lock_lost
 
 
-async def test_handlers_steer_their_job_by_names_that_bullmq_users_know(queue: Queue, face: Face) -> None:
+async def test_handlers_steer_their_job_by_names_that_bullmq_users_know(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     with pytest.raises(DelayedError) as delayed:
         await face.call(job.move_to_delayed, datetime.now(UTC) + timedelta(seconds=30))
@@ -236,7 +240,7 @@ async def test_handlers_steer_their_job_by_names_that_bullmq_users_know(queue: Q
 
 
 async def test_a_job_moves_to_its_children_only_if_any_is_pending(
-    queue: Queue, hand: Hand, face: Face
+    queue: Queue, hand: Hand, face: Facade
 ) -> None:
     await queue.add("parent", job_id="p")
     parent = face.of(await hand.take())
@@ -257,7 +261,7 @@ async def test_a_job_moves_to_its_children_only_if_any_is_pending(
 
 
 async def test_a_job_cannot_wait_for_children_that_failed_it_nor_without_its_lock(
-    queue: Queue, hand: Hand, face: Face
+    queue: Queue, hand: Hand, face: Facade
 ) -> None:
     added = face.of(await queue.add("parent", job_id="p"))
     with pytest.raises(LockLost, match="only the handler"):
@@ -270,7 +274,7 @@ async def test_a_job_cannot_wait_for_children_that_failed_it_nor_without_its_loc
         await face.call(parent.move_to_waiting_children)
 
 
-async def test_a_parent_sees_its_children(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_parent_sees_its_children(queue: Queue, hand: Hand, face: Facade) -> None:
     parent = await queue.add("parent", priority=9)
     reference = ParentRef(parent.id, queue.keys.qualified)
     await queue.add("child", 1, parent=reference)
@@ -297,7 +301,7 @@ async def test_a_parent_sees_its_children(queue: Queue, hand: Hand, face: Face) 
 # --- waiting for the end --------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_gets_the_return_value(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_whoever_waits_gets_the_return_value(queue: Queue, hand: Hand, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
     await hand.complete(await hand.take(), {"ok": True})
@@ -305,7 +309,9 @@ async def test_whoever_waits_gets_the_return_value(queue: Queue, hand: Hand, fac
     assert await face.call(job.wait_until_finished) == {"ok": True}
 
 
-async def test_whoever_waits_for_a_failing_job_gets_its_reason(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_whoever_waits_for_a_failing_job_gets_its_reason(
+    queue: Queue, hand: Hand, face: Facade
+) -> None:
     job = face.of(await queue.add("x"))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
     await hand.fail(await hand.take(), "no such user")
@@ -318,7 +324,7 @@ async def test_whoever_waits_for_a_failing_job_gets_its_reason(queue: Queue, han
 
 
 async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
-    queue: Queue, hand: Hand, face: Face
+    queue: Queue, hand: Hand, face: Facade
 ) -> None:
     job = face.of(await queue.add("x", remove_on_complete=True))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
@@ -329,7 +335,7 @@ async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
         await face.call(job.wait_until_finished)
 
 
-async def test_a_job_that_is_removed_while_somebody_waits_is_not_found(queue: Queue, face: Face) -> None:
+async def test_a_job_that_is_removed_while_somebody_waits_is_not_found(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     waiting = asyncio.create_task(face.call(job.wait_until_finished, 20))
     await until_read(queue)
@@ -338,7 +344,7 @@ async def test_a_job_that_is_removed_while_somebody_waits_is_not_found(queue: Qu
         await waiting
 
 
-async def test_waiting_ends_after_the_time_out(queue: Queue, face: Face) -> None:
+async def test_waiting_ends_after_the_time_out(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     with pytest.raises(TimeoutError):
         await face.call(job.wait_until_finished, 0.05)
@@ -347,7 +353,7 @@ async def test_waiting_ends_after_the_time_out(queue: Queue, face: Face) -> None
 async def until_read(queue: Queue) -> None:
     """Until somebody blocks on the queue's events."""
     while True:
-        clients = await queue._store.run(client_list())
+        clients = await queue._transport.run(client_list())
         if any(client.get("cmd") == "xread" and "b" in client.get("flags", "") for client in clients):
             return
         await asyncio.sleep(0.01)
@@ -374,7 +380,7 @@ async def test_closing_the_queue_ends_the_waiting(server_url: str, prefix: str) 
 async def test_an_end_that_no_event_tells_is_noticed_all_the_same(
     queue: Queue, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_finishes, "_LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(_finish_waiter, "_LINGER_SECONDS", 0.2)
     job = await queue.add("x")
     waiting = asyncio.create_task(job.wait_until_finished(20))
     await until_read(queue)
@@ -382,20 +388,20 @@ async def test_an_end_that_no_event_tells_is_noticed_all_the_same(
     # The events of its end vanish with the stream, as they do when it is trimmed hard.
     async with asyncio.timeout(10):
         await hand.complete(taken, "done")
-        await hand.store.run(plain(int, "DEL", queue.keys.events))
+        await hand.transport.run(plain(int, "DEL", queue.keys.events))
         assert await waiting == "done"
 
 
 async def test_making_a_job_is_cheap_and_shares_its_desk(queue: Queue) -> None:
     job = await queue.add("x")
-    twin = Job(job.record, queue._desk)
+    twin = Job(job.record, queue._calls)
     assert not hasattr(twin, "__dict__")
-    assert isinstance(queue._desk, JobDesk)
+    assert isinstance(queue._calls, JobCalls)
     assert repr(twin) == f"<Job 'x' {job.id} of 'emails'>"
     assert (twin.lock_lost, twin.cancelled, twin.token) == (False, False, None)
 
 
-async def test_attributes_tell_what_became_of_a_job(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_attributes_tell_what_became_of_a_job(queue: Queue, hand: Hand, face: Facade) -> None:
     await queue.add("x", {"n": 1}, attempts=2, priority=4)
     taken = await hand.take()
     await hand.fail(taken, "no luck")
@@ -418,7 +424,7 @@ async def test_waiting_while_the_server_is_away_raises_and_works_again_later(
     async with Queue("emails", redis=server.url, prefix=prefix, policy=policy) as queue:
         job = await queue.add("x")
         server.stop()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(RedisUnavailable):
             await job.wait_until_finished(5)
         server.start()
         job = await queue.add("x")
@@ -427,8 +433,8 @@ async def test_waiting_while_the_server_is_away_raises_and_works_again_later(
 
 
 async def test_a_watch_that_was_closed_waits_no_more(server_url: str, queue: Queue) -> None:
-    async with AsyncStore(server_url) as store:
-        watch = FinishWatch(store, queue.keys)
+    async with AsyncTransport(server_url) as transport:
+        watch = FinishWaiter(transport, queue.keys)
         await watch.close()
         with pytest.raises(Closed):
             await watch.wait("1")
@@ -445,15 +451,17 @@ async def test_one_who_gives_up_does_not_spoil_it_for_others(queue: Queue, hand:
         await impatient
 
 
-async def test_a_result_that_does_not_parse_is_none_as_in_node(queue: Queue, hand: Hand, face: Face) -> None:
+async def test_a_result_that_does_not_parse_is_none_as_in_node(
+    queue: Queue, hand: Hand, face: Facade
+) -> None:
     await queue.add("x")
     taken = await hand.take()
     await hand.complete(taken)
-    await hand.store.run(plain(int, "HSET", queue.keys.job(taken.id), "returnvalue", "{broken"))
+    await hand.transport.run(plain(int, "HSET", queue.keys.job(taken.id), "returnvalue", "{broken"))
     assert await face.call(face.of(taken).wait_until_finished) is None
 
 
-async def test_several_commands_in_one_step_raise_the_first_refusal(queue: Queue, face: Face) -> None:
+async def test_several_commands_in_one_step_raise_the_first_refusal(queue: Queue, face: Facade) -> None:
     job = face.of(await queue.add("x"))
     await queue.remove(job.id)
     with pytest.raises(JobNotFound):

@@ -13,15 +13,15 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, InvalidOption, ListQueue, ListWorker
-from toril.commands import list_work
-from toril.commands._command import Command
-from toril.commands.list_work import ListPickup
-from toril.contract.errors import LockLost, PayloadTooLarge
-from toril.contract.keys import ListKeys
-from toril.contract.outcome import Completed, Failed, Requeued, Retry
-from toril.queues.redis_list import ListSource, ListTerms
-from toril.queues.source import Settled
-from toril.store import AsyncStore, BlockingStore
+from toril.backends.base import FinishedJob
+from toril.backends.redis_list import ListBackend, ListConfig
+from toril.commands import list_worker
+from toril.commands.command import Command
+from toril.commands.list_worker import ListPickup
+from toril.errors import LockLost, PayloadTooLarge
+from toril.protocol.keys import ListKeys
+from toril.protocol.outcome import Completed, Failed, Requeued, Retry
+from toril.transport import AsyncTransport, BlockingTransport
 
 QUEUE = "jobs.generic"
 
@@ -40,16 +40,16 @@ def base(prefix: str) -> str:
 @asynccontextmanager
 async def hand(
     server: Server, prefix: str, consumer: str = "hand", **terms: Any
-) -> AsyncIterator[ListSource]:
+) -> AsyncIterator[ListBackend]:
     """A worker that is played by hand; at the end it falls silent."""
-    store, keeper = AsyncStore(server.url), BlockingStore(server.url)
+    transport, keeper = AsyncTransport(server.url), BlockingTransport(server.url)
     terms = {"worker_id": "hand", "consumer": consumer, **terms}
-    source = ListSource(ListKeys(QUEUE, prefix), store, keeper, ListTerms(**terms))
+    source = ListBackend(ListKeys(QUEUE, prefix), transport, keeper, ListConfig(**terms))
     await source.open()
     try:
         yield source
     finally:
-        await store.close()
+        await transport.close()
         keeper.close()
 
 
@@ -69,18 +69,18 @@ async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
 async def test_a_job_that_goes_back_while_jobs_are_counted_is_not_missed(
     queue: ListQueue, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_many = AsyncStore.run_many
+    run_many = AsyncTransport.run_many
     await queue.add("task", {})
     async with hand(server, prefix, reliable=True) as source:
         (delivery,) = (await source.exchange([], 1)).deliveries
 
-        async def goes_back_after_the_first_look(store: AsyncStore, commands: Any) -> Any:
-            replies = await run_many(store, commands)
+        async def goes_back_after_the_first_look(transport: AsyncTransport, commands: Any) -> Any:
+            replies = await run_many(transport, commands)
             monkeypatch.undo()
-            await source.exchange([Settled(delivery, Requeued())], 0)
+            await source.exchange([FinishedJob(delivery, Requeued())], 0)
             return replies
 
-        monkeypatch.setattr(AsyncStore, "run_many", goes_back_after_the_first_look)
+        monkeypatch.setattr(AsyncTransport, "run_many", goes_back_after_the_first_look)
         counts = await queue.counts()
     assert (counts.pending, counts.waiting) == (1, 1)
 
@@ -117,7 +117,7 @@ async def test_a_job_in_hand_is_locked_by_a_random_token_and_released_when_done(
             client.pexpire(lock, 1000)
             assert await asyncio.to_thread(source.keep_alive, [delivery]) == []
             assert client.pttl(lock) > 1000
-            await source.exchange([Settled(delivery, Completed())], 0)
+            await source.exchange([FinishedJob(delivery, Completed())], 0)
             assert client.exists(lock) == 0
 
 
@@ -131,7 +131,7 @@ async def test_the_twin_of_a_job_in_hand_waits_until_it_is_done(
         (first,) = (await source.exchange([], 10)).deliveries
         counts = await queue.counts()
         assert (counts.waiting, counts.scheduled) == (0, 1)
-        await source.exchange([Settled(first, Completed())], 0)
+        await source.exchange([FinishedJob(first, Completed())], 0)
         async with asyncio.timeout(10):
             while not (taken := (await source.exchange([], 10)).deliveries):
                 await asyncio.sleep(0.05)
@@ -147,8 +147,8 @@ async def test_a_lock_of_another_is_neither_released_nor_extended_and_refuses_th
         with server.client() as client:
             client.set(f"{base}:lock:{sent.job_id}", "another", px=5000)
             assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
-            (verdict,) = (await source.exchange([Settled(delivery, Failed("x"))], 0)).verdicts
-            assert isinstance(verdict, LockLost)
+            (ack_error,) = (await source.exchange([FinishedJob(delivery, Failed("x"))], 0)).ack_errors
+            assert isinstance(ack_error, LockLost)
             assert client.get(f"{base}:lock:{sent.job_id}") == b"another"
 
 
@@ -160,7 +160,7 @@ async def test_a_retry_whose_lock_ran_out_is_not_lost(
         (delivery,) = (await source.exchange([], 1)).deliveries
         with server.client() as client:
             client.delete(f"{base}:lock:{sent.job_id}")
-        assert (await source.exchange([Settled(delivery, Retry(60, "later"))], 0)).verdicts == [None]
+        assert (await source.exchange([FinishedJob(delivery, Retry(60, "later"))], 0)).ack_errors == [None]
     ((envelope, _),) = await queue.scheduled()
     assert (envelope.job_id, envelope.attempts) == (sent.job_id, 1)
 
@@ -185,10 +185,10 @@ async def test_a_reliable_worker_has_its_jobs_in_a_list_of_its_own(
         one, *others = (await source.exchange([], 3)).deliveries
         with server.client() as client:
             assert client.llen(f"{base}:processing:h:1:0:a") == 3
-        await source.exchange([Settled(one, Completed())], 0)
+        await source.exchange([FinishedJob(one, Completed())], 0)
         counts = await queue.counts()
         assert (counts.waiting, counts.active) == (0, 2)
-        await source.exchange([Settled(each, Completed()) for each in others], 0)
+        await source.exchange([FinishedJob(each, Completed()) for each in others], 0)
         await source._leave()
     with server.client() as client:
         assert client.keys(f"{base}:processing:*") == []
@@ -205,17 +205,19 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
     ):
         (old,) = (await silent.exchange([], 1)).deliveries
         assert await living.sweep() == []
-        later = await living.store.now_ms() + 30_001
-        recover = list_work.recover(queue.keys, consumer="living", now_ms=later, silence_ms=30_000, limit=10)
-        texts, more = await living.store.run(recover)
+        later = await living.transport.now_ms() + 30_001
+        recover = list_worker.recover(
+            queue.keys, consumer="living", now_ms=later, silence_ms=30_000, limit=10
+        )
+        texts, more = await living.transport.run(recover)
         assert (len(texts), more) == (1, False)
         with server.client() as client:
             client.delete(queue.keys.lock(old.id))  # it ran out, as the worker did not renew it
         (new,) = (await living.exchange([], 1)).deliveries
         assert (old.attempts_made, new.attempts_made) == (0, 1)
-        (verdict,) = (await silent.exchange([Settled(old, Failed("late"))], 0)).verdicts
-        assert isinstance(verdict, LockLost)
-        assert (await living.exchange([Settled(new, Completed())], 0)).verdicts == [None]
+        (ack_error,) = (await silent.exchange([FinishedJob(old, Failed("late"))], 0)).ack_errors
+        assert isinstance(ack_error, LockLost)
+        assert (await living.exchange([FinishedJob(new, Completed())], 0)).ack_errors == [None]
     assert [one async for one in queue.dead_letters()] == []
     assert (await queue.counts()).active == 0
 
@@ -240,25 +242,25 @@ async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
         assert (counts.waiting, counts.active) == (1400, 0)
 
 
-async def taken_unheard(source: ListSource, queue: ListQueue) -> None:
+async def taken_unheard(source: ListBackend, queue: ListQueue) -> None:
     """A pickup that is done while its reply is lost; its worker dies before it comes back."""
     pickup = ListPickup(token="lost", lock_ms=1, consumer=source._consumer)
-    now_ms = await source.store.now_ms()
-    harvest = await source.store.run(
-        list_work.exchange(queue.keys, [], take=10, pickup=pickup, now_ms=now_ms)
+    now_ms = await source.transport.now_ms()
+    harvest = await source.transport.run(
+        list_worker.exchange(queue.keys, [], take=10, pickup=pickup, now_ms=now_ms)
     )
     assert harvest.jobs
 
 
-async def recovered_by(source: ListSource, queue: ListQueue, *job_ids: str) -> None:
+async def recovered_by(source: ListBackend, queue: ListQueue, *job_ids: str) -> None:
     """A lock's duration later, when the locks of these jobs have run out as well."""
-    later = await source.store.now_ms() + 30_001
-    recover = list_work.recover(
+    later = await source.transport.now_ms() + 30_001
+    recover = list_worker.recover(
         queue.keys, consumer=source._consumer, now_ms=later, silence_ms=30_000, limit=10
     )
-    assert (await source.store.run(recover))[0]
+    assert (await source.transport.run(recover))[0]
     for job_id in job_ids:
-        await source.store.run(Command(("DEL", queue.keys.lock(job_id)), int))
+        await source.transport.run(Command(("DEL", queue.keys.lock(job_id)), int))
 
 
 async def test_a_delivery_that_was_lost_before_a_handler_ran_costs_no_attempt(
@@ -272,7 +274,7 @@ async def test_a_delivery_that_was_lost_before_a_handler_ran_costs_no_attempt(
             await recovered_by(living, queue, job.job_id)
         (delivery,) = (await living.exchange([], 1)).deliveries
         assert delivery.attempts_made == 0
-        assert (await living.exchange([Settled(delivery, Completed())], 0)).verdicts == [None]
+        assert (await living.exchange([FinishedJob(delivery, Completed())], 0)).ack_errors == [None]
         await living._leave()
     with server.client() as client:
         assert client.keys(f"{queue.keys.base}:toril:unbegun:*") == []
@@ -363,8 +365,8 @@ async def test_what_a_reliable_worker_has_in_hand_goes_with_its_queue(
         with server.client() as client:
             assert client.exists(base, f"{base}:processing:h:1:0:a", f"{base}:toril:consumers") == 0
         assert await queue.pending() == 0
-        (verdict,) = (await source.exchange([Settled(taken, Completed())], 0)).verdicts
-        assert isinstance(verdict, LockLost)
+        (ack_error,) = (await source.exchange([FinishedJob(taken, Completed())], 0)).ack_errors
+        assert isinstance(ack_error, LockLost)
 
 
 @pytest.mark.parametrize("reliable", [False, True], ids=["plain", "reliable"])
@@ -381,7 +383,7 @@ async def test_a_lock_that_ran_out_while_its_worker_was_held_up_is_taken_again(
             client.set(queue.keys.lock(sent.job_id), "a twin's")
             assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
             client.delete(queue.keys.lock(sent.job_id))
-        await source.exchange([Settled(delivery, Completed())], 0)
+        await source.exchange([FinishedJob(delivery, Completed())], 0)
         assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
 
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server, free_port
 from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
-from toril.commands._library import manifest
+from toril.commands.library import manifest
 from toril.commands.schedulers import BrokenScheduler, note_broken
-from toril.contract.errors import OptionWarning
-from toril.contract.keys import QueueKeys
+from toril.errors import OptionWarning
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
 from toril.observe.exporter import Exporter
-from toril.store import AsyncStore
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport
 
 QUEUE = "emails"
 KEYS = QueueKeys(QUEUE, "bull", hash_tag=False)
@@ -136,13 +136,13 @@ async def test_it_finds_a_slow_way_to_the_server(healthy: Server) -> None:
         conversations.add(asyncio.current_task())  # type: ignore[arg-type]
         there, back = await asyncio.open_connection("127.0.0.1", healthy.port)
 
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float) -> None:
+        async def fetch_loop(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float) -> None:
             while part := await source.read(65_536):
                 await asyncio.sleep(delay)
                 sink.write(part)
             sink.close()
 
-        await asyncio.gather(pump(reader, back, 0.03), pump(there, writer, 0))
+        await asyncio.gather(fetch_loop(reader, back, 0.03), fetch_loop(there, writer, 0))
 
     proxy = await asyncio.start_server(slowly, "127.0.0.1", 0)
     async with proxy:
@@ -263,9 +263,9 @@ async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_ru
         run = await queue.schedulers.upsert("past", every=3600)
     assert (await diagnosed(healthy.url)).healthy
     note = BrokenScheduler(id="past", job_id=run.id, reason="it is odd", since_ms=1, data=b"{}", opts=b"{}")
-    async with AsyncStore(healthy.url) as store:
-        await store.run(note_broken(KEYS, note))
-        await store.run(note_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
+    async with AsyncTransport(healthy.url) as transport:
+        await transport.run(note_broken(KEYS, note))
+        await transport.run(note_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
     with healthy.client() as client:
         client.hset(f"{KEYS.repeat}:future", "pattern", "H 3 * * *")
     findings = [one for one in (await diagnosed(healthy.url)).problems() if one.check == "schedulers"]
@@ -290,7 +290,7 @@ async def test_it_finds_active_jobs_of_dead_workers(healthy: Server) -> None:
         await queue.add("send", {})
     hand = Hand(healthy.url, KEYS)
     job: Job[Any] = await hand.take()
-    await hand.store.close()
+    await hand.transport.close()
     assert only_healthy(await diagnosed(healthy.url))
     with healthy.client() as client:
         client.delete(KEYS.lock(job.id))

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers import Server, ValkeyCluster, free_port
 from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
-from toril.observe.directory import find_queues
+from toril.observe.discovery import find_queues
 from toril.observe.exporter import Exporter
 from toril.observe.http import Answer, Exposition
-from toril.store import AsyncStore
+from toril.transport import AsyncTransport
 
 NAMES = {
     "bullmq_job_count",
@@ -216,8 +216,8 @@ async def test_queues_of_a_cluster_are_found_on_all_nodes(cluster: ValkeyCluster
     for name in ("alpha", "beta", "gamma", "delta"):
         async with Queue(name, redis=cluster.url, prefix=prefix) as queue:
             await queue.add("send", {})
-    async with AsyncStore(cluster.url) as store:
-        found = await find_queues(store, prefix=prefix)
+    async with AsyncTransport(cluster.url) as transport:
+        found = await find_queues(transport, prefix=prefix)
     assert sorted(one.name for one in found) == ["alpha", "beta", "delta", "gamma"]
     async with Exporter(cluster.url, prefix=prefix) as exporter:
         values = parsed(await exporter.scrape())

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.interop.difference import differences
 from tests.interop.keyspace import dump
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Job, Queue, Worker
 from toril.commands import manage
-from toril.contract.keys import QueueKeys
 from toril.observe.doctor import Diagnosis, Doctor, Repairs
-from toril.store import AsyncStore
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport
 
 QUEUE = "emails"
 KEYS = QueueKeys(QUEUE, "bull", hash_tag=False)
@@ -36,12 +36,12 @@ def stuck(diagnosis: Diagnosis) -> list[str]:
 async def test_what_the_official_drain_leaves_behind_is_mended(
     healthy: Server, schedule: dict[str, Any]
 ) -> None:
-    async with Queue(QUEUE, redis=healthy.url) as queue, AsyncStore(healthy.url) as store:
+    async with Queue(QUEUE, redis=healthy.url) as queue, AsyncTransport(healthy.url) as transport:
         before = await queue.add("before", {})
         run = await queue.schedulers.upsert("tick", **schedule)
         await queue.promote_jobs()
         await queue.add("behind", {})
-        await store.run(manage.drain_at_once(queue.keys))
+        await transport.run(manage.drain_at_once(queue.keys))
         said = " ".join(stuck(await Doctor(healthy.url).examine()))
         assert "have no data" in said and "in no list" in said and "no next run" in said
         done = await repaired(healthy.url)

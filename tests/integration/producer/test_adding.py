@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server, ValkeyCluster
-from toril.contract.errors import (
+from toril.errors import (
     Closed,
     CrossSlot,
     InvalidOption,
@@ -23,15 +23,15 @@ from toril.contract.errors import (
     ParentNotFound,
     PayloadMismatch,
     PayloadTooLarge,
-    StoreOutOfMemory,
+    RedisOutOfMemory,
     TorilError,
 )
-from toril.contract.keys import QueueKeys
-from toril.contract.options import Deduplication, JobOptions, NewJob, ParentRef
 from toril.jobs import Job
 from toril.producer import Queue
-from toril.store import ConnectionPolicy
+from toril.protocol.keys import QueueKeys
+from toril.protocol.options import Deduplication, JobOptions, NewJob, ParentRef
 from toril.telemetry.hooks import NoMetrics
+from toril.transport import ConnectionPolicy
 from toril.worker import Worker
 
 
@@ -481,17 +481,17 @@ async def test_an_empty_queue_warns_when_the_other_layout_holds_jobs(server_url:
 async def test_a_full_server_refuses_adds_with_a_clear_error(start_valkey, prefix: str) -> None:  # type: ignore[no-untyped-def]
     server = start_valkey(maxmemory="6mb", maxmemory_policy="noeviction")
     async with Queue("emails", redis=server.url, prefix=prefix) as queue:
-        with pytest.raises(StoreOutOfMemory, match="maxmemory"):  # noqa: PT012
+        with pytest.raises(RedisOutOfMemory, match="maxmemory"):  # noqa: PT012
             for _ in range(200):
                 await queue.add("x", "y" * 100_000)
 
 
 async def test_a_server_that_is_not_there_raises_within_the_policy(prefix: str) -> None:
-    from toril.contract.errors import StoreUnavailable
+    from toril.errors import RedisUnavailable
 
     policy = ConnectionPolicy(connect_timeout=0.2, reconnect_delay=0.01, call_attempts=2)
     queue = Queue("emails", redis="redis://127.0.0.1:1", prefix=prefix, policy=policy)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(RedisUnavailable):
         await queue.add("x")
     await queue.close()
 

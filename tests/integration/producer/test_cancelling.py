@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Job, Queue, Worker, sync
-from toril.contract.errors import JobFailed, JobLocked, JobNotFound
+from toril.errors import JobFailed, JobLocked, JobNotFound
 
 
 async def test_a_running_job_is_stopped_and_may_be_retried_at_once(server_url: str, prefix: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server, ValkeyCluster
 from toril import FlowNode, FlowProducer, Job, JobOptions, Queue, Worker
-from toril.contract.errors import (
+from toril.errors import (
     ChildrenDeduplicated,
     Closed,
     CrossSlot,
@@ -21,12 +21,12 @@ from toril.contract.errors import (
     ParentDeduplicated,
     ParentNotFound,
     PermanentError,
+    RedisOutOfMemory,
     ScriptFailed,
     ScriptRefused,
-    StoreOutOfMemory,
 )
-from toril.contract.options import Deduplication, ParentRef
-from toril.contract.state import JobState
+from toril.protocol.options import Deduplication, ParentRef
+from toril.protocol.state import JobState
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_a_child_that_fails_fails_its_parent_if_it_is_told_to(
 
 async def test_a_found_flow_is_the_one_that_was_added(flows: FlowProducer, server_url: str) -> None:
     added = await flows.add(house())
-    async with Hand(server_url, added.children[1].job._desk.keys) as hand:
+    async with Hand(server_url, added.children[1].job._calls.keys) as hand:
         await hand.complete(await hand.take(), "done")
     found = await flows.get_flow(added.job.id, "building")
     assert found is not None
@@ -328,7 +328,7 @@ async def test_a_full_server_takes_no_part_of_a_flow(start_valkey: Any, prefix: 
     async with FlowProducer(redis=server.url, prefix=prefix) as flows:
         with server.client() as client:
             client.config_set("maxmemory", "1")
-            with pytest.raises(StoreOutOfMemory, match="raise maxmemory"):
+            with pytest.raises(RedisOutOfMemory, match="raise maxmemory"):
                 await flows.add(house())
             client.config_set("maxmemory", "0")
             assert client.keys("*") == []

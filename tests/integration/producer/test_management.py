@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hand import Hand
+from tests.integration.manual_worker import Hand
 from tests.servers import Server, ValkeyCluster
-from toril.contract.errors import (
+from toril.errors import (
     InvalidOption,
     JobBelongsToScheduler,
     JobLocked,
@@ -21,11 +21,11 @@ from toril.contract.errors import (
     JobNotInState,
     QueueHasActiveJobs,
 )
-from toril.contract.keys import client_name
-from toril.contract.options import RateLimit
-from toril.contract.state import JobState
 from toril.producer import Queue
-from toril.store import AsyncStore
+from toril.protocol.keys import client_name
+from toril.protocol.options import RateLimit
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport
 from toril.worker import Worker
 
 
@@ -172,7 +172,7 @@ async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, hand: Han
     job = await queue.get_job(early[-1])
     assert job is not None and job.finished_on is not None
     async with asyncio.timeout(20):
-        while await hand.store.now_ms() <= job.record.finished_on_ms:  # another millisecond
+        while await hand.transport.now_ms() <= job.record.finished_on_ms:  # another millisecond
             await asyncio.sleep(0.001)
     late = await failed(queue, hand, "a", "b")
     assert await queue.retry_jobs(timestamp=job.finished_on - timedelta(days=1)) == 0
@@ -301,8 +301,8 @@ async def test_workers_are_listed_by_the_names_that_node_gives_and_reads(
     names = (client_name(queue.keys, "worker", "host-1"), client_name(queue.keys, "worker"), "bull:other")
     async with AsyncExitStack() as stack:
         for name in names:
-            store = await stack.enter_async_context(AsyncStore(server_url, name=name))
-            await store.connect()
+            transport = await stack.enter_async_context(AsyncTransport(server_url, name=name))
+            await transport.connect()
         found = await queue.get_workers()
     assert {worker.worker_id for worker in found} == {"host-1", None}
     assert all(worker.address and worker.age >= 0 and worker.idle >= 0 for worker in found)

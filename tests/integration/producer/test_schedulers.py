@@ -14,19 +14,19 @@ import pytest
 
 from tests.servers import Server, ValkeyCluster
 from toril import Job, JobOptions, Queue, Worker, sync
-from toril.commands._command import plain
+from toril.backends._scheduler_runs import Series
+from toril.backends.next_run import next_step
+from toril.commands.command import plain
 from toril.commands.schedulers import BrokenScheduler, broken_schedulers
-from toril.contract.errors import InvalidOption, JobBelongsToScheduler, StoreUnavailable
-from toril.contract.keys import QueueKeys
-from toril.contract.options import Deduplication, ParentRef
-from toril.contract.record import JobRecord
-from toril.contract.state import JobState
+from toril.errors import InvalidOption, JobBelongsToScheduler, RedisUnavailable
 from toril.producer import Schedulers
-from toril.queues.repeats import next_step
-from toril.queues.series import Series
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.protocol.keys import QueueKeys
+from toril.protocol.options import Deduplication, ParentRef
+from toril.protocol.record import JobRecord
+from toril.protocol.state import JobState
 from toril.sync.schedulers import Schedulers as BlockingSchedulers
 from toril.telemetry.hooks import NoMetrics
+from toril.transport import AsyncTransport, ConnectionPolicy
 
 
 @pytest.fixture
@@ -273,8 +273,8 @@ async def gone_on(queue: Queue) -> Job:
 
 async def noted(queue: Queue, url: str, count: int) -> list[BrokenScheduler]:
     """What is noted of broken schedulers, once it is so many."""
-    async with AsyncStore(url) as store, asyncio.timeout(20):
-        while len(found := await store.run(broken_schedulers(queue.keys))) != count:
+    async with AsyncTransport(url) as transport, asyncio.timeout(20):
+        while len(found := await transport.run(broken_schedulers(queue.keys))) != count:
             await asyncio.sleep(0.01)
     return found
 
@@ -366,15 +366,18 @@ async def test_a_broken_scheduler_goes_on_on_a_cluster(cluster: ValkeyCluster, p
     async def handle(job: Job) -> None:
         """Done."""
 
-    async with Queue("reports", redis=cluster.url, prefix=prefix) as queue, AsyncStore(cluster.url) as store:
+    async with (
+        Queue("reports", redis=cluster.url, prefix=prefix) as queue,
+        AsyncTransport(cluster.url) as transport,
+    ):
         job = await queue.schedulers.upsert("x", cron="* * * * *", immediately=True)
         opts = {**job.opts, "repeat": {**job.opts["repeat"], "pattern": "H * * * *"}}
-        await store.run(plain(int, "HSET", queue.keys.job(job.id), "opts", json.dumps(opts)))
-        await store.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "H * * * *"))
+        await transport.run(plain(int, "HSET", queue.keys.job(job.id), "opts", json.dumps(opts)))
+        await transport.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "H * * * *"))
         worker = Worker("reports", handle, redis=cluster.url, prefix=prefix, stalled_check_interval=0.1)
         async with worker:
             await noted(queue, cluster.url, 1)
-            await store.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "0 3 * * *"))
+            await transport.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "0 3 * * *"))
             assert (await gone_on(queue)).id.startswith("repeat:x:")
         await queue.schedulers.remove("x")
 
@@ -385,12 +388,12 @@ async def test_a_series_goes_on_before_its_job_is_settled_when_the_server_was_aw
     job = await queue.schedulers.upsert("x", every=60)
     gone = start_valkey()
     policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=0.01, call_attempts=1)
-    async with AsyncStore(gone.url, policy=policy) as store:
-        series = Series(queue.keys, store)
+    async with AsyncTransport(gone.url, policy=policy) as transport:
+        series = Series(queue.keys, transport)
         gone.stop()
         await series.begin([job.record])
         assert series
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(RedisUnavailable):
             await series.go_on()
         gone.start()
         await series.go_on()  # the scheduler is not there: nothing is made, and nothing is left to do

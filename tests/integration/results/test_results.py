@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, InvalidOption, ListQueue, ListWorker, StreamQueue, StreamWorker
-from toril.contract.errors import JobNotFound
+from toril.errors import JobNotFound
 
 KINDS = [(ListQueue, ListWorker), (StreamQueue, StreamWorker)]
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.integration.server.users import User, processes_of, servers_of, wait_until_gone
-from toril.contract.errors import Closed
+from toril.errors import Closed
 from toril.server import EmbeddedServer, lease, status, stop
 
 StartUser = Callable[..., User]

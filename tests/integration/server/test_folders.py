@@ -13,7 +13,7 @@ import redis
 
 import toril
 from tests.integration.server.users import User, processes_of, wait_until_gone
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 from toril.server import EmbeddedServer, lease, status
 from toril.server.errors import (
     FolderTooNew,

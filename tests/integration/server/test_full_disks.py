@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from toril.server import EmbeddedServer, status, stop
+from toril.server._attach import join
 from toril.server._folder import Folder
-from toril.server._join import join
 from toril.server._settings import ServerSettings
 from toril.server.errors import ServerStartFailed
 

@@ -136,7 +136,7 @@ def _ends_before(deadline: float, pid: int) -> bool:
 def _serves(process: psutil.Process, folder: Path) -> bool:
     try:
         command = process.cmdline()
-        is_keeper = any("toril.server._keeper" in word for word in command) and str(folder) in command
+        is_keeper = any("toril.server._supervisor" in word for word in command) and str(folder) in command
         is_server = (
             any("valkey-server" in word for word in command) and Path(process.cwd()) == folder / "data"
         )

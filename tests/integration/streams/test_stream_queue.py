@@ -15,14 +15,14 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, InvalidOption, StreamQueue, StreamWorker, TransientError
-from toril.commands import envelopes, stream_work
+from toril.backends.base import FinishedJob
+from toril.backends.redis_stream import StreamBackend, StreamConfig
+from toril.commands import envelopes, stream_worker
 from toril.commands.envelopes import EnvelopeToAdd
-from toril.contract.errors import LockLost
-from toril.contract.keys import StreamKeys
-from toril.contract.outcome import Completed, Failed
-from toril.queues.redis_stream import StreamSource, StreamTerms
-from toril.queues.source import Settled
-from toril.store import AsyncStore, BlockingStore
+from toril.errors import LockLost
+from toril.protocol.keys import StreamKeys
+from toril.protocol.outcome import Completed, Failed
+from toril.transport import AsyncTransport, BlockingTransport
 
 QUEUE = "jobs.browser"
 
@@ -51,16 +51,16 @@ def worker(server: Server, prefix: str, handler: Any, **options: Any) -> StreamW
 @asynccontextmanager
 async def hand(
     server: Server, prefix: str, consumer: str = "hand:1:0", **terms: Any
-) -> AsyncIterator[StreamSource]:
+) -> AsyncIterator[StreamBackend]:
     """A consumer that is played by hand; at the end it falls silent."""
-    store, keeper = AsyncStore(server.url), BlockingStore(server.url)
+    transport, keeper = AsyncTransport(server.url), BlockingTransport(server.url)
     how = {"worker_id": "hand", "consumer": consumer, "concurrency": 10, "claim_idle_ms": 0, "own_idle_ms": 0}
-    source = StreamSource(StreamKeys(QUEUE, prefix), store, keeper, StreamTerms(**{**how, **terms}))
+    source = StreamBackend(StreamKeys(QUEUE, prefix), transport, keeper, StreamConfig(**{**how, **terms}))
     await source.open()
     try:
         yield source
     finally:
-        await store.close()
+        await transport.close()
         keeper.close()
 
 
@@ -123,7 +123,7 @@ async def test_lag_and_pending_are_told_apart(queue: StreamQueue, server: Server
     await queue.add("task", delay=60)
     async with hand(server, prefix) as source:
         taken = await source.exchange([], 4)
-        await source.exchange([Settled(taken.deliveries[0], Completed())], 0)
+        await source.exchange([FinishedJob(taken.deliveries[0], Completed())], 0)
         figures = await queue.figures()
     assert (figures.waiting, figures.pending, figures.scheduled, figures.consumers) == (6, 3, 1, 1)
     counts = await queue.counts()
@@ -146,7 +146,7 @@ async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: 
         hand(server, prefix, "other:1:0") as other,
     ):
         # Longer than an entry may be idle, which the heartbeats prevent.
-        other._terms = StreamTerms(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
+        other._terms = StreamConfig(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
         while enough:
             assert await other.sweep() == []
             await asyncio.sleep(0.6)
@@ -165,10 +165,10 @@ async def test_the_outcome_of_a_consumer_whose_entry_was_claimed_changes_nothing
         assert len(await new.sweep()) == 1
         (current,) = (await new.exchange([], 1)).deliveries
         assert (old.attempts_made, current.attempts_made) == (0, 1)
-        (verdict,) = (await late.exchange([Settled(old, Failed("late"))], 0)).verdicts
-        assert isinstance(verdict, LockLost)
+        (ack_error,) = (await late.exchange([FinishedJob(old, Failed("late"))], 0)).ack_errors
+        assert isinstance(ack_error, LockLost)
         assert await asyncio.to_thread(late.keep_alive, [old]) == [old]
-        assert (await new.exchange([Settled(current, Completed())], 0)).verdicts == [None]
+        assert (await new.exchange([FinishedJob(current, Completed())], 0)).ack_errors == [None]
     assert await queue.pending() == 0
     assert [one async for one in queue.dead_letters()] == []
 
@@ -212,14 +212,16 @@ async def test_finished_entries_are_trimmed_and_pending_ones_never(
     async with hand(server, prefix, keep=100) as source:
         slow, *rest = (await source.exchange([], 200)).deliveries
         while rest:
-            rest = list((await source.exchange([Settled(one, Completed()) for one in rest], 200)).deliveries)
+            rest = list(
+                (await source.exchange([FinishedJob(one, Completed()) for one in rest], 200)).deliveries
+            )
         with server.client() as client:
             assert client.xlen(base) == 1000  # the slow one is the oldest
-        await source.exchange([Settled(slow, Completed())], 0)
+        await source.exchange([FinishedJob(slow, Completed())], 0)
         for n in range(20):
             await queue.add("task", {"n": n})
             (one,) = (await source.exchange([], 1)).deliveries
-            await source.exchange([Settled(one, Completed())], 0)
+            await source.exchange([FinishedJob(one, Completed())], 0)
     with server.client() as client:
         # Redis frees whole nodes of about a hundred entries.
         assert 100 <= client.xlen(base) <= 300
@@ -236,7 +238,7 @@ async def test_entries_that_another_group_has_not_read_are_not_trimmed(
         taken = list((await source.exchange([], 250)).deliveries)
         while taken:
             taken = list(
-                (await source.exchange([Settled(one, Completed()) for one in taken], 250)).deliveries
+                (await source.exchange([FinishedJob(one, Completed()) for one in taken], 250)).deliveries
             )
     with server.client() as client:
         assert client.xlen(base) == 500
@@ -265,11 +267,11 @@ async def test_silent_consumers_are_removed_only_when_nothing_is_pending(
     async with hand(server, prefix, "holds:1:0") as holds, hand(server, prefix, "empty:1:0") as empty:
         assert (await holds.exchange([], 1)).deliveries
         (one,) = (await empty.exchange([], 1)).deliveries
-        await empty.exchange([Settled(one, Completed())], 0)
+        await empty.exchange([FinishedJob(one, Completed())], 0)
     removed: list[str] = []
-    async with AsyncStore(server.url) as store, asyncio.timeout(5):
+    async with AsyncTransport(server.url) as transport, asyncio.timeout(5):
         while not removed:  # both have been idle for some milliseconds by then
-            removed = await store.run(stream_work.tidy(queue.keys, idle_ms=1))
+            removed = await transport.run(stream_worker.tidy(queue.keys, idle_ms=1))
     assert removed == ["empty:1:0"]
     with server.client() as client:
         (left,) = client.xinfo_consumers(base, "browser-workers")
@@ -313,9 +315,9 @@ async def test_an_add_that_is_sent_again_after_a_lost_reply_adds_nothing(
     queue: StreamQueue, server: Server
 ) -> None:
     batch = [EnvelopeToAdd(Envelope.new("task", {"n": n}).to_bytes()) for n in range(3)]
-    async with AsyncStore(server.url) as store:
+    async with AsyncTransport(server.url) as transport:
         call = envelopes.add_envelopes(queue.keys, batch, producer="p", sequence=1)
-        assert [await store.run(call), await store.run(call)] == [3, 0]
+        assert [await transport.run(call), await transport.run(call)] == [3, 0]
     assert await queue.pending() == 3
 
 
@@ -392,7 +394,7 @@ async def test_a_worker_that_is_always_busy_recovers_what_a_dead_consumer_had(
         while in_hand:
             names += [one.name for one in in_hand]
             in_hand = list(
-                (await busy.exchange([Settled(one, Completed()) for one in in_hand], 2)).deliveries
+                (await busy.exchange([FinishedJob(one, Completed()) for one in in_hand], 2)).deliveries
             )
         assert names[:5] == ["new", "new", "old", "old", "old"]
         assert len(names) == 13
@@ -422,7 +424,7 @@ async def test_entries_of_an_earlier_process_of_the_same_name_are_recovered_as_c
         assert len(await after.sweep()) == 1
         done = 0
         while in_hand := (await after.exchange([], 1)).deliveries:
-            await after.exchange([Settled(one, Completed()) for one in in_hand], 0)
+            await after.exchange([FinishedJob(one, Completed()) for one in in_hand], 0)
             done += 1
         assert done == 5
     assert await queue.pending() == 0

@@ -17,17 +17,17 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, FlowNode, events, producer, sync, worker
-from toril.contract.errors import (
+from toril.errors import (
     Closed,
     InvalidOption,
     JobFailed,
     PermanentError,
-    StoreUnavailable,
+    RedisUnavailable,
     TorilError,
 )
-from toril.contract.event import Event
-from toril.contract.options import Deduplication, JobOptions, RateLimit
-from toril.store import ConnectionPolicy
+from toril.protocol.event import Event
+from toril.protocol.options import Deduplication, JobOptions, RateLimit
+from toril.transport import ConnectionPolicy
 
 
 @pytest.fixture
@@ -439,6 +439,6 @@ def test_a_worker_is_steered_from_plain_code(queue: sync.Queue, valkey_url: str,
 
 def test_entering_what_cannot_be_reached_raises_and_leaves_no_thread() -> None:
     policy = ConnectionPolicy(connect_timeout=0.2, reconnect_delay=0.01, call_attempts=1)
-    with pytest.raises(StoreUnavailable), sync.Queue("emails", redis="redis://127.0.0.1:1", policy=policy):
+    with pytest.raises(RedisUnavailable), sync.Queue("emails", redis="redis://127.0.0.1:1", policy=policy):
         pass
     assert "toril-sync" not in [thread.name for thread in threading.enumerate()]

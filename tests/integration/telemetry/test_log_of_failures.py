@@ -147,12 +147,12 @@ async def test_a_retry_tells_as_much_and_a_known_error_needs_no_hint(
 ) -> None:
     text = log.to(None)
     await run("bullmq", valkey_url, prefix, log, "shaky", "forbidden")
-    retried, forbidden, failed = text.getvalue().splitlines()
+    retried, reject_reason, failed = text.getvalue().splitlines()
     for line in (retried, failed):
         assert "job_name=shaky error_type=TransientError error=busy" in line
         assert "in handle\\n" in line and "direct cause" in line
     assert retried.startswith("Job retried") and failed.startswith("Job failed")
-    assert "job_name=forbidden error_type=PermanentError error=not allowed" in forbidden
+    assert "job_name=forbidden error_type=PermanentError error=not allowed" in reject_reason
     assert "unknown_errors" not in text.getvalue()
 
 

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from toril import FlowNode, FlowProducer, Job, JobOptions, ListQueue, ListWorker, NewJob, Queue, Worker
-from toril.contract.errors import Postpone
+from toril.errors import Postpone
 from toril.telemetry.hooks import MetricsCollector, NoMetrics, Tracer
 from toril.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracer
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from toril import Queue
-from toril.contract.state import JobState
-from toril.store import AsyncStore
+from toril.protocol.state import JobState
+from toril.transport import AsyncTransport
 
 QUEUE = "work"
 PATIENCE = 20.0  # seconds: the machines are noisy, and a test that fails may take its time
@@ -22,10 +22,10 @@ async def queue(valkey_url: str, prefix: str) -> AsyncIterator[Queue]:
 
 
 @pytest.fixture
-async def store(valkey_url: str) -> AsyncIterator[AsyncStore]:
+async def transport(valkey_url: str) -> AsyncIterator[AsyncTransport]:
     """For tests that meddle with the server behind the worker's back."""
-    async with AsyncStore(valkey_url) as store:
-        yield store
+    async with AsyncTransport(valkey_url) as transport:
+        yield transport
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:

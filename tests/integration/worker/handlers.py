@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from toril import ParentRef, TransientError
-from toril.contract.errors import WaitingChildrenError
+from toril.errors import WaitingChildrenError
 from toril.sync import Job, Queue
 
 

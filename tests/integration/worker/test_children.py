@@ -11,9 +11,9 @@ import pytest
 from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE, until_state
 from toril import Backoff, Job, JobOptions, NewJob, PermanentError, Queue, Worker, sync
-from toril.contract.errors import FailedChildren, LockLost, PendingChildren, WaitingChildrenError
-from toril.contract.options import ParentRef
-from toril.contract.state import JobState
+from toril.errors import FailedChildren, LockLost, PendingChildren, WaitingChildrenError
+from toril.protocol.options import ParentRef
+from toril.protocol.state import JobState
 from toril.telemetry.hooks import NoMetrics
 
 NO_STALLS = {"lock_duration": 60, "stalled_check_interval": 60}  # nothing here may depend on a sweep

@@ -16,7 +16,7 @@ from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE, until_state
 from toril import Backoff, InvalidOption, JobFailed, Queue, Worker
 from toril import Job as AsyncJob
-from toril.contract.errors import ResultTooLarge
+from toril.errors import ResultTooLarge
 from toril.sync import Job
 
 

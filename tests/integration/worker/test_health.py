@@ -11,9 +11,9 @@ import pytest
 from tests.servers import Server, free_port
 from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.overview import any_overview
-from toril.observe.directory import find_queues
-from toril.observe.figures import look
-from toril.store import AsyncStore
+from toril.observe.discovery import find_queues
+from toril.observe.overview import look
+from toril.transport import AsyncTransport
 from toril.worker import WorkerHealth
 
 QUEUE = "emails"
@@ -114,20 +114,23 @@ async def test_a_worker_that_stopped_leaves_its_figures_and_is_counted_no_more(
 ) -> None:
     queues: dict[str, Any] = {"bullmq": Queue, "list": ListQueue, "stream": StreamQueue}
     workers: dict[str, Any] = {"bullmq": Worker, "list": ListWorker, "stream": StreamWorker}
-    async with queues[kind](QUEUE, redis=valkey_url, prefix=prefix) as queue, AsyncStore(valkey_url) as store:
+    async with (
+        queues[kind](QUEUE, redis=valkey_url, prefix=prefix) as queue,
+        AsyncTransport(valkey_url) as transport,
+    ):
         await queue.add_bulk([("send", {})] * 3)
         async with workers[kind](QUEUE, lambda _: None, redis=valkey_url, prefix=prefix) as worker:
-            await until_reported(store, queue.keys)
+            await until_reported(transport, queue.keys)
             await worker.run_until_idle()
-        found = await store.run(any_overview(queue.keys))
+        found = await transport.run(any_overview(queue.keys))
         assert [(one["worker"], one["state"], one["processed"]) for one in found.workers] == [
             (worker.id, "stopped", 3)
         ]
-        glance = await look(store, await find_queues(store, prefix=prefix))
+        glance = await look(transport, await find_queues(transport, prefix=prefix))
         assert [one.workers for one in glance.queues] == [[]]
 
 
-async def until_reported(store: AsyncStore, keys: Any) -> None:
+async def until_reported(transport: AsyncTransport, keys: Any) -> None:
     async with asyncio.timeout(30):
-        while not (await store.run(any_overview(keys))).workers:
+        while not (await transport.run(any_overview(keys))).workers:
             await asyncio.sleep(0.01)

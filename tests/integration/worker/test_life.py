@@ -16,8 +16,8 @@ import pytest
 from tests.integration.worker.conftest import PATIENCE, QUEUE, until, until_state
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.store import AsyncStore
 from toril.sync import Job as BlockingJob
+from toril.transport import AsyncTransport
 from toril.worker import WorkerState
 
 SCRIPT = Path(__file__).parent / "worker_process.py"
@@ -247,12 +247,12 @@ async def test_a_paused_queue_gives_nothing(queue: Queue, valkey_url: str, prefi
 
 
 async def test_delayed_jobs_start_when_they_are_due(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     late: list[float] = []
 
     async def handle(job: Job[Any]) -> None:
-        late.append(await store.now_ms() - job.record.timestamp_ms - job.data["delay_ms"])
+        late.append(await transport.now_ms() - job.record.timestamp_ms - job.data["delay_ms"])
 
     async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, concurrency=10):
         jobs = [await queue.add("n", {"delay_ms": ms}, delay=ms / 1000) for ms in (400, 100, 250)]

@@ -11,9 +11,9 @@ import pytest
 from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE
 from toril import Backoff, Job, Queue, TransientError, Worker
-from toril.commands._command import plain
-from toril.contract.errors import JobNotFound, LockLost
-from toril.store import AsyncStore
+from toril.commands.command import plain
+from toril.errors import JobNotFound, LockLost
+from toril.transport import AsyncTransport
 
 
 async def nothing(_: Job[Any]) -> None: ...
@@ -191,13 +191,13 @@ async def test_callbacks_see_the_job_as_it_is_stored_after_its_attempt(
 
 
 async def test_the_refusal_of_a_result_is_told_to_those_who_listen_for_lost_locks_and_errors(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     told: list[tuple[str, str]] = []
     refused = asyncio.Event()
 
     async def handle(job: Job[Any]) -> str:
-        await store.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
+        await transport.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
         return "late"
 
     def trouble(error: BaseException) -> None:

@@ -13,10 +13,10 @@ import pytest
 from tests.integration.worker.conftest import QUEUE, until_state
 from tests.servers import Server
 from toril import Backoff, InvalidOption, Job, PermanentError, Queue, TransientError, Worker
-from toril.contract.errors import Postpone, RateLimitError, Requeue
-from toril.store import AsyncStore
+from toril.errors import Postpone, RateLimitError, Requeue
 from toril.sync import Job as BlockingJob
-from toril.worker import _runner
+from toril.transport import AsyncTransport
+from toril.worker import _attempt_runner
 
 
 async def test_the_return_value_is_the_result(queue: Queue, valkey_url: str, prefix: str) -> None:
@@ -198,7 +198,7 @@ ENDS: dict[Any, str] = {
 async def test_a_backoff_that_does_not_say_when_ends_the_job_and_its_error_is_told(
     queue: Queue, valkey_url: str, prefix: str, pause: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_runner, "BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(_attempt_runner, "BACKOFF_SECONDS", 0.05)
     errors: list[BaseException] = []
 
     async def handle(job: Job[Any]) -> None:
@@ -434,12 +434,12 @@ async def test_callbacks_hear_of_jobs_that_never_reached_a_handler(
 
 
 async def test_a_malformed_job_fails_and_does_not_delay_the_others(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     bad = await queue.add("n", {})
     good = await queue.add("n", {})
-    await _corrupt(store, queue, bad.id, "data", "{not json")
-    await _corrupt(store, queue, bad.id, "opts", "{not json")
+    await _corrupt(transport, queue, bad.id, "data", "{not json")
+    await _corrupt(transport, queue, bad.id, "opts", "{not json")
 
     async def handle(job: Job[Any]) -> Any:
         return job.data
@@ -450,10 +450,10 @@ async def test_a_malformed_job_fails_and_does_not_delay_the_others(
     assert await bad.get_state() == "failed"
 
 
-async def _corrupt(store: AsyncStore, queue: Queue, job_id: str, field: str, value: str) -> None:
-    from toril.commands._command import plain
+async def _corrupt(transport: AsyncTransport, queue: Queue, job_id: str, field: str, value: str) -> None:
+    from toril.commands.command import plain
 
-    await store.run(plain(lambda reply: reply, "HSET", queue.keys.job(job_id), field, value))
+    await transport.run(plain(lambda reply: reply, "HSET", queue.keys.job(job_id), field, value))
 
 
 def test_bad_handlers_and_options_are_refused_when_the_worker_is_made() -> None:

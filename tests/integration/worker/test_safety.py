@@ -17,10 +17,11 @@ import pytest
 from tests.integration.worker.conftest import QUEUE, until, until_state
 from tests.servers import Server
 from toril import Backoff, Job, Queue, TransientError, Worker
-from toril.commands import locks, work
-from toril.commands._command import plain
-from toril.contract.errors import LockLost, StoreUnavailable
-from toril.store import AsyncStore, ConnectionPolicy
+from toril.commands import locks
+from toril.commands import worker as worker_commands
+from toril.commands.command import plain
+from toril.errors import LockLost, RedisUnavailable
+from toril.transport import AsyncTransport, ConnectionPolicy
 from toril.worker import WorkerState
 
 SCRIPT = Path(__file__).parent / "worker_process.py"
@@ -84,7 +85,7 @@ async def test_a_job_whose_worker_died_runs_again(queue: Queue, valkey_url: str,
 
 
 async def test_a_job_that_kills_its_workers_ends_in_failed(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     job = await queue.add("slow", {"seconds": 600})
     for _ in range(2):
@@ -92,35 +93,37 @@ async def test_a_job_that_kills_its_workers_ends_in_failed(
         await until_state(queue, job.id, "active")
         victim.send_signal(signal.SIGKILL)
         victim.wait()
-        await _sweep_until_waiting(store, queue, job.id)
+        await _sweep_until_waiting(transport, queue, job.id)
     async with Worker(QUEUE, lambda job: "?", redis=valkey_url, prefix=prefix):
         await until_state(queue, job.id, "failed")
     found = await queue.get_job(job.id)
     assert found is not None and found.failed_reason == "job stalled more than allowable limit"
 
 
-async def _sweep_until_waiting(store: AsyncStore, queue: Queue, job_id: str) -> None:
+async def _sweep_until_waiting(transport: AsyncTransport, queue: Queue, job_id: str) -> None:
     async def swept() -> bool:
-        now = await store.now_ms()
-        await store.run(locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
+        now = await transport.now_ms()
+        await transport.run(locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
         return (await queue.get_job_counts()).active == 0
 
     await until(swept, "the lock ran out and the job went back")
 
 
 async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     lost: list[str] = []
 
     async def handle(job: Job[Any]) -> str:
         # The lock vanishes and a sweep takes the job away while the handler runs.
         if job.attempts_started == 1:
-            await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+            await transport.run(plain(int, "DEL", queue.keys.lock(job.id)))
             for _ in range(2):
-                await store.run(plain(int, "DEL", queue.keys.stalled_check))
-                now = await store.now_ms()
-                await store.run(locks.sweep_at_once(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000))
+                await transport.run(plain(int, "DEL", queue.keys.stalled_check))
+                now = await transport.now_ms()
+                await transport.run(
+                    locks.sweep_at_once(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000)
+                )
             lost.append(job.id)
             return "first"
         return "second"
@@ -135,12 +138,12 @@ async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
 
 
 async def test_a_lost_lock_is_told_to_the_handler_and_its_late_finish_is_refused(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     told = asyncio.Event()
 
     async def handle(job: Job[Any]) -> str:
-        await store.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
+        await transport.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
         while not job.lock_lost:
             await asyncio.sleep(0.01)
         told.set()
@@ -162,10 +165,10 @@ async def test_a_result_is_accepted_though_its_lock_ran_out_as_long_as_nobody_ha
 ) -> None:
     url: str = request.getfixturevalue(f"{server}_url")
     trouble: list[Any] = []
-    async with Queue(QUEUE, redis=url, prefix=prefix) as queue, AsyncStore(url) as store:
+    async with Queue(QUEUE, redis=url, prefix=prefix) as queue, AsyncTransport(url) as transport:
 
         async def handle(job: Job[Any]) -> str:
-            await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+            await transport.run(plain(int, "DEL", queue.keys.lock(job.id)))
             if job.data["end"] == "postpone" and job.attempts_started == 1:
                 job.postpone(0.01)
             if job.data["end"] == "retry" and job.attempts_started == 1:
@@ -192,13 +195,13 @@ async def test_a_result_is_accepted_though_its_lock_ran_out_as_long_as_nobody_ha
 
 
 async def test_a_heartbeat_retakes_a_lock_that_ran_out(
-    queue: Queue, store: AsyncStore, valkey_url: str, prefix: str
+    queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     async def handle(job: Job[Any]) -> str:
-        await store.run(plain(int, "DEL", queue.keys.lock(job.id)))
+        await transport.run(plain(int, "DEL", queue.keys.lock(job.id)))
 
         async def locked() -> bool:
-            return await store.run(plain(bool, "EXISTS", queue.keys.lock(job.id)))
+            return await transport.run(plain(bool, "EXISTS", queue.keys.lock(job.id)))
 
         await until(locked, "the lock is there again")
         return "lost" if job.lock_lost else "kept"
@@ -278,7 +281,7 @@ async def test_a_worker_gives_up_after_its_limit_and_says_why(
 
     await until(up, "it runs")
     await asyncio.to_thread(server.kill)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(RedisUnavailable):
         await asyncio.wait_for(running, 20)
     assert worker.state is WorkerState.STOPPED
 
@@ -314,7 +317,7 @@ async def gives_up(
 
     await until(ending, "it gave up")
     started = time.monotonic()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(RedisUnavailable):
         await asyncio.wait_for(running, 40)
     assert worker.state is WorkerState.STOPPED
     return time.monotonic() - started
@@ -365,14 +368,18 @@ async def test_a_worker_without_a_server_ends_at_once_when_told_to(
         assert time.monotonic() - started < 5
 
 
-async def test_a_token_of_another_cannot_finish_a_job(queue: Queue, store: AsyncStore) -> None:
+async def test_a_token_of_another_cannot_finish_a_job(queue: Queue, transport: AsyncTransport) -> None:
     job = await queue.add("n", {})
-    now = await store.now_ms()
-    mine = work.Pickup(token="mine", lock_ms=30_000)
-    theirs = work.Pickup(token="theirs", lock_ms=30_000)
-    await store.run(work.settle(queue.keys, [], take=1, pickup=mine, now_ms=now))
-    options = work.finish_options(pickup=theirs, token="theirs", keep={"count": -1}, attempts=1)
-    forged = work.Settlement(job_id=job.id, kind="completed", token="theirs", value=b"1", options=options)
-    harvest = await store.run(work.settle(queue.keys, [forged], take=0, pickup=theirs, now_ms=now))
-    assert isinstance(harvest.verdicts[0], LockLost)
+    now = await transport.now_ms()
+    mine = worker_commands.Pickup(token="mine", lock_ms=30_000)
+    theirs = worker_commands.Pickup(token="theirs", lock_ms=30_000)
+    await transport.run(worker_commands.settle(queue.keys, [], take=1, pickup=mine, now_ms=now))
+    options = worker_commands.finish_options(pickup=theirs, token="theirs", keep={"count": -1}, attempts=1)
+    forged = worker_commands.Settlement(
+        job_id=job.id, kind="completed", token="theirs", value=b"1", options=options
+    )
+    harvest = await transport.run(
+        worker_commands.settle(queue.keys, [forged], take=0, pickup=theirs, now_ms=now)
+    )
+    assert isinstance(harvest.ack_errors[0], LockLost)
     assert await job.get_state() == "active"

@@ -15,7 +15,7 @@ import toril
 from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE
 from toril import Job, JobFailed, PermanentError, Queue, Worker
-from toril.contract.stack_trace import stack_of
+from toril.protocol.stack_trace import stack_of
 from toril.sync import Job as BlockingJob
 from toril.telemetry.logging import JsonFormatter
 
@@ -133,7 +133,7 @@ async def test_what_toril_itself_refuses_has_no_frames(queue: Queue, valkey_url:
     worker = Worker(QUEUE, {"known": in_loop}, redis=valkey_url, prefix=prefix, unknown_names="fail")
     reason, trace = await trace_of(queue, worker, "unknown")
     assert "no handler for jobs named 'unknown'" in reason
-    assert trace.strip() == f"toril.contract.errors.PermanentError: {reason}"
+    assert trace.strip() == f"toril.errors.PermanentError: {reason}"
 
 
 def test_an_unexpected_error_inside_toril_keeps_its_frames() -> None:

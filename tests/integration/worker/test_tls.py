@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from toril import Queue, QueueEvents, Worker, sync
-from toril.contract.errors import StoreUnavailable
+from toril.errors import RedisUnavailable
 
 if TYPE_CHECKING:
     from tests.conftest import TlsServer
@@ -51,5 +51,5 @@ def test_a_job_goes_its_whole_way_over_tls_without_an_event_loop(redis7_tls: Tls
 
 def test_a_worker_refuses_a_server_that_nobody_vouches_for(redis7_tls: TlsServer, prefix: str) -> None:
     worker = sync.Worker("secure", print, redis=redis7_tls.url, prefix=prefix, max_reconnect_attempts=1)
-    with pytest.raises(StoreUnavailable, match=r"(?i)certificate verify failed"):
+    with pytest.raises(RedisUnavailable, match=r"(?i)certificate verify failed"):
         worker.run()

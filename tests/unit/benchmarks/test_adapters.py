@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.arena import Arena, RunFailed, Unsupported
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
+from benchmarks.environment import Arena, RunFailed, Unsupported
 from benchmarks.installation import install
-from benchmarks.runner import Runner
-from benchmarks.works import QUEUE, Work, adding, bulk, latency, processing, sweeping
+from benchmarks.runner import AttemptRunner
+from benchmarks.workloads import QUEUE, Work, adding, bulk, latency, processing, sweeping
 
 pytestmark = [pytest.mark.any_key, pytest.mark.timeout(300)]
 JOBS = 200
@@ -40,7 +40,7 @@ def test_two_processes_share_the_work(arena: Arena):
 
 
 def test_a_round_measures_everybody_who_is_wanted(arena: Arena):
-    runner = Runner(arena, repeat=2, rivals=["node-5"])
+    runner = AttemptRunner(arena, repeat=2, rivals=["node-5"])
     for work in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
         results = runner.run(work)
         assert list(results) == ["toril", "node-5"]
@@ -65,7 +65,7 @@ def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena):
             raise RunFailed("it fell over")
         return {"rate": 1.0}
 
-    runner = Runner(arena, repeat=3)
+    runner = AttemptRunner(arena, repeat=3)
     work = dataclasses.replace(processing(1, 10, "node-5"), measure=measure)
     assert list(runner.run(work)) == ["toril"]
     assert runner.record.failures == ["process-1, Node bullmq 5.62.0: it fell over"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.page import page
-from benchmarks.works import full_plan
+from benchmarks.workloads import full_plan
 
 
 def summary(median: float, low: float | None = None, high: float | None = None) -> dict[str, float]:

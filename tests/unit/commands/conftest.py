@@ -9,9 +9,9 @@ import pytest
 
 from tests.servers import Server
 from toril.commands.add import JobToAdd, add_jobs
-from toril.commands.work import Harvest, Pickup, Settlement, finish_options, settle
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore
+from toril.commands.worker import FetchReply, Pickup, Settlement, finish_options, settle
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport
 
 NOW = 1_700_000_000_000
 
@@ -22,21 +22,21 @@ def keys(prefix: str) -> QueueKeys:
 
 
 @pytest.fixture
-def store(valkey: Server) -> Iterator[BlockingStore]:
-    with BlockingStore(valkey.url) as store:
-        yield store
+def transport(valkey: Server) -> Iterator[BlockingTransport]:
+    with BlockingTransport(valkey.url) as transport:
+        yield transport
 
 
 class Hand:
     """Does what producers and workers do, in one word each, so that tests read as what they are about."""
 
-    def __init__(self, store: BlockingStore, keys: QueueKeys) -> None:
-        self.store = store
+    def __init__(self, transport: BlockingTransport, keys: QueueKeys) -> None:
+        self.transport = transport
         self.keys = keys
         self.now = NOW
 
     def run(self, command: Any) -> Any:
-        return self.store.run(command)
+        return self.transport.run(command)
 
     def add(self, *ids: str, **options: Any) -> None:
         more = {
@@ -53,12 +53,14 @@ class Hand:
     def take(self, count: int = 1, *, token: str = "t1") -> list[str]:
         return [job_id for job_id, _ in self.exchange(take=count, token=token).jobs]
 
-    def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> Harvest:
+    def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> FetchReply:
         pickup = Pickup(token=token, lock_ms=30_000, worker="w1")
-        harvest: Harvest = self.run(settle(self.keys, settlements, take=take, pickup=pickup, now_ms=self.now))
+        harvest: FetchReply = self.run(
+            settle(self.keys, settlements, take=take, pickup=pickup, now_ms=self.now)
+        )
         return harvest
 
-    def finish(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> Harvest:
+    def finish(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> FetchReply:
         return self.exchange(self.finished(job_id, failed=failed, token=token, keep=keep))
 
     def finished(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> Settlement:
@@ -70,8 +72,8 @@ class Hand:
 
 
 @pytest.fixture
-def hand(store: BlockingStore, keys: QueueKeys) -> Hand:
-    return Hand(store, keys)
+def hand(transport: BlockingTransport, keys: QueueKeys) -> Hand:
+    return Hand(transport, keys)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import msgspec
 import redis
 
 from tests.interop.draining import drain_all
-from toril.commands import add, locks, manage, work
-from toril.commands._command import Command, Replay, call
-from toril.commands._library import official
+from toril.commands import add, locks, manage, worker
 from toril.commands.add import JobToAdd
-from toril.commands.work import SCRIPTS, Harvest, Pickup, Settlement
-from toril.contract.codec import pack
-from toril.contract.errors import ScriptFailed, TorilError, refusal
-from toril.contract.keys import QueueKeys
+from toril.commands.command import Command, Replay, call
+from toril.commands.library import official
+from toril.commands.worker import SCRIPTS, FetchReply, Pickup, Settlement
+from toril.errors import ScriptFailed, TorilError, refusal
+from toril.protocol.codec import pack
+from toril.protocol.keys import QueueKeys
 
 SWEEP_MS = 30_000
 
@@ -32,7 +32,7 @@ class Side(Protocol):
 
     def settle(
         self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int
-    ) -> Harvest: ...
+    ) -> FetchReply: ...
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]: ...
 
@@ -64,11 +64,11 @@ class Batched:
         added: list[add.Added] = run(self.client, add.add_jobs(self.keys, jobs))
         return [one.id if isinstance(one, add.Existing) else one for one in added]
 
-    def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> Harvest:
+    def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> FetchReply:
         # As a worker sends them, options that say nothing special are left out; but not in every batch.
         words = [_shortened(one) for one in settlements] if len(settlements) % 3 else settlements
-        command = work.settle(self.keys, words, take=take, pickup=pickup, now_ms=now_ms)
-        harvest: Harvest = run(self.client, command)
+        command = worker.settle(self.keys, words, take=take, pickup=pickup, now_ms=now_ms)
+        harvest: FetchReply = run(self.client, command)
         return harvest
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]:
@@ -118,16 +118,16 @@ class OneByOne:
             return ScriptFailed(f"add: {error}")
         return added
 
-    def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> Harvest:
+    def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> FetchReply:
         basket = _Basket(take)
-        verdicts = [self._settle_one(one, basket, pickup, now_ms) for one in settlements]
+        ack_errors = [self._settle_one(one, basket, pickup, now_ms) for one in settlements]
         while basket.open:
             try:
-                basket.put(run(self.client, _raw(work.take_one(self.keys, pickup=pickup, now_ms=now_ms))))
+                basket.put(run(self.client, _raw(worker.take_one(self.keys, pickup=pickup, now_ms=now_ms))))
             except redis.ResponseError as error:
                 basket.refused = str(error)
                 basket.open = False
-        return Harvest(verdicts, basket.jobs, basket.limited_ms, basket.next_at_ms, basket.refused)
+        return FetchReply(ack_errors, basket.jobs, basket.limited_ms, basket.next_at_ms, basket.refused)
 
     def _settle_one(self, one: Settlement, basket: _Basket, pickup: Pickup, now_ms: int) -> TorilError | None:
         command = settle_one(self.keys, one, now_ms=now_ms, fetch=basket.open)

@@ -9,17 +9,17 @@ import pytest
 from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import read
-from toril.commands._command import Replay
 from toril.commands.add import Existing, JobToAdd, Ledger, add_flows, add_job, add_jobs
-from toril.contract.errors import (
+from toril.commands.command import Replay
+from toril.errors import (
     ParentCannotBeReplaced,
     ParentNotFound,
+    RedisOutOfMemory,
+    RedisUnavailable,
     ScriptFailed,
-    StoreOutOfMemory,
-    StoreUnavailable,
 )
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore, ConnectionPolicy
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport, ConnectionPolicy
 
 
 def job(job_id: str = "", **more) -> JobToAdd:
@@ -92,7 +92,7 @@ def test_a_deduplicated_job_whose_stand_in_is_gone_is_not_taken_for_added(hand: 
     throttled = {"de": {"id": "same", "ttl": 60_000}}
     assert hand.run(add_jobs(hand.keys, [job("a", options=throttled)])) == ["a"]
     assert hand.take() == ["a"]
-    assert hand.finish("a", keep=0).verdicts == [None]
+    assert hand.finish("a", keep=0).ack_errors == [None]
     assert hand.run(add_jobs(hand.keys, [job(given, options=throttled)])) == [Existing("a", [])]
 
 
@@ -224,7 +224,7 @@ class TestALedger:
         call = add_jobs(hand.keys, [job("a")], Ledger(hand.keys.toril("ledger:p1"), "7"))
         hand.run(call)
         assert hand.take() == ["a"]
-        assert hand.finish("a", keep=0).verdicts == [None]
+        assert hand.finish("a", keep=0).ack_errors == [None]
         assert hand.run(call) == ["a"]
         assert hand.run(read.get_state(hand.keys, "a")) == "unknown"
 
@@ -277,19 +277,22 @@ def test_a_full_server_refuses_the_whole_batch_and_adds_nothing(
     start_valkey: Callable[..., Server], keys: QueueKeys, ledger: bool
 ):
     server = start_valkey()
-    with server.client() as client, BlockingStore(server.url) as store:
+    with server.client() as client, BlockingTransport(server.url) as transport:
         client.config_set("maxmemory", "1")
         call = add_jobs(keys, [job("a"), job()], Ledger(keys.toril("ledger:p"), "1") if ledger else None)
-        with pytest.raises(StoreOutOfMemory, match="raise maxmemory"):
-            store.run(call)
+        with pytest.raises(RedisOutOfMemory, match="raise maxmemory"):
+            transport.run(call)
         client.config_set("maxmemory", "0")
         assert client.dbsize() == 0
-        assert store.run(call) == ["a", "2"]
+        assert transport.run(call) == ["a", "2"]
 
 
 def test_a_replica_refuses_the_whole_batch(start_valkey: Callable[..., Server], keys: QueueKeys):
     primary = start_valkey()
     replica = start_valkey(replicaof=f"127.0.0.1 {primary.port}")
     once = ConnectionPolicy(call_attempts=1)
-    with BlockingStore(replica.url, policy=once) as store, pytest.raises(StoreUnavailable, match="READONLY"):
-        store.run(add_jobs(keys, [job("a")]))
+    with (
+        BlockingTransport(replica.url, policy=once) as transport,
+        pytest.raises(RedisUnavailable, match="READONLY"),
+    ):
+        transport.run(add_jobs(keys, [job("a")]))

@@ -13,11 +13,11 @@ from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
 from tests.servers import Server
 from tests.unit.commands.one_by_one import Batched, OneByOne
-from tests.unit.commands.queue_lives import LIVES, START_MS, QueueLife
+from tests.unit.commands.random_histories import LIVES, START_MS, QueueLife
 from toril.commands.add import JobToAdd
-from toril.commands.work import Harvest, Pickup, Settlement, finish_options, packed_fields
-from toril.contract.errors import JobNotFound, JobNotInState, LockMissing
-from toril.contract.keys import QueueKeys
+from toril.commands.worker import FetchReply, Pickup, Settlement, finish_options, packed_fields
+from toril.errors import JobNotFound, JobNotInState, LockMissing
+from toril.protocol.keys import QueueKeys
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_jobs_that_are_delayed_together_go_the_short_way(valkey: Server, prefix:
         side.add(jobs)
         assert len(side.settle([], 100, pickup, START_MS).jobs) == 100
         before = client.info("commandstats")
-        assert set(side.settle(back, 0, pickup, START_MS).verdicts) == {None}
+        assert set(side.settle(back, 0, pickup, START_MS).ack_errors) == {None}
         after = client.info("commandstats")
         assert client.zcard(keys.delayed) == 100
     calls = {
@@ -119,7 +119,7 @@ class TestLargeBatches:
             Settlement(job_id=one, kind="completed", token="t1", value='{"n":1}', options=options)
             for one in taken
         ]
-        answers = same(sides, lambda side: side.settle(done, 50, second, START_MS + 30), verdicts_of)
+        answers = same(sides, lambda side: side.settle(done, 50, second, START_MS + 30), ack_errors_of)
         assert None in answers
         assert LockMissing in answers
         assert_alike(sides)
@@ -144,7 +144,7 @@ class TestLargeBatches:
             for number, one in enumerate(taken)
         ]
         second = self.pickup("t2")
-        answers = same(sides, lambda side: side.settle(back, 50, second, START_MS + 30), verdicts_of)
+        answers = same(sides, lambda side: side.settle(back, 50, second, START_MS + 30), ack_errors_of)
         assert None in answers
         assert {LockMissing, JobNotFound, JobNotInState} <= set(answers)
         assert_alike(sides)
@@ -316,9 +316,9 @@ def test_one_job_is_added_alike(
     assert_alike(sides)
 
 
-def told(harvest: Harvest) -> Any:
+def told(harvest: FetchReply) -> Any:
     jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in harvest.jobs]
-    return verdicts_of(harvest), jobs, harvest.limited_ms, harvest.next_at_ms
+    return ack_errors_of(harvest), jobs, harvest.limited_ms, harvest.next_at_ms
 
 
 def same(
@@ -331,12 +331,12 @@ def same(
     return given
 
 
-def jobs_of(harvest: Harvest) -> list[str]:
+def jobs_of(harvest: FetchReply) -> list[str]:
     return [job_id for job_id, _ in harvest.jobs]
 
 
-def verdicts_of(harvest: Harvest) -> list[Any]:
-    return [None if one is None else type(one) for one in harvest.verdicts]
+def ack_errors_of(harvest: FetchReply) -> list[Any]:
+    return [None if one is None else type(one) for one in harvest.ack_errors]
 
 
 def assert_alike(sides: tuple[OneByOne, Batched]) -> None:

@@ -15,7 +15,7 @@ from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import manage, read, schedulers
 from toril.commands.once import Calls
 from toril.commands.schedulers import SchedulerToAdd
-from toril.contract.keys import QueueKeys
+from toril.protocol.keys import QueueKeys
 
 OLD = [f"old{n}" for n in range(12)]
 
@@ -307,11 +307,11 @@ def test_more_events_than_one_call_reads_are_read_by_several(
 
 
 def test_a_full_server_can_be_drained(start_valkey: Callable[..., Server], prefix: str):
-    from toril.store import BlockingStore
+    from toril.transport import BlockingTransport
 
     server = start_valkey(maxmemory_policy="noeviction")
-    with BlockingStore(server.url) as store, server.client() as client:
-        hand = Hand(store, QueueKeys("paint", prefix, hash_tag=False))
+    with BlockingTransport(server.url) as transport, server.client() as client:
+        hand = Hand(transport, QueueKeys("paint", prefix, hash_tag=False))
         hand.add(*OLD)
         hand.add("old98", priority=2)
         hand.add("old99", delay=60_000)
@@ -331,7 +331,7 @@ def test_children_and_parents_are_treated_as_upstream_does(
         for at_once in (True, False):
             client.flushall()
             for keys in (hand.keys, there):
-                Hand(hand.store, keys).add("old-parent", waits_for_children=True)
+                Hand(hand.transport, keys).add("old-parent", waits_for_children=True)
                 parent = {"id": "old-parent", "queueKey": keys.qualified}
                 for child in ("a", "b"):
                     name = f"old-{keys.name}-{child}"

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from toril.commands import _library
-from toril.commands._library import Script, check_all, manifest, official, own, own_names, upstream
-from toril.contract.errors import ScriptsCorrupt
+from toril.commands import library
+from toril.commands.library import Script, check_all, manifest, official, own, own_names, upstream
+from toril.errors import ScriptsCorrupt
 
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The room's scripts in a folder of this test; caches are empty before and after."""
-    room = Path(_library.__file__).parent
+    room = Path(library.__file__).parent
     for folder in ("official", "lua"):
         shutil.copytree(room / folder, tmp_path / folder)
-    monkeypatch.setattr(_library, "_room", lambda folder: tmp_path / folder)
-    cached = (official, own, manifest, _library._manifest_text, _library._file_of)
+    monkeypatch.setattr(library, "_room", lambda folder: tmp_path / folder)
+    cached = (official, own, manifest, library._manifest_text, library._file_of)
     for function in cached:
         monkeypatch.setattr(function, "cache_clear", function.cache_clear, raising=False)
         function.cache_clear()
@@ -97,5 +97,5 @@ def test_scripts_of_ours_are_found_by_name_and_load():
 
 def test_no_official_text_is_in_our_own_files():
     for name in own_names():
-        ours = (Path(_library.__file__).parent / "lua" / f"{name}.lua").read_text()
+        ours = (Path(library.__file__).parent / "lua" / f"{name}.lua").read_text()
         assert "rcall" not in ours  # Upstream's word for redis.call, in every script of theirs.

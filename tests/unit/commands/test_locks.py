@@ -8,11 +8,11 @@ import pytest
 
 from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
-from toril.commands import locks, read, work
+from toril.commands import locks, read, worker
 from toril.commands.locks import HeldLock, Sweep
-from toril.contract.errors import StoreOutOfMemory
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore
+from toril.errors import RedisOutOfMemory
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport
 
 INTERVAL = 30_000
 
@@ -58,8 +58,8 @@ class TestHeartbeats:
 
     def test_go_on_when_the_server_is_full(self, start_valkey: Callable[..., Server], keys: QueueKeys):
         server = start_valkey()
-        with server.client() as client, BlockingStore(server.url) as store:
-            hand = Hand(store, keys)
+        with server.client() as client, BlockingTransport(server.url) as transport:
+            hand = Hand(transport, keys)
             hand.add("a")
             hand.take()
             client.config_set("maxmemory", "1")
@@ -106,7 +106,7 @@ class TestALockThatRanOut:
         assert [spoil("GET", hand.keys.lock(one.job_id)) for one in held] == [b"t1"] * 3
         assert spoil("PTTL", hand.keys.lock("a")) > 60_000
         assert spoil("EXISTS", hand.keys.stalled) == 0
-        assert hand.finish("a").verdicts == [None]
+        assert hand.finish("a").ack_errors == [None]
 
     def test_is_retaken_from_a_sweep_that_has_not_judged_it(self, hand: Hand, spoil: Callable):
         held = self.taken(hand, "a")
@@ -173,12 +173,12 @@ class TestALockThatRanOut:
         self, start_valkey: Callable[..., Server], keys: QueueKeys
     ):
         server = start_valkey()
-        with server.client() as client, BlockingStore(server.url) as store:
-            hand = Hand(store, keys)
+        with server.client() as client, BlockingTransport(server.url) as transport:
+            hand = Hand(transport, keys)
             held = self.taken(hand, "a", "b")
             client.delete(keys.lock("a"))
             client.config_set("maxmemory", "1")
-            with pytest.raises(StoreOutOfMemory):
+            with pytest.raises(RedisOutOfMemory):
                 self.keep(hand, held)
             assert client.pttl(keys.lock("b")) > 60_000
             client.config_set("maxmemory", "0")
@@ -253,7 +253,7 @@ class TestASweep:
         dead("a")
         begin(hand)
         spoil("SET", hand.keys.lock("a"), "t1")
-        assert hand.finish("a").verdicts == [None]
+        assert hand.finish("a").ack_errors == [None]
         assert step(hand) == ([], 0)
         assert hand.run(read.get_state(hand.keys, "a")) == "completed"
 
@@ -363,6 +363,6 @@ def test_jobs_of_a_dead_worker_run_again_in_one_order(hand: Hand, dead: Callable
     begin(hand)
     moved, _ = step(hand)
     assert sorted(moved) == sorted(ids)
-    pickup = work.Pickup(token="t2", lock_ms=1000)
-    taken = hand.run(work.settle(hand.keys, [], take=20, pickup=pickup, now_ms=NOW)).jobs
+    pickup = worker.Pickup(token="t2", lock_ms=1000)
+    taken = hand.run(worker.settle(hand.keys, [], take=20, pickup=pickup, now_ms=NOW)).jobs
     assert [job_id for job_id, _ in taken] == list(reversed(moved))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import manage, read
-from toril.contract.errors import (
+from toril.errors import (
     JobBelongsToScheduler,
     JobLocked,
     JobNotFound,
@@ -19,8 +19,8 @@ from toril.contract.errors import (
     ScriptRefused,
     obliterate_refusal,
 )
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport
 
 
 def state(hand: Hand, job_id: str = "a") -> str:
@@ -308,8 +308,8 @@ def test_a_clean_of_a_list_touches_only_its_end(hand: Hand, spoil: Callable, sta
 
 def test_a_full_server_can_be_cleaned(start_valkey: Callable, prefix: str):
     server = start_valkey(maxmemory_policy="noeviction")
-    with BlockingStore(server.url) as store, server.client() as client:
-        hand = Hand(store, QueueKeys("paint", prefix, hash_tag=False))
+    with BlockingTransport(server.url) as transport, server.client() as client:
+        hand = Hand(transport, QueueKeys("paint", prefix, hash_tag=False))
         hand.add("a", "b")
         client.config_set("maxmemory", 1)
         assert sorted(hand.run(manage.clean(hand.keys, "wait", before_ms=NOW + 10, limit=10))) == ["a", "b"]

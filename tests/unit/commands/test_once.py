@@ -10,12 +10,12 @@ import pytest
 
 from tests.servers import Server, ValkeyCluster
 from tests.unit.commands.conftest import Hand
-from toril.commands._command import Command, Replay, call, plain
-from toril.commands._library import Script, own, own_names, remembered
+from toril.commands.command import Command, Replay, call, plain
+from toril.commands.library import Script, own, own_names, remembered
 from toril.commands.once import REMEMBERED_MS, Calls, once
-from toril.contract.errors import StoreError
-from toril.contract.keys import ListKeys, QueueKeys, StreamKeys
-from toril.store import BlockingStore
+from toril.errors import RedisError
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.transport import BlockingTransport
 
 COUNT = Script("count", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -57,7 +57,7 @@ def test_a_reply_of_every_kind_is_remembered_as_it_is(hand: Hand, reply: str):
 def test_an_error_is_not_remembered(hand: Hand, spoil: Callable[..., Any]):
     command = once(hand.keys, counting(hand.keys))
     spoil("SET", hand.keys.toril("counter"), "no number")
-    with pytest.raises(StoreError, match="not an integer"):
+    with pytest.raises(RedisError, match="not an integer"):
         hand.run(command)
     spoil("DEL", hand.keys.toril("counter"))
     assert hand.run(command) == 1
@@ -73,7 +73,7 @@ def test_of_calls_in_a_row_the_last_reply_is_remembered(hand: Hand, spoil: Calla
     first, second = calls.once(counting(hand.keys)), calls.once(counting(hand.keys))
     assert [hand.run(first), hand.run(first), hand.run(second), hand.run(second)] == [1, 1, 2, 2]
     assert spoil("HLEN", hand.keys.toril(f"reply:{calls.client}")) == 1
-    with pytest.raises(StoreError, match="call 1 of this client is forgotten"):
+    with pytest.raises(RedisError, match="call 1 of this client is forgotten"):
         hand.run(first)  # delivered so late that the client has gone on
     assert hand.run(calls.once(counting(hand.keys))) == 3
 
@@ -102,20 +102,20 @@ def test_the_key_is_one_of_ours(prefix: str, make: Any):
 def test_a_full_server_still_remembers_what_was_done(start_valkey: Callable[..., Server], prefix: str):
     server = start_valkey(maxmemory_policy="noeviction")
     keys = QueueKeys("paint", prefix, hash_tag=False)
-    with BlockingStore(server.url) as store, server.client() as client:
+    with BlockingTransport(server.url) as transport, server.client() as client:
         client.set(keys.toril("a"), 1)
         client.config_set("maxmemory", 1)
         command = once(keys, plain(int, "DEL", keys.toril("a"), keys.toril("b")))
-        assert [store.run(command), store.run(command)] == [1, 1]
+        assert [transport.run(command), transport.run(command)] == [1, 1]
         nothing = once(keys, plain(int, "EXISTS", keys.toril("a")))  # cannot be remembered, and need not be
-        assert [store.run(nothing), store.run(nothing)] == [0, 0]
+        assert [transport.run(nothing), transport.run(nothing)] == [0, 0]
 
 
 def test_calls_work_on_a_cluster(cluster: ValkeyCluster, prefix: str):
     keys = QueueKeys("paint", prefix, hash_tag=True)
-    with BlockingStore(cluster.url) as store:
+    with BlockingTransport(cluster.url) as transport:
         command = once(keys, counting(keys))
-        assert [store.run(command), store.run(command)] == [1, 1]
+        assert [transport.run(command), transport.run(command)] == [1, 1]
 
 
 def test_a_forked_child_is_another_client(hand: Hand):

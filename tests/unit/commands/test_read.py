@@ -9,12 +9,12 @@ import pytest
 from tests.servers import Server
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import manage, read, streams
-from toril.commands._command import Replay, plain
+from toril.commands.command import Replay, plain
 from toril.commands.read import Finished, Metrics
-from toril.commands.work import Pickup, Settlement, finish_options
-from toril.contract.errors import StoreError
-from toril.contract.keys import QueueKeys
-from toril.store import BlockingStore
+from toril.commands.worker import Pickup, Settlement, finish_options
+from toril.errors import RedisError
+from toril.protocol.keys import QueueKeys
+from toril.transport import BlockingTransport
 
 
 def test_counts_name_all_eight_states(hand: Hand):
@@ -147,19 +147,19 @@ class TestASecondLook:
 
     def test_at_keys_of_our_own_finds_them_all(self, valkey: Server, prefix: str):
         keys = QueueKeys("odd[name]*?", prefix, hash_tag=False)
-        with BlockingStore(valkey.url) as store, valkey.client() as client:
+        with BlockingTransport(valkey.url) as transport, valkey.client() as client:
             mine = {keys.toril(f"ledger:{n}") for n in range(30)}
             for key in mine:
                 client.set(key, "x")
             client.set(f"{prefix}:oddn:toril:other", "x")
             cursor, found = "0", []
             while True:
-                cursor, some = store.run(read.scan_own(keys, cursor))
+                cursor, some = transport.run(read.scan_own(keys, cursor))
                 found += some
                 if cursor == "0":
                     break
             assert set(found) == mine
-            assert store.run(manage.delete_keys(found)) == 30
+            assert transport.run(manage.delete_keys(found)) == 30
 
     def test_at_events_counts_those_that_are_gone(self, hand: Hand, spoil: Callable):
         hand.add("a", "b")
@@ -198,7 +198,7 @@ def test_a_held_rate_can_be_released(hand: Hand):
 class TestStreams:
     def test_tell_their_figures(self, hand: Hand, spoil: Callable):
         key = hand.keys.events
-        with pytest.raises(StoreError, match="no such key"):
+        with pytest.raises(RedisError, match="no such key"):
             hand.run(streams.stream_state(key))
         ids = [spoil("XADD", key, "*", "n", n).decode() for n in range(5)]
         state = hand.run(streams.stream_state(key))

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.commands.conftest import NOW, Hand
 from toril.commands import read, schedulers
 from toril.commands.schedulers import SchedulerToAdd, next_job_options
-from toril.contract.errors import SchedulerIdCollision
+from toril.errors import SchedulerIdCollision
 
 MINUTE = 60_000
 

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import toril.server
-from toril.contract.errors import EmbeddedServerFailed
+from toril.errors import EmbeddedServerFailed
 from toril.server import errors
 from toril.server.errors import NoRoom, from_os
 
@@ -49,7 +49,7 @@ def test_the_binary_is_there_and_runs():
     ],
 )
 def test_every_answer_of_a_keeper_has_its_error(failure: dict[str, object], kind: type[EmbeddedServerFailed]):
-    error = errors.from_keeper("/x", failure)
+    error = errors.from_supervisor("/x", failure)
     assert type(error) is kind
     assert str(failure.get("problem", "refused")) in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

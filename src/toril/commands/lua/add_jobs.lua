@@ -22,9 +22,9 @@
 --@official delayed addDelayedJob
 --@official prioritized addPrioritizedJob
 --@official parent addParentJob
---@own addAlone add_alone
+--@own addAlone add_one
 --@own plainOptions plain_options
---@own addPlainly add_plainly
+--@own addPlainly add_many
 --@own addOfficially add_officially
 --@own withExisting existing_jobs
 --@own writesRefused writes_refused

@@ -30,7 +30,7 @@
 --@official prioritized addPrioritizedJob
 --@official parent addParentJob
 --@own plainOptions plain_options
---@own addPlainly add_plainly
+--@own addPlainly add_many
 --@own named_fields named_fields
 
 local REJECTS_KEPT = 10000

@@ -7,11 +7,11 @@
   leave such a job half moved, or hand it out for ever; here it is buried among the failed ones, with the reason. When
   the server itself refuses to write, it does so before the first write: then the whole call is refused.
 
-  Two ways lead there. Plain work goes the short way (`parts/settle_plainly.lua`): completed jobs without parent,
+  Two ways lead there. Plain work goes the short way (`parts/settle_many.lua`): completed jobs without parent,
   children, deduplication, metrics or limits to keep, on a queue without pause, limit or rate. There the same keys are
   written with a third of the calls; a single job goes a still shorter way (`parts/settle_one.lua`). Several jobs that are
   delayed one after the other have their own short way (`parts/settle_delayed.lua`). Whatever is special goes through the
-  official bodies (`parts/settle_specially.lua`). The short ways look before they write, and leave to the long one what
+  official bodies (`parts/settle_official.lua`). The short ways look before they write, and leave to the long one what
   they had better not touch.
 
   A job that a finish fetched is locked by upstream under its predecessor's token; here it is under the pickup's, like
@@ -45,9 +45,9 @@ if room == 1 and ARGV[7] == ""
   end
 end
 
---@own plainly settle_plainly
+--@own plainly settle_many
 --@own delayed settle_delayed
---@own specially settle_specially
+--@own specially settle_official
 
 -- What both ways share; `open` says whether there is room, and anything to fill it with.
 local batch = {jobs = {}, codes = {}, room = room, open = room > 0, limited = 0, nextAt = 0}

@@ -9,6 +9,6 @@ from __future__ import annotations
 from toril.observe.doctor._examine import Diagnosis, Doctor
 from toril.observe.doctor._finding import Finding, Level
 from toril.observe.doctor._repair import Repairs
-from toril.observe.doctor.rights import acl_rules
+from toril.observe.doctor.acl import acl_rules
 
 __all__ = ["Diagnosis", "Doctor", "Finding", "Level", "Repairs", "acl_rules"]

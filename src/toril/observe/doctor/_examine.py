@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toril.commands._library import check_all, upstream
-from toril.contract.errors import (
+from toril.commands.library import check_all, upstream
+from toril.errors import (
     AccessDenied,
     EmbeddedServerFailed,
     NoSuchDatabase,
+    RedisUnavailable,
     ScriptsCorrupt,
-    StoreUnavailable,
     TorilError,
 )
-from toril.contract.keys import QueueKeys
-from toril.observe.directory import BULLMQ_PREFIX, Directory, nodes_of
+from toril.observe.discovery import BULLMQ_PREFIX, Directory, nodes_of
 from toril.observe.doctor._finding import Finding, note, ok, problem
 from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
 from toril.observe.doctor._repair import Repairs, repair_queue
 from toril.observe.doctor._server import examine_server
 from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
-from toril.observe.doctor.rights import examine_rights
-from toril.observe.figures import Glance, look
-from toril.store import AsyncStore, ConnectionPolicy, parse_address
+from toril.observe.doctor.acl import examine_acl
+from toril.observe.overview import Glance, look
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +72,24 @@ class Doctor:
         findings = list(self._scripts())
         queues = 0
         # Twice is enough to tell a hiccup from an absence.
-        async with AsyncStore(self._address, policy=ConnectionPolicy(call_attempts=2)) as store:
-            reached = await self._connection(store)
+        async with AsyncTransport(self._address, policy=ConnectionPolicy(call_attempts=2)) as transport:
+            reached = await self._connection(transport)
             findings.append(reached)
             if reached.level == "ok":
-                findings += await self._servers(store)
-                findings += await self._part("rights", examine_rights(store, self._prefix or BULLMQ_PREFIX))
-                more, queues = await self._queues(store)
+                findings += await self._servers(transport)
+                findings += await self._part("rights", examine_acl(transport, self._prefix or BULLMQ_PREFIX))
+                more, queues = await self._queues(transport)
                 findings += more
         findings.sort(key=lambda one: one.rank)
         return Diagnosis(server=self._address.label, findings=findings, queues=queues)
 
     async def repair(self) -> list[Repairs]:
         """Mends what can be mended without removing a job, in all queues of BullMQ; what was done in each."""
-        async with AsyncStore(self._address, policy=ConnectionPolicy(call_attempts=2)) as store:
-            await store.connect()
-            found = await Directory(store, self._names, prefix=self._prefix, env=self._env).queues()
+        async with AsyncTransport(self._address, policy=ConnectionPolicy(call_attempts=2)) as transport:
+            await transport.connect()
+            found = await Directory(transport, self._names, prefix=self._prefix, env=self._env).queues()
             done = [
-                await repair_queue(store, one.keys, str(one), self._most_keys)
+                await repair_queue(transport, one.keys, str(one), self._most_keys)
                 for one in found
                 if isinstance(one.keys, QueueKeys)
             ]
@@ -103,26 +103,26 @@ class Doctor:
             return
         yield ok("scripts", f"{count} official scripts of {upstream()['package']['name']}, each as released")
 
-    async def _connection(self, store: AsyncStore) -> Finding:
+    async def _connection(self, transport: AsyncTransport) -> Finding:
         label = self._address.label
         try:
-            await store.connect()
+            await transport.connect()
         except AccessDenied as error:
             return problem("connection", f"{label} does not let us in: {error}", "check user and password")
         except NoSuchDatabase as error:
             return problem("connection", f"{label} answers: {error}", "give another number")
-        except (StoreUnavailable, EmbeddedServerFailed, OSError) as error:
+        except (RedisUnavailable, EmbeddedServerFailed, OSError) as error:
             return problem(
                 "connection", f"{label} cannot be reached: {error}", "start the server, or check the address"
             )
         return ok("connection", f"{label} answers")
 
-    async def _servers(self, store: AsyncStore) -> list[Finding]:
+    async def _servers(self, transport: AsyncTransport) -> list[Finding]:
         """Each server of a cluster, or the one there is."""
         findings: list[Finding] = []
-        async for node in nodes_of(store):
+        async for node in nodes_of(transport):
             found = await self._part("server", examine_server(node, self._wall_clock))
-            label = "" if node is store else f"{node.address.label}: "
+            label = "" if node is transport else f"{node.address.label}: "
             findings += (replace(one, message=label + one.message) for one in found)
         return findings
 
@@ -132,10 +132,10 @@ class Doctor:
         except TorilError as error:
             return [note(name, f"could not be examined: {error}", "allow this user what `--acl` prints")]
 
-    async def _queues(self, store: AsyncStore) -> tuple[list[Finding], int]:
+    async def _queues(self, transport: AsyncTransport) -> tuple[list[Finding], int]:
         try:
-            found = await Directory(store, self._names, prefix=self._prefix, env=self._env).queues()
-            glance = await look(store, twins_of(found) if not store.is_cluster else found)
+            found = await Directory(transport, self._names, prefix=self._prefix, env=self._env).queues()
+            glance = await look(transport, twins_of(found) if not transport.is_cluster else found)
         except TorilError as error:
             return [note("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")], 0
         findings = list(mixed_layouts(glance.queues))
@@ -144,7 +144,7 @@ class Doctor:
             if figures.queue in found:
                 findings += mixed_generations(figures)
                 findings += await self._part(
-                    str(figures.queue), examine_queue(store, figures, self._most_keys)
+                    str(figures.queue), examine_queue(transport, figures, self._most_keys)
                 )
         if not any(one.level in ("problem", "warning") for one in findings):
             findings.append(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toril.commands import read
-from toril.commands._command import plain
-from toril.contract.errors import TorilError
-from toril.contract.keys import RESERVED_IDS, QueueKeys
-from toril.observe.directory import STEP, literal, nodes_of, scan_pages
-from toril.store import AsyncStore
+from toril.commands.command import plain
+from toril.errors import TorilError
+from toril.observe.discovery import STEP, literal, nodes_of, scan_pages
+from toril.protocol.keys import RESERVED_IDS, QueueKeys
+from toril.transport import AsyncTransport
 
 PIPELINE: Final = 500
 SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
@@ -36,12 +36,12 @@ class QueueSearch:
     complete: bool
 
 
-async def search(store: AsyncStore, keys: QueueKeys, most: int) -> QueueSearch:
+async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> QueueSearch:
     """Up to `most` keys of a queue: the ids of jobs and of locks among them."""
     found = QueueSearch([], [], True)
     shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
     matching = passed = 0
-    async for node in nodes_of(store):
+    async for node in nodes_of(transport):
         async for page in scan_pages(node, f"{literal(keys.base)}*"):
             for match in map(shape.fullmatch, page[: most - matching]):
                 if match and match[1] not in RESERVED_IDS:
@@ -54,20 +54,22 @@ async def search(store: AsyncStore, keys: QueueKeys, most: int) -> QueueSearch:
     return found
 
 
-async def jobs_in_no_list(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
+async def jobs_in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
     """Those of the jobs that have data and are in no list."""
-    suspects = await _in_no_list(store, keys, jobs)
+    suspects = await _in_no_list(transport, keys, jobs)
     if suspects:
         await asyncio.sleep(SECOND_LOOK)
-        suspects = await _in_no_list(store, keys, suspects)
+        suspects = await _in_no_list(transport, keys, suspects)
     return suspects
 
 
-async def _in_no_list(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
-    states = await in_parts(store, [read.get_state(keys, job_id) for job_id in jobs])
+async def _in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
+    states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in jobs])
     lost = [job_id for job_id, state in zip(jobs, states, strict=True) if state == "unknown"]
     # Only a hash with a name is a job; it must still be there after its state was asked for.
-    fields = await in_parts(store, [read.get_fields(keys, job_id, ["name", "timestamp"]) for job_id in lost])
+    fields = await in_parts(
+        transport, [read.get_fields(keys, job_id, ["name", "timestamp"]) for job_id in lost]
+    )
     return [
         job_id
         for job_id, found in zip(lost, fields, strict=True)
@@ -75,37 +77,37 @@ async def _in_no_list(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str]) -
     ]
 
 
-async def ids_without_data(store: AsyncStore, keys: QueueKeys) -> list[str]:
+async def ids_without_data(transport: AsyncTransport, keys: QueueKeys) -> list[str]:
     """Ids that wait, or are delayed, and have no job: of each place those near its ends are looked at."""
     lists = (keys.wait, keys.paused)
     sets = (keys.prioritized, keys.delayed)
     ends = ((0, EACH_END - 1), (-EACH_END, -1))
     commands = [plain(_texts, "LRANGE", key, *end) for key in lists for end in ends]
     commands += [plain(_texts, "ZRANGE", key, *end) for key in sets for end in ends]
-    pages = await in_parts(store, commands)
+    pages = await in_parts(transport, commands)
     ids = list(dict.fromkeys(one for page in pages if not isinstance(page, TorilError) for one in page))
-    suspects = await _without_data(store, keys, ids)
+    suspects = await _without_data(transport, keys, ids)
     if suspects:
         await asyncio.sleep(SECOND_LOOK)
-        suspects = await _without_data(store, keys, suspects)
+        suspects = await _without_data(transport, keys, suspects)
     return suspects
 
 
-async def _without_data(store: AsyncStore, keys: QueueKeys, ids: Sequence[str]) -> list[str]:
+async def _without_data(transport: AsyncTransport, keys: QueueKeys, ids: Sequence[str]) -> list[str]:
     # Old versions left markers such as "0:1700000000000" among the waiting jobs.
     jobs = [job_id for job_id in ids if not job_id.startswith("0:")]
-    there = await in_parts(store, [plain(bool, "EXISTS", keys.job(job_id)) for job_id in jobs])
+    there = await in_parts(transport, [plain(bool, "EXISTS", keys.job(job_id)) for job_id in jobs])
     empty = [job_id for job_id, found in zip(jobs, there, strict=True) if found is False]
-    states = await in_parts(store, [read.get_state(keys, job_id) for job_id in empty])
+    states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in empty])
     waiting = ("waiting", "paused", "prioritized", "delayed", "wait")
     return [job_id for job_id, state in zip(empty, states, strict=True) if state in waiting]
 
 
-async def in_parts(store: AsyncStore, commands: Sequence[Any]) -> list[Any]:
+async def in_parts(transport: AsyncTransport, commands: Sequence[Any]) -> list[Any]:
     """Replies in order, asked for in pipelines of a bounded length."""
     replies: list[Any] = []
     for start in range(0, len(commands), PIPELINE):
-        replies += await store.run_many(commands[start : start + PIPELINE])
+        replies += await transport.run_many(commands[start : start + PIPELINE])
     return replies
 
 

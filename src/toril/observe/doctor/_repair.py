@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from toril.backends.next_run import is_over, next_time, schedule_of
 from toril.commands import repair, schedulers
 from toril.commands.schedulers import SchedulerToAdd
-from toril.contract.codec import from_json
-from toril.contract.errors import TorilError
-from toril.contract.keys import QueueKeys
+from toril.errors import TorilError
+from toril.observe.doctor._broken_links import schedulers_without_run
 from toril.observe.doctor._lost import ids_without_data, jobs_in_no_list, search
-from toril.observe.doctor._tangled import schedulers_without_run
-from toril.queues.repeats import is_over, next_time, schedule_of
-from toril.store import AsyncStore
+from toril.protocol.codec import from_json
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,48 +36,50 @@ class Repairs:
         return bool(self.removed_ids or self.put_back or self.schedulers or self.troubles)
 
 
-async def repair_queue(store: AsyncStore, keys: QueueKeys, name: str, most_keys: int) -> Repairs:
+async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, most_keys: int) -> Repairs:
     """Mends one queue of BullMQ."""
     repairs = Repairs(queue=name)
-    standing_still = await schedulers_without_run(store, keys)
-    for job_id in await ids_without_data(store, keys):
-        if await store.run(repair.remove_ghost(keys, job_id)):
+    standing_still = await schedulers_without_run(transport, keys)
+    for job_id in await ids_without_data(transport, keys):
+        if await transport.run(repair.remove_ghost(keys, job_id)):
             repairs.removed_ids.append(job_id)
-    found = await search(store, keys, most_keys)
-    for job_id in await jobs_in_no_list(store, keys, found.jobs):
-        await _put_back(store, keys, job_id, repairs)
+    found = await search(transport, keys, most_keys)
+    for job_id in await jobs_in_no_list(transport, keys, found.jobs):
+        await _put_back(transport, keys, job_id, repairs)
     for scheduler_id in standing_still:
         try:
-            await _make_next_run(store, keys, scheduler_id, repairs)
+            await _make_next_run(transport, keys, scheduler_id, repairs)
         except (TorilError, ValueError, ArithmeticError) as error:
             repairs.troubles.append(f"scheduler {scheduler_id}: {error}")
     return repairs
 
 
-async def _put_back(store: AsyncStore, keys: QueueKeys, job_id: str, repairs: Repairs) -> None:
-    if place := await store.run(repair.put_back(keys, job_id, now_ms=await store.now_ms())):
+async def _put_back(transport: AsyncTransport, keys: QueueKeys, job_id: str, repairs: Repairs) -> None:
+    if place := await transport.run(repair.put_back(keys, job_id, now_ms=await transport.now_ms())):
         repairs.put_back[job_id] = place
 
 
-async def _make_next_run(store: AsyncStore, keys: QueueKeys, scheduler_id: str, repairs: Repairs) -> None:
+async def _make_next_run(
+    transport: AsyncTransport, keys: QueueKeys, scheduler_id: str, repairs: Repairs
+) -> None:
     """A run that has its data goes back to its place, if the search has not found it; another one is made."""
-    due = await store.run(schedulers.next_of(keys, scheduler_id))
+    due = await transport.run(schedulers.next_of(keys, scheduler_id))
     run = f"repeat:{scheduler_id}:{due}"
-    await _put_back(store, keys, run, repairs)
-    if run in repairs.put_back or await _is_made(store, keys, scheduler_id):
+    await _put_back(transport, keys, run, repairs)
+    if run in repairs.put_back or await _is_made(transport, keys, scheduler_id):
         repairs.schedulers.append(scheduler_id)
 
 
-async def _is_made(store: AsyncStore, keys: QueueKeys, scheduler_id: str) -> bool:
-    fields = await store.run(schedulers.get_scheduler(keys, scheduler_id))
-    now_ms = await store.now_ms()
+async def _is_made(transport: AsyncTransport, keys: QueueKeys, scheduler_id: str) -> bool:
+    fields = await transport.run(schedulers.get_scheduler(keys, scheduler_id))
+    now_ms = await transport.now_ms()
     repeat = schedule_of(fields)
     if not fields or is_over({**repeat, "count": fields.get("ic") or 0}, now_ms):
         return False
     next_ms = next_time(repeat, now_ms)
     if next_ms is None and "every" not in repeat:
         return False
-    await store.run(schedulers.add_scheduler(keys, _again(scheduler_id, fields, repeat, next_ms, now_ms)))
+    await transport.run(schedulers.add_scheduler(keys, _again(scheduler_id, fields, repeat, next_ms, now_ms)))
     return True
 
 

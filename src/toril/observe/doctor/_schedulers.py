@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from toril.backends.next_run import next_time, schedule_of
 from toril.commands import schedulers
-from toril.contract.errors import InvalidOption
-from toril.contract.keys import QueueKeys
+from toril.errors import InvalidOption
 from toril.observe.doctor._finding import Finding, problem
-from toril.queues.repeats import next_time, schedule_of
-from toril.store import AsyncStore
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport
 
 MOST: Final = 2_000
 _REMEDY: Final = (
@@ -22,11 +22,13 @@ _REMEDY: Final = (
 )
 
 
-async def examine_schedulers(store: AsyncStore, keys: QueueKeys, name: str, now_ms: int) -> list[Finding]:
+async def examine_schedulers(
+    transport: AsyncTransport, keys: QueueKeys, name: str, now_ms: int
+) -> list[Finding]:
     """One finding for each scheduler that workers cannot go on with."""
     reasons = {
-        **await _unreadable(store, keys, now_ms),
-        **await _standing_still(store, keys),
+        **await _unreadable(transport, keys, now_ms),
+        **await _standing_still(transport, keys),
     }
     return [
         problem("schedulers", f"scheduler {scheduler_id} cannot go on: {reason}", _REMEDY, name)
@@ -34,9 +36,9 @@ async def examine_schedulers(store: AsyncStore, keys: QueueKeys, name: str, now_
     ]
 
 
-async def _unreadable(store: AsyncStore, keys: QueueKeys, now_ms: int) -> dict[str, str]:
-    rows = await store.run(schedulers.list_schedulers(keys, end=MOST - 1))
-    found = await store.run_many([schedulers.get_scheduler(keys, row[0]) for row in rows])
+async def _unreadable(transport: AsyncTransport, keys: QueueKeys, now_ms: int) -> dict[str, str]:
+    rows = await transport.run(schedulers.list_schedulers(keys, end=MOST - 1))
+    found = await transport.run_many([schedulers.get_scheduler(keys, row[0]) for row in rows])
     reasons = ((row[0], _trouble(fields, now_ms)) for row, fields in zip(rows, found, strict=True))
     return {scheduler_id: reason for scheduler_id, reason in reasons if reason is not None}
 
@@ -51,10 +53,10 @@ def _trouble(fields: object, now_ms: int) -> str | None:
     return None
 
 
-async def _standing_still(store: AsyncStore, keys: QueueKeys) -> dict[str, str]:
+async def _standing_still(transport: AsyncTransport, keys: QueueKeys) -> dict[str, str]:
     """What workers noted, unless the scheduler has got another job since."""
-    noted = await store.run(schedulers.broken_schedulers(keys))
-    due = await store.run_many([schedulers.next_of(keys, one.id) for one in noted])
+    noted = await transport.run(schedulers.broken_schedulers(keys))
+    due = await transport.run_many([schedulers.next_of(keys, one.id) for one in noted])
     return {
         one.id: f"no job follows {one.job_id}: {one.reason}"
         for one, at in zip(noted, due, strict=True)

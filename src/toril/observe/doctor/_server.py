@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from toril.commands._command import Command, plain
+from toril.commands.command import Command, plain
 from toril.commands.read import server_info, server_time
-from toril.contract.errors import StoreError, TorilError
+from toril.errors import RedisError, TorilError
 from toril.observe.doctor._finding import Finding, note, ok, problem, warning
-from toril.store import AsyncStore
+from toril.transport import AsyncTransport
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
@@ -27,20 +27,22 @@ SLOW: Final = 0.010  # seconds for a round trip: a worker makes two for each bat
 PINGS: Final = 21
 
 
-async def examine_server(store: AsyncStore, wall_clock: Callable[[], float] = time.time) -> list[Finding]:
+async def examine_server(
+    transport: AsyncTransport, wall_clock: Callable[[], float] = time.time
+) -> list[Finding]:
     """Everything about the server itself."""
-    info = await _info(store)
+    info = await _info(transport)
     findings = [*_version(info), *_role(info), *_memory(info), *_clients(info)]
-    findings += await _persistence(store, info)
-    findings += await _eviction(store, info)
-    findings += await _clock(store, wall_clock)
-    findings += await _latency(store)
+    findings += await _persistence(transport, info)
+    findings += await _eviction(transport, info)
+    findings += await _clock(transport, wall_clock)
+    findings += await _latency(transport)
     return findings
 
 
-async def _info(store: AsyncStore) -> Mapping[str, str]:
+async def _info(transport: AsyncTransport) -> Mapping[str, str]:
     sections = ("server", "memory", "persistence", "clients", "replication", "stats")
-    replies = await store.run_many([server_info(section) for section in sections])
+    replies = await transport.run_many([server_info(section) for section in sections])
     merged: dict[str, str] = {}
     for reply in replies:
         if not isinstance(reply, TorilError):
@@ -102,12 +104,12 @@ def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-async def _persistence(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]:
+async def _persistence(transport: AsyncTransport, info: Mapping[str, str]) -> list[Finding]:
     if not info:
         return []
     if info.get("aof_enabled") == "1":
-        return list(_append_only(info, await _setting(store, "appendfsync")))
-    return list(_snapshots(info, await _setting(store, "save")))
+        return list(_append_only(info, await _setting(transport, "appendfsync")))
+    return list(_snapshots(info, await _setting(transport, "save")))
 
 
 def _append_only(info: Mapping[str, str], fsync: str | None) -> Iterator[Finding]:
@@ -136,11 +138,11 @@ def _snapshots(info: Mapping[str, str], points: str | None) -> Iterator[Finding]
         yield problem("persistence", message, "look at the disk: full or broken")
 
 
-async def _setting(store: AsyncStore, name: str) -> str | None:
+async def _setting(transport: AsyncTransport, name: str) -> str | None:
     """A setting; None when we may not ask."""
     try:
-        found = await store.run(_config(name))
-    except StoreError:
+        found = await transport.run(_config(name))
+    except RedisError:
         return None
     return found.get(name)
 
@@ -153,8 +155,8 @@ def _config(name: str) -> Command[dict[str, str]]:
     return plain(decode, "CONFIG", "GET", name)
 
 
-async def _eviction(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]:
-    policy = info.get("maxmemory_policy") or await _setting(store, "maxmemory-policy")
+async def _eviction(transport: AsyncTransport, info: Mapping[str, str]) -> list[Finding]:
+    policy = info.get("maxmemory_policy") or await _setting(transport, "maxmemory-policy")
     if policy is None:
         return [note("eviction", "the eviction policy may not be read", "make sure that it is noeviction")]
     if policy != "noeviction":
@@ -163,9 +165,9 @@ async def _eviction(store: AsyncStore, info: Mapping[str, str]) -> list[Finding]
     return [ok("eviction", "noeviction")]
 
 
-async def _clock(store: AsyncStore, wall_clock: Callable[[], float]) -> list[Finding]:
+async def _clock(transport: AsyncTransport, wall_clock: Callable[[], float]) -> list[Finding]:
     before = wall_clock()
-    server = await store.run(server_time())
+    server = await transport.run(server_time())
     after = wall_clock()
     skew = server - (before + after) / 2
     if abs(skew) - (after - before) / 2 > SKEW:
@@ -180,11 +182,11 @@ async def _clock(store: AsyncStore, wall_clock: Callable[[], float]) -> list[Fin
     return [ok("clock", f"within {max(abs(skew), 0.001) * 1000:.0f} ms of the server's")]
 
 
-async def _latency(store: AsyncStore) -> list[Finding]:
+async def _latency(transport: AsyncTransport) -> list[Finding]:
     times: list[float] = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        await store.run(plain(bool, "PING"))
+        await transport.run(plain(bool, "PING"))
         times.append(time.perf_counter() - began)
     # The quicker quarter tells of the way and the server; the slower ones tell of what else this machine does.
     quick, worst = statistics.quantiles(times, n=4)[0], max(times)

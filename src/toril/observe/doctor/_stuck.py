@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from toril.commands import read
-from toril.commands._command import plain
+from toril.commands.command import plain
 from toril.commands.overview import EnvelopeOverview, QueueOverview
-from toril.contract.errors import TorilError
-from toril.contract.keys import QueueKeys, client_name
+from toril.errors import TorilError
+from toril.observe.doctor._broken_links import examine_links
 from toril.observe.doctor._finding import Finding, note, problem, warning
 from toril.observe.doctor._lost import SECOND_LOOK, ids_without_data, in_parts, jobs_in_no_list, search
 from toril.observe.doctor._schedulers import examine_schedulers
-from toril.observe.doctor._tangled import examine_ties
-from toril.observe.figures import QueueFigures
-from toril.store import AsyncStore
+from toril.observe.overview import QueueFigures
+from toril.protocol.keys import QueueKeys, client_name
+from toril.transport import AsyncTransport
 
 MOST_KEYS: Final = 20_000
 OVERDUE: Final = 30.0  # seconds past its time: many times what an idle worker needs
@@ -29,24 +29,24 @@ SHOWN: Final = 3  # ids in a message
 
 
 async def examine_queue(
-    store: AsyncStore, figures: QueueFigures, most_keys: int = MOST_KEYS
+    transport: AsyncTransport, figures: QueueFigures, most_keys: int = MOST_KEYS
 ) -> list[Finding]:
     """Stuck states of a BullMQ queue."""
     keys, name = figures.queue.keys, str(figures.queue)
     if not isinstance(keys, QueueKeys) or not isinstance(figures.overview, QueueOverview):
         return list(neglected_envelopes(figures))
-    found = await search(store, keys, most_keys)
-    active = await store.run(read.get_ranges(keys, ["active"]))
-    workers = await _workers(store, keys)
+    found = await search(transport, keys, most_keys)
+    active = await transport.run(read.get_ranges(keys, ["active"]))
+    workers = await _workers(transport, keys)
     findings = [
-        *await _orphans(store, keys, found.jobs, name),
-        *await _missing_data(store, keys, name),
-        *await examine_ties(store, keys, name),
-        *await examine_schedulers(store, keys, name, figures.now_ms),
-        *await _odd_locks(store, keys, found.locks, name),
-        *await _abandoned(store, keys, active, workers, name),
-        *await _overdue(store, keys, workers, figures.now_ms, name),
-        *await _asleep(store, keys, figures, name),
+        *await _orphans(transport, keys, found.jobs, name),
+        *await _missing_data(transport, keys, name),
+        *await examine_links(transport, keys, name),
+        *await examine_schedulers(transport, keys, name, figures.now_ms),
+        *await _odd_locks(transport, keys, found.locks, name),
+        *await _abandoned(transport, keys, active, workers, name),
+        *await _overdue(transport, keys, workers, figures.now_ms, name),
+        *await _asleep(transport, keys, figures, name),
         *_neglected(figures, workers, name),
     ]
     if not found.complete:
@@ -55,8 +55,10 @@ async def examine_queue(
     return findings
 
 
-async def _orphans(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str], name: str) -> list[Finding]:
-    lost = await jobs_in_no_list(store, keys, jobs)
+async def _orphans(
+    transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str], name: str
+) -> list[Finding]:
+    lost = await jobs_in_no_list(transport, keys, jobs)
     if not lost:
         return []
     return [
@@ -69,8 +71,8 @@ async def _orphans(store: AsyncStore, keys: QueueKeys, jobs: Sequence[str], name
     ]
 
 
-async def _missing_data(store: AsyncStore, keys: QueueKeys, name: str) -> list[Finding]:
-    empty = await ids_without_data(store, keys)
+async def _missing_data(transport: AsyncTransport, keys: QueueKeys, name: str) -> list[Finding]:
+    empty = await ids_without_data(transport, keys)
     if not empty:
         return []
     return [
@@ -84,12 +86,14 @@ async def _missing_data(store: AsyncStore, keys: QueueKeys, name: str) -> list[F
     ]
 
 
-async def _odd_locks(store: AsyncStore, keys: QueueKeys, locks: Sequence[str], name: str) -> list[Finding]:
+async def _odd_locks(
+    transport: AsyncTransport, keys: QueueKeys, locks: Sequence[str], name: str
+) -> list[Finding]:
     suspects = list(locks)
     for pause in (0.0, SECOND_LOOK):
         await asyncio.sleep(pause if suspects else 0)
-        states = await in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
-        there = await in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
+        states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in suspects])
+        there = await in_parts(transport, [read.get_lock(keys, job_id) for job_id in suspects])
         suspects = [
             job_id
             for job_id, state, lock in zip(suspects, states, there, strict=True)
@@ -108,13 +112,13 @@ async def _odd_locks(store: AsyncStore, keys: QueueKeys, locks: Sequence[str], n
 
 
 async def _abandoned(
-    store: AsyncStore, keys: QueueKeys, active: Sequence[str], workers: int, name: str
+    transport: AsyncTransport, keys: QueueKeys, active: Sequence[str], workers: int, name: str
 ) -> list[Finding]:
     suspects = list(active)
     for pause in (0.0, SECOND_LOOK):
         await asyncio.sleep(pause if suspects else 0)
-        locks = await in_parts(store, [read.get_lock(keys, job_id) for job_id in suspects])
-        states = await in_parts(store, [read.get_state(keys, job_id) for job_id in suspects])
+        locks = await in_parts(transport, [read.get_lock(keys, job_id) for job_id in suspects])
+        states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in suspects])
         suspects = [
             job_id
             for job_id, lock, state in zip(suspects, locks, states, strict=True)
@@ -128,9 +132,11 @@ async def _abandoned(
     return [problem("stuck", message, "start a worker: it puts them back with its second sweep", name)]
 
 
-async def _overdue(store: AsyncStore, keys: QueueKeys, workers: int, now_ms: int, name: str) -> list[Finding]:
+async def _overdue(
+    transport: AsyncTransport, keys: QueueKeys, workers: int, now_ms: int, name: str
+) -> list[Finding]:
     limit = (now_ms - int(OVERDUE * 1000)) * 4096
-    late = await store.run(plain(int, "ZCOUNT", keys.delayed, "-inf", limit))
+    late = await transport.run(plain(int, "ZCOUNT", keys.delayed, "-inf", limit))
     if not late:
         return []
     remedy = (
@@ -142,13 +148,15 @@ async def _overdue(store: AsyncStore, keys: QueueKeys, workers: int, now_ms: int
     return [problem("stuck", message, remedy, name)]
 
 
-async def _asleep(store: AsyncStore, keys: QueueKeys, figures: QueueFigures, name: str) -> list[Finding]:
+async def _asleep(
+    transport: AsyncTransport, keys: QueueKeys, figures: QueueFigures, name: str
+) -> list[Finding]:
     """Work without a marker wakes nobody, unless some worker is busy and comes by itself."""
     seen = figures.overview
     assert isinstance(seen, QueueOverview)  # noqa: S101  # the caller looked
     if not seen.counts.ready or seen.paused or seen.counts.active or figures.oldest_waiting < 1:
         return []
-    marker, limiter, ready = await store.run_many(
+    marker, limiter, ready = await transport.run_many(
         [
             plain(int, "ZCARD", keys.marker),
             plain(int, "PTTL", keys.limiter),
@@ -167,10 +175,10 @@ async def _asleep(store: AsyncStore, keys: QueueKeys, figures: QueueFigures, nam
     ]
 
 
-async def _workers(store: AsyncStore, keys: QueueKeys) -> int:
+async def _workers(transport: AsyncTransport, keys: QueueKeys) -> int:
     """Workers of any library that are connected now."""
     try:
-        clients = await store.run(read.client_list(keys.meta))
+        clients = await transport.run(read.client_list(keys.meta))
     except TorilError:
         return 0
     name = client_name(keys, "worker")

@@ -5,7 +5,7 @@ Guarantee: every step commits with the position it reached, so that each can be 
 
 from __future__ import annotations
 
-from toril.contract.extras import needed
+from toril.protocol.extras import needed
 
 with needed("spark"):
     from toril.spark.pipeline.options import PipelineOptions, Summary

@@ -19,9 +19,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
-from toril.lake._log import DataFile
+from toril.lake.delta_table import DataFile
+from toril.spark.pipeline._parquet import read_columns
 from toril.spark.pipeline._staging import frame_of, read_table, stage
-from toril.spark.pipeline._written import read_columns
 from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute, workers
 
 APPLICATION: Final = "toril.gold"

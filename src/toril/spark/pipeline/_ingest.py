@@ -25,15 +25,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from toril.commands.streams import StreamState
 from toril.lake import Lake
-from toril.lake._log import DataFile, TableLog
+from toril.lake.delta_table import DataFile, LakeTable
 from toril.spark.pipeline._checkpoint import sweep
-from toril.spark.pipeline._marks import packed_id, unpacked_id
 from toril.spark.pipeline._read_ahead import ReadAhead
 from toril.spark.pipeline._staging import frame_of, write_parts
-from toril.spark.sources._events import gap_table, read_stretch
-from toril.spark.sources._options import SourceOptions
-from toril.spark.sources._positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
-from toril.spark.sources._readers import EventStreamReader, open_store, pack, parts_of
+from toril.spark.pipeline._stream_positions import packed_id, unpacked_id
+from toril.spark.sources.events import gap_table, read_stretch
+from toril.spark.sources.options import SourceOptions
+from toril.spark.sources.positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
+from toril.spark.sources.readers import EventStreamReader, open_transport, pack, parts_of
 
 TABLE: Final = "bronze/events"
 _ROWS_PER_TASK: Final = 20_000  # below that, a second task costs more than it brings
@@ -51,7 +51,7 @@ def _count_app(queue: str) -> str:
     return f"toril.events.n/{queue}"
 
 
-def committed_position(log: TableLog, queue: str) -> Position:
+def committed_position(log: LakeTable, queue: str) -> Position:
     """How far the table has the events of a queue."""
     packed, n = log.committed(_id_app(queue)), log.committed(_count_app(queue))
     if packed < 0:
@@ -139,8 +139,8 @@ class IngestReader(EventStreamReader):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         if self._targets is None:  # it goes on: nothing may be trimmed while a batch is at work
-            self._ahead = self._ahead or ReadAhead(lambda: open_store(self.options.url))
-            self._ahead.follow(self.store, self._streams())
+            self._ahead = self._ahead or ReadAhead(lambda: open_transport(self.options.url))
+            self._ahead.follow(self.transport, self._streams())
         return super().latestOffset(start, limit)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -157,13 +157,13 @@ class IngestReader(EventStreamReader):
             stretch(queue, keys[queue], start.get(queue, ORIGIN), position) for queue, position in end.items()
         ]
         present = [one for one in wholes if one is not None]
-        states = look(self.store, {one.queue: one.key for one in present})
+        states = look(self.transport, {one.queue: one.key for one in present})
         parts = [part for whole in present for part in self._parts(whole, states.get(whole.queue))]
         limit = max(_ROWS_PER_TASK, sum(part.rows for part in parts) // max(self.parts, 1))
         return list(pack(parts, lambda part: part.rows, limit))
 
     def _parts(self, whole: Stretch, state: StreamState | None) -> Iterator[Part]:
-        rest, here = self._ahead.cover(self.store, whole) if self._ahead is not None else (whole, None)
+        rest, here = self._ahead.cover(self.transport, whole) if self._ahead is not None else (whole, None)
         if here is not None:
             yield Part(whole, whole, here.num_rows, _packed(here))
         if rest is not None:
@@ -176,9 +176,11 @@ class IngestReader(EventStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         stretches: list[tuple[Stretch, Stretch, int]] = []
         tables: list[pa.Table] = []
-        with open_store(self.options.url) as store:
+        with open_transport(self.options.url) as transport:
             for part in parts_of(partition):
-                pages = [_unpacked(part.events)] if part.events else list(read_stretch(store, part.stretch))
+                pages = (
+                    [_unpacked(part.events)] if part.events else list(read_stretch(transport, part.stretch))
+                )
                 stretches.append((part.whole, part.stretch, sum(page.num_rows for page in pages)))
                 tables += pages
         files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
@@ -290,7 +292,7 @@ class BronzeWriter:
 
 
 def _as_events(table: pa.Table) -> pa.Table:
-    from toril.spark.sources._events import SOURCE_SCHEMA
+    from toril.spark.sources.events import SOURCE_SCHEMA
 
     return table.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA)
 

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from toril.lake._log import DataFile
+from toril.lake.delta_table import DataFile
 
 Files = Mapping[str, Sequence[DataFile]]  # by table
 

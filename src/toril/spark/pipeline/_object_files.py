@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.lake import Lake, table_spec
-from toril.lake._log import DataFile
-from toril.lake._storage import file_system
+from toril.lake.delta_table import DataFile
+from toril.lake.storage import file_system
 from toril.spark.pipeline._manifest import files_of, line_of
-from toril.spark.pipeline._written import write_parts
+from toril.spark.pipeline._parquet import write_parts
 
 _FILES: Final = "path string, partition string"
 _LINES: Final = "line string"

@@ -19,10 +19,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from toril.commands.streams import entries
-from toril.contract.errors import TorilError
-from toril.spark.sources._events import PAGE, events_table
-from toril.spark.sources._positions import Position, Stretch, id_parts, look
-from toril.store import BlockingStore
+from toril.errors import TorilError
+from toril.spark.sources.events import PAGE, events_table
+from toril.spark.sources.positions import Position, Stretch, id_parts, look
+from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.pipeline")
 _EVERY: Final = 0.1  # seconds; a tenth of the time in which the fastest queue we know loses its first events
@@ -47,7 +47,7 @@ class _Held:
 class ReadAhead:
     """Follows streams on a thread and a connection of its own."""
 
-    def __init__(self, connect: Callable[[], BlockingStore]) -> None:
+    def __init__(self, connect: Callable[[], BlockingTransport]) -> None:
         self._connect = connect
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
@@ -59,18 +59,18 @@ class ReadAhead:
         self._stop.set()
         self._thread.join(timeout=5)
 
-    def follow(self, store: BlockingStore, streams: Mapping[str, str]) -> None:
+    def follow(self, transport: BlockingTransport, streams: Mapping[str, str]) -> None:
         """Streams that are new to it are followed from their present end: what lies before is for the executors."""
         new = {queue: key for queue, key in streams.items() if queue not in self._held}
         if not new:
             return
-        states = look(store, new)
+        states = look(transport, new)
         with self._lock:
             for queue, key in new.items():
                 end = states[queue].last_id if queue in states else "0-0"
                 self._held[queue] = _Held(key, end, end)
 
-    def cover(self, store: BlockingStore, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
+    def cover(self, transport: BlockingTransport, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
         """A stretch as what must be read from Redis, and the events after it that are here."""
         with self._lock:
             held = self._held.get(whole.queue)
@@ -78,7 +78,7 @@ class ReadAhead:
                 self._held.pop(whole.queue, None)
                 return whole, None
             if id_parts(held.until) < id_parts(whole.end.id):
-                self._read(store, {whole.queue: held})
+                self._read(transport, {whole.queue: held})
             _forget(held, whole.start.id)
             return _divided(held, whole)
 
@@ -87,23 +87,23 @@ class ReadAhead:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._connect() as store:
-                    self._keep_reading(store)
+                with self._connect() as transport:
+                    self._keep_reading(transport)
             except TorilError as error:
                 _log.warning("reading ahead failed, next try in %g s: %s", _PAUSE, error)
                 self._stop.wait(_PAUSE)
 
-    def _keep_reading(self, store: BlockingStore) -> None:
+    def _keep_reading(self, transport: BlockingTransport) -> None:
         while not self._stop.is_set():
             with self._lock:
                 if sum(held.rows for held in self._held.values()) < _MOST_ROWS:
-                    self._read(store, self._held)
+                    self._read(transport, self._held)
             self._stop.wait(_EVERY)
 
-    def _read(self, store: BlockingStore, some: Mapping[str, _Held]) -> None:
+    def _read(self, transport: BlockingTransport, some: Mapping[str, _Held]) -> None:
         more = dict(some)
         while more:
-            replies = store.run_many([entries(held.key, held.until, "+", PAGE) for held in more.values()])
+            replies = transport.run_many([entries(held.key, held.until, "+", PAGE) for held in more.values()])
             more = {
                 queue: held
                 for (queue, held), page in zip(more.items(), replies, strict=True)

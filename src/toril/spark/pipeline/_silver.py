@@ -16,18 +16,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.lake import Lake
-from toril.lake._log import DataFile, TableLog
-from toril.spark.pipeline._life_writer import (
+from toril.lake.delta_table import DataFile, LakeTable
+from toril.spark.pipeline._silver_writer import (
     REPORT,
     Filler,
-    LifeWriter,
+    SilverWriter,
     files_in,
     strangers_in,
     unchanged,
 )
 from toril.spark.pipeline._staging import frame_of, read_table, stage
 from toril.spark.transforms import gaps
-from toril.spark.transforms.lives import steps
+from toril.spark.transforms.timelines import steps
 
 APPLICATION: Final = "toril.refine"
 _BRONZE, _ATTEMPTS, _GAPS, _JOBS = "bronze/events", "silver/attempts", "silver/gaps", "silver/jobs"
@@ -69,7 +69,7 @@ class SilverRefiner:
             return done, begun, bronze.added_between(done, begun)
         return done, *self._as_much_as_fits(bronze, done, goal)
 
-    def _as_much_as_fits(self, bronze: TableLog, done: int, goal: int) -> tuple[int, list[DataFile]]:
+    def _as_much_as_fits(self, bronze: LakeTable, done: int, goal: int) -> tuple[int, list[DataFile]]:
         files: list[DataFile] = []
         until = done
         while until < goal and (not files or sum(file.rows for file in files) < self.max_rows):
@@ -95,7 +95,7 @@ class SilverRefiner:
         self, events: DataFrame, open_files: list[DataFile], until: int
     ) -> dict[str, list[DataFile]]:
         done_files = self.lake.ensure(_JOBS).files(phase="done")
-        writer = LifeWriter(
+        writer = SilverWriter(
             self.lake, self.fill, with_attempts=self._lacks(_ATTEMPTS, until), hold_strangers=bool(done_files)
         )
         open_jobs = frame_of(self.spark, self.lake, _JOBS, open_files)
@@ -107,7 +107,7 @@ class SilverRefiner:
         return written
 
     def _write_second_lives(
-        self, writer: LifeWriter, events: DataFrame, strangers: pa.Table, done_files: list[DataFile]
+        self, writer: SilverWriter, events: DataFrame, strangers: pa.Table, done_files: list[DataFile]
     ) -> dict[str, list[DataFile]]:
         """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
         named = self.spark.createDataFrame(strangers)
@@ -125,7 +125,7 @@ class SilverRefiner:
             self.lake.ensure(name).commit(files, removed=replaced, application=APPLICATION, version=until)
 
 
-def _write(writer: LifeWriter, events: DataFrame, jobs_before: DataFrame) -> pa.Table:
+def _write(writer: SilverWriter, events: DataFrame, jobs_before: DataFrame) -> pa.Table:
     return steps(events, jobs_before).mapInArrow(writer, REPORT).toArrow()
 
 

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from toril.contract.keys import QueueKeys
 from toril.lake import Lake
-from toril.lake._log import DataFile, TableLog
+from toril.lake.delta_table import DataFile, LakeTable
+from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline._manifest import files_of, line_of
 from toril.spark.pipeline._staging import frame_of, read_table, write_file
-from toril.spark.sources._jobs import JobChunk, read_jobs, read_logs
-from toril.spark.sources._readers import open_store
+from toril.spark.sources.jobs import JobChunk, read_jobs, read_logs
+from toril.spark.sources.readers import open_transport
 
 JOBS, LOGS, _ENDED = "bronze/jobs", "bronze/logs", "silver/jobs"
 _JOB: Final = ["queue", "job_id"]
@@ -47,12 +47,12 @@ class SnapshotWriter:
 
     def _read(self, jobs: pa.Table) -> dict[str, list[pa.Table]]:
         found: dict[str, list[pa.Table]] = {JOBS: [], LOGS: []}
-        with open_store(self.url) as store:
+        with open_transport(self.url) as transport:
             for queue in pc.unique(jobs["queue"]).to_pylist():
-                chunk = self._chunk(queue, jobs, cluster=store.is_cluster)
-                found[JOBS] += read_jobs(store, chunk)
+                chunk = self._chunk(queue, jobs, cluster=transport.is_cluster)
+                found[JOBS] += read_jobs(transport, chunk)
                 if self.with_logs:
-                    found[LOGS] += read_logs(store, chunk)
+                    found[LOGS] += read_logs(transport, chunk)
         return found
 
     def _chunk(self, queue: str, jobs: pa.Table, *, cluster: bool) -> JobChunk:
@@ -93,7 +93,7 @@ class SnapshotTaker:
         return sum(file.rows for file in files[JOBS])
 
     @property
-    def _ends(self) -> TableLog:
+    def _ends(self) -> LakeTable:
         return self.lake.ensure(_ENDED)
 
     @property

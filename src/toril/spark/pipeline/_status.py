@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from toril.contract.errors import StoreError
-from toril.contract.keys import QueueKeys
+from toril.errors import RedisError
 from toril.lake import Lake, TableMissing
-from toril.lake._log import TableLog
-from toril.spark.sources._discovery import Directory
-from toril.spark.sources._positions import look
-from toril.store import BlockingStore
+from toril.lake.delta_table import LakeTable
+from toril.protocol.keys import QueueKeys
+from toril.spark.sources.discovery import Directory
+from toril.spark.sources.positions import look
+from toril.transport import BlockingTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class Status:
         return {**asdict(self), "queues": [{**asdict(one), "behind": one.behind} for one in self.queues]}
 
 
-def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingStore]) -> Status:
+def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]) -> Status:
     """The state of the tables, and of the queues if the server answers."""
     tables = [_table_status(lake.table(name)) for name in lake.tables()]
     try:
         queues, problem = _queue_status(lake, directory, connect), None
-    except StoreError as error:
+    except RedisError as error:
         queues, problem = [], str(error)
     return Status(
         lake=lake.url,
@@ -79,7 +79,7 @@ def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingStore
     )
 
 
-def _table_status(log: TableLog) -> TableStatus:
+def _table_status(log: LakeTable) -> TableStatus:
     files = log.files()
     history = log.delta.history(1)
     at = history[0].get("timestamp") if history else None
@@ -94,14 +94,14 @@ def _table_status(log: TableLog) -> TableStatus:
 
 
 def _queue_status(
-    lake: Lake, directory: Directory, connect: Callable[[], BlockingStore]
+    lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]
 ) -> list[QueueStatus]:
     from toril.spark.pipeline._ingest import TABLE, committed_position
 
-    with connect() as store:
-        found = directory.queues(store)
+    with connect() as transport:
+        found = directory.queues(transport)
         states = look(
-            store, {queue: keys.events for queue, keys in found.items() if isinstance(keys, QueueKeys)}
+            transport, {queue: keys.events for queue, keys in found.items() if isinstance(keys, QueueKeys)}
         )
     try:
         log = lake.table(TABLE)

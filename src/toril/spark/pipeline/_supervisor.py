@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from toril.spark.pipeline._listener import IngestListener
-from toril.spark.pipeline._words import cause_of
+from toril.spark.pipeline._spark_errors import cause_of
 
 _log = logging.getLogger("toril.pipeline")
 _FIRST_PAUSE: Final = 1.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from toril.contract.errors import InvalidOption
-from toril.spark.sources._options import SourceOptions
-from toril.store import parse_address
+from toril.errors import InvalidOption
+from toril.spark.sources.options import SourceOptions
+from toril.transport import parse_address
 
 if TYPE_CHECKING:
     from toril.spark.transforms.alerts import Rule

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toril.lake import Lake
 from toril.spark.pipeline.options import PipelineOptions, Summary
-from toril.spark.sources._options import SourceOptions
-from toril.spark.sources._reaching import demand_server, master_of, reach, url_for
+from toril.spark.sources.first_contact import demand_server, master_of, reach, url_for
+from toril.spark.sources.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from toril.commands.streams import StreamState
-    from toril.spark.pipeline._entries import EntryCollector
-    from toril.spark.pipeline._reports import ReportCollector
-    from toril.spark.sources._discovery import Directory
-    from toril.store import BlockingStore
+    from toril.spark.pipeline._queue_entries import EntryCollector
+    from toril.spark.pipeline._worker_reports import ReportCollector
+    from toril.spark.sources.discovery import Directory
+    from toril.transport import BlockingTransport
 
 _TRIES: Final = 3  # of a step whose commit another pipeline forestalled
 
@@ -94,7 +94,7 @@ class Pipeline:
         """What Redis holds now, to bronze; with a checkpoint of the user's, by a query that keeps it."""
         from pyspark.errors import PySparkException
 
-        from toril.spark.pipeline._words import PipelineFailed, cause_of
+        from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
 
         try:
             if self.options.checkpoint is None:
@@ -143,13 +143,13 @@ class Pipeline:
     def _note_starts(self) -> None:
         """Where queues stand that the lake does not know: without it, each run would begin at its own present."""
         from toril.spark.pipeline._ingest import note_starts
-        from toril.spark.sources._positions import end_of
+        from toril.spark.sources.positions import end_of
 
         note_starts(self.lake, {queue: end_of(state) for queue, state in self._states().items()})
 
     def _checkpoint(self) -> str:
         """Where Spark notes how far it is. The tables know better: a driver on another machine misses nothing."""
-        from toril.lake._storage import checkpoints_of
+        from toril.lake.storage import checkpoints_of
         from toril.spark.pipeline._checkpoint import mend, new_checkpoint
         from toril.spark.pipeline._ingest import TABLE
 
@@ -177,12 +177,12 @@ class Pipeline:
         return SilverRefiner(self.spark, self.lake, self._filler()).run()
 
     def _filler(self) -> Any:
-        from toril.spark.pipeline._filling import HashFiller
-        from toril.spark.pipeline._life_writer import unchanged
+        from toril.spark.pipeline._hash_enrichment import HashEnricher
+        from toril.spark.pipeline._silver_writer import unchanged
 
         if self.options.fill == "none":
             return unchanged
-        return HashFiller(self.redis, self.options.prefix, self.options.fill == "all")
+        return HashEnricher(self.redis, self.options.prefix, self.options.fill == "all")
 
     def gold(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> int:
         """Silver to gold."""
@@ -221,11 +221,11 @@ class Pipeline:
 
     def _states(self) -> dict[str, StreamState]:
         """The event streams as they are in Redis now."""
-        from toril.spark.sources._positions import look
-        from toril.spark.sources._readers import stream_keys
+        from toril.spark.sources.positions import look
+        from toril.spark.sources.readers import stream_keys
 
-        with self._connect() as store:
-            return look(store, stream_keys(self._directory().queues(store)))
+        with self._connect() as transport:
+            return look(transport, stream_keys(self._directory().queues(transport)))
 
     def _has_read(self, queue: str, goal: int | None) -> bool:
         from toril.spark.pipeline._ingest import TABLE, committed_position
@@ -236,7 +236,7 @@ class Pipeline:
     def collect_reports(self) -> int:
         """Worker reports, to bronze."""
         if self._collector is None:
-            from toril.spark.pipeline._reports import ReportCollector
+            from toril.spark.pipeline._worker_reports import ReportCollector
 
             self._collector = ReportCollector(self.lake, self._directory(), self._connect)
         self._collector.run()
@@ -257,7 +257,7 @@ class Pipeline:
 
     @functools.cached_property
     def _entries(self) -> EntryCollector:
-        from toril.spark.pipeline._entries import EntryCollector
+        from toril.spark.pipeline._queue_entries import EntryCollector
 
         directories = {kind: self._stream_directory(kind) for kind in ("stream", "list")}
         return EntryCollector(lambda: self.spark, self.lake, self.redis, directories, self._connect)
@@ -292,7 +292,7 @@ class Pipeline:
 
     def replay(self) -> Summary:
         """Builds silver and gold anew from bronze, as after a change of the rules; bronze is never touched."""
-        from toril.lake._storage import file_system
+        from toril.lake.storage import file_system
 
         for layer in ("silver", "gold"):
             system, root = file_system(f"{self.lake.url}/{layer}", self.lake.storage_options)
@@ -320,12 +320,12 @@ class Pipeline:
         return status(self.lake, self._directory(), self._connect)
 
     def _directory(self) -> Directory:
-        from toril.spark.sources._discovery import Directory
+        from toril.spark.sources.discovery import Directory
 
         return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
 
     def _stream_directory(self, kind: str) -> Directory:
-        from toril.spark.sources._discovery import Directory
+        from toril.spark.sources.discovery import Directory
 
         words = {
             "queues": self.options.streams,
@@ -334,10 +334,10 @@ class Pipeline:
         }
         return Directory(SourceOptions.parse({**words, "table": "stream", "kind": kind}))
 
-    def _connect(self) -> BlockingStore:
-        from toril.store import BlockingStore
+    def _connect(self) -> BlockingTransport:
+        from toril.transport import BlockingTransport
 
-        return BlockingStore(self.redis)
+        return BlockingTransport(self.redis)
 
 
 def _again_on_conflict(step: Callable[[], int]) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from toril.contract.errors import TorilError
+from toril.errors import TorilError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

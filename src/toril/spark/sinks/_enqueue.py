@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 from toril.spark.sinks._identity import CONTENT_COLUMN
 
 Setting = str | int | float | bool | None

@@ -19,8 +19,8 @@ from uuid import UUID
 
 import msgspec
 
-from toril.contract.errors import InvalidOption
-from toril.spark.sinks._options import SinkOptions
+from toril.errors import InvalidOption
+from toril.spark.sinks.options import SinkOptions
 
 # Added by `toril.spark.enqueue`: a hash of the row; rows that have the same are in the same partition.
 CONTENT_COLUMN: Final = "_toril_content"

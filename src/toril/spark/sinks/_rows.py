@@ -20,17 +20,16 @@ import msgspec
 import pyarrow as pa
 
 from toril.commands.add import JobToAdd
-from toril.commands.enqueue import Reject, Row
+from toril.commands.bulk_enqueue import Reject, Row
 from toril.commands.envelopes import EnvelopeToAdd
-from toril.contract.codec import MAX_PAYLOAD_BYTES, to_json
-from toril.contract.duration import to_seconds
-from toril.contract.envelope import Envelope
-from toril.contract.errors import InvalidOption, TorilError
-from toril.contract.keys import check_text
-from toril.contract.options import JobOptions
+from toril.errors import InvalidOption, TorilError
+from toril.protocol.codec import MAX_PAYLOAD_BYTES, to_json
+from toril.protocol.duration import to_seconds
+from toril.protocol.envelope import Envelope
+from toril.protocol.keys import check_text
+from toril.protocol.options import JobOptions
 from toril.spark.sinks._identity import CONTENT_COLUMN, Identifier, Identity, canonical
-from toril.spark.sinks._options import SinkOptions
-from toril.spark.sinks._types import (
+from toril.spark.sinks.column_types import (
     option_value,
     plain_number,
     plain_value,
@@ -38,6 +37,7 @@ from toril.spark.sinks._types import (
     variant_columns,
     with_variants,
 )
+from toril.spark.sinks.options import SinkOptions
 
 # fmt: off
 OPTION_COLUMNS: Final = frozenset({

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from toril.spark.transforms.alerts import DEFAULT_RULES, Rule, alerts
 from toril.spark.transforms.errors import errors, with_fingerprint
-from toril.spark.transforms.figures import queue_hour, queue_minute
 from toril.spark.transforms.gaps import gaps
-from toril.spark.transforms.lives import attempts, jobs, lives, orphans
+from toril.spark.transforms.queue_metrics import queue_hour, queue_minute
+from toril.spark.transforms.timelines import attempts, job_timelines, jobs, orphans
 from toril.spark.transforms.workers import workers
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "attempts",
     "errors",
     "gaps",
+    "job_timelines",
     "jobs",
-    "lives",
     "orphans",
     "queue_hour",
     "queue_minute",

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from toril.contract.errors import InvalidOption
+from toril.errors import InvalidOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 --[[
   Part of `settle.lua`: the short way to one job, and for the one that it follows, if that is plain. This is all that a
-  worker without concurrency needs. The same as `settle_plainly` without anything that a batch needs: there, preparing
+  worker without concurrency needs. The same as `settle_many` without anything that a batch needs: there, preparing
   costs as much as the work itself.
 
   Gives the reply of the whole script, or nothing, and nothing has happened, when anything is special.

@@ -1,0 +1,296 @@
+"""`toril pipeline`: events and jobs as tables, once or all the time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toril.cli._options import AsJson, Env, RedisUrl
+from toril.cli._output import emit, emit_line, print_server, say, show, warn
+from toril.cli._target import Target
+
+if TYPE_CHECKING:
+    from toril.spark.pipeline import Pipeline
+
+LakeOption = Annotated[str, typer.Option("--lake", metavar="DIR", help="Where the tables are.")]
+PatternOption = Annotated[
+    str, typer.Option("--queues", metavar="A,B", help="Names or patterns of BullMQ queues, with commas.")
+]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="What keys begin with.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: local[4], spark://…, sc://… (default: here)."
+    ),
+]
+StreamsOption = Annotated[
+    str,
+    typer.Option(
+        "--streams",
+        metavar="A,B",
+        help="Names or patterns of list and stream queues whose entries and dead letters are kept; '' for none.",
+    ),
+]
+StreamPrefixOption = Annotated[
+    str, typer.Option("--stream-prefix", help="What keys of list and stream queues begin with.")
+]
+SnapshotsOption = Annotated[
+    str,
+    typer.Option(
+        "--snapshots",
+        metavar="WHICH",
+        help="Of which jobs that ended the hash and the log lines are kept: all, failed or none.",
+    ),
+]
+FillOption = Annotated[
+    str,
+    typer.Option(
+        "--fill",
+        metavar="WHICH",
+        help="Which attempts get worker and reason from the job's hash: all, failed or none (spares Redis).",
+    ),
+]
+StartingOption = Annotated[
+    str,
+    typer.Option(
+        "--starting",
+        metavar="WHEN",
+        help="Where queues begin that the tables do not know: earliest, latest, or a time such as "
+        "2026-01-31T12:00:00Z.",
+    ),
+]
+KeepOption = Annotated[
+    float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
+]
+_TOLD_EVERY = 10.0  # seconds between two lines about a pipeline that is up
+_REPORT = """
+    select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
+           max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
+    from gold.queue_hour where hour >= date_trunc('hour', $since) group by queue order by queue
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
+    for command in (up, run, status, query, report, replay, maintain):
+        group.command(command.__name__)(command)
+    app.add_typer(group, name="pipeline")
+
+
+def _pipeline(redis: str | None, lake: str, master: str | None = None, **options: Any) -> Pipeline:
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+    from toril.spark.sources.first_contact import demand_server
+
+    demand_server(master or "local", redis)
+    target = Target.of(redis)
+    wanted = PipelineOptions(redis=target.redis, lake=lake, **options)  # refused before Spark starts
+    print_server()
+    return Pipeline(wanted, spark=_session(master) if master else None)
+
+
+def _session(master: str) -> Any:
+    from toril.spark.pipeline.session import build_session
+
+    return build_session(master)
+
+
+def up(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    streams: StreamsOption = "*",
+    stream_prefix: StreamPrefixOption = "msaas",
+    env: Env = "prod",
+    snapshots: SnapshotsOption = "all",
+    fill: FillOption = "all",
+    starting: StartingOption = "earliest",
+    master: MasterOption = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the tables up to date until Ctrl-C or SIGTERM."""
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    pipeline = _pipeline(
+        redis,
+        lake,
+        master,
+        queues=queues,
+        prefix=prefix,
+        streams=streams,
+        stream_prefix=stream_prefix,
+        env=env,
+        snapshots=snapshots,
+        fill=fill,
+        starting=starting,
+    )
+    if not as_json:
+        say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
+    pipeline.up(over, emit_line if as_json else _Teller())
+
+
+class _Teller:
+    """Says how a pipeline does: every ten seconds, and at once when something fails or works again."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._next = 0.0
+        self._problems: list[str] = []
+
+    def __call__(self, progress: Any) -> None:
+        problems = [f"{name}: {one['error']}" for name, one in progress.steps.items() if one["error"]]
+        problems += [f"ingest: {progress.error}"] if progress.error else []
+        if self._now() < self._next and problems == self._problems:
+            return
+        self._next, self._problems = self._now() + _TOLD_EVERY, problems
+        steps = ", ".join(
+            f"{name} {one['seconds']:.1f} s" for name, one in progress.steps.items() if one["runs"]
+        )
+        say(f"{progress.batches} batches since the last start; {steps or 'no step done yet'}")
+        for problem in problems:
+            say(f"  {problem}")
+
+
+def run(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    streams: StreamsOption = "*",
+    stream_prefix: StreamPrefixOption = "msaas",
+    env: Env = "prod",
+    snapshots: SnapshotsOption = "all",
+    fill: FillOption = "all",
+    starting: StartingOption = "earliest",
+    master: MasterOption = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring everything that is in the queues now into the tables."""
+    pipeline = _pipeline(
+        redis,
+        lake,
+        master,
+        queues=queues,
+        prefix=prefix,
+        streams=streams,
+        stream_prefix=stream_prefix,
+        env=env,
+        snapshots=snapshots,
+        fill=fill,
+        starting=starting,
+    )
+    _summarise(pipeline.run_once(), as_json=as_json)
+
+
+def _summarise(summary: Any, *, as_json: bool) -> None:
+    if as_json:
+        emit({"events": summary.events, "seconds": summary.seconds, "steps": summary.steps})
+        return
+    steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.steps.items())
+    say(f"{summary.events} events in {summary.seconds:.1f} s ({steps})")
+
+
+def status(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how the tables stand and how far behind the queues they are; needs no Spark."""
+    found = _pipeline(redis, lake, queues=queues, prefix=prefix).status()
+    if as_json:
+        emit(found.as_dict())
+        return
+    rows = [(one.table, one.rows, one.files, one.bytes, one.version) for one in found.tables]
+    show(
+        ["table", "rows", "files", "bytes", "version"],
+        rows,
+        right=["rows", "files", "bytes", "version"],
+        empty="no tables yet",
+    )
+    show(
+        ["queue", "events", "read", "behind"],
+        [(one.queue, one.added, one.read, one.behind) for one in found.queues],
+        right=["events", "read", "behind"],
+        empty=found.problem or "no queues",
+    )
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="Tables are called gold.queue_minute and so on.")],
+    lake: LakeOption = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Ask the tables with one SQL statement that reads; nothing is written, no other file is read; needs no Spark."""
+    found = _lake(lake)
+    answer = found.query(sql)
+    if not answer.num_rows and not found.tables():
+        warn(f"there are no tables in {lake}; run `toril pipeline run` first, or check --lake")
+    _print(answer, as_json=as_json)
+
+
+def report(
+    lake: LakeOption = "./lake",
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = "report.html",
+    hours: Annotated[
+        float | None,
+        typer.Option("--hours", min=0, help="Only the last so many hours; left out: everything."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sum up what the tables know of each queue, in a page with plots; needs no Spark."""
+    found, now = _lake(lake), datetime.now(UTC)
+    since = now - timedelta(hours=hours) if hours is not None else datetime(1, 1, 1, tzinfo=UTC)
+    _print(found.query(_REPORT, {"since": since}), as_json=as_json)
+    if not as_json:
+        from toril.lake import write_report
+
+        say(f"the page with plots is in {write_report(found, output, since=since, now=now)}")
+
+
+def replay(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    fill: FillOption = "all",
+    master: MasterOption = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
+    pipeline = _pipeline(redis, lake, master, queues=queues, prefix=prefix, fill=fill)
+    _summarise(pipeline.replay(), as_json=as_json)
+
+
+def maintain(lake: LakeOption = "./lake", keep_hours: KeepOption = 168.0, as_json: AsJson = False) -> None:
+    """Put small files together and remove those that nobody needs; `up` does it by itself; needs no Spark."""
+    from toril.spark.pipeline import Pipeline, PipelineOptions
+
+    done = Pipeline(PipelineOptions(lake=lake, keep_files_hours=keep_hours)).maintain()
+    if as_json:
+        emit([{"table": one.table, "compacted": one.compacted, "removed": one.removed} for one in done])
+        return
+    rows = [(one.table, one.compacted, one.removed) for one in done]
+    show(["table", "compacted", "removed"], rows, right=["compacted", "removed"], empty="no tables yet")
+
+
+def _lake(place: str) -> Any:
+    from toril.lake import Lake
+
+    return Lake(place)
+
+
+def _print(answer: Any, *, as_json: bool) -> None:
+    rows = answer.to_pylist()
+    if as_json:
+        emit(rows)
+    else:
+        show(answer.column_names, [tuple(row.values()) for row in rows], empty="no rows")

@@ -1,0 +1,223 @@
+"""`toril top`: all queues on one live screen.
+
+Guarantee: it reads what a scrape reads, once for each picture, and a few jobs of each queue; it changes
+nothing. Without a terminal it prints pictures one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from toril.cli._options import AsJson, Env, Prefix, RedisUrl
+from toril.cli._output import console, emit_line
+from toril.cli._target import Target
+from toril.cli._top_screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, drawn, painted
+from toril.cli.health import QueuesOption, names_in
+from toril.cli.look import as_facts
+from toril.commands import read
+from toril.errors import RedisUnavailable, TorilError
+from toril.observe.discovery import Directory
+from toril.observe.overview import Glance, QueueFigures, look
+from toril.protocol.keys import QueueKeys
+from toril.protocol.record import JobRecord
+from toril.transport import AsyncTransport
+
+# A rate over the last pictures: steady enough to read, quick enough to follow.
+PICTURES = 6
+SAMPLE = 20  # active jobs of a queue looked at for the slowest
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("top")(top)
+
+
+def top(
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between pictures.")] = 1.0,
+    pictures: Annotated[int | None, typer.Option("--pictures", min=1, help="End after so many.")] = None,
+    queues: QueuesOption = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Also write the last picture to a file.")
+    ] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Watch rates, states, workers, slow and failing jobs, until Ctrl-C."""
+    target = Target.of(redis, prefix, env)
+    album: list[Picture] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_watch(target, names_in(queues), every, pictures, album, as_json=as_json))
+    if svg is not None and album:
+        svg.write_text(painted(album[-1]), encoding="utf-8")
+
+
+class Watcher:
+    """Looks again and again and remembers enough to tell rates."""
+
+    def __init__(self, transport: AsyncTransport, directory: Directory) -> None:
+        self._transport = transport
+        self._directory = directory
+        self._past: deque[tuple[float, dict[str, dict[str, int]]]] = deque(maxlen=PICTURES)
+
+    async def look(self) -> Picture:
+        glance = await look(self._transport, await self._directory.queues())
+        numbers = {one.label: _running_numbers(one) for one in glance.queues}
+        events = await self._events(glance)
+        for queue, counts in events.items():
+            numbers[queue] |= counts
+        self._past.append((time.monotonic(), numbers))
+        slowest, failing = await self._jobs(glance)
+        return Picture(glance=glance, rates=self._rates(), slowest=slowest, failing=failing)
+
+    async def _events(self, glance: Glance) -> dict[str, dict[str, int]]:
+        """Where the id counter or the event stream tells how much ever happened."""
+        queues = [one for one in glance.queues if isinstance(one.queue.keys, QueueKeys)]
+        states = await self._transport.run_many([read.event_total(_keys(one)) for one in queues])
+        return {
+            one.label: {"events": state}
+            for one, state in zip(queues, states, strict=True)
+            if isinstance(state, int)
+        }
+
+    def _rates(self) -> dict[str, dict[str, float]]:
+        (then, old), (now, new) = self._past[0], self._past[-1]
+        span = now - then
+        if span <= 0:
+            return {}
+        return {
+            queue: {
+                name: max(0, count - old[queue].get(name, count)) / span for name, count in numbers.items()
+            }
+            for queue, numbers in new.items()
+            if queue in old
+        }
+
+    async def _jobs(self, glance: Glance) -> tuple[list[JobLine], list[JobLine]]:
+        queues = [one for one in glance.queues if isinstance(one.queue.keys, QueueKeys)]
+        active = await self._of(queues, "active", SAMPLE)
+        failed = await self._of(queues, "failed", NEWEST_FAILURES)
+        slowest = [_line(queue, record, glance.now_ms, "processedOn") for queue, record in active]
+        failing = [_line(queue, record, glance.now_ms, "finishedOn") for queue, record in failed]
+        slowest.sort(key=lambda one: -one.seconds)
+        failing.sort(key=lambda one: one.seconds)
+        return slowest[:SLOWEST], failing[:NEWEST_FAILURES]
+
+    async def _of(
+        self, queues: Sequence[QueueFigures], state: str, count: int
+    ) -> list[tuple[str, JobRecord]]:
+        ascending = state == "active"
+        pages = await self._transport.run_many(
+            [read.get_ranges(_keys(one), [state], end=count - 1, ascending=ascending) for one in queues]
+        )
+        wanted = [
+            (one, job_id)
+            for one, page in zip(queues, pages, strict=True)
+            if not isinstance(page, TorilError)
+            for job_id in page
+        ]
+        fields = ["name", "processedOn", "finishedOn", "failedReason"]
+        hashes = await self._transport.run_many(
+            [read.get_fields(_keys(one), job_id, fields) for one, job_id in wanted]
+        )
+        return [
+            (one.label, JobRecord(job_id, _known(fields, values)))
+            for (one, job_id), values in zip(wanted, hashes, strict=True)
+            if not isinstance(values, TorilError)
+        ]
+
+
+def _known(fields: Sequence[str], values: Sequence[bytes | None]) -> dict[bytes, bytes]:
+    return {name.encode(): value for name, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _keys(figures: QueueFigures) -> QueueKeys:
+    keys = figures.queue.keys
+    if not isinstance(keys, QueueKeys):
+        raise TypeError(f"{figures.queue} is no BullMQ queue")
+    return keys
+
+
+def _line(queue: str, record: JobRecord, now_ms: int, since: str) -> JobLine:
+    at = record.text(since) or ""
+    ago = max(0, now_ms - int(at)) / 1000 if at.isdigit() else 0.0
+    text = record.failed_reason or ""
+    return JobLine(queue=queue, job_id=record.id, name=record.name, seconds=ago, text=text)
+
+
+def _running_numbers(figures: QueueFigures) -> dict[str, int]:
+    """Numbers that only grow while nothing is removed; their growth is a rate."""
+    totals = getattr(figures.overview, "totals", None)
+    if totals is not None:
+        return {"completed": totals.get("completed", 0), "failed": totals.get("dead", 0)}
+    return {name: figures.states.get(name, 0) for name in ("completed", "failed")}
+
+
+async def _watch(
+    target: Target,
+    names: list[str],
+    every: float,
+    pictures: int | None,
+    album: list[Picture],
+    *,
+    as_json: bool,
+) -> None:
+    screen = console()
+    async with AsyncTransport(target.redis) as transport:
+        directory = Directory(transport, names, prefix=target.prefix, env=target.env, search_every=10)
+        watcher = Watcher(transport, directory)
+        live = (
+            Live(console=screen, auto_refresh=False, screen=True)
+            if screen.is_terminal and not as_json
+            else None
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(directory.close)
+            stack.enter_context(live or contextlib.nullcontext())
+            shown = 0
+            while pictures is None or shown < pictures:
+                try:
+                    picture = await watcher.look()
+                except RedisUnavailable as error:
+                    # A server that restarts is worth waiting for; one that was never there is not.
+                    if not shown or live is None:
+                        raise
+                    live.update(Text(f"toril top  {error}"), refresh=True)
+                else:
+                    album[:] = [picture]
+                    _show(picture, live, as_json=as_json)
+                shown += 1
+                if shown != pictures:
+                    await asyncio.sleep(every)
+
+
+def _show(picture: Picture, live: Live | None, *, as_json: bool) -> None:
+    if as_json:
+        emit_line(_as_json(picture))
+    elif live is not None:
+        screen = live.console.size
+        live.update(drawn(picture, screen.width, screen.height), refresh=True)
+    else:
+        screen_like = console()
+        screen_like.print(drawn(picture, screen_like.width))
+
+
+def _as_json(picture: Picture) -> dict[str, Any]:
+    return {
+        "time_ms": picture.glance.now_ms,
+        "queues": [
+            {**as_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.glance.queues
+        ],
+        "slowest": picture.slowest,
+        "failing": picture.failing,
+    }

@@ -1,0 +1,158 @@
+"""Adding rows of a table as jobs, each row once under the ledger of its run.
+
+Guarantee: sending a row again, in the same call or in another, adds nothing; a call that is told to wait or is refused
+added nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toril.commands.add import JobToAdd, _arguments, all_keys
+from toril.commands.command import Arg, Command, call, plain
+from toril.commands.envelopes import EnvelopeToAdd, jobs_key, kind_of
+from toril.commands.library import own
+from toril.commands.once import AnyKeys
+from toril.errors import ScriptFailed, TorilError, refusal
+from toril.protocol.keys import QueueKeys, StreamKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A row that is no job: why, and the row itself."""
+
+    reason: str
+    row: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job or a rejected row under the digest by which the ledger knows it.
+
+    `first` is None for a row that is known by itself, whatever task sends it. Of a row that is known by its content
+    within a task it is the digest of the first of its equals there, or empty for that first one.
+    """
+
+    digest: bytes
+    job: JobToAdd | EnvelopeToAdd | Reject
+    first: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Under which conditions rows are let in."""
+
+    run: str
+    life_ms: int
+    most_waiting: int | None = None
+    rate: float | None = None  # rows per second, over all tasks of the run
+    known_by: str = "content"  # how rows are known; a run knows all its rows in one way
+    save: str = "0"  # which of the writes under the run's name this is
+    partition: int = 0  # of the task
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing was added: the queue is full, or the run is faster than its rate. Ask again after `ms`."""
+
+    ms: int
+    waiting: int | None  # jobs in the queue, when it is full
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Nothing was added: an earlier save entered one of the rows under another partition."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOtherwise:
+    """Nothing was added: the run knows its rows in another way, so these cannot be compared with them."""
+
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """For each row: True when it is new, False when it was known, or why the server refused it.
+
+    There are fewer verdicts than rows when the queue became full: the others were not looked at.
+    """
+
+    ack_errors: list[bool | TorilError]
+
+
+Answer = Admitted | Wait | Moved | KnownOtherwise
+
+
+_FULL_PAUSE_MS = 250  # long enough for workers to make room, short enough to keep them busy
+
+
+def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Command[Answer]:
+    """Adds the rows that the run does not know yet."""
+    args: list[Arg] = [
+        admission.life_ms,
+        "" if admission.most_waiting is None else admission.most_waiting,
+        "" if admission.rate is None else admission.rate,
+        admission.known_by,
+        admission.save,
+        admission.partition,
+        keys.group if isinstance(keys, StreamKeys) else "",
+    ]
+    for row in rows:
+        args += (row.digest, "-" if row.first is None else row.first, *_words(keys, row.job))
+    return call(own("enqueue_once"), _keys(keys, admission.run), args, _answer)
+
+
+def _words(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Arg, Arg, Arg, Arg]:
+    if isinstance(job, Reject):
+        return "reject", job.reason, job.row, ""
+    if isinstance(job, JobToAdd):
+        assert isinstance(keys, QueueKeys), "jobs go to BullMQ queues"  # noqa: S101
+        return job.kind, _arguments(keys, job), job.data, job.packed_options
+    assert not isinstance(keys, QueueKeys), "envelopes go to list and stream queues"  # noqa: S101
+    return kind_of(keys), "" if job.due_ms is None else job.due_ms, job.text, ""
+
+
+def ledger_key(keys: AnyKeys, run: str) -> str:
+    return keys.toril(f"ledger:rows:{run}")
+
+
+def rejects_key(keys: AnyKeys) -> str:
+    return keys.toril("rejects")
+
+
+def forget_run(keys: AnyKeys, run: str) -> Command[int]:
+    """Drops the ledger of a run that can no longer be repeated."""
+    return plain(int, "UNLINK", ledger_key(keys, run))
+
+
+def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
+    own_keys = (ledger_key(keys, run), keys.toril(f"rate:run:{run}"), rejects_key(keys))
+    if isinstance(keys, QueueKeys):
+        return (*all_keys(keys), *own_keys)
+    return (jobs_key(keys), keys.scheduled, *([jobs_key(keys)] * 10), *own_keys)
+
+
+def _answer(reply: list[Any]) -> Answer:
+    word, detail = reply
+    match word:
+        case b"full":
+            return Wait(_FULL_PAUSE_MS, int(detail))
+        case b"fast":
+            return Wait(int(detail), None)
+        case b"moved":
+            return Moved(int(detail))
+        case b"how":
+            return KnownOtherwise(detail.decode(errors="replace"))
+        case _:
+            return Admitted([_ack_error(one) for one in detail])
+
+
+def _ack_error(reply: Any) -> bool | TorilError:
+    if isinstance(reply, int):
+        return bool(reply) if reply >= 0 else refusal(reply, command="enqueue")
+    return ScriptFailed(f"enqueue: {reply[0].decode(errors='replace')}")

@@ -1,0 +1,225 @@
+"""The worker's calls: take jobs, settle what became of them, or both at once.
+
+Guarantee: settling and taking in one call leaves what the official scripts would have left when run one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.library import official, own
+from toril.errors import ScriptFailed, TorilError, refusal
+from toril.protocol.codec import pack
+from toril.protocol.keys import QueueKeys
+
+SettlementKind = Literal["completed", "failed", "delayed", "retry", "wait"]
+# The official script behind each kind: what a refusal names as its command, as in Node.
+SCRIPTS: dict[str, str] = {
+    "completed": "moveToFinished",
+    "failed": "moveToFinished",
+    "delayed": "moveToDelayed",
+    "retry": "retryJob",
+    "wait": "moveJobFromActiveToWait",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pickup:
+    """How jobs are taken: under which lock, for how long, by whom, and how many for each span of time."""
+
+    token: str
+    lock_ms: int
+    worker: str | None = None
+    limiter: Mapping[str, int] | None = None  # {"max": jobs, "duration": ms}
+
+    def packed(self) -> bytes:
+        return pack(
+            {"token": self.token, "lockDuration": self.lock_ms, "limiter": self.limiter, "name": self.worker}
+        )
+
+    def words(self) -> tuple[Arg, ...]:
+        limiter = pack(self.limiter) if self.limiter is not None else b""
+        return self.token, self.lock_ms, self.worker or "", limiter
+
+
+class Settlement(NamedTuple):
+    """What became of one job, in the words of the script and in its order: there is one for each job that ends."""
+
+    job_id: str
+    kind: SettlementKind
+    token: str
+    value: Arg = ""
+    options: Arg = ""  # of a completed job: none when it is kept for good and not counted in metrics
+    fields: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """What a call brought back: a verdict for each settlement, new jobs, and when to ask again if there are none."""
+
+    ack_errors: list[TorilError | None]
+    jobs: list[tuple[str, list[bytes]]]  # id and the flat fields of its hash
+    limited_ms: int  # the rate limit opens after this time
+    next_at_ms: int  # the next delayed job is due at this time
+    refused: str = ""  # why the server would not let us take jobs, though it settled what we brought
+
+
+def finish_options(
+    *,
+    pickup: Pickup,
+    token: str,
+    keep: Mapping[str, int],
+    attempts: int,
+    metrics_size: int | None = None,
+    parent_flags: Mapping[str, bool] | None = None,
+) -> bytes:
+    """The packed options of a finish; `token` may be an older pickup's than the one that fetches next."""
+    flags = parent_flags or {}
+    return pack(
+        {
+            "token": token,
+            "name": pickup.worker,
+            "keepJobs": keep,
+            "limiter": pickup.limiter,
+            "lockDuration": pickup.lock_ms,
+            "attempts": attempts,
+            "maxMetricsSize": metrics_size or "",
+            "fpof": flags.get("fpof", False),
+            "cpof": flags.get("cpof", False),
+            "idof": flags.get("idof", False),
+            "rdof": flags.get("rdof", False),
+        }
+    )
+
+
+def asks_for_nothing(keep: Mapping[str, int], metrics_size: int | None) -> bool:
+    """Whether a completed job needs no options: it is kept for good and not counted."""
+    return not metrics_size and keep == {"count": -1}
+
+
+def packed_fields(fields: Mapping[str, str]) -> bytes:
+    """Hash fields that a failing job gains on its way (reason, stack trace)."""
+    return pack([word for pair in fields.items() for word in pair]) if fields else b""
+
+
+def settle(
+    keys: QueueKeys, settlements: Sequence[Settlement], *, take: int, pickup: Pickup, now_ms: int
+) -> Command[FetchReply]:
+    """Settles all and takes up to `take` jobs, in one call."""
+    args: list[Arg] = [keys.base, now_ms, take, *pickup.words()]
+    for one in settlements:
+        args += one
+    decode = functools.partial(_harvest, settlements)
+    return call(own("settle"), _settle_keys(keys), args, decode)
+
+
+@functools.lru_cache(maxsize=256)
+def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
+    return (
+        keys.wait,
+        keys.active,
+        keys.prioritized,
+        keys.events,
+        keys.stalled,
+        keys.limiter,
+        keys.delayed,
+        keys.paused,
+        keys.meta,
+        keys.pc,
+        keys.marker,
+        keys.completed,
+        keys.failed,
+        keys.metrics("completed"),
+        keys.metrics("failed"),
+    )
+
+
+def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> FetchReply:
+    codes, jobs, limited, next_at, refused = reply
+    ack_errors: list[TorilError | None] = (
+        [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]
+        if codes
+        else [None] * len(settlements)
+    )
+    taken = [(fields.pop().decode(), fields) for fields in jobs]
+    return FetchReply(ack_errors, taken, limited, next_at, refused.decode(errors="replace"))
+
+
+def _ack_error(settlement: Settlement, code: int | bytes) -> TorilError | None:
+    if isinstance(code, bytes):
+        return ScriptFailed(f"settle {settlement.kind}: {code.decode(errors='replace')}")
+    if code >= 0:
+        return None
+    return refusal(code, job_id=settlement.job_id, command=SCRIPTS.get(settlement.kind))
+
+
+def take_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[FetchReply]:
+    """One job by the official `moveToActive`, as upstream's worker takes it."""
+    return call(
+        official("moveToActive"),
+        _settle_keys(keys)[:11],
+        [keys.base, now_ms, pickup.packed()],
+        _taken,
+    )
+
+
+def _taken(reply: list[Any]) -> FetchReply:
+    fields, job_id, limited, next_at = reply
+    jobs = [(job_id.decode(), fields)] if job_id else []
+    return FetchReply([], jobs, int(limited or 0), int(next_at or 0))
+
+
+def wait_for_marker(keys: QueueKeys, timeout: float) -> Command[float | None]:
+    """Blocks until the queue has a marker; the value is 0 for work ready now, else when a delayed job is due (ms).
+
+    Popping a marker takes no job: the worst a lost reply can do is a short wait.
+    """
+    return Command(("BZPOPMIN", keys.marker, timeout), _marker_score, replay=Replay.SAFE)
+
+
+def any_marker(keys: QueueKeys) -> Command[bool]:
+    """Whether the queue has a marker; nothing is popped."""
+    return plain(bool, "EXISTS", keys.marker)
+
+
+def set_marker(keys: QueueKeys) -> Command[None]:
+    """Lets one waiting worker know that there is work."""
+    return plain(_nothing, "ZADD", keys.marker, 0, "0")
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _marker_score(reply: list[Any] | None) -> float | None:
+    return None if reply is None else float(reply[2])
+
+
+def move_to_waiting_children(
+    keys: QueueKeys, job_id: str, *, token: str, now_ms: int, child_key: str = ""
+) -> Command[bool]:
+    """Parks an active parent until its children are done; False when none is pending."""
+    return call(
+        official("moveToWaitingChildren"),
+        (
+            keys.active,
+            keys.waiting_children,
+            keys.job(job_id),
+            keys.dependencies(job_id),
+            f"{keys.job(job_id)}:unsuccessful",
+            keys.stalled,
+            keys.events,
+        ),
+        [token, child_key, now_ms, job_id, keys.base],
+        functools.partial(_parked, job_id),
+    )
+
+
+def _parked(job_id: str, reply: int) -> bool:
+    if reply < 0:
+        raise refusal(reply, job_id=job_id, command="moveToWaitingChildren")
+    return reply == 0

@@ -1,5 +1,0 @@
-"""What is on the wire, as pure values: keys, codec, options, records, events, envelopes and errors.
-
-Guarantee: nothing in this room performs I/O or imports anything beyond the standard library and msgspec.
-Import the module you need (`toril.contract.keys`, …); this file re-exports nothing, so it costs nothing.
-"""

@@ -1,0 +1,409 @@
+"""A job as its two faces share it: what it is, and what each operation asks of the server.
+
+Guarantee: reading an attribute costs no I/O and decodes only that attribute; an operation that succeeds shows in the
+attributes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
+
+from toril.commands import manage, read
+from toril.commands.command import Command
+from toril.commands.locks import extend_lock
+from toril.commands.worker import move_to_waiting_children
+from toril.errors import (
+    InvalidOption,
+    JobFailed,
+    JobNotFound,
+    LockLost,
+    MalformedValue,
+    Postpone,
+    Requeue,
+)
+from toril.jobs._operations import NOW_MS, Steps
+from toril.jobs.calls import BlockingJobCalls, JobCalls
+from toril.protocol.codec import PayloadCodec, from_json, to_json
+from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
+from toril.protocol.keys import QueueKeys
+from toril.protocol.options import JobOptions, ParentRef
+from toril.protocol.record import JobRecord
+from toril.protocol.state import JobState
+
+if TYPE_CHECKING:
+    # Type checkers bring this module along; at run time nothing needs it.
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+FinalState = Literal["failed", "completed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """The children of a job, by their keys."""
+
+    processed: Mapping[str, Any]  # results of those that completed
+    unprocessed: list[str]  # those that have not ended
+    ignored: Mapping[str, str]  # reasons of those whose failure the parent ignores
+    failed: list[str]  # those whose failure counts against the parent
+
+
+class JobBase(Generic[T]):
+    """The attributes of a job, and its operations as steps."""
+
+    __slots__ = (
+        "_calls",
+        "_data",
+        "_existed",
+        "cancelled",
+        "lock_lost",
+        "record",
+        "token",
+        "waits_for_children",
+    )
+
+    record: JobRecord
+    token: str | None  # the lock under which a worker holds the job; None for everybody else
+    lock_lost: bool  # set by the worker: the job is no longer ours, and what we return will be refused
+    cancelled: bool  # set by the worker: somebody wants this job to end
+    waits_for_children: bool  # the handler has moved the job to waiting-children: it is no longer ours
+    _data: T
+    _existed: bool
+
+    def __init__(
+        self,
+        record: JobRecord,
+        calls: JobCalls | BlockingJobCalls,
+        token: str | None = None,
+        *,
+        added: bool = True,
+    ) -> None:
+        self.record = record
+        self._calls = calls
+        self.token = token
+        self.lock_lost = False
+        self.cancelled = False
+        if not added:
+            self._existed = True
+        self.waits_for_children = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self.id} of {self.queue_name!r}>"
+
+    # --- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        """What kind of work it is."""
+        return self.record.name
+
+    @property
+    def queue_name(self) -> str:
+        return self._calls.keys.name
+
+    @property
+    def added(self) -> bool:
+        """False when `add` found this job in the queue: a job of the same `job_id` or deduplication id existed.
+
+        Its attributes are then those of the stored job, or what was given to `add` if that job is gone already.
+        """
+        return not getattr(self, "_existed", False)
+
+    @property
+    def data(self) -> T:
+        """The payload; an instance of the queue's payload model, if there is one."""
+        try:
+            return self._data
+        except AttributeError:
+            self._data = data = self._decoded()
+            return data
+
+    def _decoded(self) -> T:
+        payload = self._calls.payload
+        if payload is None:
+            return cast("T", self.record.data)
+        codec: PayloadCodec[T] = payload
+        return codec.decode(self.record.raw_data)
+
+    @property
+    def opts(self) -> dict[str, Any]:
+        """The options as they are on the wire, with BullMQ's spellings."""
+        return self.record.opts
+
+    @property
+    def options(self) -> JobOptions:
+        """The options as `JobOptions`."""
+        return self.record.options
+
+    @property
+    def priority(self) -> int:
+        """1 is first; 0 is none."""
+        return self.record.priority
+
+    @property
+    def delay(self) -> float:
+        """Seconds by which the job is, or was last, delayed."""
+        return self.record.delay
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was added."""
+        return self.record.timestamp
+
+    @property
+    def processed_on(self) -> datetime | None:
+        """When a worker last took it."""
+        return self.record.processed_on
+
+    @property
+    def finished_on(self) -> datetime | None:
+        """When it completed or failed."""
+        return self.record.finished_on
+
+    @property
+    def attempts_made(self) -> int:
+        """Attempts that ended."""
+        return self.record.attempts_made
+
+    @property
+    def attempts_started(self) -> int:
+        """Attempts that began."""
+        return self.record.attempts_started
+
+    @property
+    def max_attempts(self) -> int:
+        """How often the job asks to be tried."""
+        return self.record.max_attempts
+
+    @property
+    def stalled_count(self) -> int:
+        """How often its worker went silent."""
+        return self.record.stalled_count
+
+    @property
+    def progress(self) -> Any:
+        """A number from 0 to 100, or whatever the handler reported."""
+        return self.record.progress
+
+    @property
+    def returnvalue(self) -> Any:
+        """What the handler returned; None until the job has completed."""
+        return self.record.returnvalue
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Why the last attempt failed."""
+        return self.record.failed_reason
+
+    @property
+    def stacktrace(self) -> list[str]:
+        """The stack traces of failed attempts, oldest first."""
+        return self.record.stacktrace
+
+    @property
+    def processed_by(self) -> str | None:
+        """The worker that took it last."""
+        return self.record.processed_by
+
+    @property
+    def parent(self) -> ParentRef | None:
+        """The job that waits for this one."""
+        return self.record.parent
+
+    @property
+    def keys(self) -> QueueKeys:
+        """The keys of its queue."""
+        return self._calls.keys
+
+    @property
+    def key(self) -> str:
+        """Its hash: how its parent names it."""
+        return self._calls.keys.job(self.id)
+
+    def _change(self, **fields: bytes | None) -> None:
+        """Shows in the record what the server has taken; None removes a field."""
+        changed = dict(self.record.fields)
+        for name, value in fields.items():
+            if value is None:
+                changed.pop(name.encode(), None)
+            else:
+                changed[name.encode()] = value
+        self.record = JobRecord(self.id, changed)
+
+    # --- raised by handlers, as BullMQ's users know it ------------------------------------------------------
+
+    def postpone(self, delay: Duration) -> NoReturn:
+        """Ends this attempt and runs the job again after `delay`, without counting an attempt."""
+        raise Postpone(to_seconds("delay", delay))
+
+    def move_to_wait(self) -> NoReturn:
+        """Ends this attempt and puts the job back at once, without counting an attempt."""
+        raise Requeue(f"job {self.id} goes back to the queue")
+
+    # --- operations -----------------------------------------------------------------------------------------
+
+    def _move_to_delayed(self, until: datetime) -> Steps[NoReturn]:
+        due_ms = datetime_to_ms("until", until)
+        now_ms = yield NOW_MS
+        raise Postpone(max(0, due_ms - now_ms) / 1000)
+
+    def _move_to_waiting_children(self, child: JobBase[Any] | ParentRef | None) -> Steps[bool]:
+        if self.token is None:
+            raise LockLost(self.id, hint="only the handler of a job holds its lock")
+        key = "" if child is None else child.key
+        now_ms = yield NOW_MS
+        self.waits_for_children = yield move_to_waiting_children(
+            self.keys, self.id, token=self.token, now_ms=now_ms, child_key=key
+        )
+        return self.waits_for_children
+
+    def _refresh(self) -> Steps[None]:
+        flat = yield read.get_job(self.keys, self.id)
+        if not flat:
+            raise JobNotFound(self.id)
+        self.record = JobRecord.from_flat(self.id, flat)
+        if hasattr(self, "_data"):
+            del self._data
+
+    def _update_data(self, data: T) -> Steps[None]:
+        raw = self._calls.payload.encode(data) if self._calls.payload is not None else to_json(data)
+        yield manage.update_data(self.keys, self.id, raw)
+        self._change(data=raw)
+        if hasattr(self, "_data"):
+            del self._data
+
+    def _update_progress(self, progress: Any, message: str | None) -> Steps[None]:
+        raw = progress_to_json(progress)
+        update = manage.update_progress(self.keys, self.id, raw)
+        yield update if message is None else (update, self._log_command(message))
+        self._change(progress=raw)
+
+    def _log(self, line: str) -> Steps[int]:
+        count: int = yield self._log_command(line)
+        return count
+
+    def _log_command(self, line: str) -> Command[int]:
+        keep = self.opts.get("kl")
+        text = log_line(line)
+        kept = self._calls.keep_logs if keep is None else keep
+        return manage.add_log(self.keys, self.id, text, keep=kept, calls=self._calls.calls)
+
+    def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
+        lines: list[str] = yield read.get_logs(self.keys, self.id, start=start, end=end)[0]
+        return lines
+
+    def _clear_logs(self, keep: int) -> Steps[None]:
+        yield manage.clear_logs(self.keys, self.id, keep=keep)
+
+    def _change_delay(self, delay: Duration) -> Steps[None]:
+        delay_ms = to_ms(to_seconds("delay", delay))
+        now_ms = yield NOW_MS
+        yield manage.change_delay(self.keys, self.id, delay_ms=delay_ms, now_ms=now_ms)
+        self._change(delay=b"%d" % delay_ms)
+
+    def _change_priority(self, priority: int, lifo: bool) -> Steps[None]:
+        JobOptions(priority=priority)  # refuses what is out of range
+        yield manage.change_priority(self.keys, self.id, priority=priority, lifo=lifo)
+        self._change(priority=b"%d" % priority)
+
+    def _promote(self) -> Steps[None]:
+        yield manage.promote(self.keys, self.id)
+        self._change(delay=b"0")
+
+    def _retry(self, state: FinalState) -> Steps[None]:
+        if state not in ("failed", "completed"):
+            raise InvalidOption("state", f"is {state!r}", 'a finished job is "failed" or "completed"')
+        yield manage.reprocess(self.keys, self.id, state=state, lifo=bool(self.opts.get("lifo")))
+        self._change(failedReason=None, finishedOn=None, processedOn=None, returnvalue=None)
+
+    def _remove(self, children: bool) -> Steps[None]:
+        yield manage.remove(self.keys, self.id, children=children)
+
+    def _get_state(self) -> Steps[JobState]:
+        name = yield read.get_state(self.keys, self.id)
+        return JobState.parse(name)
+
+    def _is_in(self, *states: JobState) -> Steps[bool]:
+        state = yield from self._get_state()
+        return state in states
+
+    def _extend_lock(self, duration: Duration) -> Steps[None]:
+        if self.token is None:
+            raise LockLost(self.id, hint="only the handler of a job holds its lock")
+        lock_ms = to_ms(to_seconds("duration", duration, positive=True))
+        if not (yield extend_lock(self.keys, self.id, self.token, lock_ms=lock_ms)):
+            self.lock_lost = True
+            raise LockLost(self.id, command="extendLock")
+
+    # --- children and parent --------------------------------------------------------------------------------
+
+    def _get_children_values(self) -> Steps[dict[str, Any]]:
+        processed = yield read.get_children(self.keys, self.id)[0]
+        return _values(processed)
+
+    def _get_dependencies(self) -> Steps[Dependencies]:
+        processed, pending = read.get_children(self.keys, self.id)
+        ignored, failed = read.get_failed_children(self.keys, self.id)
+        found = yield (processed, pending, ignored, failed)
+        return Dependencies(
+            processed=_values(found[0]), unprocessed=found[1], ignored=found[2], failed=found[3]
+        )
+
+    def _remove_child_dependency(self) -> Steps[bool]:
+        parent_key = self.record.parent_key
+        if parent_key is None:
+            return False
+        removed: bool = yield manage.remove_child_dependency(self.keys, self.id, parent_key)
+        if removed:
+            self._change(parent=None, parentKey=None)
+        return removed
+
+    def _remove_unprocessed_children(self) -> Steps[None]:
+        yield manage.remove_unprocessed_children(self.keys, self.id)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def _failure(self, reason: str) -> Steps[JobFailed]:
+        """The error for whoever waits for this job, with the stack traces if they are still there."""
+        (raw,) = yield read.get_fields(self.keys, self.id, ["stacktrace"])
+        traces = JobRecord(self.id, {b"stacktrace": raw}).stacktrace if raw else []
+        return JobFailed(self.id, reason, traces)
+
+
+def progress_to_json(progress: Any) -> bytes:
+    """How far a job is, as it is stored: a number from 0 to 100 or an object."""
+    is_number = isinstance(progress, (int, float)) and not isinstance(progress, bool)
+    if is_number and not 0 <= progress <= 100:
+        raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
+    return to_json(progress, field="progress")
+
+
+def log_line(line: object) -> str:
+    """A line of a log; one with a stray surrogate is still a line."""
+    return str(line).encode("utf-8", "replace").decode()
+
+
+def _values(processed: Mapping[str, str]) -> dict[str, Any]:
+    return {key: returned(value) for key, value in processed.items()}
+
+
+def returned(raw: str | bytes | None) -> Any:
+    """A stored return value. One that does not parse is None, as in Node."""
+    if not raw:
+        return None
+    try:
+        return from_json(raw, field="returnvalue")
+    except MalformedValue:
+        return None

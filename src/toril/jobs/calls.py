@@ -1,0 +1,51 @@
+"""What all jobs of one queue share: a store, the keys, the payload's model.
+
+Guarantee: a desk is immutable and made once for each queue or worker, so that a job costs no more than its own fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toril.commands.once import MANY_AT_ONCE, Calls
+from toril.events import FinishWaiter
+from toril.protocol.codec import PayloadCodec
+from toril.protocol.keys import QueueKeys
+from toril.transport import AsyncTransport, BlockingTransport
+
+KEEP_LOGS: Final = 1000  # the data model's limit; a job's own `keep_logs` comes first
+
+
+@dataclass(frozen=True, slots=True)
+class JobCalls:
+    """For jobs in an event loop. `close` it with its owner."""
+
+    transport: AsyncTransport
+    keys: QueueKeys
+    payload: PayloadCodec[Any] | None = None
+    keep_logs: int = KEEP_LOGS
+    finishes: FinishWaiter = field(init=False)  # connects when the first job is waited for
+    calls: Calls = field(init=False)  # of jobs that write to their logs
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finishes", FinishWaiter(self.transport, self.keys))
+        object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))
+
+    async def close(self) -> None:
+        """Ends what waits for jobs; the store belongs to the owner of the desk."""
+        await self.finishes.close()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingJobCalls:
+    """For jobs in threads and processes."""
+
+    transport: BlockingTransport
+    keys: QueueKeys
+    payload: PayloadCodec[Any] | None = None
+    keep_logs: int = KEEP_LOGS
+    calls: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))

@@ -1,0 +1,205 @@
+"""One Delta table: its log, its files and the one way to change it.
+
+Guarantee: a commit adds and removes all its files or none, and of two writers with the same application id
+that start from the same version, one fails: nothing is committed twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
+
+from toril.lake.errors import LakeTooNew, TableMissing
+from toril.lake.tables import TableSpec
+
+_VERSION_KEY: Final = "toril.schemaVersion"
+_MANY_COMMITS: Final = 50  # to catch up with that many, asking anew is faster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A Parquet file that lies in the table's folder and is (or becomes) part of it."""
+
+    path: str  # relative to the table
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; `DataFile(**words)` reads it back."""
+        return {"path": self.path, "size": self.size, "rows": self.rows, "partition": dict(self.partition)}
+
+
+class LakeTable:
+    """The log of one table, as of the moment it was opened; `refresh` moves it on."""
+
+    def __init__(
+        self, spec: TableSpec, url: str, storage: Mapping[str, str] | None, delta: DeltaTable
+    ) -> None:
+        self.spec = spec
+        self.url = url
+        self._storage = dict(storage or {})
+        self.delta = delta
+        self._check_version()
+        self._marks: dict[str, int] = {}  # application → version, of those that were asked for
+        self._marks_until = self.version
+
+    @classmethod
+    def open(cls, spec: TableSpec, url: str, storage: Mapping[str, str] | None, lake: str) -> LakeTable:
+        """The existing table, or `TableMissing`."""
+        try:
+            delta = DeltaTable(url, storage_options=dict(storage) if storage else None)
+        except TableNotFoundError:
+            raise TableMissing(spec.name, lake) from None
+        return cls(spec, url, storage, delta)
+
+    @classmethod
+    def open_or_create(cls, spec: TableSpec, url: str, storage: Mapping[str, str] | None) -> LakeTable:
+        """The table, created empty if it is not there."""
+        delta = DeltaTable.create(
+            url,
+            schema=spec.schema,
+            mode="ignore",
+            partition_by=list(spec.partition_by) or None,
+            name=spec.name,
+            configuration={_VERSION_KEY: str(spec.version)},
+            storage_options=dict(storage) if storage else None,
+            raise_if_key_not_exists=False,
+        )
+        return cls(spec, url, storage, delta)
+
+    def _check_version(self) -> None:
+        found = int(self.delta.metadata().configuration.get(_VERSION_KEY, "1"))
+        if found > self.spec.version:
+            raise LakeTooNew(self.spec.name, found, self.spec.version)
+
+    @property
+    def version(self) -> int:
+        return int(self.delta.version())
+
+    def refresh(self) -> LakeTable:
+        self.delta.update_incremental()
+        self._follow_marks()
+        return self
+
+    def committed(self, application: str) -> int:
+        """The version last committed under that application id; −1 when there is none."""
+        if application not in self._marks:
+            # This goes through the whole log; with a hundred queues it would take longer than all else.
+            found = self.delta.transaction_version(application)
+            self._marks[application] = -1 if found is None else int(found)
+        return self._marks[application]
+
+    def _follow_marks(self) -> None:
+        until = self.version
+        if until - self._marks_until > _MANY_COMMITS:
+            self._marks = {}
+        for version in range(self._marks_until + 1, until + 1) if self._marks else ():
+            for action in self._actions(version):
+                if "txn" in action:
+                    self._marks[action["txn"]["appId"]] = int(action["txn"]["version"])
+        self._marks_until = until
+
+    def files(self, **partition: str) -> list[DataFile]:
+        """The files of the table, or of one partition."""
+        actions = pa.table(self.delta.get_add_actions(flatten=False)).to_pylist()
+        files = [_data_file(one) for one in actions]
+        return [one for one in files if all(one.partition.get(k) == v for k, v in partition.items())]
+
+    def dataset(self) -> Any:
+        """The table as a pyarrow dataset whose files are read by pyarrow itself, without Python in its threads."""
+        from toril.lake.storage import file_system
+
+        system, root = file_system(self.url, self._storage)
+        return self.delta.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(root, system))
+
+    def added_between(self, after: int, until: int) -> list[DataFile]:
+        """Files that commits in (`after`, `until`] brought as new data; those of a compaction are not new."""
+        added: list[DataFile] = []
+        for version in range(after + 1, until + 1):
+            for action in self._actions(version):
+                add = action.get("add")
+                if add is not None and add.get("dataChange", True):
+                    added.append(_file_of_action(add))
+        return added
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        text = self._read_log(f"{version:020d}.json")
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+    def _read_log(self, name: str) -> str:
+        from toril.lake.storage import file_system
+
+        system, root = file_system(self.url, self._storage)
+        with system.open_input_stream(f"{root}/_delta_log/{name}") as stream:
+            return bytes(stream.read()).decode()
+
+    def commit(
+        self,
+        added: Sequence[DataFile],
+        *,
+        removed: Sequence[DataFile] = (),
+        application: str,
+        version: int,
+        marks: Mapping[str, int] | None = None,
+        note: Mapping[str, Any] | None = None,
+    ) -> None:
+        """One transaction, tagged with (`application`, `version`) and with further marks of the same kind."""
+        tags = {**(marks or {}), application: version}
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [_add_action(one, now) for one in added]
+        actions += [RemoveAction(one.path, True, now, one.size, dict(one.partition)) for one in removed]
+        self.delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self.spec.schema,
+            partition_by=list(self.spec.partition_by) or None,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(name, number) for name, number in tags.items()],
+                custom_metadata={"toril": json.dumps(note)} if note else None,
+                # A conflict means another writer of the same application: retrying blindly could double rows.
+                max_commit_retries=5,
+            ),
+        )
+        self.refresh()
+
+
+def _add_action(file: DataFile, now: int) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=dict(file.partition),
+        modification_time=now,
+        data_change=True,
+        # The count only: deltalake takes extremes of some columns for a proof that the others are empty.
+        stats=json.dumps({"numRecords": file.rows}),
+    )
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    partition = action.get("partition") or action.get("partition_values") or {}
+    return DataFile(
+        path=action["path"],
+        size=action["size_bytes"],
+        rows=action["num_records"] or 0,
+        partition={key: None if value is None else str(value) for key, value in partition.items()},
+    )
+
+
+def _file_of_action(add: Mapping[str, Any]) -> DataFile:
+    stats = json.loads(add.get("stats") or "{}")
+    return DataFile(
+        path=add["path"],
+        size=add["size"],
+        rows=stats.get("numRecords", 0),
+        partition=add.get("partitionValues") or {},
+    )

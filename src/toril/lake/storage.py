@@ -1,0 +1,71 @@
+"""Where a lake lies: a folder of this machine, or a URL that pyarrow and deltalake both understand.
+
+Guarantee: a folder is always absolute, so that executors with another working directory find the same place.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from toril.errors import InvalidOption
+
+
+def normalise(place: str | Path) -> str:
+    """An absolute path for local folders (with or without `file://`), the URL itself otherwise."""
+    text = str(place)
+    if not text.strip():
+        raise InvalidOption("lake", "is empty", "give a folder or a URL such as s3://bucket/lake")
+    scheme = urlsplit(text).scheme
+    if scheme == "file":
+        return str(Path(urlsplit(text).path).resolve())
+    if len(scheme) > 1:
+        # Hadoop says s3a where everybody else says s3.
+        return text.rstrip("/").replace("s3a://", "s3://", 1)
+    return str(Path(text).expanduser().resolve())
+
+
+def is_local(url: str) -> bool:
+    return "://" not in url
+
+
+def for_spark(folder: str) -> str:
+    """A local folder in the words of Spark's own file systems."""
+    return f"file://{folder}"
+
+
+def checkpoints_of(url: str, table_id: str) -> str:
+    """Where checkpoints of a lake's ingest lie: in the lake, or beside the driver if that is on object storage.
+
+    Spark's file systems reach object storage with extra jars only. The name is that of the table itself: a lake that
+    was deleted and began anew must not find those of its predecessor.
+    """
+    if is_local(url):
+        return f"{for_spark(url)}/_checkpoints/ingest"
+    return f"file://{tempfile.gettempdir()}/toril-checkpoints/{table_id}"
+
+
+def file_system(url: str, storage: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """pyarrow's file system for `url`, and the path inside it."""
+    if is_local(url):
+        return fs.LocalFileSystem(), url
+    if url.startswith("s3://") and storage:
+        return _s3(storage), url.removeprefix("s3://")
+    system, path = fs.FileSystem.from_uri(url)
+    return system, path
+
+
+def _s3(storage: Mapping[str, str]) -> Any:
+    known = {key.lower(): value for key, value in storage.items()}
+    return fs.S3FileSystem(
+        access_key=known.get("aws_access_key_id"),
+        secret_key=known.get("aws_secret_access_key"),
+        session_token=known.get("aws_session_token"),
+        region=known.get("aws_region"),
+        endpoint_override=known.get("aws_endpoint_url"),
+    )

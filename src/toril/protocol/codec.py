@@ -1,0 +1,289 @@
+"""JSON and msgpack, the only two forms in which toril writes values.
+
+Guarantee: what `to_json` returns is read by Node as the same value, or the call raises `NotSerializable`
+before any I/O. Nothing is pickled, and nothing is imported by a name in a payload.
+
+Values: everything JSON has; integers of any size; dataclasses, msgspec structs, TypedDicts, named tuples,
+enums, dates (ISO 8601), UUIDs, decimals (as strings), bytes (base64), sets (as lists); pydantic models,
+recognised without importing pydantic.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast, overload
+
+import msgspec
+
+from toril.errors import (
+    InvalidOption,
+    MalformedValue,
+    NotSerializable,
+    PayloadMismatch,
+    PayloadTooLarge,
+)
+from toril.protocol.json_faults import fault_in
+from toril.protocol.schema import Schema, check_against, refuse_unknown_keywords
+
+T = TypeVar("T")
+
+MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # the data model's limit for data and options together
+
+# Raises when a value does not fit a schema, e.g. `lambda schema, value: jsonschema.validate(value, schema)`.
+Validator = Callable[[Mapping[str, Any], Any], object]
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def _encode_other(value: Any) -> Any:
+    """What msgspec does not know: pydantic models, by their shape."""
+    if hasattr(type(value), "model_dump_json"):
+        return msgspec.Raw(value.model_dump_json(by_alias=True).encode())
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
+
+
+_json = msgspec.json.Encoder(enc_hook=_encode_other)
+_any_json = msgspec.json.Decoder()
+
+
+def to_json(value: Any, *, field: str = "data") -> bytes:
+    """`value` as JSON. `field` names the value in the error if there is no such form."""
+    if value is None:
+        return b"null"  # what most handlers return
+    try:
+        raw = _json.encode(value)
+    except RecursionError:
+        raise NotSerializable(field, "is nested too deeply or contains itself", "flatten it") from None
+    except OverflowError:  # integers beyond 64 bits, which some versions of msgspec do not write
+        raw = _encode_with_big_integers(value, field)
+    except _UNWRITABLE:
+        raise fault_in(value, _can_write, field) from None
+    # NaN and the infinities are written as null, like JSON.stringify does, which would lose them silently.
+    # Only an output with a null can have had one, so most values pay nothing for this.
+    if b"null" in raw:
+        _refuse_non_finite(value, field)
+    return raw
+
+
+# Unicode errors, among them those of lone surrogates, are value errors.
+_UNWRITABLE = (TypeError, ValueError, msgspec.MsgspecError)
+
+
+def _can_write(value: Any) -> bool:
+    try:
+        _json.encode(value)
+    except (OverflowError, RecursionError):
+        return True  # not what is looked for: big integers can be written, and depth is another error
+    except _UNWRITABLE:
+        return False
+    return True
+
+
+def _encode_with_big_integers(value: Any, field: str) -> bytes:
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_as_builtins)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+    except _UNWRITABLE:
+        raise fault_in(value, _can_write, field) from None
+
+
+def _as_builtins(value: Any) -> Any:
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
+
+
+def _refuse_non_finite(value: Any, field: str) -> None:
+    for path in _non_finite(value, ""):
+        raise NotSerializable(
+            field + path, "is NaN or infinite, which JSON cannot hold", "use None or a string"
+        )
+
+
+def _non_finite(value: Any, path: str) -> Iterator[str]:
+    kind = type(value)
+    if kind is float:
+        if not math.isfinite(value):
+            yield path
+    elif kind is str or kind is int or value is None or kind is bool:
+        return
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _non_finite(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, item in enumerate(value):
+            yield from _non_finite(item, f"{path}[{index}]")
+    elif hasattr(kind, "model_dump"):
+        yield from _non_finite(value.model_dump(), path)
+    else:
+        yield from _non_finite_fields(value, path)
+
+
+def _non_finite_fields(value: Any, path: str) -> Iterator[str]:
+    names = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+    for name in names:
+        yield from _non_finite(getattr(value, name, None), f"{path}.{name}")
+
+
+@overload
+def from_json(raw: bytes | str) -> Any: ...
+@overload
+def from_json(raw: bytes | str, type: type[T], *, field: str = ...) -> T: ...
+@overload
+def from_json(raw: bytes | str, type: Any = ..., *, field: str = ...) -> Any: ...
+def from_json(raw: bytes | str, type: Any = Any, *, field: str = "value") -> Any:  # noqa: A002
+    """The value of a JSON text, as `type`. Malformed text raises `MalformedValue`, a permanent error."""
+    try:
+        return _any_json.decode(raw) if type is Any else _decoder(type).decode(raw)
+    except msgspec.ValidationError as error:
+        if type is Any:
+            return _from_lenient_json(raw, field)
+        raise PayloadMismatch(field, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _from_lenient_json(raw, field)
+    except RecursionError:
+        raise MalformedValue(field, "nested too deeply") from None
+
+
+def _from_lenient_json(raw: bytes | str, field: str) -> Any:
+    """Node escapes lone surrogates and reads 1e400 as infinity; so does the standard library."""
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error).split(":")[0]
+        raise MalformedValue(field, problem) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+@lru_cache(maxsize=256)
+def _decoder(model: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(model)
+
+
+# --- msgpack ------------------------------------------------------------------------------------------------
+
+_pack = msgspec.msgpack.Encoder()
+_unpack = msgspec.msgpack.Decoder()
+
+
+def pack(value: Any, *, field: str = "options") -> bytes:
+    """`value` as msgpack, the form in which the scripts take options and argument lists."""
+    try:
+        return _pack.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise NotSerializable(field, str(error) or "has no msgpack form") from None
+
+
+def unpack(raw: bytes, *, field: str = "options") -> Any:
+    """The value of a msgpack text."""
+    try:
+        return _unpack.decode(raw)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise MalformedValue(field, str(error)) from None
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def check_size(data: bytes, options: Mapping[str, Any], *, size_limit: int | None = None) -> None:
+    """Refuses a job larger than 10 MB (data and options) or than its own `size_limit` (data alone)."""
+    if size_limit is not None and len(data) > size_limit:
+        raise PayloadTooLarge("data", f"has {len(data)} bytes", f"size_limit allows {size_limit}")
+    if len(data) * 2 < MAX_PAYLOAD_BYTES:  # options are bounded far below the other half
+        return
+    size = len(data) + len(to_json(options, field="options"))
+    if size > MAX_PAYLOAD_BYTES:
+        remedy = f"at most {MAX_PAYLOAD_BYTES} are allowed: store the payload elsewhere and send a reference"
+        raise PayloadTooLarge("data", f"has {size} bytes with its options", remedy)
+
+
+# --- payload models -----------------------------------------------------------------------------------------
+
+
+class PayloadCodec(Generic[T]):
+    """JSON for the payload of one queue, checked against an optional model on both sides.
+
+    `model` is a dataclass, TypedDict, msgspec struct or any type msgspec decodes; a pydantic model; or a JSON
+    schema (a mapping), checked by `validator` or, within the keywords it knows, by toril itself. Without a
+    model every JSON value passes. A mismatch raises `PayloadMismatch`, whose message names the place, never
+    the value.
+    """
+
+    __slots__ = ("_check", "_decode", "model")
+
+    def __init__(
+        self, model: type[T] | Mapping[str, Any] | None = None, *, validator: Validator | None = None
+    ) -> None:
+        self.model = model
+        self._check = model is not None
+        self._decode = _payload_decoder(model, validator)
+
+    def encode(self, value: Any) -> bytes:
+        """`value` as JSON, after the check that the other side will make."""
+        raw = to_json(value)
+        if self._check:
+            self._decode(raw)
+        return raw
+
+    def decode(self, raw: bytes) -> T:
+        """The payload as an instance of the model."""
+        return cast(T, self._decode(raw))
+
+
+def _payload_decoder(model: Any, validator: Validator | None) -> Callable[[bytes], Any]:
+    if model is None or model is Any:
+        return lambda raw: from_json(raw, field="data")
+    if isinstance(model, Mapping):
+        return _schema_decoder(model, validator)
+    if validator is not None:
+        raise InvalidOption("validator", "is for JSON schemas", "leave it out: the model checks itself")
+    if hasattr(model, "model_validate_json"):
+        return _pydantic_decoder(model)
+    try:
+        _decoder(model)
+    except TypeError as error:
+        raise InvalidOption(
+            "payload", str(error), "give a dataclass, TypedDict, struct or pydantic model"
+        ) from None
+    return lambda raw: from_json(raw, model, field="data")
+
+
+def _schema_decoder(schema: Schema, validator: Validator | None) -> Callable[[bytes], Any]:
+    if validator is None:
+        refuse_unknown_keywords(schema)
+        validator = check_against
+
+    def decode(raw: bytes) -> Any:
+        value = from_json(raw, field="data")
+        try:
+            validator(schema, value)
+        except PayloadMismatch:
+            raise
+        except Exception as error:
+            raise PayloadMismatch("data", f"does not fit the schema ({type(error).__name__})") from error
+        return value
+
+    return decode
+
+
+def _pydantic_decoder(model: Any) -> Callable[[bytes], Any]:
+    def decode(raw: bytes) -> Any:
+        try:
+            return model.model_validate_json(raw)
+        except ValueError as error:  # pydantic's ValidationError is one
+            raise PayloadMismatch("data", _pydantic_problem(error)) from None
+
+    return decode
+
+
+def _pydantic_problem(error: ValueError) -> str:
+    details: list[Any] = getattr(error, "errors", list)()
+    places = [f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in details[:5]]
+    return ", ".join(places) or "does not fit the model"

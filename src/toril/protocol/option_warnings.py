@@ -1,0 +1,29 @@
+"""Warnings about values that are allowed but probably not meant.
+
+Guarantee: a warning points at the line of the user's code that led to it, however deep in toril it was noticed; it is
+shown once for each such line, and can be filtered by module.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Final
+
+from toril.errors import OptionWarning
+
+_LIBRARY: Final = f"{Path(__file__).parents[1]}/"
+
+
+def warn_option(text: str) -> None:
+    """Warns whoever called toril."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # the only way to know who called
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, OptionWarning, stacklevel=depth + 1)
+
+
+def _is_ours(filename: str) -> bool:
+    # The constructors of dataclasses are compiled from a string.
+    return filename.startswith(_LIBRARY) or filename == "<string>"

@@ -1,0 +1,75 @@
+"""Jobs that a worker puts back because it has no handler for their name: how often, since when, and for how long.
+
+Guarantee: pure. The note that travels with a job is read back as it was written; one that cannot be read counts as
+none, so a job is never given up for a note that somebody else wrote wrongly.
+
+While a new version is rolled out, workers of the old one meet jobs that only the new one knows. Such a job is delayed
+without counting an attempt, and fails when for an hour no worker has known it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toril.protocol.backoff import Random, reconnect_delay
+
+FIRST_DELAY: Final = 1.0  # seconds; doubles with every refusal
+LONGEST_DELAY: Final = 60.0
+GIVE_UP_AFTER: Final = 3600.0  # seconds after the first refusal: longer than a rolling deploy takes
+# Where the note stands: a field of the job's hash that other clients do not read, and a field of an envelope's `meta`.
+JOB_FIELD: Final = "toril:refusals"
+META_FIELD: Final = "toril_refusals"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Refusals of one job in a row, by all workers."""
+
+    count: int
+    first_ms: int  # when the first of them was, in Unix milliseconds of the server
+
+    @staticmethod
+    def one_more(before: Refusals | None, now_ms: int) -> Refusals:
+        """The refusals with the one that happens now."""
+        if before is None:
+            return Refusals(1, now_ms)
+        return Refusals(before.count + 1, min(before.first_ms, now_ms))
+
+    def seconds(self, now_ms: int) -> float:
+        """How long ago the first one was."""
+        return (now_ms - self.first_ms) / 1000
+
+    def delay(self, rng: Random = random.random) -> float:
+        """Seconds until the job is tried again: 1, 2, 4, … 60, each ±20 %."""
+        return reconnect_delay(self.count - 1, initial=FIRST_DELAY, maximum=LONGEST_DELAY, rng=rng)
+
+    # --- the note in a job's hash -----------------------------------------------------------------------------
+
+    def to_field(self, attempts_started: int) -> str:
+        """With the pickup to which it belongs: a later pickup by a worker that knows the name makes it void."""
+        return f"{self.count} {self.first_ms} {attempts_started}"
+
+    @staticmethod
+    def from_field(raw: bytes | None, attempts_started: int) -> Refusals | None:
+        """The note of the pickup just before this one."""
+        words = raw.split() if raw else []
+        if len(words) != 3 or not all(word.isdigit() for word in words):
+            return None
+        count, first_ms, noted_at = (int(word) for word in words)
+        return Refusals(count, first_ms) if noted_at == attempts_started - 1 else None
+
+    # --- the note in an envelope ------------------------------------------------------------------------------
+
+    def to_meta(self) -> dict[str, int]:
+        return {"count": self.count, "first_ms": self.first_ms}
+
+    @staticmethod
+    def from_meta(value: Any) -> Refusals | None:
+        if not isinstance(value, dict):
+            return None
+        count, first_ms = value.get("count"), value.get("first_ms")
+        if type(count) is not int or type(first_ms) is not int or count < 1 or first_ms < 0:
+            return None
+        return Refusals(count, first_ms)

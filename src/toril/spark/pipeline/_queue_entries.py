@@ -1,0 +1,140 @@
+"""Entries: what stream and list queues and their dead letters hold, to bronze/stream_entries and bronze/dlq_entries.
+
+Guarantee: an entry of a stream is stored once: the position of each stream is committed with its entries. The elements
+of a list have no ids; each is stored once as it is written, attempts included, if it is there when the pipeline looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from toril.commands.command import plain
+from toril.lake import Lake, table_spec
+from toril.lake.delta_table import LakeTable
+from toril.protocol.keys import ListKeys, StreamKeys
+from toril.spark.pipeline._manifest import files_of, line_of
+from toril.spark.pipeline._staging import write_file
+from toril.spark.pipeline._stream_positions import packed_id, unpacked_id
+from toril.spark.sources.discovery import Directory
+from toril.spark.sources.entries import read_list, read_stream_entries
+from toril.spark.sources.positions import id_parts, look
+from toril.spark.sources.readers import open_transport
+from toril.transport import BlockingTransport
+
+APPLICATION: Final = "toril.entries"
+LIVE, DEAD = "bronze/stream_entries", "bronze/dlq_entries"
+_ORIGIN: Final = "0-0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One stream or list, and how much of it is new."""
+
+    table: str
+    kind: str  # stream | list
+    queue: str
+    key: str
+    after: str = _ORIGIN
+    until: str = ""  # empty: a list, which has no ids
+
+    @property
+    def mark(self) -> str:
+        return f"{APPLICATION}/{self.kind}/{self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWriter:
+    """Reads sources and writes files; runs on executors."""
+
+    lake: Lake
+    url: str | None = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sources = [Source(**json.loads(text)) for batch in batches for text in batch.column(0).to_pylist()]
+        for source in sources:
+            tables = self._read(source)
+            files = [write_file(self.lake, source.table, pa.concat_tables(tables), {})] if tables else []
+            yield pa.RecordBatch.from_pydict({"files": [line_of({source.table: files})]})
+
+    def _read(self, source: Source) -> list[pa.Table]:
+        spec = table_spec(source.table)
+        with open_transport(self.url) as transport:
+            if not source.until:
+                return self._unseen(source, list(read_list(transport, source.queue, source.key, spec)))
+            return list(
+                read_stream_entries(
+                    transport, source.queue, source.key, spec, source.kind, source.after, source.until
+                )
+            )
+
+    def _unseen(self, source: Source, pages: list[pa.Table]) -> list[pa.Table]:
+        if not pages:
+            return []
+        now = pa.concat_tables(pages)
+        sql = "select raw from bronze.stream_entries where kind = 'list' and queue = ?"
+        known = set(self.lake.query(sql, [source.queue])["raw"].to_pylist())
+        fresh = now.filter(pa.array([raw not in known for raw in now["raw"].to_pylist()]))
+        return [fresh] if fresh.num_rows else []
+
+
+@dataclass(slots=True)
+class EntryCollector:
+    """Stores what is new since it last looked."""
+
+    spark: Callable[[], SparkSession]  # asked only when there is something new
+    lake: Lake
+    url: str | None = field(repr=False)
+    directories: Mapping[str, Directory]  # kind → where its queues are looked up
+    connect: Callable[[], BlockingTransport]
+
+    def run(self) -> int:
+        """The number of entries stored."""
+        with self.connect() as transport:
+            fresh = [source for kind in self.directories for source in self._fresh(transport, kind)]
+        if not fresh:
+            return 0
+        rows = [(json.dumps(_words(source)),) for source in fresh]
+        frame = self.spark().createDataFrame(rows, "source string").repartition(min(len(rows), 8))
+        report: Any = frame.mapInArrow(EntryWriter(self.lake, self.url), "files string").toArrow()
+        files = files_of(report["files"].to_pylist())
+        for name in {source.table for source in fresh}:
+            marks = {one.mark: packed_id(one.until) for one in fresh if one.table == name and one.until}
+            self._commit(self.lake.ensure(name), files[name], marks)
+        return sum(file.rows for some in files.values() for file in some)
+
+    def _commit(self, log: LakeTable, files: list[Any], marks: Mapping[str, int]) -> None:
+        if files or marks:
+            log.commit(files, application=APPLICATION, version=log.version + 1, marks=marks)
+
+    def _fresh(self, transport: BlockingTransport, kind: str) -> Iterator[Source]:
+        streams: dict[str, Source] = {}
+        for queue, keys in self.directories[kind].queues(transport).items():
+            if isinstance(keys, ListKeys | StreamKeys):
+                streams[f"dead {queue}"] = Source(table=DEAD, kind=kind, queue=queue, key=keys.dlq)
+            if isinstance(keys, StreamKeys):
+                streams[f"live {queue}"] = Source(table=LIVE, kind=kind, queue=queue, key=keys.stream)
+            elif isinstance(keys, ListKeys) and transport.run(plain(int, "LLEN", keys.queue)):
+                yield Source(table=LIVE, kind=kind, queue=queue, key=keys.queue)
+        states = look(transport, {name: source.key for name, source in streams.items()})
+        for name, state in states.items():
+            source = self._ranged(streams[name], state.last_id)
+            if state.length and source.until != source.after:
+                yield source
+
+    def _ranged(self, source: Source, last_id: str) -> Source:
+        packed = self.lake.ensure(source.table).committed(source.mark)
+        after = unpacked_id(packed) if packed >= 0 else _ORIGIN
+        if id_parts(last_id) < id_parts(after):  # the stream was deleted and began anew
+            after = _ORIGIN
+        words = {**_words(source), "after": after, "until": last_id}
+        return Source(**words)
+
+
+def _words(source: Source) -> dict[str, str]:
+    return {name: getattr(source, name) for name in ("table", "kind", "queue", "key", "after", "until")}

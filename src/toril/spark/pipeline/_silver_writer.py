@@ -1,0 +1,84 @@
+"""The task of refinement: the steps of some jobs become files of silver/attempts and silver/jobs.
+
+Guarantee: a task that Spark repeats writes other files, and only those that the driver is told of are committed.
+
+Rows never come back to Spark: lives are walked along, completed from hashes and written in one process, and only a
+line about the files travels to the driver, with the names of jobs that must be looked up first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from toril.lake import Lake
+from toril.lake.delta_table import DataFile
+from toril.spark.pipeline._manifest import Files, files_of, line_of
+from toril.spark.pipeline._staging import write_parts
+from toril.spark.transforms.job_timeline import turning_points
+from toril.spark.transforms.rows import attempts_table, begins_in_the_middle, jobs_table
+
+ATTEMPTS, JOBS = "silver/attempts", "silver/jobs"
+REPORT: Final = "files string, queue string, job_id string"  # a line about files, or a job that is a stranger
+_REPORT: Final = pa.schema([("files", pa.string()), ("queue", pa.string()), ("job_id", pa.string())])
+
+Filler = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class SilverWriter:
+    """Runs on executors, once per partition of steps."""
+
+    lake: Lake
+    fill: Filler  # completes attempts from job hashes
+    with_attempts: bool = True  # False: they were committed before the batch was cut off
+    hold_strangers: bool = False  # jobs whose lives begin in the middle are named, not written
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = list(batches)
+        if not sum(batch.num_rows for batch in rows):
+            return
+        points = turning_points(pa.Table.from_batches(rows).combine_chunks())
+        strangers = self._strangers(points)
+        known = _without(points, strangers) if len(strangers) else points
+        yield _report(self._write(known), strangers)
+
+    def _strangers(self, points: pa.Table) -> pa.Table:
+        jobs = points.select(["queue", "job_id"])
+        return jobs.filter(begins_in_the_middle(points)) if self.hold_strangers else jobs.slice(0, 0)
+
+    def _write(self, points: pa.Table) -> dict[str, list[DataFile]]:
+        found = {JOBS: write_parts(self.lake, JOBS, jobs_table(points))}
+        if self.with_attempts:
+            found[ATTEMPTS] = write_parts(self.lake, ATTEMPTS, self.fill(attempts_table(points)))
+        return found
+
+
+def _without(points: pa.Table, strangers: pa.Table) -> pa.Table:
+    return points.join(strangers, ["queue", "job_id"], join_type="left anti")
+
+
+def _report(files: Files, strangers: pa.Table) -> pa.RecordBatch:
+    first = pa.table([[line_of(files)], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT)
+    named = {"files": pa.nulls(len(strangers), pa.string()), **{n: strangers[n] for n in ("queue", "job_id")}}
+    whole = pa.concat_tables([first, pa.table(named).cast(_REPORT)]).combine_chunks()
+    return whole.to_batches()[0]
+
+
+def files_in(report: pa.Table) -> dict[str, list[DataFile]]:
+    """What the tasks wrote, by table."""
+    return files_of(report["files"].drop_null().to_pylist())
+
+
+def strangers_in(report: pa.Table) -> pa.Table:
+    """The jobs that were held back."""
+    return report.filter(pc.is_null(report["files"])).select(["queue", "job_id"])
+
+
+def unchanged(attempts: pa.Table) -> pa.Table:
+    """The filler that leaves attempts as the events told them."""
+    return attempts

@@ -1,0 +1,203 @@
+"""Sending rows: in batches, under the ledger, as fast as the queue and the rate allow.
+
+Guarantee: when `send` returns, every row given before is a job, was one already, or lies among the rejects.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import pyarrow as pa
+
+from toril.commands.bulk_enqueue import (
+    Admission,
+    Admitted,
+    KnownOtherwise,
+    Moved,
+    Reject,
+    Row,
+    Wait,
+    enqueue_once,
+)
+from toril.commands.envelopes import EnvelopeToAdd
+from toril.commands.manage import set_meta
+from toril.commands.once import AnyKeys, Calls, once
+from toril.errors import RedisOutOfMemory, TorilError
+from toril.protocol.keys import QueueKeys
+from toril.spark.sinks._rows import WITHOUT_QUEUE, RowReader
+from toril.spark.sinks.options import SinkOptions
+from toril.transport import BlockingTransport
+
+# One call may carry large rows: this many bytes at most hold the server for some tens of milliseconds.
+_MOST_BYTES = 4 * 1024 * 1024
+_SAMPLES = 5
+QUEUE_VERSION = "bullmq:5.62.0"  # whose wire the scripts speak
+
+
+class QueueStaysFull(TorilError):
+    """The queue had no room for longer than `wait_timeout`: .queue .waiting"""
+
+    def __init__(self, queue: str, waiting: int | None, seconds: float) -> None:
+        super().__init__(
+            f"queue {queue!r} held {waiting} jobs for {seconds:g} s; add workers, or raise max_waiting or wait_timeout"
+        )
+        self.queue = queue
+        self.waiting = waiting
+
+
+class RunChanged(TorilError):
+    """A save under the name of an earlier run whose rows cannot be recognised: .run"""
+
+    def __init__(self, run: str, problem: str, remedy: str) -> None:
+        super().__init__(f"run {run!r}: {problem}; nothing was added by this call. {remedy}")
+        self.run = run
+
+    @classmethod
+    def moved(cls, run: str, now: int, before: int) -> RunChanged:
+        return cls(
+            run,
+            f"a row of partition {now} was saved before as one of partition {before}, and rows without job_id are "
+            "known by content and partition",
+            "Repeat the save with the partitioning of the first one. For new runs: name columns that tell rows apart "
+            'with option("key", "…"), or use toril.spark.enqueue(df, …), for which partitions do not matter',
+        )
+
+    @classmethod
+    def known_otherwise(cls, run: str, now: str, before: str) -> RunChanged:
+        return cls(
+            run,
+            f"it knows its rows by {before} and this save by {now}, so what was saved cannot be recognised",
+            f"Repeat the save as it was first made, with rows known by {before}, or choose a new run, which adds "
+            "every row",
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the rows of a task or a whole write."""
+
+    added: int = 0
+    known: int = 0  # were added by an earlier attempt of the same run
+    rejected: int = 0
+    skipped: int = 0  # acts on jobs that are gone or no longer in the state
+    reasons: list[str] = field(default_factory=list)
+    queues: set[str] = field(default_factory=set)
+
+    def reject(self, reason: str) -> None:
+        self.rejected += 1
+        if len(self.reasons) < _SAMPLES:
+            self.reasons.append(reason)
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(
+            added=self.added + other.added,
+            known=self.known + other.known,
+            rejected=self.rejected + other.rejected,
+            skipped=self.skipped + other.skipped,
+            reasons=(self.reasons + other.reasons)[:_SAMPLES],
+            queues=self.queues | other.queues,
+        )
+
+    @property
+    def acts(self) -> str:
+        """The same in the words of acts on jobs."""
+        words = f"{self.added} done, {self.skipped} skipped, {self.rejected} rejected"
+        return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
+
+    def __str__(self) -> str:
+        words = f"{self.added} added, {self.known} known, {self.rejected} rejected, {self.skipped} skipped"
+        return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends the rows of one task."""
+
+    transport: BlockingTransport
+    options: SinkOptions
+    admission: Admission
+    tally: Tally = field(default_factory=Tally)
+    _calls: dict[str, Calls] = field(default_factory=dict)  # by queue
+
+    def send_all(self, batches: Iterable[pa.RecordBatch], reader: RowReader) -> Tally:
+        for batch in batches:
+            by_queue: dict[str, list[Row]] = defaultdict(list)
+            for one in reader.read(batch):
+                by_queue[one.queue].append(one.row)
+            for queue, rows in by_queue.items():
+                for portion in _portions(rows, self.options.rows_per_call):
+                    self.send(queue, portion)
+        return self.tally
+
+    def send(self, queue: str, rows: list[Row]) -> None:
+        keys = self.options.keys(queue, cluster=self.transport.is_cluster)
+        if queue not in self.tally.queues and isinstance(keys, QueueKeys) and queue != WITHOUT_QUEUE:
+            # As every producer does: Node looks for it.
+            self.transport.run_many(set_meta(keys, version=QUEUE_VERSION))
+        self.tally.queues.add(queue)
+        deadline = time.monotonic() + self.options.wait_timeout
+        while rows:
+            done = self._offer(queue, keys, rows, deadline)
+            if done:
+                rows, deadline = rows[done:], time.monotonic() + self.options.wait_timeout
+
+    def _offer(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
+        """How many of the rows, from the first on, are dealt with; 0 after a pause."""
+        calls = self._calls.setdefault(queue, Calls(keys))
+        match self.transport.run(once(keys, enqueue_once(keys, rows, self.admission), calls)):
+            case Admitted(ack_errors):
+                self._count(rows[: len(ack_errors)], ack_errors)
+                return len(ack_errors)
+            case Wait(ms, waiting):
+                if waiting is not None and time.monotonic() > deadline:
+                    raise QueueStaysFull(queue, waiting, self.options.wait_timeout)
+                time.sleep(ms / 1000)
+                return 0
+            case Moved(partition):
+                raise RunChanged.moved(self.admission.run, self.admission.partition, partition)
+            case KnownOtherwise(before):
+                raise RunChanged.known_otherwise(self.admission.run, self.admission.known_by, before)
+            case other:
+                assert_never(other)
+
+    def _count(self, rows: list[Row], ack_errors: list[bool | TorilError]) -> None:
+        for row, ack_error in zip(rows, ack_errors, strict=True):
+            if isinstance(ack_error, TorilError):
+                self._refused(ack_error)
+            elif isinstance(row.job, Reject):
+                self.tally.reject(row.job.reason)
+            elif ack_error:
+                self.tally.added += 1
+            else:
+                self.tally.known += 1
+
+    def _refused(self, ack_error: TorilError) -> None:
+        # A server without memory will have some again: the task fails, Spark repeats it, the ledger knows the rest.
+        if isinstance(ack_error, RedisOutOfMemory) or "OOM" in str(ack_error):
+            raise RedisOutOfMemory(str(ack_error))
+        self.tally.reject(str(ack_error))
+
+
+def _portions(rows: list[Row], size: int) -> Iterator[list[Row]]:
+    portion: list[Row] = []
+    weight = 0
+    for row in rows:
+        portion.append(row)
+        weight += _weight(row)
+        if len(portion) >= size or weight > _MOST_BYTES:
+            yield portion
+            portion, weight = [], 0
+    if portion:
+        yield portion
+
+
+def _weight(row: Row) -> int:
+    match row.job:
+        case Reject(_, text) | EnvelopeToAdd(text, _):
+            return len(text)
+        case job:
+            return len(job.data)

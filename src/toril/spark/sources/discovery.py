@@ -1,0 +1,164 @@
+"""Which queues there are.
+
+Guarantee: names are taken as given and cost nothing; patterns are resolved by SCAN at most once in
+`discover_every` seconds, never per batch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from toril.commands.bulk_enqueue import rejects_key
+from toril.commands.command import Command, plain
+from toril.errors import InvalidOption, TorilError
+from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.spark.sources.options import SourceOptions, is_pattern
+from toril.transport import BlockingTransport
+
+AnyKeys = QueueKeys | ListKeys | StreamKeys
+# What may be all that there is of a stream or list queue.
+_BESIDE: Final = re.compile(r":(dlq|scheduled|toril:rejects)$")
+
+
+class QueueMissing(TorilError):
+    """A queue that was asked for does not exist: .queues"""
+
+    def __init__(self, queues: list[str], where: str, prefix: str) -> None:
+        super().__init__(
+            f"no queue {', '.join(map(repr, queues))} under prefix {prefix!r} at {where}; check the name and the "
+            'prefix, or set option("missing", "ignore") to wait for it'
+        )
+        self.queues = queues
+
+
+def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:
+    """The keys of one queue of the kind that the table is about."""
+    if options.kind == "bullmq":
+        return QueueKeys(queue, options.prefix).resolve(cluster=cluster)
+    kind = ListKeys if options.kind == "list" else StreamKeys
+    return kind(queue, options.prefix, options.env, cluster)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The queues that match the options, remembered between batches."""
+
+    options: SourceOptions
+    _found: dict[str, AnyKeys] = field(default_factory=dict)
+    _searched_at: float | None = None
+
+    def queues(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
+        """Queue → keys. Queues once found stay, so that their offsets never vanish."""
+        for queue in self.options.queues:
+            if not is_pattern(queue):
+                self._found.setdefault(queue, keys_of(self.options, queue, cluster=transport.is_cluster))
+        if self.options.has_pattern and self._is_due():
+            for queue, keys in self._search(transport):
+                self._found.setdefault(queue, keys)
+            self._searched_at = time.monotonic()
+        return dict(sorted(self._found.items()))
+
+    def existing(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
+        """The queues that exist now; a named one that does not is an error unless told otherwise."""
+        queues = self.queues(transport)
+        replies = transport.run_many([plain(int, "EXISTS", *mark_keys(keys)) for keys in queues.values()])
+        there = {queue for queue, found in zip(queues, replies, strict=True) if _raised(found)}
+        absent = [queue for queue in queues if queue not in there]
+        if self.options.missing != "ignore" and (absent or not queues):
+            wanted = absent or list(self.options.queues)
+            raise QueueMissing(wanted, transport.address.label, self.options.prefix)
+        return {queue: keys for queue, keys in queues.items() if queue in there}
+
+    def _is_due(self) -> bool:
+        waited = self.options.discover_every
+        return self._searched_at is None or time.monotonic() - self._searched_at >= waited
+
+    def _search(self, transport: BlockingTransport) -> Iterator[tuple[str, AnyKeys]]:
+        patterns = [queue for queue in self.options.queues if is_pattern(queue)]
+        for key in _scan(transport, self._scan_pattern()):
+            queue = self._queue_in(key)
+            if queue is not None and any(fnmatch.fnmatchcase(queue, pattern) for pattern in patterns):
+                yield queue, self._keys_as_found(key, queue, transport)
+
+    def _scan_pattern(self) -> str:
+        prefix = re.sub(r"([\[\]?*\\])", r"\\\1", self.options.prefix)
+        if self.options.kind == "bullmq":
+            return f"{prefix}:*:meta"
+        room = "queue" if self.options.kind == "list" else "stream"
+        return f"{prefix}:{self.options.env}:{room}:*"
+
+    def _queue_in(self, key: str) -> str | None:
+        pattern = re.escape(self._scan_pattern().replace("\\", "")).replace(r"\*", "(.+)")
+        match = re.fullmatch(pattern, key)
+        if match is None:
+            return None
+        name = _BESIDE.sub("", match.group(1))
+        return None if ":" in name else name.removeprefix("{").removesuffix("}")
+
+    def _keys_as_found(self, key: str, queue: str, transport: BlockingTransport) -> AnyKeys:
+        keys = keys_of(self.options, queue, cluster=transport.is_cluster)
+        if f"{{{queue}}}" in key and isinstance(keys, QueueKeys) and not transport.is_cluster:
+            return replace(keys, hash_tag=True)
+        return keys
+
+
+def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
+    """Keys of which at least one exists when the queue does."""
+    if isinstance(keys, QueueKeys):
+        return keys.meta, keys.events, rejects_key(keys)
+    return keys.base, keys.dlq, keys.scheduled, rejects_key(keys)
+
+
+def _raised(reply: int | TorilError) -> bool:
+    if isinstance(reply, TorilError):
+        raise reply
+    return bool(reply)
+
+
+def _scan(transport: BlockingTransport, pattern: str) -> Iterator[str]:
+    for node in nodes_of(transport):
+        with node:
+            cursor = b"0"
+            while True:
+                cursor, page = node.run(_page(cursor, pattern))
+                yield from page
+                if cursor == b"0":
+                    break
+
+
+def _page(cursor: bytes, pattern: str) -> Command[tuple[bytes, list[str]]]:
+    def decode(reply: list[object]) -> tuple[bytes, list[str]]:
+        following, keys = reply
+        return following, [key.decode(errors="replace") for key in keys]  # type: ignore[attr-defined,return-value]
+
+    # COUNT bounds the time of one call in the server; a million keys take a few hundred calls.
+    return plain(decode, "SCAN", cursor, "MATCH", pattern, "COUNT", 5_000)
+
+
+def nodes_of(transport: BlockingTransport) -> Iterator[BlockingTransport]:
+    """One store per node that holds keys: SCAN sees a single node only."""
+    if not transport.is_cluster:
+        yield BlockingTransport(transport.address, policy=transport.policy)
+        return
+    seen: set[tuple[str, int]] = set()
+    for _, _, primary, *_ in transport.run(plain(list, "CLUSTER", "SLOTS")):
+        node = (primary[0].decode() or transport.address.nodes[0][0], int(primary[1]))
+        if node not in seen:
+            seen.add(node)
+            yield BlockingTransport(
+                replace(transport.address, kind="single", nodes=(node,)), policy=transport.policy
+            )
+
+
+def check_named(options: SourceOptions) -> None:
+    """Refuses names that could never be queues."""
+    for queue in options.queues:
+        if not is_pattern(queue):
+            keys_of(options, queue, cluster=False)
+        elif ":" in queue:
+            raise InvalidOption("queues", f'{queue!r} contains ":"', "patterns match queue names, not keys")

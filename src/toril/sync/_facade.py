@@ -1,0 +1,92 @@
+"""What all blocking faces share: an asyncio object of this process, and calls to it through the portal."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_origin
+
+from toril.errors import Closed
+from toril.protocol.option_names import check_call
+from toril.sync import _loop_thread
+from toril.transport import parse_address
+
+V = TypeVar("V")
+A = TypeVar("A")
+P = ParamSpec("P")
+
+
+def made_like(
+    original: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Gives an `__init__` the parameters of its original's, for people, tools and type checkers alike."""
+    return functools.wraps(original)
+
+
+class Facade(Generic[A]):
+    """Stands for an asyncio object; makes it again after a fork, because connections are not inherited."""
+
+    def __init__(self, make: functools.partial[A], redis: Any = None) -> None:
+        # Before the address: what cannot be made must not say first which server it chose.
+        kind = get_origin(make.func) or make.func
+        check_call(kind, make.args, make.keywords, f"an argument of {type(self).__name__}")
+        self.address = parse_address(redis)  # read once: a child may have another directory or environment
+        self._make = functools.partial(make, redis=self.address)
+        self._object = self._make()  # wrong options raise here
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._portal: _loop_thread.LoopThread | None = None
+        self._closed = False
+
+    @property
+    def _inner(self) -> A:
+        self._after_fork()
+        return self._object
+
+    def _call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
+        return self._leased().call(function, *args, **named)
+
+    def _leased(self) -> _loop_thread.LoopThread:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"{type(self).__name__} was closed")
+            if self._portal is None:
+                self._portal = _loop_thread.lease()
+            return self._portal
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._lock, self._portal = os.getpid(), threading.Lock(), None
+            self._object = self._make()
+
+    def close(self) -> None:
+        """Closes the connections and ends the loop's thread, if nobody else uses it. May be called twice."""
+        self._after_fork()
+        with self._lock:
+            self._closed = True
+            portal, self._portal = self._portal, None
+        if portal is not None:
+            try:
+                portal.call(self._end)
+            finally:
+                _loop_thread.release(portal)
+
+    async def _begin(self) -> None:
+        """What entering does, in the loop."""
+
+    async def _end(self) -> None:
+        """What closing does, in the loop."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self._call(self._begin)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,84 @@
+"""Redis' error replies in our own words.
+
+Guarantee: callers above this room meet errors of our tree alone, and no message holds a password.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import hiredis
+
+from toril.errors import (
+    AccessDenied,
+    CrossSlot,
+    RedisError,
+    RedisOutOfMemory,
+    RedisUnavailable,
+    ScriptFailed,
+)
+
+ReplyError = hiredis.ReplyError
+
+
+class Fault(enum.Enum):
+    """What an error reply asks for."""
+
+    NO_SCRIPT = enum.auto()  # send the text
+    MOVED = enum.auto()  # the slot has a new home
+    ASK = enum.auto()  # this once, ask there
+    LATER = enum.auto()  # not executed; the server may be able to soon
+    RECONNECT = enum.auto()  # not executed; this connection leads to the wrong server
+    FINAL = enum.auto()  # asking again would not help
+
+
+_FAULTS = {
+    "NOSCRIPT": Fault.NO_SCRIPT,
+    "MOVED": Fault.MOVED,
+    "ASK": Fault.ASK,
+    "LOADING": Fault.LATER,
+    "BUSY": Fault.LATER,
+    "MASTERDOWN": Fault.LATER,
+    "CLUSTERDOWN": Fault.LATER,
+    "TRYAGAIN": Fault.LATER,
+    "NOREPLICAS": Fault.LATER,
+    "MISCONF": Fault.LATER,  # the server cannot write its file and takes no changes until it can
+    "READONLY": Fault.RECONNECT,
+    "UNBLOCKED": Fault.RECONNECT,  # a blocked read ended because the server became a replica
+}
+
+
+def fault_of(error: BaseException) -> Fault:
+    text = str(error)
+    if text.startswith("ERR max number of clients"):
+        return Fault.LATER
+    # Inside a script the reason stands within the message of the script's own error.
+    if "-READONLY" in text or "READONLY You can't write" in text:
+        return Fault.RECONNECT
+    return _FAULTS.get(text.split(" ", 1)[0], Fault.FINAL)
+
+
+_DENIED = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid password")
+
+
+def translate(error: BaseException) -> RedisError:
+    """An error reply as an error of our tree."""
+    text = str(error)
+    if fault_of(error) in (Fault.LATER, Fault.RECONNECT):
+        return RedisUnavailable(text)
+    if text.startswith("OOM") or "OOM command not allowed" in text:
+        return RedisOutOfMemory(text)
+    if text.startswith("CROSSSLOT") or "keys in different slots" in text or "non local key" in text:
+        return CrossSlot(text)
+    if text.startswith(_DENIED) or "NOPERM" in text:
+        return AccessDenied(text)
+    if "script" in text.lower():
+        return ScriptFailed(text)
+    return RedisError(text)
+
+
+def redirection(error: BaseException, asked: tuple[str, int]) -> tuple[int, tuple[str, int]]:
+    """The slot and the node that a MOVED or ASK reply names; without a host it means the one that was asked."""
+    _, slot, address = str(error).split(" ")[:3]
+    host, _, port = address.rpartition(":")
+    return int(slot), (host or asked[0], int(port))

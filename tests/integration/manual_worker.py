@@ -1,0 +1,63 @@
+"""A worker played by hand: takes jobs and ends them step by step, so that tests of other rooms need no real one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from toril.commands.worker import Pickup, Settlement, finish_options, packed_fields, settle
+from toril.jobs import Job, JobCalls
+from toril.protocol.keys import QueueKeys
+from toril.protocol.record import JobRecord
+from toril.transport import AsyncTransport
+
+
+class Hand:
+    """One worker with one lock token, on the queue of `keys`."""
+
+    def __init__(self, url: str, keys: QueueKeys, *, lock_ms: int = 30_000) -> None:
+        self.transport = AsyncTransport(url)
+        self.keys = keys
+        self.calls = JobCalls(self.transport, keys)
+        self._pickup = Pickup(token="hand", lock_ms=lock_ms, worker="hand")
+
+    async def take(self) -> Job[Any]:
+        """The next job; there must be one."""
+        harvest = await self._settle([], take=1)
+        assert harvest.jobs, "no job was ready"
+        job_id, flat = harvest.jobs[0]
+        return Job(JobRecord.from_flat(job_id, flat), self.calls, token="hand")
+
+    async def complete(self, job: Job[Any], value: Any = None) -> None:
+        await self._end(job, "completed", json.dumps(value), {})
+
+    async def fail(self, job: Job[Any], reason: str = "it broke", trace: str = "a trace") -> None:
+        fields = {"failedReason": reason, "stacktrace": json.dumps([trace])}
+        await self._end(job, "failed", reason, fields)
+
+    async def _end(self, job: Job[Any], kind: Any, value: str, fields: dict[str, str]) -> None:
+        removal = job.opts.get("removeOnComplete" if kind == "completed" else "removeOnFail")
+        options = finish_options(
+            pickup=self._pickup,
+            token="hand",
+            keep={"count": 0} if removal is True else {"count": -1},
+            attempts=job.max_attempts,
+        )
+        settlement = Settlement(
+            job_id=job.id, kind=kind, token="hand", value=value, options=options, fields=packed_fields(fields)
+        )
+        harvest = await self._settle([settlement], take=0)
+        assert harvest.ack_errors == [None]
+
+    async def _settle(self, settlements: list[Settlement], *, take: int) -> Any:
+        now_ms = await self.transport.now_ms()
+        return await self.transport.run(
+            settle(self.keys, settlements, take=take, pickup=self._pickup, now_ms=now_ms)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.calls.close()
+        await self.transport.close()

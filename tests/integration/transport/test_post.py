@@ -1,0 +1,155 @@
+"""Posting: a command without a task, answered in the turn in which its reply comes, by the same rules as `run`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.proxy import FAULTS, Kind, Proxy
+from tests.integration.transport.faces import QUICK, add_to, get, say, words
+from tests.servers import Server, ValkeyCluster
+from toril.commands.command import Command, Replay
+from toril.errors import Closed, RedisError, RedisUnavailable, ReplyLost, ScriptFailed, TorilError
+from toril.transport import AsyncTransport, ConnectionPolicy
+
+POLICY = ConnectionPolicy(command_timeout=0.25, reconnect_delay=0.005, max_reconnect_delay=0.02)
+
+
+@pytest.fixture
+async def transport(valkey: Server) -> AsyncIterator[AsyncTransport]:
+    async with AsyncTransport(valkey.url, policy=QUICK) as transport:
+        await transport.connect()
+        yield transport
+
+
+async def posted(transport: AsyncTransport, command: Command[Any]) -> Any:
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    assert transport.post(command, answered.set_result)
+    return await asyncio.wait_for(answered, 10)
+
+
+async def test_the_answer_is_the_value_or_the_error(transport: AsyncTransport, prefix: str):
+    assert await posted(transport, say(prefix, "hello")) == b"hello"
+    assert await posted(transport, add_to(f"{prefix}:a")) == 1
+    await transport.run(words("RPUSH", f"{prefix}:list", "a"))
+    assert isinstance(await posted(transport, add_to(f"{prefix}:list")), ScriptFailed)
+    assert isinstance(await posted(transport, words("NONSENSE")), RedisError)
+
+
+async def test_a_flushed_script_is_sent_as_text(transport: AsyncTransport, prefix: str):
+    for expected in (1, 2, 3):
+        await transport.run(words("SCRIPT", "FLUSH"))
+        assert await posted(transport, add_to(f"{prefix}:a")) == expected
+
+
+async def test_answers_keep_their_order_among_calls_of_both_kinds(transport: AsyncTransport, prefix: str):
+    answers: list[Any] = []
+    await transport.run(say(prefix, "known"))
+    calls = []
+    for number in range(50):
+        assert transport.post(say(prefix, f"post {number}"), answers.append)
+        calls.append(asyncio.create_task(transport.run(say(prefix, f"run {number}"))))
+    assert await asyncio.gather(*calls) == [f"run {number}".encode() for number in range(50)]
+    assert answers == [f"post {number}".encode() for number in range(50)]
+
+
+async def test_an_answer_may_post_the_next_command(transport: AsyncTransport, prefix: str):
+    done = asyncio.get_running_loop().create_future()
+    said: list[Any] = []
+
+    def answer(word: Any) -> None:
+        said.append(word)
+        if len(said) == 20:
+            done.set_result(None)
+        else:
+            assert transport.post(say(prefix, str(len(said))), answer)
+
+    await transport.run(say(prefix, "known"))
+    transport.post(say(prefix, "0"), answer)
+    await asyncio.wait_for(done, 10)
+    assert said == [str(number).encode() for number in range(20)]
+
+
+async def test_a_reply_that_cannot_be_read_harms_nobody_else(transport: AsyncTransport, prefix: str):
+    strange: Command[Any] = Command(("PING",), lambda reply: reply["no such field"], replay=Replay.SAFE)
+    (before, unread, after) = await asyncio.gather(
+        posted(transport, say(prefix, "a")), posted(transport, strange), posted(transport, say(prefix, "b"))
+    )
+    assert (before, after) == (b"a", b"b")
+    assert isinstance(unread, TorilError)
+    with pytest.raises(TorilError, match="PING"):
+        await transport.run(strange)
+
+
+async def test_it_says_no_where_it_cannot_be(valkey: Server, cluster: ValkeyCluster, prefix: str):
+    def never(_: Any) -> None:
+        raise AssertionError("nothing was sent")
+
+    async with AsyncTransport(valkey.url) as transport:
+        assert transport.post(say(prefix, "a"), never) is False  # Not connected yet.
+        await transport.connect()
+    assert transport.post(say(prefix, "a"), never) is False  # Closed.
+    async with AsyncTransport(cluster.url) as transport:
+        await transport.connect()
+        assert transport.post(say(prefix, "a"), never) is False
+
+
+async def test_it_says_no_while_the_server_does_not_read(start_valkey: Callable[..., Server]):
+    server = start_valkey()
+    async with AsyncTransport(server.url, policy=ConnectionPolicy(command_timeout=20)) as transport:
+        await transport.connect()
+        server.freeze()
+        answers: list[Any] = []
+        large = say("a", "x" * 1_000_000)
+        posts = 0
+        while transport.post(large, answers.append):
+            posts += 1
+            assert posts < 20
+            await asyncio.sleep(0)
+        server.thaw()
+        while len(answers) < posts:
+            await asyncio.sleep(0.01)
+        assert {len(answer) for answer in answers} == {1_000_000}
+
+
+async def test_closing_answers_what_is_on_its_way(start_valkey: Callable[..., Server]):
+    server = start_valkey()
+    transport = AsyncTransport(server.url)
+    await transport.connect()
+    server.freeze()
+    answers: list[Any] = []
+    for command in (add_to("a"), get("a"), say("a", "x")):
+        assert transport.post(command, answers.append)
+    await asyncio.wait_for(transport.close(), 5)
+    assert sorted(type(answer) for answer in answers if isinstance(answer, ReplyLost)) == [ReplyLost]
+    assert all(isinstance(answer, (Closed, RedisUnavailable)) for answer in answers)
+    assert len(answers) == 3
+    server.thaw()
+
+
+class TestALostReply:
+    @pytest.fixture
+    def proxy(self, valkey: Server) -> Iterator[Proxy]:
+        with Proxy(valkey.port) as proxy:
+            yield proxy
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    async def test_makes_nothing_run_twice_that_must_not(self, proxy: Proxy, prefix: str, fault: Kind):
+        async with AsyncTransport(proxy.url, policy=POLICY) as transport:
+            await transport.run(add_to(f"{prefix}:other"))
+            proxy.arm(fault, f"{prefix}:a".encode())
+            assert isinstance(await posted(transport, add_to(f"{prefix}:a")), ReplyLost)
+            count = await transport.run(get(f"{prefix}:a"))
+            assert count == (None if fault == "cut before" else b"1")
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    async def test_of_a_call_that_may_run_twice_is_asked_for_again(
+        self, proxy: Proxy, prefix: str, fault: Kind
+    ):
+        async with AsyncTransport(proxy.url, policy=POLICY) as transport:
+            await transport.run(say(prefix, "known"))
+            proxy.arm(fault, b"again and again")
+            assert await posted(transport, say(prefix, "again and again")) == b"again and again"

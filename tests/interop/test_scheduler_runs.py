@@ -1,0 +1,299 @@
+"""Schedulers and flows beside Node's: the same keyspace after every step, and every cron pattern read alike."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.interop.adapters import NodeSide
+from tests.interop.application_adapter import ApplicationSide
+from tests.interop.lockstep import Twins
+from tests.interop.reference import NODE_SIDE, Reference
+from tests.interop.steps import Step
+from tests.servers import Server
+from toril.errors import InvalidOption
+from toril.protocol.cron import Cron, zone_of
+from toril.protocol.duration import ms_to_datetime
+
+WORKER = {"token": "t1", "worker": "w1"}
+
+
+@pytest.fixture(scope="module")
+def two_servers() -> Iterator[tuple[Server, Server]]:
+    with Server.valkey() as left, Server.valkey() as right:
+        yield left, right
+
+
+@pytest.fixture
+def twins(bullmq: Reference, two_servers: tuple[Server, Server]) -> Iterator[Twins]:
+    with ExitStack() as stack:
+        node, tested = NodeSide(bullmq, two_servers[0]), ApplicationSide(two_servers[1])
+        stack.callback(node.close)
+        stack.callback(tested.close)
+        stack.callback(bullmq.set_clock, None)
+        made = Twins(node, tested, same_tokens=False)
+        made.begin()
+        yield made
+
+
+def scheduler(scheduler_id: str, repeat: dict[str, Any], **template: Any) -> Step:
+    given = {
+        "name": "report",
+        "data": {"n": 1},
+        "opts": {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}},
+    }
+    return Step("upsert_scheduler", {"id": scheduler_id, "repeat": repeat, "template": {**given, **template}})
+
+
+def pick_up(twins: Twins) -> str:
+    taken = twins.do(Step("pick_up", WORKER)).value
+    assert taken is not None
+    return str(taken["id"])
+
+
+def complete(twins: Twins, job_id: str) -> None:
+    args = {"id": job_id, "value": 1, "fetch_next": False, **WORKER}
+    twins.do(Step("complete", args))
+
+
+def delayed(twins: Twins) -> list[tuple[bytes, float]]:
+    """Jobs that wait for their time on Node's server, with their scores, soonest first."""
+    found: Any = twins.reference.client.zrange("bull:q:delayed", 0, -1, withscores=True)
+    return [(member, float(score)) for member, score in found]
+
+
+def next_due(twins: Twins) -> int | None:
+    """When the first of them is due (ms)."""
+    return next((int(score / 4096) for _, score in delayed(twins)), None)
+
+
+DAY = 86_400_000
+START = 1_700_000_000_000
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"every": 5000},
+    {"every": 5000, "limit": 2},
+    {"every": 60_000, "startDate": START + 30_000},
+    {"pattern": "*/5 * * * * *", "tz": "UTC"},
+    {"pattern": "0 3 * * *", "tz": "Europe/Zurich"},
+    {"pattern": "* * * * *", "tz": "UTC", "limit": 2, "endDate": START + DAY},
+    {"pattern": "0 0 * * *", "tz": "America/New_York", "startDate": START + 3 * DAY},
+    {"pattern": "0 0 1 * *", "tz": "UTC", "immediately": True},
+]
+
+
+@pytest.mark.parametrize("repeat", SCHEDULES, ids=json.dumps)
+def test_a_series_leaves_what_node_leaves(twins: Twins, repeat: dict[str, Any]) -> None:
+    twins.do(scheduler("series", repeat))
+    for _ in range(3):
+        waits = twins.reference.client.zcard("bull:q:delayed") or twins.reference.client.llen("bull:q:wait")
+        if not waits:
+            break
+        due = next_due(twins)
+        twins.do(Step("advance", {"ms": 10 if due is None else max(0, due - twins.now) + 10}))
+        complete(twins, pick_up(twins))
+
+
+def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(twins: Twins) -> None:
+    twins.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}))
+    twins.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}, data={"n": 2}))
+    twins.do(scheduler("other", {"every": 5000}, data={}))
+    twins.do(scheduler("other", {"every": 5000}, opts={"attempts": 3, "priority": 2}))
+    twins.do(Step("remove_scheduler", {"id": "series"}))
+    job_id = pick_up(twins)
+    twins.do(Step("remove_scheduler", {"id": "other"}))
+    complete(twins, job_id)
+
+
+@pytest.mark.parametrize("stage", ["waiting", "active", "completed"])
+@pytest.mark.parametrize("repeat", [{"pattern": "0 3 * * *", "tz": "UTC"}, {"every": 60_000}], ids=json.dumps)
+def test_a_scheduler_that_is_set_again_after_a_run_was_promoted_leaves_what_node_leaves(
+    twins: Twins, repeat: dict[str, Any], stage: str
+) -> None:
+    twins.do(scheduler("series", repeat))
+    if "every" in repeat:
+        complete(twins, pick_up(twins))  # the first run is due at once
+    (found,) = delayed(twins)
+    run = found[0].decode()
+    twins.do(Step("promote", {"id": run}))
+    if stage != "waiting":
+        assert pick_up(twins) == run
+    if stage == "completed":
+        complete(twins, run)
+    twins.do(scheduler("series", repeat, data={"n": 2}))
+    twins.do(scheduler("series", repeat, data={"n": 3}))
+    twins.do(Step("advance", {"ms": 2 * DAY}))
+    if stage == "active":
+        complete(twins, run)
+    complete(twins, pick_up(twins))
+    twins.do(scheduler("series", repeat, data={"n": 4}))
+
+
+def test_an_interval_that_was_slept_through_leaves_what_node_leaves(twins: Twins) -> None:
+    twins.do(scheduler("series", {"every": 5000}))
+    complete(twins, pick_up(twins))
+    twins.do(Step("advance", {"ms": 60_000}))
+    complete(twins, pick_up(twins))
+    twins.do(Step("advance", {"ms": 10_000}))
+    complete(twins, pick_up(twins))
+
+
+OLD_KIND: list[dict[str, Any]] = [
+    {"every": 5000},
+    {"every": 5000, "limit": 2},
+    {"pattern": "*/5 * * * * *", "tz": "UTC"},
+    {"pattern": "0 3 * * *", "tz": "Europe/Zurich", "key": "nightly"},
+    {"pattern": "*/10 * * * * *", "tz": "UTC", "endDate": START + 25_000},
+]
+
+
+@pytest.mark.parametrize("repeat", OLD_KIND, ids=json.dumps)
+def test_a_repeatable_job_that_node_added_the_old_way_goes_on_under_our_worker(
+    bullmq: Reference, two_servers: tuple[Server, Server], twins: Twins, repeat: dict[str, Any]
+) -> None:
+    """Node adds it on both servers; from then on Node works on one of them and toril on the other."""
+    other = bullmq.bench("q", url=two_servers[1].url)
+    try:
+        add = {"name": "old", "data": {"n": 1}, "opts": {"attempts": 3, "repeat": repeat}}
+        for call in (twins.reference._bench.call, other.call):  # type: ignore[attr-defined]
+            call("add", **add)
+        twins._compare(None)
+        for _ in range(3):
+            due = next_due(twins)
+            if due is None:
+                break
+            twins.do(Step("advance", {"ms": max(0, due - twins.now) + 10}))
+            complete(twins, pick_up(twins))
+    finally:
+        other.close()
+
+
+def flow(name: str, *children: dict[str, Any], queue: str = "q", **opts: Any) -> dict[str, Any]:
+    given = {"jobId": f"id-{name}", "attempts": 3, "backoff": {"type": "exponential", "delay": 1000}, **opts}
+    return {"name": name, "queueName": queue, "data": {"of": name}, "opts": given, "children": list(children)}
+
+
+FLOWS = [
+    flow("alone"),
+    flow("parent", flow("first"), flow("second")),
+    flow(
+        "root",
+        flow("left", flow("leaf"), queue="other"),
+        flow("right", priority=3),
+        flow("late", delay=60_000),
+    ),
+    flow("root", flow("a", flow("a1"), flow("a2")), flow("b", flow("b1", queue="other"))),
+    flow("parent", flow("child", failParentOnFailure=True), flow("other", ignoreDependencyOnFailure=True)),
+    flow("delayed", flow("child", lifo=True), delay=60_000),
+]
+
+
+@pytest.mark.parametrize("family", FLOWS, ids=lambda family: f"{family['name']}-{len(json.dumps(family))}")
+def test_a_flow_leaves_what_node_leaves(twins: Twins, family: dict[str, Any]) -> None:
+    twins.do(Step("add_flow", {"flow": family}))
+    twins.do(Step("add_flow", {"flow": family}))  # again: what exists is left alone
+    while twins.reference.client.llen("bull:q:wait"):
+        complete(twins, pick_up(twins))
+
+
+# --- cron -----------------------------------------------------------------------------------------------------------
+
+ZONES = ("UTC", "Europe/Zurich", "America/New_York", "Asia/Kolkata", "Australia/Sydney")
+# Days around which clocks change somewhere, a leap day, and an ordinary one.
+DAYS = [
+    datetime(*day, 20, tzinfo=UTC)
+    for day in ((2025, 3, 29), (2025, 10, 25), (2024, 2, 27), (2025, 11, 1), (2026, 6, 1))
+]
+TIMES = 6
+
+READ = """
+const { parseExpression } = require('cron-parser');
+const answers = JSON.parse(require('fs').readFileSync(0, 'utf8')).map(({ pattern, tz, from, times }) => {
+  try {
+    const dates = parseExpression(pattern, { currentDate: new Date(from), tz });
+    return Array.from({ length: times }, () => dates.next().getTime());
+  } catch { return null; }
+});
+console.log(JSON.stringify(answers));
+"""
+
+
+def _field(chance: random.Random, least: int, most: int, special: tuple[str, ...] = ()) -> str:
+    def number() -> int:
+        return chance.randint(least, most)
+
+    def span() -> str:
+        return "{}-{}".format(*sorted((number(), number())))
+
+    kinds: list[Callable[[], str]] = [
+        lambda: "*",
+        lambda: "*",
+        lambda: str(number()),
+        span,
+        lambda: f"*/{chance.randint(1, max(2, most // 2))}",
+        lambda: ",".join(str(number()) for _ in range(3)),
+        lambda: f"{span()}/{chance.randint(1, 5)}",
+        lambda: chance.choice(special) if special else f"{number()}/{chance.randint(1, 7)}",
+    ]
+    return chance.choice(kinds)()
+
+
+def _patterns(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    chance = random.Random(seed)
+    for _ in range(count):
+        parts = [
+            _field(chance, 0, 59),
+            _field(chance, 0, 23),
+            _field(chance, 1, 31, ("L", "?", "15,L")),
+            _field(chance, 1, 12, ("jan", "mar-oct", "2")),
+            _field(chance, 0, 7, ("mon", "5L", "1#2", "mon-fri", "sun,3", "?", "2-7/2")),
+        ]
+        if chance.random() < 0.2:
+            parts.insert(0, _field(chance, 0, 59))
+        begin = chance.choice(DAYS) + timedelta(milliseconds=chance.randrange(2 * DAY))
+        yield {
+            "pattern": " ".join(parts),
+            "tz": chance.choice(ZONES),
+            "from": round(begin.timestamp() * 1000),
+            "times": TIMES,
+        }
+
+
+def _read_here(case: dict[str, Any]) -> list[int] | None:
+    try:
+        cron = Cron.parse(case["pattern"])
+    except InvalidOption:
+        return None
+    found: list[int] = []
+    moment: datetime | None = ms_to_datetime(case["from"])
+    for _ in range(case["times"]):
+        assert moment is not None
+        moment = cron.next_after(moment, zone_of(case["tz"]))
+        if moment is None:
+            return None
+        found.append(round(moment.timestamp() * 1000))
+    return found
+
+
+def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -> None:
+    cases = list(_patterns(seed=20_251_026, count=200))
+    node = shutil.which("node")
+    assert node is not None
+    out = subprocess.run(
+        [node, "-e", READ], input=json.dumps(cases), capture_output=True, text=True, cwd=NODE_SIDE, check=True
+    )
+    there = json.loads(out.stdout)
+    here = [_read_here(case) for case in cases]
+    different = [
+        (case, mine, theirs) for case, mine, theirs in zip(cases, here, there, strict=True) if mine != theirs
+    ]
+    assert different == []
+    assert sum(answer is not None for answer in there) > 120

@@ -1,0 +1,31 @@
+"""What `toril pipeline up` says while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toril.cli.pipeline import _Teller
+from toril.spark.pipeline._supervisor import Progress
+
+
+def progress(error: Any = None) -> Progress:
+    steps = {
+        "refine": {"runs": 3, "seconds": 0.81, "error": error},
+        "maintain": {"runs": 0, "seconds": 0.0, "error": None},
+    }
+    return Progress(batches=7, restarts=0, steps=steps, error=None)
+
+
+def test_a_line_comes_every_ten_seconds_and_at_once_when_something_fails_or_works_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moments = iter([0.0, 0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 15.0, 15.0])
+    tell = _Teller(now=lambda: next(moments))
+    calm = "7 batches since the last start; refine 0.8 s"
+    told = []
+    for error in (None, None, "disk full", None, None):
+        tell(progress(error))
+        told.append(capsys.readouterr().out.splitlines())
+    assert told == [[calm], [], [calm, "  refine: disk full"], [calm], [calm]]
