@@ -188,7 +188,7 @@ async def transport(
     await face.close()
 
 
-def test_the_table_says_of_every_command_whether_it_may_run_twice(keys: QueueKeys):
+def test_the_table_says_of_every_command_whether_it_may_run_twice(keys: QueueKeys) -> None:
     never = {name for name, build in COMMANDS.items() if build(keys).replay is Replay.NEVER}
     assert never == NEVER_TWICE
 
@@ -200,7 +200,7 @@ LEAVES_A_TRACE = {"wait_for_marker"}
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NEVER_TWICE | LEAVES_A_TRACE])
 def test_a_command_that_may_run_twice_leaves_and_returns_what_it_did_the_first_time(
     valkey: Server, keys: QueueKeys, queue: BlockingTransport, name: str
-):
+) -> None:
     command = COMMANDS[name](keys)
     if name == "obliterate":
         queue.run(manage.pause(keys))
@@ -222,7 +222,7 @@ def test_a_command_that_may_run_twice_leaves_and_returns_what_it_did_the_first_t
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_a_lost_reply_makes_nothing_run_that_must_not(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, fault: Kind
-):
+) -> None:
     command = known(queue, COMMANDS[name](keys))
     if name == "obliterate":
         queue.run(manage.pause(keys))
@@ -258,7 +258,7 @@ async def answered(transport: Facade, command: Command[Any]) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pipeline_repeats_only_what_it_may(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
-):
+) -> None:
     take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
     counts = known(queue, read.get_counts(keys))
     await transport.connect()
@@ -270,7 +270,9 @@ async def test_a_pipeline_repeats_only_what_it_may(
     assert found["active"] == (1 if fault == "cut before" else 2)
 
 
-async def test_a_slow_reply_within_the_time_out_is_no_fault(keys: QueueKeys, proxy: Proxy, transport: Facade):
+async def test_a_slow_reply_within_the_time_out_is_no_fault(
+    keys: QueueKeys, proxy: Proxy, transport: Facade
+) -> None:
     await transport.connect()
     proxy.arm("delay", keys.base.encode(), seconds=0.1)
     harvest = await transport.run(worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
@@ -279,7 +281,7 @@ async def test_a_slow_reply_within_the_time_out_is_no_fault(keys: QueueKeys, pro
 
 async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
-):
+) -> None:
     take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
     await transport.connect()
     late = proxy.arm("delay", keys.base.encode(), seconds=0.5)
@@ -294,7 +296,7 @@ async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_producers_jobs_are_never_doubled(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
-):
+) -> None:
     await transport.connect()
     for serial in range(3):
         proxy.arm(fault, keys.base.encode())
@@ -306,7 +308,7 @@ async def test_a_producers_jobs_are_never_doubled(
 @pytest.mark.parametrize("fault", ["cut after", "cut within"])
 async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
-):
+) -> None:
     adding = known(queue, add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
     await transport.connect()
     queue.run(manage.drain(keys, most=10))
@@ -331,7 +333,7 @@ def finish_and_remove(transport: BlockingTransport, keys: QueueKeys, job_id: str
 
 async def test_a_finish_whose_reply_was_lost_can_be_checked(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
-):
+) -> None:
     """What a worker does then: it asks what became of the job, and settles no second time."""
     done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
     finish = known(queue, worker.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW))
@@ -362,7 +364,7 @@ WORDS = {
 @pytest.mark.parametrize("name", ["take_one", "settle", "add_jobs", "get_counts", "set_marker"])
 async def test_a_call_that_the_server_did_not_run_is_sent_again(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, word: str
-):
+) -> None:
     """Also those that must not run twice: the server says that it has not run them."""
     await transport.connect()
     mark = keys.base.encode()
@@ -375,7 +377,7 @@ async def test_a_call_that_the_server_did_not_run_is_sent_again(
 @pytest.mark.parametrize("word", WORDS)
 async def test_a_pipeline_that_the_server_did_not_run_is_sent_again(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, word: str
-):
+) -> None:
     await transport.connect()
     mark = keys.base.encode()
     commands = [known(queue, COMMANDS[name](keys)) for name in ("take_one", "get_counts", "settle")]
@@ -388,7 +390,9 @@ async def test_a_pipeline_that_the_server_did_not_run_is_sent_again(
     assert proxy.occurrences(b"\r\nEVAL") == len(commands)  # EVALSHA, or EVAL with the text
 
 
-async def test_a_reply_that_is_no_reply_ends_the_connection(keys: QueueKeys, proxy: Proxy, transport: Facade):
+async def test_a_reply_that_is_no_reply_ends_the_connection(
+    keys: QueueKeys, proxy: Proxy, transport: Facade
+) -> None:
     await transport.connect()
     proxy.arm("answer", keys.base.encode(), reply=b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ReplyLost):

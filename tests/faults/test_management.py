@@ -211,7 +211,7 @@ BULLMQ = {
 )
 async def test_a_lost_reply_doubles_no_change_of_a_queue(
     bullmq: Bullmq, proxy: Proxy, what: str, after: int, fault: Kind
-):
+) -> None:
     check = await BULLMQ[what][0](bullmq)
     armed = proxy.arm(fault, REMEMBERED, after=after)
     await check()
@@ -220,7 +220,9 @@ async def test_a_lost_reply_doubles_no_change_of_a_queue(
 
 @pytest.mark.parametrize("act", ["retry", "promote", "change_priority", "change_delay", "log", "remove"])
 @pytest.mark.parametrize("fault", LOST)
-async def test_a_lost_reply_doubles_no_change_of_a_job(bullmq: Bullmq, proxy: Proxy, act: str, fault: Kind):
+async def test_a_lost_reply_doubles_no_change_of_a_job(
+    bullmq: Bullmq, proxy: Proxy, act: str, fault: Kind
+) -> None:
     where = {"retry": "failed", "promote": "delayed", "change_delay": "delayed"}.get(act, "wait")
     (job_id,) = await bullmq.fill(1, where)
     job = await bullmq.do("get_job", job_id)
@@ -367,7 +369,7 @@ ENVELOPES = {
 )
 async def test_a_lost_reply_doubles_no_change_of_a_list_or_stream(
     envelope_queue: Envelopes, proxy: Proxy, what: str, after: int, fault: Kind
-):
+) -> None:
     check = await ENVELOPES[what][0](envelope_queue)
     armed = proxy.arm(fault, REMEMBERED, after=after)
     await check()
@@ -378,7 +380,7 @@ async def test_a_lost_reply_doubles_no_change_of_a_list_or_stream(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_lost_reply_lets_a_move_count_what_it_moved(
     valkey: Server, proxy: Proxy, prefix: str, kind: str, fault: Kind
-):
+) -> None:
     make = KINDS[kind][0]
     async with (
         ListQueue("jobs.from", redis=valkey.url, prefix=prefix) as source,

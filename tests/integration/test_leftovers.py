@@ -88,12 +88,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("kind", UNTIDY)
-def test_what_a_test_leaves_behind_or_undone_fails_it(outcome: str, kind: str):
+def test_what_a_test_leaves_behind_or_undone_fails_it(outcome: str, kind: str) -> None:
     complaints = [line for line in outcome.splitlines() if line.startswith(("ERROR", "FAILED"))]
     assert any(f"_{kind}" in line for line in complaints), outcome
     assert f"forgotten {kind}" in outcome.replace("forgotten_", "forgotten ")
 
 
-def test_a_tidy_test_passes(outcome: str):
+def test_a_tidy_test_passes(outcome: str) -> None:
     about_it = [line for line in outcome.splitlines() if line.endswith("test_leaves_nothing")]
     assert [line.split()[0] for line in about_it] == ["PASSED"], outcome

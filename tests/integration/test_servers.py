@@ -23,14 +23,14 @@ input()
 """
 
 
-def test_every_shared_server_answers(server: Server):
+def test_every_shared_server_answers(server: Server) -> None:
     with server.client() as client:
         assert client.ping()
     with redis.Redis.from_url(server.socket_url) as client:
         assert client.ping()
 
 
-def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls):
+def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls) -> None:
     with redis.Redis.from_url(redis7_tls.trusted_url) as client:
         assert client.ping()
     with (
@@ -40,7 +40,7 @@ def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls):
         distrustful.ping()
 
 
-def test_the_cluster_spreads_keys_over_three_nodes(cluster: ValkeyCluster, prefix: str):
+def test_the_cluster_spreads_keys_over_three_nodes(cluster: ValkeyCluster, prefix: str) -> None:
     entry = cluster.nodes[0]
     with redis.RedisCluster(host="127.0.0.1", port=entry.port) as client:
         for number in range(60):
@@ -50,14 +50,14 @@ def test_the_cluster_spreads_keys_over_three_nodes(cluster: ValkeyCluster, prefi
     assert all(sizes)
 
 
-def test_the_sentinel_promotes_the_replica_on_request():
+def test_the_sentinel_promotes_the_replica_on_request() -> None:
     with ValkeySentinel() as sentinel:
         before = sentinel.primary_port()
         sentinel.fail_over()
         assert {before, sentinel.primary_port()} == {sentinel.primary.port, sentinel.replica.port}
 
 
-def test_a_server_keeps_its_data_and_port_over_a_kill(start_valkey):
+def test_a_server_keeps_its_data_and_port_over_a_kill(start_valkey) -> None:
     server = start_valkey(appendonly="yes", appendfsync="always")
     with server.client() as client:
         client.set("k", "v")
@@ -67,7 +67,7 @@ def test_a_server_keeps_its_data_and_port_over_a_kill(start_valkey):
         assert client.get("k") == b"v"
 
 
-def test_a_server_ends_when_its_starter_is_killed():
+def test_a_server_ends_when_its_starter_is_killed() -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTS_A_SERVER_AND_WAITS],
         stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ def test_a_server_ends_when_its_starter_is_killed():
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
-def test_a_thread_may_not_start_a_server():
+def test_a_thread_may_not_start_a_server() -> None:
     refusals: list[Exception] = []
 
     def start() -> None:
@@ -99,14 +99,14 @@ def test_a_thread_may_not_start_a_server():
     assert "main thread" in str(refusals[0])
 
 
-def test_a_key_outside_the_namespace_is_found_and_removed(start_valkey):
+def test_a_key_outside_the_namespace_is_found_and_removed(start_valkey) -> None:
     server = start_valkey()
     with pytest.raises(LeftBehind, match="stray"), guarded([server], "mine"), server.client() as client:
         client.mset({"mine:a": 1, "{mine:q}:b": 1, "stray": 1})
     assert _size(server) == 0
 
 
-def test_an_open_connection_is_found(start_valkey):
+def test_an_open_connection_is_found(start_valkey) -> None:
     server = start_valkey()
     with server.client() as client, pytest.raises(LeftBehind, match="forgotten"), guarded([server], "mine"):
         client.client_setname("forgotten")

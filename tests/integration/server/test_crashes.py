@@ -23,7 +23,7 @@ def kill_and_wait(pid: int | None, how: signal.Signals = signal.SIGKILL) -> None
     assert wait_until_gone([process]) == []
 
 
-def test_a_killed_server_comes_back_with_its_data_at_the_same_address(folder: Path):
+def test_a_killed_server_comes_back_with_its_data_at_the_same_address(folder: Path) -> None:
     with EmbeddedServer(folder, port=0, fsync="always") as server:
         before = status(folder)
         with redis.Redis.from_url(server.url) as client:
@@ -39,7 +39,7 @@ def test_a_killed_server_comes_back_with_its_data_at_the_same_address(folder: Pa
                 assert client.dbsize() == 1000
 
 
-def test_a_server_that_is_killed_again_and_again_comes_back_each_time(folder: Path):
+def test_a_server_that_is_killed_again_and_again_comes_back_each_time(folder: Path) -> None:
     with EmbeddedServer(folder):
         for _ in range(3):
             kill_and_wait(status(folder).pid)
@@ -47,7 +47,9 @@ def test_a_server_that_is_killed_again_and_again_comes_back_each_time(folder: Pa
         assert status(folder).restarts == 3
 
 
-def test_when_the_keeper_is_killed_a_user_brings_keeper_and_server_back(folder: Path, start_user: StartUser):
+def test_when_the_keeper_is_killed_a_user_brings_keeper_and_server_back(
+    folder: Path, start_user: StartUser
+) -> None:
     user = start_user(port=0).ready()
     with redis.Redis.from_url(user.url) as client:
         client.set("a", 1)
@@ -62,7 +64,7 @@ def test_when_the_keeper_is_killed_a_user_brings_keeper_and_server_back(folder: 
         assert client.get("a") == b"1"
 
 
-def test_a_keeper_that_is_terminated_under_its_users_is_replaced(folder: Path, start_user: StartUser):
+def test_a_keeper_that_is_terminated_under_its_users_is_replaced(folder: Path, start_user: StartUser) -> None:
     users = [start_user().ready(), start_user().ready()]
     kill_and_wait(status(folder).keeper_pid, signal.SIGTERM)
     for user in users:
@@ -72,7 +74,9 @@ def test_a_keeper_that_is_terminated_under_its_users_is_replaced(folder: Path, s
     assert len(servers_of(folder)) == 1
 
 
-def test_when_users_and_keeper_are_killed_together_nothing_is_left(folder: Path, start_user: StartUser):
+def test_when_users_and_keeper_are_killed_together_nothing_is_left(
+    folder: Path, start_user: StartUser
+) -> None:
     user = start_user().ready()
     running, keeper = processes_of(folder), status(folder).keeper_pid
     assert keeper is not None
@@ -84,7 +88,7 @@ def test_when_users_and_keeper_are_killed_together_nothing_is_left(folder: Path,
 
 def test_a_server_that_outlived_its_keeper_is_ended_before_the_next_one_starts(
     folder: Path, start_user: StartUser
-):
+) -> None:
     user = start_user().ready()
     seen = status(folder)
     with redis.Redis.from_url(user.url, socket_timeout=None) as client:
@@ -101,7 +105,7 @@ def test_a_server_that_outlived_its_keeper_is_ended_before_the_next_one_starts(
         connection.disconnect()
 
 
-def test_a_power_cut_leaves_nothing_that_prevents_a_start(folder: Path, start_user: StartUser):
+def test_a_power_cut_leaves_nothing_that_prevents_a_start(folder: Path, start_user: StartUser) -> None:
     user = start_user().ready()
     with redis.Redis.from_url(user.url) as client:
         client.set("kept", 1)
@@ -120,7 +124,9 @@ def test_a_power_cut_leaves_nothing_that_prevents_a_start(folder: Path, start_us
         assert client.keys() == [b"kept"]
 
 
-def test_a_user_killed_while_it_waits_for_the_server_leaves_nothing(folder: Path, start_user: StartUser):
+def test_a_user_killed_while_it_waits_for_the_server_leaves_nothing(
+    folder: Path, start_user: StartUser
+) -> None:
     user = start_user()
     while not (folder / "run" / "keeper.sock").exists():
         assert user.process.poll() is None

@@ -27,7 +27,7 @@ CHURN = (
 )
 
 
-def test_the_last_user_takes_the_server_along(folder: Path, start_user: StartUser):
+def test_the_last_user_takes_the_server_along(folder: Path, start_user: StartUser) -> None:
     first, second = start_user().ready(), start_user().ready()
     running = processes_of(folder)
     assert len(running) == 2  # a keeper and its server
@@ -37,7 +37,7 @@ def test_the_last_user_takes_the_server_along(folder: Path, start_user: StartUse
     assert wait_until_gone(running) == []
 
 
-def test_kill_9_of_all_users_loses_nothing_and_leaves_no_process(folder: Path, start_user: StartUser):
+def test_kill_9_of_all_users_loses_nothing_and_leaves_no_process(folder: Path, start_user: StartUser) -> None:
     first, second = start_user().ready(), start_user().ready()
     running = processes_of(folder)
     with redis.Redis.from_url(first.url) as client:
@@ -51,14 +51,16 @@ def test_kill_9_of_all_users_loses_nothing_and_leaves_no_process(folder: Path, s
         assert client.dbsize() == 1001
 
 
-def test_after_the_block_the_folder_can_be_deleted_at_once(folder: Path):
+def test_after_the_block_the_folder_can_be_deleted_at_once(folder: Path) -> None:
     with EmbeddedServer(folder) as server, redis.Redis.from_url(server.url) as client:
         client.set("a", 1)
     assert servers_of(folder) == []
     shutil.rmtree(folder)
 
 
-def test_stopping_one_of_two_users_leaves_the_server_to_the_other(folder: Path, start_user: StartUser):
+def test_stopping_one_of_two_users_leaves_the_server_to_the_other(
+    folder: Path, start_user: StartUser
+) -> None:
     other = start_user().ready()
     server = EmbeddedServer(folder).start()
     server.start()
@@ -67,14 +69,16 @@ def test_stopping_one_of_two_users_leaves_the_server_to_the_other(folder: Path, 
     assert status(folder).users == (other.pid,)
 
 
-def test_a_server_that_is_not_started_has_no_address(folder: Path):
+def test_a_server_that_is_not_started_has_no_address(folder: Path) -> None:
     server = EmbeddedServer(folder)
     assert "not started" in repr(server)
     with pytest.raises(Closed, match=r"call start\(\)"):
         _ = server.url
 
 
-def test_users_that_come_and_go_at_the_same_moment_always_get_a_server(folder: Path, start_user: StartUser):
+def test_users_that_come_and_go_at_the_same_moment_always_get_a_server(
+    folder: Path, start_user: StartUser
+) -> None:
     users = [start_user().ready() for _ in range(3)]
     for user in users:
         user.begins("held.release()")
@@ -84,7 +88,7 @@ def test_users_that_come_and_go_at_the_same_moment_always_get_a_server(folder: P
 
 def test_stopping_on_request_ends_it_for_everybody_until_somebody_asks_anew(
     folder: Path, start_user: StartUser
-):
+) -> None:
     user = start_user().ready()
     running = processes_of(folder)
     assert stop(folder)
@@ -95,13 +99,13 @@ def test_stopping_on_request_ends_it_for_everybody_until_somebody_asks_anew(
     assert status(folder).users == (user.pid,)
 
 
-def test_a_stop_where_nothing_runs_says_so_and_creates_nothing(folder: Path):
+def test_a_stop_where_nothing_runs_says_so_and_creates_nothing(folder: Path) -> None:
     assert not stop(folder)
     assert not status(folder).running
     assert not folder.exists()
 
 
-def test_the_status_tells_who_uses_what(folder: Path, start_user: StartUser):
+def test_the_status_tells_who_uses_what(folder: Path, start_user: StartUser) -> None:
     user = start_user(fsync="always").ready()
     with EmbeddedServer(folder, port=0) as server:
         seen = server.status()
@@ -116,7 +120,7 @@ def test_the_status_tells_who_uses_what(folder: Path, start_user: StartUser):
         assert seen.data_bytes > 0
 
 
-def test_a_released_lease_says_so(folder: Path):
+def test_a_released_lease_says_so(folder: Path) -> None:
     with lease(folder) as held:
         assert repr(held) == f"Lease('unix://{folder}/run/valkey.sock')"
     assert "released" in repr(held)
@@ -125,7 +129,7 @@ def test_a_released_lease_says_so(folder: Path):
 
 def test_ctrl_c_in_the_terminal_of_a_user_does_not_reach_keeper_and_server(
     folder: Path, start_user: StartUser
-):
+) -> None:
     start_user().ready()
     sessions = {os.getsid(process.pid) for process in processes_of(folder)}
     assert os.getsid(0) not in sessions

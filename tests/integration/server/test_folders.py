@@ -26,7 +26,7 @@ from toril.server.errors import (
 StartUser = Callable[..., User]
 
 
-def test_a_path_too_long_for_a_socket_works_and_is_shared(folder: Path, start_user: StartUser):
+def test_a_path_too_long_for_a_socket_works_and_is_shared(folder: Path, start_user: StartUser) -> None:
     deep = folder / ("d" * 100) / ("e" * 100)
     with EmbeddedServer(deep) as server, redis.Redis.from_url(server.url) as client:
         assert len(server.url) < 100
@@ -41,25 +41,25 @@ def test_a_path_too_long_for_a_socket_works_and_is_shared(folder: Path, start_us
 
 
 @pytest.mark.parametrize("name", ["with space", "50%25", "what?#", "Zürich 🐂", "quo'te\""])
-def test_odd_names_are_addresses_too(folder: Path, name: str):
+def test_odd_names_are_addresses_too(folder: Path, name: str) -> None:
     with EmbeddedServer(folder / name) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
     assert wait_until_gone(processes_of(folder / name)) == []
 
 
-def test_the_folder_keeps_itself_out_of_git_and_away_from_others(folder: Path):
+def test_the_folder_keeps_itself_out_of_git_and_away_from_others(folder: Path) -> None:
     with EmbeddedServer(folder):
         assert (folder / ".gitignore").read_text() == "*\n"
         assert folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_file_in_place_of_the_folder_is_refused(folder: Path):
+def test_a_file_in_place_of_the_folder_is_refused(folder: Path) -> None:
     folder.write_text("not a folder")
     with pytest.raises(FolderUnusable, match="give a folder that you may write to"):
         lease(folder)
 
 
-def test_a_taken_port_is_named_and_nothing_runs_on(folder: Path, taken_port: int):
+def test_a_taken_port_is_named_and_nothing_runs_on(folder: Path, taken_port: int) -> None:
     with pytest.raises(PortTaken, match="choose another port") as refusal:
         lease(folder, port=taken_port)
     assert refusal.value.port == taken_port
@@ -68,7 +68,7 @@ def test_a_taken_port_is_named_and_nothing_runs_on(folder: Path, taken_port: int
         assert server.port != taken_port
 
 
-def test_data_of_a_newer_server_is_refused_and_not_touched(folder: Path):
+def test_data_of_a_newer_server_is_refused_and_not_touched(folder: Path) -> None:
     with EmbeddedServer(folder):
         pass
     [base] = (folder / "data").rglob("*.base.rdb")
@@ -82,7 +82,7 @@ def test_data_of_a_newer_server_is_refused_and_not_touched(folder: Path):
         pass
 
 
-def test_broken_data_is_refused_with_the_servers_own_words(folder: Path):
+def test_broken_data_is_refused_with_the_servers_own_words(folder: Path) -> None:
     with EmbeddedServer(folder) as server, redis.Redis.from_url(server.url) as client:
         client.set("a", 1)
     [written] = (folder / "data").rglob("*.incr.aof")
@@ -92,19 +92,23 @@ def test_broken_data_is_refused_with_the_servers_own_words(folder: Path):
     assert "append only file" in refusal.value.log
 
 
-def test_too_little_time_is_said(folder: Path):
+def test_too_little_time_is_said(folder: Path) -> None:
     with pytest.raises(ServerNotReady, match="give more time"):
         lease(folder, timeout=0.001)
 
 
 @pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70000}, {"fsync": "sometimes"}])
-def test_impossible_wishes_are_refused_before_anything_is_created(folder: Path, wrong: dict[str, object]):
+def test_impossible_wishes_are_refused_before_anything_is_created(
+    folder: Path, wrong: dict[str, object]
+) -> None:
     with pytest.raises(InvalidOption, match=next(iter(wrong))):
         lease(folder, **wrong)
     assert not folder.exists()
 
 
-def test_a_folder_deleted_under_its_server_ends_it_and_can_be_used_anew(folder: Path, start_user: StartUser):
+def test_a_folder_deleted_under_its_server_ends_it_and_can_be_used_anew(
+    folder: Path, start_user: StartUser
+) -> None:
     orphaned = start_user().ready()
     before = processes_of(folder)
     shutil.rmtree(folder)
@@ -115,7 +119,7 @@ def test_a_folder_deleted_under_its_server_ends_it_and_can_be_used_anew(folder: 
         assert "answers again" in (orphaned.next_line(), orphaned.next_line())[1]
 
 
-def test_without_the_extra_the_error_says_what_to_install(folder: Path):
+def test_without_the_extra_the_error_says_what_to_install(folder: Path) -> None:
     program = f"import sys; sys.path.append({str(Path(toril.__file__).parents[1])!r}); from toril.server import lease"
     bare = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"{program}; lease({str(folder)!r})"],
@@ -126,7 +130,7 @@ def test_without_the_extra_the_error_says_what_to_install(folder: Path):
     assert not folder.exists()
 
 
-def test_only_the_standard_library_is_loaded(folder: Path):
+def test_only_the_standard_library_is_loaded(folder: Path) -> None:
     program = (
         "import sys\n"
         "from toril.server import EmbeddedServer\n"

@@ -36,7 +36,7 @@ def fill_the_file_of(server: EmbeddedServer) -> None:
             time.sleep(0.01)
 
 
-def test_an_end_that_loses_something_is_not_silent(folder: Path, caplog: pytest.LogCaptureFixture):
+def test_an_end_that_loses_something_is_not_silent(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedServer(folder) as server:
         fill_the_file_of(server)
     (said,) = [record for record in caplog.records if record.name == "toril.server"]
@@ -46,7 +46,9 @@ def test_an_end_that_loses_something_is_not_silent(folder: Path, caplog: pytest.
     assert "append-only file cannot be written" in (folder / "server.log").read_text()
 
 
-def test_a_stop_on_request_that_loses_something_is_not_silent(folder: Path, caplog: pytest.LogCaptureFixture):
+def test_a_stop_on_request_that_loses_something_is_not_silent(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with EmbeddedServer(folder) as server:
         fill_the_file_of(server)
         assert stop(folder)
@@ -57,7 +59,7 @@ def test_a_stop_on_request_that_loses_something_is_not_silent(folder: Path, capl
 
 def test_who_leaves_a_server_to_others_is_not_alarmed(
     folder: Path, caplog: pytest.LogCaptureFixture, start_user
-):
+) -> None:
     with EmbeddedServer(folder) as server:
         other = start_user().ready()
         fill_the_file_of(server)
@@ -65,13 +67,13 @@ def test_who_leaves_a_server_to_others_is_not_alarmed(
     other.leaves()
 
 
-def test_an_ordinary_end_says_nothing(folder: Path, caplog: pytest.LogCaptureFixture):
+def test_an_ordinary_end_says_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="toril.server"), EmbeddedServer(folder):
         assert status(folder).running
     assert caplog.records == []
 
 
-def test_a_lock_that_cannot_be_signed_holds_all_the_same(folder: Path):
+def test_a_lock_that_cannot_be_signed_holds_all_the_same(folder: Path) -> None:
     Folder.at(folder).prepare()
     for name in ("run/server.lock", "server.log"):
         (folder / name).symlink_to(FULL)
@@ -79,7 +81,7 @@ def test_a_lock_that_cannot_be_signed_holds_all_the_same(folder: Path):
         assert client.ping()
 
 
-def test_a_server_that_finds_no_room_says_so_at_once(folder: Path):
+def test_a_server_that_finds_no_room_says_so_at_once(folder: Path) -> None:
     Folder.at(folder).prepare()
     program = f"from toril.server import EmbeddedServer; EmbeddedServer({str(folder)!r}).start()"
     started = time.monotonic()
@@ -97,7 +99,7 @@ def test_a_server_that_finds_no_room_says_so_at_once(folder: Path):
     assert said[0].endswith("free some space on its disk")
 
 
-def test_a_keeper_that_cannot_live_is_told_of_at_once(folder: Path):
+def test_a_keeper_that_cannot_live_is_told_of_at_once(folder: Path) -> None:
     place = Folder.at(folder)
     place.prepare()
     place.log.mkdir()  # the keeper's own words cannot be written: it ends before it answers

@@ -42,7 +42,7 @@ def says(producer: subprocess.Popen[str]) -> int:
     return int(producer.stdout.readline())
 
 
-async def test_two_processes_see_one_queue_which_survives_kill_9_of_both(folder: Path):
+async def test_two_processes_see_one_queue_which_survives_kill_9_of_both(folder: Path) -> None:
     producers = [start_producer(name, folder.parent) for name in ("one", "two")]
     for producer in producers:
         assert says(producer) in {1, 2}
@@ -116,7 +116,7 @@ with made:
 
 
 @pytest.mark.parametrize("program", _WANDERERS.values(), ids=_WANDERERS)
-def test_a_change_of_directory_moves_no_data(program: str, tmp_path: Path):
+def test_a_change_of_directory_moves_no_data(program: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     command = [sys.executable, "-W", "error", "-c", f"import os{program}"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
@@ -126,6 +126,6 @@ def test_a_change_of_directory_moves_no_data(program: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("url", ["embedded:~nobody-by-this-name/x", "embedded:a\0b"])
-def test_a_folder_that_cannot_be_named_is_refused(url: str):
+def test_a_folder_that_cannot_be_named_is_refused(url: str) -> None:
     with pytest.raises(InvalidOption, match="redis: names no folder"):
         Queue("q", redis=url)

@@ -63,7 +63,7 @@ def hear(conversation: Conversation, message: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_lease_is_answered_when_the_server_is_ready_and_ends_with_its_connection(
     keep: Callable[..., Folder],
-):
+) -> None:
     place = keep(port=0, fsync="always")
     user = talk(place)
     answer = hear(user, LEASE)
@@ -72,7 +72,7 @@ def test_a_lease_is_answered_when_the_server_is_ready_and_ends_with_its_connecti
     user.close()
 
 
-def test_watchers_hear_of_users_who_come_and_go(keep: Callable[..., Folder]):
+def test_watchers_hear_of_users_who_come_and_go(keep: Callable[..., Folder]) -> None:
     place = keep()
     first, watcher, second = talk(place), talk(place), talk(place)
     number = hear(first, LEASE)["lease"]
@@ -91,7 +91,7 @@ def test_watchers_hear_of_users_who_come_and_go(keep: Callable[..., Folder]):
     watcher.close()
 
 
-def test_a_dead_server_is_started_again_for_its_users(keep: Callable[..., Folder]):
+def test_a_dead_server_is_started_again_for_its_users(keep: Callable[..., Folder]) -> None:
     place = keep(fsync="always")
     user, newcomer = talk(place), talk(place)
     pid = hear(user, LEASE)["ready"]["pid"]
@@ -105,14 +105,16 @@ def test_a_dead_server_is_started_again_for_its_users(keep: Callable[..., Folder
     newcomer.close()
 
 
-def test_a_server_that_cannot_be_executed_is_reported_to_who_waits(keep: Callable[..., Folder], folder: Path):
+def test_a_server_that_cannot_be_executed_is_reported_to_who_waits(
+    keep: Callable[..., Folder], folder: Path
+) -> None:
     place = keep(binary=folder / "no-such-server")
     user = talk(place)
     assert "cannot be executed" in hear(user, LEASE)["failed"]["problem"]
     user.close()
 
 
-def test_a_stop_is_announced_to_users(keep: Callable[..., Folder]):
+def test_a_stop_is_announced_to_users(keep: Callable[..., Folder]) -> None:
     place = keep()
     user, other = talk(place), talk(place)
     hear(user, LEASE)
@@ -123,7 +125,7 @@ def test_a_stop_is_announced_to_users(keep: Callable[..., Folder]):
     other.close()
 
 
-def test_strangers_are_refused_and_do_no_harm(keep: Callable[..., Folder]):
+def test_strangers_are_refused_and_do_no_harm(keep: Callable[..., Folder]) -> None:
     place = keep()
     user = talk(place)
     hear(user, LEASE)
@@ -164,7 +166,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("words", GARBAGE, ids=lambda words: repr(words[:40]))
-def test_garbage_on_the_socket_costs_no_user_its_keeper(keep: Callable[..., Folder], words: bytes):
+def test_garbage_on_the_socket_costs_no_user_its_keeper(keep: Callable[..., Folder], words: bytes) -> None:
     place = keep()
     user = talk(place)
     hear(user, LEASE)
@@ -179,7 +181,7 @@ def test_garbage_on_the_socket_costs_no_user_its_keeper(keep: Callable[..., Fold
     user.close()
 
 
-def test_a_user_that_says_something_odd_stays_a_user(keep: Callable[..., Folder]):
+def test_a_user_that_says_something_odd_stays_a_user(keep: Callable[..., Folder]) -> None:
     place = keep()
     user = talk(place)
     hear(user, LEASE)
@@ -188,7 +190,7 @@ def test_a_user_that_says_something_odd_stays_a_user(keep: Callable[..., Folder]
     user.close()
 
 
-def test_what_is_no_keeper_is_not_taken_for_one(folder: Path):
+def test_what_is_no_keeper_is_not_taken_for_one(folder: Path) -> None:
     place = Folder.at(folder)
     place.prepare()
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -207,14 +209,14 @@ def test_what_is_no_keeper_is_not_taken_for_one(folder: Path):
         greeting.join()
 
 
-def test_a_keeper_nobody_comes_to_ends(monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Folder]):
+def test_a_keeper_nobody_comes_to_ends(monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Folder]) -> None:
     monkeypatch.setattr(_supervisor, "_FIRST_USER_GRACE", 0.0)
     keep()
 
 
 def test_a_keeper_whose_folder_was_replaced_ends_without_touching_the_new_one(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Folder]
-):
+) -> None:
     monkeypatch.setattr(_supervisor, "_LOOK_INTERVAL", 0.01)
     place = keep()
     user = talk(place)

@@ -46,7 +46,7 @@ async def primary_dies(sentinel: ValkeySentinel) -> None:
 
 
 class TestAFailOver:
-    async def test_is_followed(self, sentinel: ValkeySentinel, open_transport: OpenStore):
+    async def test_is_followed(self, sentinel: ValkeySentinel, open_transport: OpenStore) -> None:
         transport = open_transport(sentinel.url, PATIENT)
         await transport.run_many([put("a", "1"), words("WAIT", 1, 4000)])
         assert await port_of(transport) == sentinel.primary.port
@@ -57,7 +57,7 @@ class TestAFailOver:
 
     async def test_under_load_loses_replies_at_most(
         self, sentinel: ValkeySentinel, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(sentinel.url, PATIENT)
         over = asyncio.Event()
 
@@ -77,7 +77,7 @@ class TestAFailOver:
         assert all(type(outcome) is ReplyLost for outcome in failed), failed
         assert len(failed) <= 4  # One call of each, in flight when the primary died.
 
-    async def test_takes_a_blocked_reader_along(self, sentinel: ValkeySentinel):
+    async def test_takes_a_blocked_reader_along(self, sentinel: ValkeySentinel) -> None:
         async with AsyncTransport(sentinel.url, policy=PATIENT) as transport, transport.reader() as reader:
             pop: Command[Any] = words("BLPOP", "list", 20)
             call = asyncio.create_task(reader.run(pop, 20))
@@ -122,7 +122,7 @@ def refusals(nodes: list[Server]) -> dict[str, int]:
 class TestResharding:
     async def test_costs_no_call_and_runs_none_twice(
         self, moving_cluster: ValkeyCluster, mover: Mover, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(moving_cluster.url, PATIENT)
         tags = [f"{prefix}:{{{n}}}" for n in range(3)]
         before = refusals(moving_cluster.nodes)
@@ -154,7 +154,7 @@ class TestResharding:
 
     async def test_at_once_loses_and_doubles_no_job(
         self, moving_cluster: ValkeyCluster, mover: Mover, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(moving_cluster.url, PATIENT)
         keys = QueueKeys("paint", prefix, hash_tag=True)
         over = asyncio.Event()
@@ -194,7 +194,7 @@ class TestResharding:
 
 async def test_a_node_that_restarts_is_waited_for(
     moving_cluster: ValkeyCluster, mover: Mover, prefix: str, open_transport: OpenStore
-):
+) -> None:
     transport = open_transport(moving_cluster.url, PATIENT)
     await transport.run_many([put(f"{prefix}:{n}", "x") for n in range(20)])
     node = moving_cluster.nodes[1]

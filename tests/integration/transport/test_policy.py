@@ -64,7 +64,7 @@ def frozen(start_valkey: Callable[..., Server]) -> Server:
 )
 def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_field(
     field: str, value: Any, problem: str
-):
+) -> None:
     with pytest.raises(InvalidOption) as refused:
         ConnectionPolicy(**{field: value})
     assert refused.value.field == field
@@ -73,21 +73,21 @@ def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_field(
     assert "give" in str(refused.value)
 
 
-def test_durations_may_be_given_as_timedelta():
+def test_durations_may_be_given_as_timedelta() -> None:
     policy = ConnectionPolicy(
         connect_timeout=timedelta(milliseconds=250), max_reconnect_delay=timedelta(minutes=1)
     )
     assert (policy.connect_timeout, policy.max_reconnect_delay) == (0.25, 60.0)
 
 
-def test_the_defaults_are_those_of_the_documents():
+def test_the_defaults_are_those_of_the_documents() -> None:
     policy = ConnectionPolicy()
     assert (policy.reconnect_delay, policy.max_reconnect_delay, policy.reconnect_jitter) == (0.1, 30.0, 0.2)
     assert (policy.max_reconnect_attempts, policy.call_attempts, policy.max_connections) == (0, 5, 20)
     assert (policy.connect_timeout, policy.command_timeout, policy.block_margin) == (5.0, 5.0, 2.0)
 
 
-def test_the_spread_comes_after_the_cap_so_that_those_who_wait_longest_do_not_come_back_together():
+def test_the_spread_comes_after_the_cap_so_that_those_who_wait_longest_do_not_come_back_together() -> None:
     policy = ConnectionPolicy()
     assert policy.delay_before(50, lambda: 0.0) == pytest.approx(24)
     assert policy.delay_before(50, lambda: 1.0) == pytest.approx(36)
@@ -95,27 +95,27 @@ def test_the_spread_comes_after_the_cap_so_that_those_who_wait_longest_do_not_co
 
 
 @pytest.mark.parametrize("make", [Queue, ListQueue, StreamQueue])
-async def test_queues_keep_to_their_policy(frozen: Server, make: Any):
+async def test_queues_keep_to_their_policy(frozen: Server, make: Any) -> None:
     with pytest.raises(RedisUnavailable):
         async with asyncio.timeout(PATIENCE), make("q", redis=frozen.url, policy=SHORT) as queue:
             await queue.add("a", {})
 
 
-async def test_flows_keep_to_their_policy(frozen: Server):
+async def test_flows_keep_to_their_policy(frozen: Server) -> None:
     with pytest.raises(RedisUnavailable):
         async with asyncio.timeout(PATIENCE), FlowProducer(redis=frozen.url, policy=SHORT) as flows:
             await flows.add(FlowNode("a", queue="q"))
 
 
 @pytest.mark.parametrize("make", [Worker, ListWorker, StreamWorker])
-async def test_workers_keep_to_their_policy(frozen: Server, make: Any):
+async def test_workers_keep_to_their_policy(frozen: Server, make: Any) -> None:
     worker = make("q", nothing, redis=frozen.url, policy=SHORT)
     with pytest.raises(RedisUnavailable):
         await asyncio.wait_for(worker.run(), PATIENCE)
 
 
 @pytest.mark.parametrize("make", [sync.Queue, sync.ListQueue, sync.StreamQueue])
-def test_blocking_queues_keep_to_their_policy(frozen: Server, make: Any):
+def test_blocking_queues_keep_to_their_policy(frozen: Server, make: Any) -> None:
     started = time.monotonic()
     with pytest.raises(RedisUnavailable), make("q", redis=frozen.url, policy=SHORT) as queue:
         queue.add("a", {})
@@ -123,7 +123,7 @@ def test_blocking_queues_keep_to_their_policy(frozen: Server, make: Any):
 
 
 @pytest.mark.parametrize("make", [sync.Worker, sync.ListWorker, sync.StreamWorker])
-def test_blocking_workers_keep_to_their_policy(frozen: Server, make: Any):
+def test_blocking_workers_keep_to_their_policy(frozen: Server, make: Any) -> None:
     started = time.monotonic()
     with pytest.raises(RedisUnavailable):
         make("q", nothing, redis=frozen.url, policy=SHORT).run()
@@ -132,7 +132,7 @@ def test_blocking_workers_keep_to_their_policy(frozen: Server, make: Any):
 
 async def test_events_end_with_the_error_when_the_limit_is_reached(
     start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     server = start_valkey()
     policy = ConnectionPolicy(call_attempts=1, max_reconnect_attempts=2, reconnect_delay=0.01)
     async with QueueEvents("q", redis=server.url, prefix=prefix, policy=policy) as events:
@@ -148,7 +148,7 @@ async def test_events_end_with_the_error_when_the_limit_is_reached(
 @pytest.mark.parametrize(
     "option", [{"reconnect_delay": 1}, {"max_reconnect_delay": 60}, {"max_reconnect_attempts": 3}]
 )
-def test_a_worker_hears_of_reconnecting_in_one_place_only(make: Any, option: dict[str, Any]):
+def test_a_worker_hears_of_reconnecting_in_one_place_only(make: Any, option: dict[str, Any]) -> None:
     (name,) = option
     with pytest.raises(InvalidOption, match=f"policy: is given together with {name}"):
         make("q", nothing, policy=ConnectionPolicy(), **option)
@@ -157,7 +157,7 @@ def test_a_worker_hears_of_reconnecting_in_one_place_only(make: Any, option: dic
 
 
 @pytest.mark.parametrize("make", [Worker, ListWorker, StreamWorker])
-def test_single_options_of_a_worker_become_its_policy(make: Any):
+def test_single_options_of_a_worker_become_its_policy(make: Any) -> None:
     worker = make("q", nothing, reconnect_delay=1, max_reconnect_delay=60, max_reconnect_attempts=3)
     assert worker.policy == ConnectionPolicy(
         reconnect_delay=1, max_reconnect_delay=60, max_reconnect_attempts=3
@@ -166,7 +166,7 @@ def test_single_options_of_a_worker_become_its_policy(make: Any):
 
 
 @pytest.mark.parametrize("make", [Queue, ListQueue, StreamQueue, QueueEvents])
-def test_something_else_than_a_policy_is_refused(make: Any):
+def test_something_else_than_a_policy_is_refused(make: Any) -> None:
     with pytest.raises(InvalidOption, match="policy: is a dict"):
         make("q", policy={"connect_timeout": 1})
     with pytest.raises(InvalidOption, match="policy: is a dict"):

@@ -31,7 +31,7 @@ async def posted(transport: AsyncTransport, command: Command[Any]) -> Any:
     return await asyncio.wait_for(answered, 10)
 
 
-async def test_the_answer_is_the_value_or_the_error(transport: AsyncTransport, prefix: str):
+async def test_the_answer_is_the_value_or_the_error(transport: AsyncTransport, prefix: str) -> None:
     assert await posted(transport, say(prefix, "hello")) == b"hello"
     assert await posted(transport, add_to(f"{prefix}:a")) == 1
     await transport.run(words("RPUSH", f"{prefix}:list", "a"))
@@ -39,13 +39,15 @@ async def test_the_answer_is_the_value_or_the_error(transport: AsyncTransport, p
     assert isinstance(await posted(transport, words("NONSENSE")), RedisError)
 
 
-async def test_a_flushed_script_is_sent_as_text(transport: AsyncTransport, prefix: str):
+async def test_a_flushed_script_is_sent_as_text(transport: AsyncTransport, prefix: str) -> None:
     for expected in (1, 2, 3):
         await transport.run(words("SCRIPT", "FLUSH"))
         assert await posted(transport, add_to(f"{prefix}:a")) == expected
 
 
-async def test_answers_keep_their_order_among_calls_of_both_kinds(transport: AsyncTransport, prefix: str):
+async def test_answers_keep_their_order_among_calls_of_both_kinds(
+    transport: AsyncTransport, prefix: str
+) -> None:
     answers: list[Any] = []
     await transport.run(say(prefix, "known"))
     calls = []
@@ -56,7 +58,7 @@ async def test_answers_keep_their_order_among_calls_of_both_kinds(transport: Asy
     assert answers == [f"post {number}".encode() for number in range(50)]
 
 
-async def test_an_answer_may_post_the_next_command(transport: AsyncTransport, prefix: str):
+async def test_an_answer_may_post_the_next_command(transport: AsyncTransport, prefix: str) -> None:
     done = asyncio.get_running_loop().create_future()
     said: list[Any] = []
 
@@ -73,7 +75,7 @@ async def test_an_answer_may_post_the_next_command(transport: AsyncTransport, pr
     assert said == [str(number).encode() for number in range(20)]
 
 
-async def test_a_reply_that_cannot_be_read_harms_nobody_else(transport: AsyncTransport, prefix: str):
+async def test_a_reply_that_cannot_be_read_harms_nobody_else(transport: AsyncTransport, prefix: str) -> None:
     strange: Command[Any] = Command(("PING",), lambda reply: reply["no such field"], replay=Replay.SAFE)
     (before, unread, after) = await asyncio.gather(
         posted(transport, say(prefix, "a")), posted(transport, strange), posted(transport, say(prefix, "b"))
@@ -84,7 +86,7 @@ async def test_a_reply_that_cannot_be_read_harms_nobody_else(transport: AsyncTra
         await transport.run(strange)
 
 
-async def test_it_says_no_where_it_cannot_be(valkey: Server, cluster: ValkeyCluster, prefix: str):
+async def test_it_says_no_where_it_cannot_be(valkey: Server, cluster: ValkeyCluster, prefix: str) -> None:
     def never(_: Any) -> None:
         raise AssertionError("nothing was sent")
 
@@ -97,7 +99,7 @@ async def test_it_says_no_where_it_cannot_be(valkey: Server, cluster: ValkeyClus
         assert transport.post(say(prefix, "a"), never) is False
 
 
-async def test_it_says_no_while_the_server_does_not_read(start_valkey: Callable[..., Server]):
+async def test_it_says_no_while_the_server_does_not_read(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey()
     async with AsyncTransport(server.url, policy=ConnectionPolicy(command_timeout=20)) as transport:
         await transport.connect()
@@ -115,7 +117,7 @@ async def test_it_says_no_while_the_server_does_not_read(start_valkey: Callable[
         assert {len(answer) for answer in answers} == {1_000_000}
 
 
-async def test_closing_answers_what_is_on_its_way(start_valkey: Callable[..., Server]):
+async def test_closing_answers_what_is_on_its_way(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey()
     transport = AsyncTransport(server.url)
     await transport.connect()
@@ -137,7 +139,9 @@ class TestALostReply:
             yield proxy
 
     @pytest.mark.parametrize("fault", FAULTS)
-    async def test_makes_nothing_run_twice_that_must_not(self, proxy: Proxy, prefix: str, fault: Kind):
+    async def test_makes_nothing_run_twice_that_must_not(
+        self, proxy: Proxy, prefix: str, fault: Kind
+    ) -> None:
         async with AsyncTransport(proxy.url, policy=POLICY) as transport:
             await transport.run(add_to(f"{prefix}:other"))
             proxy.arm(fault, f"{prefix}:a".encode())
@@ -148,7 +152,7 @@ class TestALostReply:
     @pytest.mark.parametrize("fault", FAULTS)
     async def test_of_a_call_that_may_run_twice_is_asked_for_again(
         self, proxy: Proxy, prefix: str, fault: Kind
-    ):
+    ) -> None:
         async with AsyncTransport(proxy.url, policy=POLICY) as transport:
             await transport.run(say(prefix, "known"))
             proxy.arm(fault, b"again and again")

@@ -39,7 +39,7 @@ def admin(own: Server) -> Iterator[redis.Redis]:
 
 
 class TestNoScript:
-    async def test_one_call_goes_on(self, valkey: Server, prefix: str, open_transport: OpenStore):
+    async def test_one_call_goes_on(self, valkey: Server, prefix: str, open_transport: OpenStore) -> None:
         transport = open_transport(valkey.url)
         for expected in (1, 2, 3):
             await transport.run(words("SCRIPT", "FLUSH"))
@@ -47,7 +47,7 @@ class TestNoScript:
 
     async def test_a_pipeline_goes_on_and_runs_nothing_twice(
         self, server: Server, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(server.url)
         for _ in range(3):
             await transport.run(words("SCRIPT", "FLUSH"))
@@ -59,7 +59,7 @@ class TestNoScript:
 
     async def test_a_text_is_sent_once_for_a_whole_pipeline(
         self, valkey: Server, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(valkey.url)
         await transport.run(words("CONFIG", "RESETSTAT"))
         await transport.run(words("SCRIPT", "FLUSH"))
@@ -69,7 +69,9 @@ class TestNoScript:
         assert stats["cmdstat_eval"]["calls"] == 1
         assert await transport.run(get(f"{prefix}:a")) == b"50"
 
-    async def test_a_cluster_goes_on(self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore):
+    async def test_a_cluster_goes_on(
+        self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(cluster.url)
         for _ in range(3):
             flush_all(cluster.nodes)
@@ -89,7 +91,7 @@ class TestNoScript:
         prefix: str,
         place: str,
         open_transport: OpenStore,
-    ):
+    ) -> None:
         nodes, url = ([valkey], valkey.url) if place == "server" else (cluster.nodes, cluster.url)
         transport = open_transport(url)
         over = asyncio.Event()
@@ -128,7 +130,7 @@ async def adding(transport, key: str, over: asyncio.Event) -> int:
 class TestReadonly:
     async def test_a_server_that_is_a_replica_for_a_while_is_waited_for(
         self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(own.url, PATIENT)
         await transport.run(add_to("a"))
         admin.replicaof("127.0.0.1", start_valkey().port)
@@ -141,7 +143,7 @@ class TestReadonly:
 
     async def test_a_call_that_is_refused_takes_no_reply_from_the_calls_beside_it(
         self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_transport: OpenStore
-    ):
+    ) -> None:
         async with Relay(own.port) as relay:
             transport = open_transport(f"redis://127.0.0.1:{relay.port}", PATIENT)
             await transport.run_many([add_to("a"), say("a", "x")])  # the server knows the scripts
@@ -158,7 +160,7 @@ class TestReadonly:
 
     async def test_a_server_that_stays_a_replica_is_an_error(
         self, own: Server, admin: redis.Redis, start_valkey: Callable[..., Server], open_transport: OpenStore
-    ):
+    ) -> None:
         admin.replicaof("127.0.0.1", start_valkey().port)
         await until_in_step(admin)
         with pytest.raises(RedisUnavailable, match="READONLY"):
@@ -230,7 +232,7 @@ async def until_refused(admin: redis.Redis) -> None:
 
 async def test_a_server_that_loads_its_data_is_waited_for(
     own: Server, admin: redis.Redis, open_transport: OpenStore
-):
+) -> None:
     transport = open_transport(own.url, PATIENT)
     with admin.pipeline() as pipeline:
         for number in range(2000):
@@ -257,7 +259,7 @@ def is_loading(client: redis.Redis) -> bool:
 
 async def test_a_server_busy_with_a_script_is_waited_for(
     own: Server, admin: redis.Redis, open_transport: OpenStore
-):
+) -> None:
     transport = open_transport(own.url, PATIENT)
     await transport.run(add_to("count"))
 
@@ -295,7 +297,7 @@ def errors_of(admin: redis.Redis) -> list[str]:
 class TestAFullServer:
     async def test_refuses_writes_at_once_with_a_remedy(
         self, own: Server, admin: redis.Redis, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(own.url, PATIENT)
         await transport.run(put("a", "1"))
         admin.config_set("maxmemory", "1")
@@ -304,7 +306,9 @@ class TestAFullServer:
                 await transport.run(command)
         assert await transport.run(get("a")) == b"1"
 
-    async def test_of_clients_is_waited_for(self, own: Server, admin: redis.Redis, open_transport: OpenStore):
+    async def test_of_clients_is_waited_for(
+        self, own: Server, admin: redis.Redis, open_transport: OpenStore
+    ) -> None:
         admin.config_set("maxclients", "10")
         guests = [own.client() for _ in range(9)]
         for guest in guests:
@@ -319,7 +323,7 @@ class TestAFullServer:
 
     async def test_of_clients_is_an_error_when_it_lasts(
         self, own: Server, admin: redis.Redis, open_transport: OpenStore
-    ):
+    ) -> None:
         admin.config_set("maxclients", "1")
         with pytest.raises(RedisUnavailable, match="cannot be reached"):
             await open_transport(own.url, QUICK).run(words("PING"))
@@ -328,7 +332,7 @@ class TestAFullServer:
 class TestForGood:
     async def test_a_script_that_raises_is_said_to_have_failed(
         self, valkey: Server, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(valkey.url)
         await transport.run(words("RPUSH", f"{prefix}:list", "a"))
         with pytest.raises(ScriptFailed, match="WRONGTYPE"):
@@ -336,19 +340,19 @@ class TestForGood:
 
     async def test_an_unknown_command_is_an_error_of_the_store(
         self, valkey: Server, open_transport: OpenStore
-    ):
+    ) -> None:
         with pytest.raises(RedisError, match="unknown command"):
             await open_transport(valkey.url).run(words("NONSENSE"))
 
     async def test_keys_of_two_slots_are_refused(
         self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         with pytest.raises(CrossSlot, match="shared hash tag"):
             await open_transport(cluster.url).run(words("MGET", f"{prefix}:a", f"{prefix}:b"))
 
     async def test_a_cluster_spoken_to_as_one_server_is_explained(
         self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(cluster.nodes[0].url)
         replies = await transport.run_many([get(f"{prefix}:{n}") for n in range(20)])
         moved = [reply for reply in replies if isinstance(reply, RedisUnavailable)]
@@ -361,29 +365,35 @@ class TestNoSuchDatabase:
 
     NEVER_AGAIN = ConnectionPolicy(reconnect_delay=300.0, max_reconnect_delay=300.0, call_attempts=5)
 
-    async def test_it_is_said_at_once_with_its_number(self, server: Server, open_transport: OpenStore):
+    async def test_it_is_said_at_once_with_its_number(
+        self, server: Server, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase, match=r"no database 99 .*; give a number below") as refused:
             await transport.run(words("PING"))
         assert isinstance(refused.value, PermanentError) and not isinstance(refused.value, RedisUnavailable)
 
-    async def test_a_blocking_read_says_it_too(self, server: Server, open_transport: OpenStore):
+    async def test_a_blocking_read_says_it_too(self, server: Server, open_transport: OpenStore) -> None:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase):
             await transport.run_blocking(words("BLPOP", "nothing", 1), 1)
 
-    async def test_a_node_of_a_cluster_says_it_too(self, cluster: ValkeyCluster, open_transport: OpenStore):
+    async def test_a_node_of_a_cluster_says_it_too(
+        self, cluster: ValkeyCluster, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(f"{cluster.nodes[0].url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase, match="a cluster has only 0"):
             await transport.run(words("PING"))
 
     @pytest.mark.parametrize("kind", [Worker, ListWorker, StreamWorker])
-    async def test_a_worker_does_not_wait_for_it(self, server: Server, prefix: str, kind: type[Worker]):
+    async def test_a_worker_does_not_wait_for_it(
+        self, server: Server, prefix: str, kind: type[Worker]
+    ) -> None:
         worker = kind("q", print, redis=f"{server.url}/99", prefix=prefix, policy=self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase):
             await worker.start()
 
-    async def test_a_queue_says_it_when_it_is_entered(self, server: Server, prefix: str):
+    async def test_a_queue_says_it_when_it_is_entered(self, server: Server, prefix: str) -> None:
         queue = Queue("q", redis=f"{server.url}/99", prefix=prefix, policy=self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase):
             await queue.open()

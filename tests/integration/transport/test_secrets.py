@@ -38,7 +38,7 @@ def written(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("url", WELL_FORMED)
-def test_addresses_and_stores_show_themselves_without_it(url: str):
+def test_addresses_and_stores_show_themselves_without_it(url: str) -> None:
     address = parse_address(url)
     assert CANARY in repr([dict(address.login), dict(address.sentinel_login)])
     shown = [address, AsyncTransport(url), BlockingTransport(url), AsyncTransport(address), ONCE]
@@ -58,7 +58,7 @@ def test_addresses_and_stores_show_themselves_without_it(url: str):
     ],
     ids=["sync", "asyncio", "sentinel", "cluster"],
 )
-def test_addresses_of_lent_clients_show_themselves_without_it(lent):
+def test_addresses_of_lent_clients_show_themselves_without_it(lent) -> None:
     address = parse_address(lent)
     assert CANARY in repr(dict(address.login))
     assert CANARY not in f"{address!r} {address} {AsyncTransport(lent)!r}"
@@ -91,7 +91,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("url", MALFORMED)
-def test_an_address_that_cannot_be_read_is_refused_without_it(url: str):
+def test_an_address_that_cannot_be_read_is_refused_without_it(url: str) -> None:
     with pytest.raises(InvalidOption) as refused:
         parse_address(url)
     assert refused.value.field == "redis"
@@ -127,21 +127,21 @@ class TestWhateverGoesWrong:
             assert CANARY not in written(outcome)
 
     @pytest.mark.parametrize("user", ["", "anna"])
-    async def test_the_password_is_wrong(self, locked: Server, user: str, open_transport: OpenStore):
+    async def test_the_password_is_wrong(self, locked: Server, user: str, open_transport: OpenStore) -> None:
         await self.fails(open_transport(f"redis://{user}:{CANARY}@127.0.0.1:{locked.port}", ONCE))
 
-    async def test_nobody_listens(self, open_transport: OpenStore):
+    async def test_nobody_listens(self, open_transport: OpenStore) -> None:
         await self.fails(open_transport(f"redis://:{CANARY}@127.0.0.1:{free_port()}", ONCE))
 
-    async def test_the_socket_does_not_exist(self, open_transport: OpenStore):
+    async def test_the_socket_does_not_exist(self, open_transport: OpenStore) -> None:
         await self.fails(open_transport(f"unix://:{CANARY}@/nowhere/server.sock", ONCE))
 
-    async def test_the_server_speaks_no_tls(self, locked: Server, open_transport: OpenStore):
+    async def test_the_server_speaks_no_tls(self, locked: Server, open_transport: OpenStore) -> None:
         await self.fails(open_transport(f"rediss://:{CANARY}@127.0.0.1:{locked.port}", ONCE))
 
-    async def test_no_sentinel_answers(self, open_transport: OpenStore):
+    async def test_no_sentinel_answers(self, open_transport: OpenStore) -> None:
         address = f"redis+sentinel://:{CANARY}@127.0.0.1:{free_port()}/s?sentinel_password={CANARY}"
         await self.fails(open_transport(address, ONCE))
 
-    async def test_no_node_of_the_cluster_answers(self, open_transport: OpenStore):
+    async def test_no_node_of_the_cluster_answers(self, open_transport: OpenStore) -> None:
         await self.fails(open_transport(f"redis+cluster://:{CANARY}@127.0.0.1:{free_port()}", ONCE))

@@ -27,7 +27,7 @@ MEGABYTE = 1_000_000
 class TestALentClient:
     """Lends its settings, and is neither used nor closed."""
 
-    async def test_of_one_server(self, valkey: Server, prefix: str, open_transport: OpenStore):
+    async def test_of_one_server(self, valkey: Server, prefix: str, open_transport: OpenStore) -> None:
         lent = redis.Redis(port=valkey.port, db=2)
         mine = lent.client_id()
         transport = open_transport(lent)
@@ -38,13 +38,13 @@ class TestALentClient:
         assert len(lent.client_list()) == 2  # The server's guard and itself.
         lent.close()
 
-    async def test_that_was_never_connected_stays_so(self, valkey: Server, open_transport: OpenStore):
+    async def test_that_was_never_connected_stays_so(self, valkey: Server, open_transport: OpenStore) -> None:
         lent = redis.Redis(port=valkey.port)
         await open_transport(lent).run(words("PING"))
         assert lent.connection_pool._available_connections == []
         lent.close()
 
-    async def test_of_asyncio(self, valkey: Server, prefix: str, open_transport: OpenStore):
+    async def test_of_asyncio(self, valkey: Server, prefix: str, open_transport: OpenStore) -> None:
         async with redis.asyncio.Redis.from_url(valkey.socket_url) as lent:
             mine = await lent.client_id()
             transport = open_transport(lent)
@@ -53,14 +53,16 @@ class TestALentClient:
             assert await lent.get(f"{prefix}:a") == b"1"
             assert await lent.client_id() == mine
 
-    async def test_with_a_password(self, start_valkey: Callable[..., Server], open_transport: OpenStore):
+    async def test_with_a_password(
+        self, start_valkey: Callable[..., Server], open_transport: OpenStore
+    ) -> None:
         server = start_valkey()
         with server.client() as client:
             client.config_set("requirepass", "s3cret")
         with redis.Redis(port=server.port, password="s3cret") as lent:
             assert await open_transport(lent).run(say("a", "in")) == b"in"
 
-    async def test_of_a_cluster(self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore):
+    async def test_of_a_cluster(self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore) -> None:
         with redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as lent:
             transport = open_transport(lent)
             assert transport.transport.is_cluster
@@ -70,7 +72,7 @@ class TestALentClient:
 
     async def test_of_an_asyncio_cluster(
         self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         async with AsyncCluster(host="127.0.0.1", port=cluster.nodes[0].port) as lent:
             transport = open_transport(lent)
             assert transport.transport.is_cluster
@@ -78,7 +80,9 @@ class TestALentClient:
             await transport.close()
             assert await lent.get(f"{prefix}:a") == b"1"
 
-    async def test_of_a_sentinel(self, sentinel: ValkeySentinel, prefix: str, open_transport: OpenStore):
+    async def test_of_a_sentinel(
+        self, sentinel: ValkeySentinel, prefix: str, open_transport: OpenStore
+    ) -> None:
         watch = redis.sentinel.Sentinel([("127.0.0.1", sentinel.sentinel.port)])
         with watch.master_for(SERVICE) as lent:
             transport = open_transport(lent)
@@ -91,7 +95,7 @@ class TestALentClient:
 
     async def test_of_an_asyncio_sentinel(
         self, sentinel: ValkeySentinel, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         watch = redis.asyncio.Sentinel([("127.0.0.1", sentinel.sentinel.port)])
         async with watch.master_for(SERVICE) as lent:
             await open_transport(lent).run(put(f"{prefix}:a", "1"))
@@ -99,7 +103,7 @@ class TestALentClient:
         for client in watch.sentinels:
             await client.aclose()
 
-    def test_lends_no_time_outs_and_no_retries(self):
+    def test_lends_no_time_outs_and_no_retries(self) -> None:
         lent = redis.Redis(
             host="h", port=7, socket_timeout=99, retry_on_error=[ValueError], client_name="theirs", db=4
         )
@@ -107,7 +111,7 @@ class TestALentClient:
         assert (address.nodes, dict(address.login)) == ((("h", 7),), {"db": 4})
         lent.close()
 
-    def test_of_another_kind_is_refused(self):
+    def test_of_another_kind_is_refused(self) -> None:
         with pytest.raises(InvalidOption, match="give a URL or a redis-py client"):
             parse_address(42)
 
@@ -118,23 +122,25 @@ class TestAFork:
         with BlockingTransport(valkey.url) as transport:
             yield transport
 
-    def test_speaks_on_connections_of_its_own(self, transport: BlockingTransport, prefix: str):
+    def test_speaks_on_connections_of_its_own(self, transport: BlockingTransport, prefix: str) -> None:
         assert transport.run(say(prefix, "before")) == b"before"
         child = in_a_child(lambda: talk(transport, prefix, "child"))
         talk(transport, prefix, "parent")
         assert child() == 0
 
-    def test_that_closes_the_store_leaves_its_parents_alone(self, transport: BlockingTransport, prefix: str):
+    def test_that_closes_the_store_leaves_its_parents_alone(
+        self, transport: BlockingTransport, prefix: str
+    ) -> None:
         identity = transport.run(words("CLIENT", "ID"))
         assert in_a_child(transport.close)() == 0
         assert transport.run(words("CLIENT", "ID")) == identity
 
-    def test_may_happen_while_another_thread_speaks(self, transport: BlockingTransport, prefix: str):
+    def test_may_happen_while_another_thread_speaks(self, transport: BlockingTransport, prefix: str) -> None:
         with transport._lock:  # As if a thread that does not exist in the child held it.
             child = in_a_child(lambda: talk(transport, prefix, "child"))
         assert child() == 0
 
-    def test_of_a_closed_store_is_closed(self, valkey: Server):
+    def test_of_a_closed_store_is_closed(self, valkey: Server) -> None:
         transport = BlockingTransport(valkey.url)
         transport.close()
 
@@ -163,7 +169,9 @@ def in_a_child(act: Callable[[], Any]) -> Callable[[], int]:
 
 
 class TestLargeValues:
-    async def test_pass_in_both_directions(self, server: Server, prefix: str, open_transport: OpenStore):
+    async def test_pass_in_both_directions(
+        self, server: Server, prefix: str, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(server.url)
         values = [os.urandom(10 * MEGABYTE) for _ in range(3)]
         await asyncio.gather(*(transport.run(put(f"{prefix}:{n}", value)) for n, value in enumerate(values)))
@@ -172,7 +180,7 @@ class TestLargeValues:
 
     async def test_do_not_hold_up_small_ones_for_ever(
         self, valkey: Server, prefix: str, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(valkey.url)
         large = [
             asyncio.create_task(transport.run(put(f"{prefix}:large", b"x" * 10 * MEGABYTE))) for _ in range(4)
@@ -183,7 +191,7 @@ class TestLargeValues:
 
     async def test_wait_in_their_callers_when_the_server_does_not_read(
         self, start_valkey: Callable[..., Server]
-    ):
+    ) -> None:
         server = start_valkey()
         policy = ConnectionPolicy(command_timeout=20)
         async with AsyncTransport(server.url, policy=policy) as transport:
@@ -198,7 +206,9 @@ class TestLargeValues:
             server.thaw()
             assert set(await asyncio.gather(*calls)) == {b"OK"}
 
-    async def test_that_wait_are_given_up_after_the_time_out(self, start_valkey: Callable[..., Server]):
+    async def test_that_wait_are_given_up_after_the_time_out(
+        self, start_valkey: Callable[..., Server]
+    ) -> None:
         server = start_valkey()
         policy = ConnectionPolicy(
             command_timeout=0.3, connect_timeout=0.3, call_attempts=2, reconnect_delay=0.01

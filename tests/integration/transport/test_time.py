@@ -37,7 +37,7 @@ def frozen(own: Server) -> Iterator[Server]:
 class TestAServerThatHangs:
     async def test_costs_a_call_its_time_out_and_runs_it_once(
         self, frozen: Server, open_transport: OpenStore
-    ):
+    ) -> None:
         transport = open_transport(frozen.url, SHORT)
         await transport.run(add_to("a"))
         frozen.freeze()
@@ -46,7 +46,9 @@ class TestAServerThatHangs:
         frozen.thaw()
         assert await transport.run(get("a")) == b"2"
 
-    async def test_lets_reads_go_on_when_it_comes_back(self, frozen: Server, open_transport: OpenStore):
+    async def test_lets_reads_go_on_when_it_comes_back(
+        self, frozen: Server, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(
             frozen.url, ConnectionPolicy(command_timeout=0.2, connect_timeout=0.2, call_attempts=50)
         )
@@ -57,7 +59,7 @@ class TestAServerThatHangs:
         frozen.thaw()
         assert await call == b"1"
 
-    async def test_gives_no_reply_to_the_wrong_call(self, frozen: Server, open_transport: OpenStore):
+    async def test_gives_no_reply_to_the_wrong_call(self, frozen: Server, open_transport: OpenStore) -> None:
         transport = open_transport(frozen.url, SHORT)
         await transport.run(say("a", "before"))
         frozen.freeze()
@@ -69,7 +71,7 @@ class TestAServerThatHangs:
         said = await asyncio.gather(*(transport.run(say("a", f"word {n}")) for n in range(50)))
         assert said == [f"word {n}".encode() for n in range(50)]
 
-    async def test_is_noticed_by_a_blocking_read(self, frozen: Server, open_transport: OpenStore):
+    async def test_is_noticed_by_a_blocking_read(self, frozen: Server, open_transport: OpenStore) -> None:
         policy = ConnectionPolicy(
             command_timeout=0.2, connect_timeout=0.2, block_margin=0.1, call_attempts=1, reconnect_delay=0.01
         )
@@ -81,13 +83,15 @@ class TestAServerThatHangs:
 
 
 class TestAServerThatIsAway:
-    async def test_is_an_error_after_the_attempts_of_one_call(self, own: Server, open_transport: OpenStore):
+    async def test_is_an_error_after_the_attempts_of_one_call(
+        self, own: Server, open_transport: OpenStore
+    ) -> None:
         transport = open_transport(own.url, QUICK)
         own.kill()
         with pytest.raises(RedisUnavailable, match="cannot be reached"):
             await transport.run(add_to("a"))
 
-    async def test_is_found_again(self, own: Server, open_transport: OpenStore):
+    async def test_is_found_again(self, own: Server, open_transport: OpenStore) -> None:
         transport = open_transport(own.url, PATIENT)
         await transport.run(say("a", "one"))
         own.kill()
@@ -96,7 +100,7 @@ class TestAServerThatIsAway:
         own.start()
         assert await call == b"two"
 
-    async def test_loses_no_call_that_was_never_sent(self, own: Server, open_transport: OpenStore):
+    async def test_loses_no_call_that_was_never_sent(self, own: Server, open_transport: OpenStore) -> None:
         """Connections that ended while nobody spoke are noticed before something is sent into them."""
         transport = open_transport(own.url, PATIENT)
         await asyncio.gather(*(transport.run(add_to("a")) for _ in range(5)))
@@ -106,7 +110,7 @@ class TestAServerThatIsAway:
             await asyncio.sleep(0)  # The event loop hears of the end of the connection.
         assert await transport.run(add_to("b")) == 1
 
-    async def test_is_asked_more_and_more_rarely(self):
+    async def test_is_asked_more_and_more_rarely(self) -> None:
         policy = ConnectionPolicy()
         delays = [policy.delay_before(attempt, lambda: 0.5) for attempt in range(12)]
         assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
@@ -116,7 +120,7 @@ class TestAServerThatIsAway:
 
 
 class TestCancelling:
-    async def test_a_call_in_flight_disturbs_no_other(self, own: Server):
+    async def test_a_call_in_flight_disturbs_no_other(self, own: Server) -> None:
         async with AsyncTransport(own.url) as transport:
             await transport.connect()
             with own.client() as client:
@@ -129,7 +133,7 @@ class TestCancelling:
         assert said[1::2] == [str(n).encode() for n in range(1, 40, 2)]
         assert all(isinstance(one, asyncio.CancelledError) for one in said[::2])
 
-    async def test_at_random_moments_mixes_no_replies(self, valkey: Server, prefix: str):
+    async def test_at_random_moments_mixes_no_replies(self, valkey: Server, prefix: str) -> None:
         chance = random.Random(7)
         async with AsyncTransport(valkey.url) as transport:
 
@@ -153,7 +157,7 @@ class TestCancelling:
             answered = await asyncio.gather(*(talk(name) for name in range(10)))
         assert min(answered) > 20
 
-    async def test_while_connecting_leaves_nothing_open(self, valkey: Server):
+    async def test_while_connecting_leaves_nothing_open(self, valkey: Server) -> None:
         for steps in range(12):
             async with AsyncTransport(valkey.url) as transport:
                 call = asyncio.create_task(transport.run(words("PING")))
@@ -163,7 +167,7 @@ class TestCancelling:
                 await asyncio.gather(call, return_exceptions=True)
         # The server's guard looks for connections left open.
 
-    async def test_a_reader_while_it_connects_leaves_nothing_open(self, valkey: Server, prefix: str):
+    async def test_a_reader_while_it_connects_leaves_nothing_open(self, valkey: Server, prefix: str) -> None:
         for steps in range(20):
             async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
                 call = asyncio.create_task(reader.run(words("BLPOP", f"{prefix}:list", 0.05), 0.05))
@@ -172,7 +176,7 @@ class TestCancelling:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
 
-    async def test_closing_while_others_connect_leaves_nothing_open(self, valkey: Server):
+    async def test_closing_while_others_connect_leaves_nothing_open(self, valkey: Server) -> None:
         for steps in range(12):
             transport = AsyncTransport(valkey.url)
             calls = [asyncio.create_task(transport.run(words("PING"))) for _ in range(3)]
@@ -184,14 +188,14 @@ class TestCancelling:
 
 
 class TestUnblocking:
-    async def test_ends_a_blocked_read_at_once(self, valkey: Server, prefix: str):
+    async def test_ends_a_blocked_read_at_once(self, valkey: Server, prefix: str) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
             call = asyncio.create_task(reader.run(words("BLPOP", f"{prefix}:list", 30), 30))
             await until_blocked(valkey)
             await reader.unblock()
             assert await asyncio.wait_for(call, 2) is None
 
-    async def test_ends_a_read_that_the_server_has_not_seen_yet(self, valkey: Server, prefix: str):
+    async def test_ends_a_read_that_the_server_has_not_seen_yet(self, valkey: Server, prefix: str) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
             await transport.connect()
             await reader.run(words("PING"), 1)
@@ -201,13 +205,13 @@ class TestUnblocking:
                 await asyncio.wait_for(reader.unblock(), 2)
                 assert await asyncio.wait_for(call, 2) is None
 
-    async def test_of_nobody_is_no_error(self, valkey: Server):
+    async def test_of_nobody_is_no_error(self, valkey: Server) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
             await reader.unblock()
             await reader.run(words("PING"), 1)
             await reader.unblock()
 
-    async def test_loses_nothing_that_was_popped(self, valkey: Server, prefix: str):
+    async def test_loses_nothing_that_was_popped(self, valkey: Server, prefix: str) -> None:
         key, count = f"{prefix}:list", 300
         chance = random.Random(11)
         found: list[int] = []
@@ -244,7 +248,7 @@ async def until_blocked(server: Server) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_threads_share_a_blocking_store_without_mixing_replies(valkey: Server, prefix: str):
+def test_threads_share_a_blocking_store_without_mixing_replies(valkey: Server, prefix: str) -> None:
     with BlockingTransport(valkey.url, policy=ConnectionPolicy(max_connections=3)) as transport:
         wrong: list[tuple[str, bytes]] = []
 
@@ -267,14 +271,14 @@ def test_threads_share_a_blocking_store_without_mixing_replies(valkey: Server, p
 
 async def test_a_blocking_read_may_last_longer_than_a_command(
     valkey: Server, prefix: str, open_transport: OpenStore
-):
+) -> None:
     transport = open_transport(valkey.url, SHORT)
     assert await transport.run_blocking(words("BLPOP", f"{prefix}:list", 0.6), 0.6) is None
 
 
 async def test_a_clock_that_is_off_does_no_harm(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, open_transport: OpenStore
-):
+) -> None:
     import time
 
     true = time.time()
@@ -282,7 +286,7 @@ async def test_a_clock_that_is_off_does_no_harm(
     assert abs(await open_transport(valkey.url).now_ms() - true * 1000) < 5000
 
 
-def test_redis_errors_stay_in_their_room(own: Server):
+def test_redis_errors_stay_in_their_room(own: Server) -> None:
     with BlockingTransport(own.url, policy=QUICK) as transport:
         own.kill()
         with pytest.raises(RedisUnavailable) as raised:

@@ -26,7 +26,7 @@ def arena(valkey) -> Iterator[Arena]:
 
 
 @pytest.mark.parametrize("name", ["toril", "node-5", "node-6"])
-def test_jobs_are_filled_in_and_worked_off(arena: Arena, name: str):
+def test_jobs_are_filled_in_and_worked_off(arena: Arena, name: str) -> None:
     install(CONTENDERS[name])
     run = arena.process(CONTENDERS[name], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
     assert run["rate"] > 0
@@ -34,12 +34,12 @@ def test_jobs_are_filled_in_and_worked_off(arena: Arena, name: str):
     assert run["rss_mb"] > 10
 
 
-def test_two_processes_share_the_work(arena: Arena):
+def test_two_processes_share_the_work(arena: Arena) -> None:
     words = {"queue": QUEUE, "jobs": JOBS, "concurrency": 5}
     assert arena.process(CONTENDERS["toril"], words, processes=2)["rate"] > 0
 
 
-def test_a_round_measures_everybody_who_is_wanted(arena: Arena):
+def test_a_round_measures_everybody_who_is_wanted(arena: Arena) -> None:
     runner = AttemptRunner(arena, repeat=2, rivals=["node-5"])
     for work in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
         results = runner.run(work)
@@ -49,17 +49,17 @@ def test_a_round_measures_everybody_who_is_wanted(arena: Arena):
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_list_and_stream_queues_are_measured_in_the_same_way(arena: Arena, kind: str):
+def test_list_and_stream_queues_are_measured_in_the_same_way(arena: Arena, kind: str) -> None:
     run = arena.process(CONTENDERS[f"toril-{kind}"], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
     assert run["rate"] > 0
 
 
-def test_recovery_moves_every_stalled_job_in_bounded_calls(arena: Arena):
+def test_recovery_moves_every_stalled_job_in_bounded_calls(arena: Arena) -> None:
     run = sweeping(1200).run(arena, CONTENDERS["toril"])
     assert run["stalled_sum_ms"] > run["stalled_ms"] > 0
 
 
-def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena):
+def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena) -> None:
     def measure(arena: Arena, contender, _words):
         if contender.name == "node-5":
             raise RunFailed("it fell over")
@@ -71,12 +71,12 @@ def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena):
     assert runner.record.failures == ["process-1, Node bullmq 5.62.0: it fell over"]
 
 
-def test_a_rival_says_what_it_does_not_offer(arena: Arena):
+def test_a_rival_says_what_it_does_not_offer(arena: Arena) -> None:
     with pytest.raises(Unsupported):
         arena.add(CONTENDERS["toril"], {"task": "juggle", "queue": QUEUE, "jobs": 1})
 
 
-def test_a_rival_that_breaks_is_quoted(arena: Arena):
+def test_a_rival_that_breaks_is_quoted(arena: Arena) -> None:
     broken = dataclasses.replace(CONTENDERS["toril"], variables={"PYTHONHOME": "/nowhere"})
     with pytest.raises(RunFailed, match="toril ended with"):
         arena.add(broken, {"task": "bulk", "queue": QUEUE, "jobs": 1})
@@ -84,7 +84,7 @@ def test_a_rival_that_breaks_is_quoted(arena: Arena):
 
 def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
     capsys: pytest.CaptureFixture[str],
-):
+) -> None:
     with pytest.raises(UnknownContender, match="choose among toril"):
         named(["sidekiq"])
     with pytest.raises(SystemExit):
@@ -94,7 +94,7 @@ def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
         main(["--only", "juggling"])
 
 
-def test_slow_contenders_get_fewer_jobs():
+def test_slow_contenders_get_fewer_jobs() -> None:
     seen: list[int] = []
     work = Work(name="x", title="x", measure=lambda _a, _c, words: seen.append(words["jobs"]) or {}, jobs=800)
     for name in ("toril", "saq"):

@@ -15,7 +15,7 @@ STACKS = [
 ]
 
 
-def test_samples_of_one_function_belong_together_whatever_their_line():
+def test_samples_of_one_function_belong_together_whatever_their_line() -> None:
     root = tree(STACKS)
     (work,) = root.children.values()
     assert (work.name, work.samples) == ("work (toril/a.py)", 40)
@@ -25,11 +25,11 @@ def test_samples_of_one_function_belong_together_whatever_their_line():
     }
 
 
-def test_start_up_and_waiting_for_the_server_are_no_work():
+def test_start_up_and_waiting_for_the_server_are_no_work() -> None:
     assert tree(STACKS).samples == 40
 
 
-def test_a_box_is_as_wide_as_its_share():
+def test_a_box_is_as_wide_as_its_share() -> None:
     picture = ET.fromstring(draw(tree(STACKS), "a worker"))
     titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     assert "read (toril/b.py): 75.0%" in titles

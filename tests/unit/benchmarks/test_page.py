@@ -28,7 +28,7 @@ def content(**works: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_each_work_has_its_table_with_the_best_first_and_our_ratio_to_each():
+def test_each_work_has_its_table_with_the_best_first_and_our_ratio_to_each() -> None:
     written = page(
         content(bulk={"node_5": {"rate": summary(100)}, "toril": {"rate": summary(250, 200, 300)}}),
         full_plan(),
@@ -39,13 +39,13 @@ def test_each_work_has_its_table_with_the_best_first_and_our_ratio_to_each():
     assert rows[-2:] == ["| **toril** | 250 (200 – 300) | 1.00 |", "| Node bullmq 5.62.0 | 100 | 2.50 |"]
 
 
-def test_a_figure_that_was_taken_beside_other_work_says_so():
+def test_a_figure_that_was_taken_beside_other_work_says_so() -> None:
     one = {"toril": {"rate": summary(5)}}
     written = page(content(process_1=one, bulk=one), full_plan())
     assert written.count("*Others used 60% of the processors just before.*") == 1
 
 
-def test_who_did_not_take_part_and_which_promise_was_missed_is_told():
+def test_who_did_not_take_part_and_which_promise_was_missed_is_told() -> None:
     written = page(content(bulk={"toril": {"rate": summary(1)}, "node_5": {"rate": summary(1)}}), full_plan())
     assert "- Did not take part: bulk, rq 2: it ended\n" in written
     assert "| bulk adds, beside Node 5.62.0 | ≥ 1.5 × | 1.00 | Node bullmq 5.62.0 | **missed** |" in written

@@ -13,7 +13,7 @@ from benchmarks.report import as_json, read_results, together
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_longest_bar_is_first_and_its_figure_is_written_beside_it():
+def test_the_longest_bar_is_first_and_its_figure_is_written_beside_it() -> None:
     picture = ET.fromstring(
         bars("race", "jobs/s", [Bar("slow & old", 10, 9, 11, False), Bar("toril", 20, 19, 21, True)])
     )
@@ -23,24 +23,24 @@ def test_the_longest_bar_is_first_and_its_figure_is_written_beside_it():
     assert words.index("toril") < words.index("slow & old")
 
 
-def test_lines_go_from_the_smallest_size_to_the_largest():
+def test_lines_go_from_the_smallest_size_to_the_largest() -> None:
     picture = ET.fromstring(lines("growth", "jobs", "jobs/s", {"toril": [(1e3, 5.0), (1e6, 4.9)]}))
     (line,) = picture.iter(f"{SVG}polyline")
     first, last = (float(point.split(",")[0]) for point in line.get("points").split())
     assert first < last
 
 
-def test_only_what_was_measured_is_drawn(tmp_path: Path):
+def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
     results = {"bulk": {name: {"rate": Summary(5.0, 4.0, 6.0, 3)} for name in ("toril", "node-5")}}
     assert [path.name for path in draw(results, tmp_path)] == ["bulk.svg"]
 
 
-def test_figures_survive_being_written_and_read():
+def test_figures_survive_being_written_and_read() -> None:
     record = Record(runs={"bulk": {"toril": [{"rate": 4.0}, {"rate": 5.0}, {"rate": 6.0}]}})
     assert read_results(as_json({}, record)) == {"bulk": {"toril": {"rate": Summary(5.0, 4.0, 6.0, 3)}}}
 
 
-def test_a_later_run_replaces_whole_works_and_leaves_the_others():
+def test_a_later_run_replaces_whole_works_and_leaves_the_others() -> None:
     earlier = Record(
         runs={
             "bulk": {"toril": [{"rate": 5.0}], "node-5": [{"rate": 5.0}]},

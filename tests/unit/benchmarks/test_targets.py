@@ -24,7 +24,7 @@ def figures(**works: dict[str, dict[str, float]]) -> dict:
     }
 
 
-def test_a_ratio_is_taken_to_the_best_of_the_rivals():
+def test_a_ratio_is_taken_to_the_best_of_the_rivals() -> None:
     race = {"toril": {"rate": 100.0}, "node_5": {"rate": 40.0}, "huey": {"rate": 60.0}}
     (ack_error,) = decide_outcome(figures(race=race), [FASTER])
     assert ack_error.rival == "huey"
@@ -32,29 +32,29 @@ def test_a_ratio_is_taken_to_the_best_of_the_rivals():
     assert missed([ack_error]) == ["faster: 1.67, wanted ≥ 2 ×"]
 
 
-def test_of_waiting_the_shortest_is_the_best():
+def test_of_waiting_the_shortest_is_the_best() -> None:
     wait = {"toril": {"started_p99": 2.0}, "node_5": {"started_p99": 2.5}, "huey": {"started_p99": 9.0}}
     (ack_error,) = decide_outcome(figures(wait=wait), [SOONER])
     assert (ack_error.rival, ack_error.figure, ack_error.kept) == ("node-5", 0.8, True)
 
 
-def test_a_figure_on_its_bound_is_kept():
+def test_a_figure_on_its_bound_is_kept() -> None:
     (ack_error,) = decide_outcome(figures(race={"toril": {"rss_mb": 60.0}}), [SMALL])
     assert ack_error.kept
 
 
-def test_what_should_have_been_measured_and_was_not_is_missed():
+def test_what_should_have_been_measured_and_was_not_is_missed() -> None:
     (ack_error,) = decide_outcome(figures(race={"toril": {"rate": 100.0}}), [FASTER])
     assert missed([ack_error]) == ["faster: not measured, wanted ≥ 2 ×"]
     (ack_error,) = decide_outcome({"race": {}}, [SMALL])
     assert not ack_error.kept
 
 
-def test_works_that_were_not_asked_for_are_not_missed():
+def test_works_that_were_not_asked_for_are_not_missed() -> None:
     assert decide_outcome(figures(other={"toril": {"rate": 1.0}}), [FASTER, SMALL]) == []
 
 
-def test_every_target_is_about_a_work_and_rivals_that_exist():
+def test_every_target_is_about_a_work_and_rivals_that_exist() -> None:
     plans = {work.name: work for plan in (quick_plan(), full_plan()) for work in plan}
     for target in TARGETS:
         work = plans[target.work]
@@ -63,6 +63,6 @@ def test_every_target_is_about_a_work_and_rivals_that_exist():
         assert not target.against or set(target.against) & set(work.contenders)
 
 
-def test_the_quick_plan_can_judge_all_that_is_promised_of_the_engine():
+def test_the_quick_plan_can_judge_all_that_is_promised_of_the_engine() -> None:
     quick = {work.name for work in quick_plan()}
     assert {target.work for target in TARGETS} - quick == {"list", "stream"}

@@ -28,14 +28,14 @@ def job(job_id: str = "", **more) -> JobToAdd:
     )
 
 
-def test_a_batch_gives_an_id_for_each_job_in_order(hand: Hand):
+def test_a_batch_gives_an_id_for_each_job_in_order(hand: Hand) -> None:
     jobs = [job("a"), job(), job("b", options={"delay": 5}), job("c", options={"priority": 2})]
     assert hand.run(add_jobs(hand.keys, jobs)) == ["a", "2", "b", "c"]  # Every job counts, named or not.
     counts = hand.run(read.get_counts(hand.keys))
     assert (counts["wait"], counts["delayed"], counts["prioritized"]) == (2, 1, 1)
 
 
-def test_the_kind_is_chosen_as_upstream_chooses():
+def test_the_kind_is_chosen_as_upstream_chooses() -> None:
     assert job(options={"delay": 5, "priority": 2}).kind == "delayed"
     assert job(options={"delay": 0, "priority": 2}).kind == "prioritized"
     assert job(options={"delay": 5}, waits_for_children=True).kind == "parent"
@@ -51,7 +51,7 @@ def test_the_kind_is_chosen_as_upstream_chooses():
         ({}, {"waits_for_children": True}, "waiting-children"),
     ],
 )
-def test_a_single_add_puts_the_job_where_it_belongs(hand: Hand, options, more, state):
+def test_a_single_add_puts_the_job_where_it_belongs(hand: Hand, options, more, state) -> None:
     assert hand.run(add_job(hand.keys, job("a", options=options, **more))) == "a"
     assert hand.run(read.get_state(hand.keys, "a")) == state
 
@@ -66,7 +66,7 @@ OPTIONS = [{}, {"delay": 60_000}, {"priority": 3}, {"de": {"id": "same"}}]
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("company", [0, 3])
-def test_an_id_that_exists_is_answered_with_the_stored_job(hand: Hand, options, company: int):
+def test_an_id_that_exists_is_answered_with_the_stored_job(hand: Hand, options, company: int) -> None:
     """By the short ways, alone and in company, and by the official bodies."""
     first = JobToAdd(name="paint", data=b'{"n":1}', options={}, timestamp=NOW, id="a")
     assert hand.run(add_jobs(hand.keys, [first])) == ["a"]
@@ -80,7 +80,9 @@ def test_an_id_that_exists_is_answered_with_the_stored_job(hand: Hand, options, 
 
 @pytest.mark.parametrize("given", ["b", ""])
 @pytest.mark.parametrize("options", [{}, {"delay": 60_000}, {"priority": 3}])
-def test_a_deduplicated_job_is_answered_with_the_job_that_stands_for_it(hand: Hand, given: str, options):
+def test_a_deduplicated_job_is_answered_with_the_job_that_stands_for_it(
+    hand: Hand, given: str, options
+) -> None:
     same = {"de": {"id": "same"}, **options}
     stored, existing = hand.run(add_jobs(hand.keys, [job("a", options=same), job(given, options=same)]))
     assert (stored, existing.id) == ("a", "a")
@@ -88,7 +90,7 @@ def test_a_deduplicated_job_is_answered_with_the_job_that_stands_for_it(hand: Ha
 
 
 @pytest.mark.parametrize("given", ["a", "b", ""])
-def test_a_deduplicated_job_whose_stand_in_is_gone_is_not_taken_for_added(hand: Hand, given: str):
+def test_a_deduplicated_job_whose_stand_in_is_gone_is_not_taken_for_added(hand: Hand, given: str) -> None:
     throttled = {"de": {"id": "same", "ttl": 60_000}}
     assert hand.run(add_jobs(hand.keys, [job("a", options=throttled)])) == ["a"]
     assert hand.take() == ["a"]
@@ -96,7 +98,7 @@ def test_a_deduplicated_job_whose_stand_in_is_gone_is_not_taken_for_added(hand: 
     assert hand.run(add_jobs(hand.keys, [job(given, options=throttled)])) == [Existing("a", [])]
 
 
-def test_a_replaced_job_is_new(hand: Hand):
+def test_a_replaced_job_is_new(hand: Hand) -> None:
     debounced = {"delay": 60_000, "de": {"id": "same", "ttl": 60_000, "extend": True, "replace": True}}
     assert hand.run(add_jobs(hand.keys, [job("a", options=debounced), job("b", options=debounced)])) == [
         "a",
@@ -105,7 +107,7 @@ def test_a_replaced_job_is_new(hand: Hand):
     assert hand.run(read.get_counts(hand.keys))["delayed"] == 1
 
 
-def test_a_repeated_call_says_again_which_jobs_existed(hand: Hand, spoil: Callable):
+def test_a_repeated_call_says_again_which_jobs_existed(hand: Hand, spoil: Callable) -> None:
     """The ledger does not hold their data, which may be large."""
     large = JobToAdd(name="draw", data=b'"%s"' % (b"x" * 100_000), options={}, timestamp=NOW, id="a")
     hand.run(add_jobs(hand.keys, [large]))
@@ -117,7 +119,7 @@ def test_a_repeated_call_says_again_which_jobs_existed(hand: Hand, spoil: Callab
     assert spoil("STRLEN", hand.keys.toril("ledger:p1")) < 200
 
 
-def test_a_child_without_a_parent_fails_alone(hand: Hand):
+def test_a_child_without_a_parent_fails_alone(hand: Hand) -> None:
     parent = {"id": "nobody", "queueKey": hand.keys.qualified}
     orphan = job("a", parent=parent, parent_key=hand.keys.job("nobody"))
     refused, added = hand.run(add_jobs(hand.keys, [orphan, job("b")]))
@@ -128,7 +130,7 @@ def test_a_child_without_a_parent_fails_alone(hand: Hand):
         hand.run(add_job(hand.keys, orphan))
 
 
-def test_a_child_cannot_change_its_parent(hand: Hand):
+def test_a_child_cannot_change_its_parent(hand: Hand) -> None:
     hand.add("p1", "p2", waits_for_children=True)
     children = [
         job("c", parent={"id": one, "queueKey": hand.keys.qualified}, parent_key=hand.keys.job(one))
@@ -139,7 +141,7 @@ def test_a_child_cannot_change_its_parent(hand: Hand):
     assert isinstance(refused, ParentCannotBeReplaced)
 
 
-def test_a_job_that_makes_a_script_raise_fails_alone(hand: Hand, spoil: Callable):
+def test_a_job_that_makes_a_script_raise_fails_alone(hand: Hand, spoil: Callable) -> None:
     spoil("HSET", hand.keys.delayed, "not", "a zset")
     failed, added = hand.run(add_jobs(hand.keys, [job("a", options={"delay": 5}), job("b")]))
     assert isinstance(failed, ScriptFailed)
@@ -157,25 +159,27 @@ class TestAFlow:
         jobs = [(hand.keys, job("p", waits_for_children=True)), (other, child)]
         return other, add_flows([jobs], Ledger(hand.keys.toril("ledger:p1"), sequence))
 
-    def test_is_added_whole(self, hand: Hand, prefix: str):
+    def test_is_added_whole(self, hand: Hand, prefix: str) -> None:
         other, flow = self.family(hand, prefix)
         assert hand.run(flow) == [["p", "c"]]
         assert hand.run(read.get_state(hand.keys, "p")) == "waiting-children"
         assert hand.run(read.get_state(other, "c")) == "waiting"
         assert hand.run(read.get_children(hand.keys, "p")[1]) == [other.job("c")]
 
-    def test_is_added_once(self, hand: Hand, prefix: str):
+    def test_is_added_once(self, hand: Hand, prefix: str) -> None:
         other, flow = self.family(hand, prefix)
         assert hand.run(flow) == hand.run(flow)
         assert hand.run(read.get_counts(other))["wait"] == 1
         assert flow.replay is Replay.SAFE
 
-    def test_refuses_a_child_without_a_parent(self, hand: Hand, prefix: str):
+    def test_refuses_a_child_without_a_parent(self, hand: Hand, prefix: str) -> None:
         orphan = job("c", parent={"id": "x", "queueKey": hand.keys.qualified}, parent_key=hand.keys.job("x"))
         (refused,) = hand.run(add_flows([[(hand.keys, orphan)]], Ledger(hand.keys.toril("ledger:p1"), "1")))
         assert isinstance(refused, ParentNotFound)
 
-    def test_that_was_refused_stays_refused_when_its_call_is_repeated(self, hand: Hand, spoil: Callable):
+    def test_that_was_refused_stays_refused_when_its_call_is_repeated(
+        self, hand: Hand, spoil: Callable
+    ) -> None:
         """Whoever sent it has the first answer, or none yet: it must not become true behind his back."""
         hand.run(add_jobs(hand.keys, [job("first", waits_for_children=True)]))
         owned = {
@@ -200,7 +204,7 @@ class TestAFlow:
             assert hand.run(read.get_state(hand.keys, "p")) == "unknown"
             spoil("DEL", hand.keys.job("first"))  # the obstacle is gone
 
-    def test_says_again_which_jobs_existed(self, hand: Hand, prefix: str):
+    def test_says_again_which_jobs_existed(self, hand: Hand, prefix: str) -> None:
         _, flow = self.family(hand, prefix)
         hand.run(flow)
         _, again = self.family(hand, prefix, "2")
@@ -212,7 +216,7 @@ class TestAFlow:
 class TestALedger:
     """Names a call, so that a call whose reply was lost can be sent again."""
 
-    def test_repeats_the_first_answer_and_adds_nothing(self, hand: Hand):
+    def test_repeats_the_first_answer_and_adds_nothing(self, hand: Hand) -> None:
         ledger = Ledger(hand.keys.toril("ledger:p1"), "7")
         call = add_jobs(hand.keys, [job(), job("a"), job(options={"delay": 5})], ledger)
         first = hand.run(call)
@@ -220,7 +224,7 @@ class TestALedger:
         counts = hand.run(read.get_counts(hand.keys))
         assert (counts["wait"], counts["delayed"]) == (2, 1)
 
-    def test_remembers_a_job_that_was_finished_and_removed_meanwhile(self, hand: Hand):
+    def test_remembers_a_job_that_was_finished_and_removed_meanwhile(self, hand: Hand) -> None:
         call = add_jobs(hand.keys, [job("a")], Ledger(hand.keys.toril("ledger:p1"), "7"))
         hand.run(call)
         assert hand.take() == ["a"]
@@ -228,7 +232,7 @@ class TestALedger:
         assert hand.run(call) == ["a"]
         assert hand.run(read.get_state(hand.keys, "a")) == "unknown"
 
-    def test_remembers_refusals_and_errors_too(self, hand: Hand, spoil: Callable):
+    def test_remembers_refusals_and_errors_too(self, hand: Hand, spoil: Callable) -> None:
         spoil("HSET", hand.keys.delayed, "not", "a zset")
         parent = {"id": "nobody", "queueKey": hand.keys.qualified}
         orphan = job("a", parent=parent, parent_key=hand.keys.job("nobody"))
@@ -240,19 +244,19 @@ class TestALedger:
             assert isinstance(failed, ScriptFailed)
             assert added == "c"
 
-    def test_lets_the_next_call_through(self, hand: Hand):
+    def test_lets_the_next_call_through(self, hand: Hand) -> None:
         key = hand.keys.toril("ledger:p1")
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "8"))) == ["2"]
 
     @pytest.mark.parametrize(("first", "second"), [("1", "12"), ("12", "1"), ("9" * 40, "9" * 41)])
-    def test_knows_a_number_from_one_that_begins_alike(self, hand: Hand, first: str, second: str):
+    def test_knows_a_number_from_one_that_begins_alike(self, hand: Hand, first: str, second: str) -> None:
         key = hand.keys.toril("ledger:p1")
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, first))) == ["1"]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, second))) == ["2"]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, second))) == ["2"]
 
-    def test_is_understood_by_flows(self, hand: Hand):
+    def test_is_understood_by_flows(self, hand: Hand) -> None:
         """A producer's batches and families may share its ledger."""
         key = hand.keys.toril("ledger:p1")
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7"))) == ["1"]
@@ -260,12 +264,12 @@ class TestALedger:
         assert hand.run(flow) == hand.run(flow) == [["p"]]
         assert hand.run(add_jobs(hand.keys, [job()], Ledger(key, "9"))) == ["3"]
 
-    def test_does_not_live_for_ever(self, hand: Hand, spoil: Callable):
+    def test_does_not_live_for_ever(self, hand: Hand, spoil: Callable) -> None:
         key = hand.keys.toril("ledger:p1")
         hand.run(add_jobs(hand.keys, [job()], Ledger(key, "7")))
         assert 0 < spoil("PTTL", key) <= 120_000
 
-    def test_decides_whether_a_call_may_be_repeated(self, keys: QueueKeys):
+    def test_decides_whether_a_call_may_be_repeated(self, keys: QueueKeys) -> None:
         assert add_jobs(keys, [job("a")]).replay is Replay.NEVER
         assert add_jobs(keys, [job()], Ledger("k", "1")).replay is Replay.SAFE
         assert add_job(keys, job()).replay is Replay.NEVER
@@ -275,7 +279,7 @@ class TestALedger:
 @pytest.mark.parametrize("ledger", [False, True])
 def test_a_full_server_refuses_the_whole_batch_and_adds_nothing(
     start_valkey: Callable[..., Server], keys: QueueKeys, ledger: bool
-):
+) -> None:
     server = start_valkey()
     with server.client() as client, BlockingTransport(server.url) as transport:
         client.config_set("maxmemory", "1")
@@ -287,7 +291,7 @@ def test_a_full_server_refuses_the_whole_batch_and_adds_nothing(
         assert transport.run(call) == ["a", "2"]
 
 
-def test_a_replica_refuses_the_whole_batch(start_valkey: Callable[..., Server], keys: QueueKeys):
+def test_a_replica_refuses_the_whole_batch(start_valkey: Callable[..., Server], keys: QueueKeys) -> None:
     primary = start_valkey()
     replica = start_valkey(replicaof=f"127.0.0.1 {primary.port}")
     once = ConnectionPolicy(call_attempts=1)

@@ -31,7 +31,7 @@ def clients(server: Server) -> Iterator[tuple[redis.Redis, redis.Redis]]:
 @pytest.mark.parametrize("with_limits", [True, False], ids=["with limits", "without limits"])
 def test_batches_leave_what_single_scripts_leave(
     clients: tuple[redis.Redis, redis.Redis], prefix: str, with_limits: bool
-):
+) -> None:
     """Without pauses and limits most of the work is plain, and goes the short way through our scripts."""
     queue = QueueKeys("q", prefix, hash_tag=False)
 
@@ -44,7 +44,7 @@ def test_batches_leave_what_single_scripts_leave(
     run_state_machine_as_test(Life, settings=LIVES)
 
 
-def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str):
+def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str) -> None:
     """The results are the same on the long way, so only the server's own count can tell."""
     keys = QueueKeys("q", prefix, hash_tag=False)
     jobs = [
@@ -59,7 +59,7 @@ def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str):
         assert client.llen(keys.wait) == 200
 
 
-def test_jobs_that_are_delayed_together_go_the_short_way(valkey: Server, prefix: str):
+def test_jobs_that_are_delayed_together_go_the_short_way(valkey: Server, prefix: str) -> None:
     keys = QueueKeys("q", prefix, hash_tag=False)
     jobs = [JobToAdd(name="n", data=b"{}", options={}, timestamp=START_MS, id=f"j{n}") for n in range(100)]
     pickup = Pickup(token="t1", lock_ms=60_000)
@@ -107,7 +107,7 @@ class TestLargeBatches:
     def pickup(self, token: str) -> Pickup:
         return Pickup(token=token, lock_ms=60_000, worker="w1")
 
-    def test_are_taken_and_settled_alike(self, sides: tuple[OneByOne, Batched]):
+    def test_are_taken_and_settled_alike(self, sides: tuple[OneByOne, Batched]) -> None:
         self.add(sides, 1300)
         first = self.pickup("t1")
         taken = same(sides, lambda side: side.settle([], 1200, first, START_MS + 20), jobs_of)
@@ -124,7 +124,7 @@ class TestLargeBatches:
         assert LockMissing in answers
         assert_alike(sides)
 
-    def test_are_delayed_alike(self, sides: tuple[OneByOne, Batched]):
+    def test_are_delayed_alike(self, sides: tuple[OneByOne, Batched]) -> None:
         self.add(sides, 1300)
         taken = same(sides, lambda side: side.settle([], 1200, self.pickup("t1"), START_MS + 20), jobs_of)
         self.spoil_some(sides, taken)
@@ -161,7 +161,7 @@ class TestLargeBatches:
             side.client.sadd(keys.stalled, *taken[:40])
 
     @pytest.mark.parametrize("limit", ["0", "1", "150", "1000", None])
-    def test_trim_their_events_alike(self, sides: tuple[OneByOne, Batched], limit: str | None):
+    def test_trim_their_events_alike(self, sides: tuple[OneByOne, Batched], limit: str | None) -> None:
         """Upstream trims before each event of a finish, we once for many: the same blocks must be left."""
         keys = sides[0].keys
         self.add(sides, 700)
@@ -185,7 +185,7 @@ class TestLargeBatches:
             )
             assert_alike(sides)
 
-    def test_are_swept_alike(self, sides: tuple[OneByOne, Batched]):
+    def test_are_swept_alike(self, sides: tuple[OneByOne, Batched]) -> None:
         self.add(sides, 700)
         pickup = self.pickup("t1")
         taken = same(sides, lambda side: side.settle([], 600, pickup, START_MS + 20), jobs_of)
@@ -264,7 +264,7 @@ def due(client: redis.Redis, keys: QueueKeys, when_ms: int) -> None:
 @pytest.mark.parametrize("special", SPECIALS)
 def test_one_job_is_settled_and_followed_alike(
     clients: tuple[redis.Redis, redis.Redis], prefix: str, special: str, room: int
-):
+) -> None:
     """The short ways must do the same as upstream, or leave alone what they do not do."""
     keys = QueueKeys("q", prefix, hash_tag=False)
     sides = OneByOne(clients[0], keys), Batched(clients[1], keys)
@@ -302,7 +302,7 @@ LONE_JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("lone", LONE_JOBS)
 def test_one_job_is_added_alike(
     clients: tuple[redis.Redis, redis.Redis], prefix: str, lone: str, special: str
-):
+) -> None:
     """An add without company has a way of its own through the script."""
     keys = QueueKeys("q", prefix, hash_tag=False)
     sides = OneByOne(clients[0], keys), Batched(clients[1], keys)

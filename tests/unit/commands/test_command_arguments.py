@@ -324,7 +324,7 @@ WRAPPED = {"toril.add_scheduler": "addJobScheduler", "toril.move_jobs_to_wait": 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_command_sends_the_words_of_node(as_node: dict[str, Any], case: str):
+def test_a_command_sends_the_words_of_node(as_node: dict[str, Any], case: str) -> None:
     script, words = as_node[case]
     command = CASES[case][2]
     # Ours may wrap the official body; its words are the same.
@@ -339,7 +339,7 @@ def _to_the_body(command: Command[Any]) -> tuple[Any, ...]:
     return (*command.keys[:-1], *command.words[:-3])
 
 
-def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch):
+def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Command[Any]] = []
     monkeypatch.setattr("tests.unit.commands.one_by_one.run", lambda _, command: sent.append(command) or [])
     OneByOne(None, KEYS).extend([("j1", "t1"), ("j2", "t2")], 30_000)

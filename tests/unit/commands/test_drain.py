@@ -88,7 +88,7 @@ PLACES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("arrives", PLACES)
 def test_what_arrives_while_a_drain_works_stays(
     hand: Hand, client: Any, drain: Callable[..., Drain], place: str, arrives: str
-):
+) -> None:
     hand.add(*OLD, **PLACES[place])
     work = drain()
     new: set[str] = set()
@@ -109,7 +109,7 @@ def test_what_arrives_while_a_drain_works_stays(
 @pytest.mark.parametrize("place", PLACES)
 def test_a_drain_that_nobody_goes_on_with_leaves_ordinary_jobs(
     hand: Hand, client: Any, drain: Callable[..., Drain], place: str
-):
+) -> None:
     hand.add(*OLD, **PLACES[place])
     work = drain()
     assert work.step()
@@ -122,7 +122,7 @@ def test_a_drain_that_nobody_goes_on_with_leaves_ordinary_jobs(
         assert client.pttl(key) > 0, key
 
 
-def test_workers_and_a_drain_share_the_jobs(hand: Hand, drain: Callable[..., Drain]):
+def test_workers_and_a_drain_share_the_jobs(hand: Hand, drain: Callable[..., Drain]) -> None:
     hand.add(*OLD)
     work = drain(most=2)
     taken: list[str] = []
@@ -133,7 +133,7 @@ def test_workers_and_a_drain_share_the_jobs(hand: Hand, drain: Callable[..., Dra
     assert len(set(taken)) == len(taken)
 
 
-def test_all_that_workers_took_ends_a_drain(hand: Hand, drain: Callable[..., Drain]):
+def test_all_that_workers_took_ends_a_drain(hand: Hand, drain: Callable[..., Drain]) -> None:
     hand.add(*OLD)
     work = drain()
     work.step()
@@ -144,7 +144,7 @@ def test_all_that_workers_took_ends_a_drain(hand: Hand, drain: Callable[..., Dra
     assert left(hand) == {"new0", "new1"}
 
 
-def test_jobs_that_come_back_from_workers_stay(hand: Hand, drain: Callable[..., Drain]):
+def test_jobs_that_come_back_from_workers_stay(hand: Hand, drain: Callable[..., Drain]) -> None:
     hand.add("new0", "new1")
     hand.take(2)
     hand.add(*OLD)
@@ -159,7 +159,7 @@ def test_jobs_that_come_back_from_workers_stay(hand: Hand, drain: Callable[..., 
 @pytest.mark.parametrize("first", [manage.pause, manage.resume], ids=["pause", "resume"])
 def test_a_pause_or_its_end_does_not_stop_a_drain(
     hand: Hand, drain: Callable[..., Drain], first: Callable[[QueueKeys], Any]
-):
+) -> None:
     then = manage.resume if first is manage.pause else manage.pause
     if first is manage.resume:
         hand.run(manage.pause(hand.keys))
@@ -175,7 +175,7 @@ def test_a_pause_or_its_end_does_not_stop_a_drain(
     assert left(hand) == {"new0", "new1"}
 
 
-def test_jobs_that_others_remove_do_not_stop_a_drain(hand: Hand, drain: Callable[..., Drain]):
+def test_jobs_that_others_remove_do_not_stop_a_drain(hand: Hand, drain: Callable[..., Drain]) -> None:
     hand.add(*OLD)
     work = drain(most=2)
     work.step()
@@ -186,7 +186,7 @@ def test_jobs_that_others_remove_do_not_stop_a_drain(hand: Hand, drain: Callable
     assert left(hand) == {"new0"}
 
 
-def test_two_drains_at_once_remove_each_job_once(hand: Hand, drain: Callable[..., Drain]):
+def test_two_drains_at_once_remove_each_job_once(hand: Hand, drain: Callable[..., Drain]) -> None:
     hand.add(*OLD)
     hand.add(*(f"old{n}" for n in range(20, 30)), priority=2)
     one, other = drain(most=2), drain(most=3)
@@ -210,7 +210,7 @@ class TestWithSchedulers:
     @pytest.mark.parametrize("paused", [False, True])
     def test_the_next_run_of_a_scheduler_keeps_its_place(
         self, hand: Hand, client: Any, drain: Callable[..., Drain], before: int, paused: bool
-    ):
+    ) -> None:
         if paused:
             hand.run(manage.pause(hand.keys))
         hand.add(*OLD[:before])
@@ -226,7 +226,9 @@ class TestWithSchedulers:
             hand.run(manage.resume(hand.keys))
         assert hand.take(5) == [run]
 
-    def test_a_delayed_next_run_stays_delayed(self, hand: Hand, client: Any, drain: Callable[..., Drain]):
+    def test_a_delayed_next_run_stays_delayed(
+        self, hand: Hand, client: Any, drain: Callable[..., Drain]
+    ) -> None:
         run = self.add_scheduler(hand, "tick", startDate=NOW + 3_600_000)
         other = self.add_scheduler(hand, "a:b", startDate=NOW + 7_200_000)
         hand.add(*OLD, delay=5_400_000)
@@ -235,14 +237,14 @@ class TestWithSchedulers:
         assert left(hand) == {run, other}
         assert [client.zscore(hand.keys.delayed, one) for one in (run, other)] == due
 
-    def test_a_run_of_no_scheduler_goes(self, hand: Hand, drain: Callable[..., Drain]):
+    def test_a_run_of_no_scheduler_goes(self, hand: Hand, drain: Callable[..., Drain]) -> None:
         run = self.add_scheduler(hand, "tick", startDate=NOW + 3_600_000)
         hand.run(schedulers.remove_scheduler(hand.keys, "tick"))
         hand.add(run, "repeat:other:5", delay=60_000)
         assert drain().finish() == 2
         assert left(hand) == set()
 
-    def test_upstream_ends_a_scheduler_that_has_jobs_behind_it(self, hand: Hand, client: Any):
+    def test_upstream_ends_a_scheduler_that_has_jobs_behind_it(self, hand: Hand, client: Any) -> None:
         """What ours must not do, and what the doctor looks for."""
         hand.add("old0")
         run = self.add_scheduler(hand, "tick")
@@ -255,7 +257,7 @@ class TestWithSchedulers:
 
 def test_ids_without_data_leave_their_lists(
     hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]
-):
+) -> None:
     hand.add(*OLD)
     spoil("DEL", hand.keys.job("old3"))
     spoil("LPUSH", hand.keys.wait, "ghost")
@@ -274,7 +276,9 @@ class TestEventsThatWereTrimmed:
         hand.add("new3", delay=60_000)
         spoil("XTRIM", hand.keys.events, "MAXLEN", 0)
 
-    def test_let_a_list_be_drained(self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]):
+    def test_let_a_list_be_drained(
+        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]
+    ) -> None:
         hand.add(*OLD)
         work = drain()
         self.step(hand, work, spoil)
@@ -284,7 +288,7 @@ class TestEventsThatWereTrimmed:
     @pytest.mark.parametrize("place", ["delayed", "prioritized"])
     def test_leave_sets_alone(
         self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any], place: str
-    ):
+    ) -> None:
         hand.add(*OLD, **PLACES[place])
         work = drain()
         self.step(hand, work, spoil)
@@ -294,7 +298,7 @@ class TestEventsThatWereTrimmed:
 
 def test_more_events_than_one_call_reads_are_read_by_several(
     hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]
-):
+) -> None:
     hand.add(*OLD, delay=60_000)
     work = drain()
     work.step()
@@ -306,7 +310,7 @@ def test_more_events_than_one_call_reads_are_read_by_several(
     assert len(left(hand)) == 3000
 
 
-def test_a_full_server_can_be_drained(start_valkey: Callable[..., Server], prefix: str):
+def test_a_full_server_can_be_drained(start_valkey: Callable[..., Server], prefix: str) -> None:
     from toril.transport import BlockingTransport
 
     server = start_valkey(maxmemory_policy="noeviction")
@@ -323,7 +327,7 @@ def test_a_full_server_can_be_drained(start_valkey: Callable[..., Server], prefi
 @pytest.mark.parametrize("delayed", [False, True])
 def test_children_and_parents_are_treated_as_upstream_does(
     hand: Hand, valkey: Server, prefix: str, delayed: bool
-):
+) -> None:
     """A parent of the same queue goes with its last child, one of another queue goes to its own wait."""
     there = QueueKeys("elsewhere", prefix, hash_tag=False)
     outcomes = []

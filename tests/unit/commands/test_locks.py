@@ -40,7 +40,7 @@ def dead(hand: Hand, spoil: Callable) -> Callable[..., list[str]]:
 
 
 class TestHeartbeats:
-    def test_renew_what_is_ours_and_name_what_is_not(self, hand: Hand, spoil: Callable):
+    def test_renew_what_is_ours_and_name_what_is_not(self, hand: Hand, spoil: Callable) -> None:
         hand.add("ours", "stolen", "expired")
         hand.take(3)
         spoil("SET", hand.keys.lock("stolen"), "another", "PX", 1000)
@@ -53,10 +53,12 @@ class TestHeartbeats:
         assert spoil("PTTL", hand.keys.lock("stolen")) <= 1000
         assert spoil("SMEMBERS", hand.keys.stalled) in ([b"stolen", b"expired"], {b"stolen", b"expired"})
 
-    def test_of_nobody_are_no_trouble(self, hand: Hand):
+    def test_of_nobody_are_no_trouble(self, hand: Hand) -> None:
         assert hand.run(locks.extend_locks(hand.keys, [], lock_ms=1000)) == []
 
-    def test_go_on_when_the_server_is_full(self, start_valkey: Callable[..., Server], keys: QueueKeys):
+    def test_go_on_when_the_server_is_full(
+        self, start_valkey: Callable[..., Server], keys: QueueKeys
+    ) -> None:
         server = start_valkey()
         with server.client() as client, BlockingTransport(server.url) as transport:
             hand = Hand(transport, keys)
@@ -66,14 +68,14 @@ class TestHeartbeats:
             assert hand.run(locks.extend_locks(keys, [("a", "t1")], lock_ms=90_000)) == []
             assert client.pttl(keys.lock("a")) > 60_000
 
-    def test_can_be_sent_for_one_job(self, hand: Hand):
+    def test_can_be_sent_for_one_job(self, hand: Hand) -> None:
         hand.add("a")
         hand.take()
         assert hand.run(locks.extend_lock(hand.keys, "a", "t1", lock_ms=1000)) is True
         assert hand.run(locks.extend_lock(hand.keys, "a", "another", lock_ms=1000)) is False
         assert hand.run(locks.extend_lock(hand.keys, "nobody", "t1", lock_ms=1000)) is False
 
-    def test_end_when_a_lock_is_given_up(self, hand: Hand):
+    def test_end_when_a_lock_is_given_up(self, hand: Hand) -> None:
         hand.add("a")
         hand.take()
         assert hand.run(locks.release_lock(hand.keys, "a", "another", lock_ms=1000)) is False
@@ -98,7 +100,7 @@ class TestALockThatRanOut:
         lost: list[str] = hand.run(locks.extend_locks(hand.keys, held, lock_ms=90_000))
         return lost
 
-    def test_is_retaken_while_nobody_had_the_job(self, hand: Hand, spoil: Callable):
+    def test_is_retaken_while_nobody_had_the_job(self, hand: Hand, spoil: Callable) -> None:
         held = self.taken(hand, "a", "b", "c")
         spoil("DEL", hand.keys.lock("a"), hand.keys.lock("c"))
         spoil("SADD", hand.keys.stalled, "a", "b", "c")
@@ -108,7 +110,7 @@ class TestALockThatRanOut:
         assert spoil("EXISTS", hand.keys.stalled) == 0
         assert hand.finish("a").ack_errors == [None]
 
-    def test_is_retaken_from_a_sweep_that_has_not_judged_it(self, hand: Hand, spoil: Callable):
+    def test_is_retaken_from_a_sweep_that_has_not_judged_it(self, hand: Hand, spoil: Callable) -> None:
         held = self.taken(hand, "a")
         begin(hand)
         spoil("DEL", hand.keys.stalled_check, hand.keys.lock("a"))
@@ -157,21 +159,21 @@ class TestALockThatRanOut:
         "fate",
         ["swept", "another_has_it", "another_had_it", "finished", "gone", "added_anew", "no_hash"],
     )
-    def test_is_lost_once_the_job_went_another_way(self, hand: Hand, spoil: Callable, fate: str):
+    def test_is_lost_once_the_job_went_another_way(self, hand: Hand, spoil: Callable, fate: str) -> None:
         held = self.taken(hand, "a")
         getattr(self, fate)(hand, spoil)
         before = spoil("GET", hand.keys.lock("a"))
         assert self.keep(hand, held) == ["a"]
         assert spoil("GET", hand.keys.lock("a")) == before
 
-    def test_is_not_retaken_without_the_fields_of_its_pickup(self, hand: Hand, spoil: Callable):
+    def test_is_not_retaken_without_the_fields_of_its_pickup(self, hand: Hand, spoil: Callable) -> None:
         self.taken(hand, "a")
         spoil("DEL", hand.keys.lock("a"))
         assert self.keep(hand, [HeldLock("a", "t1")]) == ["a"]
 
     def test_waits_for_a_full_server_which_renews_the_others(
         self, start_valkey: Callable[..., Server], keys: QueueKeys
-    ):
+    ) -> None:
         server = start_valkey()
         with server.client() as client, BlockingTransport(server.url) as transport:
             hand = Hand(transport, keys)
@@ -186,7 +188,7 @@ class TestALockThatRanOut:
             assert client.get(keys.lock("a")) == b"t1"
 
 
-def test_a_worker_reports_itself_and_is_forgotten_after_its_life(hand: Hand, spoil: Callable):
+def test_a_worker_reports_itself_and_is_forgotten_after_its_life(hand: Hand, spoil: Callable) -> None:
     for command in locks.report_worker(hand.keys, "w1", b"{}", now_ms=NOW, life_ms=60_000):
         assert hand.run(command) is None
     assert spoil("GET", hand.keys.toril("worker:w1")) == b"{}"
@@ -197,7 +199,7 @@ def test_a_worker_reports_itself_and_is_forgotten_after_its_life(hand: Hand, spo
 
 
 class TestASweep:
-    def test_gives_a_job_one_interval_before_it_is_judged(self, hand: Hand, spoil: Callable):
+    def test_gives_a_job_one_interval_before_it_is_judged(self, hand: Hand, spoil: Callable) -> None:
         hand.add("a")
         hand.take()
         spoil("DEL", hand.keys.lock("a"))
@@ -208,18 +210,18 @@ class TestASweep:
         assert step(hand) == (["a"], 0)
         assert hand.run(read.get_state(hand.keys, "a")) == "waiting"
 
-    def test_happens_once_in_an_interval(self, hand: Hand):
+    def test_happens_once_in_an_interval(self, hand: Hand) -> None:
         assert begin(hand) == 0
         assert begin(hand) == -1
 
-    def test_trims_the_events(self, hand: Hand, spoil: Callable):
+    def test_trims_the_events(self, hand: Hand, spoil: Callable) -> None:
         hand.add(*(f"j{n}" for n in range(300)))
         spoil("HSET", hand.keys.meta, "opts.maxLenEvents", 10)
         before = spoil("XLEN", hand.keys.events)
         begin(hand)
         assert spoil("XLEN", hand.keys.events) < before
 
-    def test_leaves_jobs_that_are_locked(self, hand: Hand, dead: Callable):
+    def test_leaves_jobs_that_are_locked(self, hand: Hand, dead: Callable) -> None:
         dead("gone")
         hand.add("alive")
         hand.take()
@@ -227,7 +229,9 @@ class TestASweep:
         assert step(hand) == (["gone"], 0)
         assert hand.run(read.get_state(hand.keys, "alive")) == "active"
 
-    def test_leaves_a_suspect_that_came_back_in_time(self, hand: Hand, dead: Callable, spoil: Callable):
+    def test_leaves_a_suspect_that_came_back_in_time(
+        self, hand: Hand, dead: Callable, spoil: Callable
+    ) -> None:
         dead("a")
         assert begin(hand) == 1
         spoil("SET", hand.keys.lock("a"), "t1")
@@ -235,7 +239,7 @@ class TestASweep:
 
     def test_judges_nobody_in_a_step_that_a_hanging_server_held_up(
         self, hand: Hand, dead: Callable, spoil: Callable
-    ):
+    ) -> None:
         dead("a")
         brief = Sweep("mine", 1)
         command = locks.sweep_begin(hand.keys, now_ms=NOW, interval_ms=INTERVAL, sweep=brief)
@@ -249,7 +253,9 @@ class TestASweep:
         assert hand.run(late) == ([], 0)
         assert step(hand) == (["a"], 0)
 
-    def test_leaves_a_suspect_that_finished_meanwhile(self, hand: Hand, dead: Callable, spoil: Callable):
+    def test_leaves_a_suspect_that_finished_meanwhile(
+        self, hand: Hand, dead: Callable, spoil: Callable
+    ) -> None:
         dead("a")
         begin(hand)
         spoil("SET", hand.keys.lock("a"), "t1")
@@ -260,7 +266,7 @@ class TestASweep:
     @pytest.mark.parametrize("suspects", [1, 7, 20, 1000])
     def test_moves_everybody_whatever_the_size_of_its_steps(
         self, hand: Hand, dead: Callable, spoil: Callable, suspects: int
-    ):
+    ) -> None:
         ids = dead(*(f"j{n}" for n in range(50)))
         hand.add("alive")
         hand.take()
@@ -280,7 +286,7 @@ class TestASweep:
         ]
         assert sorted(stalled) == sorted(ids)
 
-    def test_that_was_broken_off_is_finished_by_anybody(self, hand: Hand, dead: Callable):
+    def test_that_was_broken_off_is_finished_by_anybody(self, hand: Hand, dead: Callable) -> None:
         dead("a", "b", "c")
         assert begin(hand) == 3
         assert step(hand, suspects=1)[1] == 2
@@ -291,7 +297,7 @@ class TestASweep:
 
     def test_that_was_broken_off_is_finished_by_the_next_one(
         self, hand: Hand, dead: Callable, spoil: Callable
-    ):
+    ) -> None:
         dead("a", "b", "c")
         begin(hand)
         step(hand, suspects=1)
@@ -299,7 +305,7 @@ class TestASweep:
         assert begin(hand) == 2
         assert len(step(hand)[0]) == 2
 
-    def test_marks_a_job_that_stalls_too_often(self, hand: Hand, dead: Callable):
+    def test_marks_a_job_that_stalls_too_often(self, hand: Hand, dead: Callable) -> None:
         dead("a")
         begin(hand)
         assert step(hand, max_stalled=0) == (["a"], 0)
@@ -312,7 +318,7 @@ class TestASweep:
     @pytest.mark.parametrize("poison", ["opts", "stc", "type"])
     def test_survives_a_poisoned_job(
         self, hand: Hand, dead: Callable, spoil: Callable, poison: str, others: int
-    ):
+    ) -> None:
         """Upstream's ends half way: the job has left `active` by then and is nowhere."""
         ids = dead("bad", *(f"j{n}" for n in range(others)))
         if poison == "type":
@@ -330,7 +336,7 @@ class TestASweep:
     @pytest.mark.parametrize("others", [0, 40])
     def test_throws_markers_of_old_versions_away(
         self, hand: Hand, dead: Callable, spoil: Callable, others: int
-    ):
+    ) -> None:
         ids = dead(*(f"j{n}" for n in range(others))) if others else []
         spoil("LPUSH", hand.keys.active, "0:0")
         spoil("SADD", hand.keys.stalled, "0:0")
@@ -339,7 +345,7 @@ class TestASweep:
         assert spoil("LLEN", hand.keys.active) == 0
         assert spoil("EXISTS", hand.keys.stalled) == 0
 
-    def test_of_a_paused_queue_wakes_nobody(self, hand: Hand, dead: Callable, spoil: Callable):
+    def test_of_a_paused_queue_wakes_nobody(self, hand: Hand, dead: Callable, spoil: Callable) -> None:
         from toril.commands import manage
 
         dead("a")
@@ -351,14 +357,14 @@ class TestASweep:
         assert spoil("EXISTS", hand.keys.marker) == 0
 
 
-def test_the_official_sweep_is_there_to_be_compared_with(hand: Hand, dead: Callable):
+def test_the_official_sweep_is_there_to_be_compared_with(hand: Hand, dead: Callable) -> None:
     dead("a")
     sweep = locks.sweep_at_once(hand.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL)
     assert hand.run(sweep) == ["a"]
     assert hand.run(sweep) == []
 
 
-def test_jobs_of_a_dead_worker_run_again_in_one_order(hand: Hand, dead: Callable):
+def test_jobs_of_a_dead_worker_run_again_in_one_order(hand: Hand, dead: Callable) -> None:
     ids = dead(*(f"j{n}" for n in range(20)))
     begin(hand)
     moved, _ = step(hand)

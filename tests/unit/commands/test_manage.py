@@ -43,7 +43,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("what", MISSING)
-def test_a_job_that_does_not_exist_is_refused_by_name(hand: Hand, what: str):
+def test_a_job_that_does_not_exist_is_refused_by_name(hand: Hand, what: str) -> None:
     command = MISSING[what](hand.keys)
     with pytest.raises(JobNotFound) as refused:
         hand.run(command)
@@ -51,14 +51,14 @@ def test_a_job_that_does_not_exist_is_refused_by_name(hand: Hand, what: str):
     assert refused.value.command == command.name
 
 
-def test_data_and_progress_are_replaced(hand: Hand):
+def test_data_and_progress_are_replaced(hand: Hand) -> None:
     hand.add("a")
     assert hand.run(manage.update_data(hand.keys, "a", b'{"n":2}')) is None
     assert hand.run(manage.update_progress(hand.keys, "a", b"50")) is None
     assert fields(hand, "data", "progress") == [b'{"n":2}', b"50"]
 
 
-def test_logs_are_counted_and_trimmed(hand: Hand):
+def test_logs_are_counted_and_trimmed(hand: Hand) -> None:
     hand.add("a")
     lengths = [hand.run(manage.add_log(hand.keys, "a", f"line {n}", keep=2)) for n in range(3)]
     assert lengths == [1, 2, 2]
@@ -67,7 +67,7 @@ def test_logs_are_counted_and_trimmed(hand: Hand):
     assert (lines, count) == (["line 1", "line 2", "all"], 3)
 
 
-def test_a_log_that_keeps_no_lines_keeps_none_of_others_either(hand: Hand):
+def test_a_log_that_keeps_no_lines_keeps_none_of_others_either(hand: Hand) -> None:
     hand.add("a")
     assert hand.run(manage.add_log(hand.keys, "a", "of Node", keep=None)) == 1
     assert hand.run(manage.add_log(hand.keys, "a", "line", keep=0)) == 0
@@ -76,7 +76,7 @@ def test_a_log_that_keeps_no_lines_keeps_none_of_others_either(hand: Hand):
         hand.run(manage.add_log(hand.keys, "nobody", "line", keep=0))
 
 
-def test_a_delay_can_be_changed_while_it_lasts(hand: Hand):
+def test_a_delay_can_be_changed_while_it_lasts(hand: Hand) -> None:
     hand.add("a", delay=60_000)
     hand.run(manage.change_delay(hand.keys, "a", delay_ms=5_000, now_ms=NOW))
     assert fields(hand, "delay") == [b"5000"]
@@ -90,7 +90,7 @@ def test_a_delay_can_be_changed_while_it_lasts(hand: Hand):
             hand.run(command)
 
 
-def test_a_priority_moves_a_job_between_the_lists(hand: Hand):
+def test_a_priority_moves_a_job_between_the_lists(hand: Hand) -> None:
     hand.add("a", "b")
     hand.run(manage.change_priority(hand.keys, "a", priority=5))
     assert state(hand) == "prioritized"
@@ -100,7 +100,7 @@ def test_a_priority_moves_a_job_between_the_lists(hand: Hand):
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_a_finished_job_can_run_again(hand: Hand, failed: bool):
+def test_a_finished_job_can_run_again(hand: Hand, failed: bool) -> None:
     hand.add("a")
     hand.take()
     hand.finish("a", failed=failed)
@@ -112,7 +112,7 @@ def test_a_finished_job_can_run_again(hand: Hand, failed: bool):
     assert fields(hand, "finishedOn", "failedReason", "returnvalue") == [None, None, None]
 
 
-def test_many_failed_jobs_are_retried_in_bounded_calls(hand: Hand):
+def test_many_failed_jobs_are_retried_in_bounded_calls(hand: Hand) -> None:
     ids = [f"j{n}" for n in range(5)]
     hand.add(*ids)
     hand.exchange(*(hand.finished(one, failed=True) for one in hand.take(5)))
@@ -122,13 +122,13 @@ def test_many_failed_jobs_are_retried_in_bounded_calls(hand: Hand):
     assert hand.run(read.get_counts(hand.keys))["wait"] == 5
 
 
-def test_all_delayed_jobs_can_be_promoted(hand: Hand):
+def test_all_delayed_jobs_can_be_promoted(hand: Hand) -> None:
     hand.add("a", "b", delay=3_600_000)
     assert hand.run(manage.move_jobs_to_wait(hand.keys, "delayed", count=10)) == (2, False)
     assert hand.run(read.get_counts(hand.keys))["wait"] == 2
 
 
-def test_a_job_is_removed_unless_somebody_works_on_it(hand: Hand):
+def test_a_job_is_removed_unless_somebody_works_on_it(hand: Hand) -> None:
     hand.add("a", "b")
     assert hand.run(manage.remove(hand.keys, "a")) is None
     assert state(hand) == "unknown"
@@ -139,7 +139,7 @@ def test_a_job_is_removed_unless_somebody_works_on_it(hand: Hand):
     assert refused.value.job_id == "b"
 
 
-def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(hand: Hand, spoil: Callable):
+def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(hand: Hand, spoil: Callable) -> None:
     spoil("ZADD", hand.keys.repeat, 1, "tick")
     spoil("HSET", hand.keys.job("a"), "name", "tick", "rjk", "tick")
     spoil("HSET", f"{hand.keys.repeat}:tick", "ic", 1)
@@ -148,7 +148,7 @@ def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(hand: Hand, spoil: 
         hand.run(manage.remove(hand.keys, "repeat:tick:1"))
 
 
-def test_a_paused_queue_gives_no_jobs_until_it_is_resumed(hand: Hand):
+def test_a_paused_queue_gives_no_jobs_until_it_is_resumed(hand: Hand) -> None:
     hand.add("a")
     hand.run(manage.pause(hand.keys))
     assert hand.run(read.is_paused(hand.keys)) is True
@@ -162,7 +162,7 @@ def test_a_paused_queue_gives_no_jobs_until_it_is_resumed(hand: Hand):
 @pytest.mark.parametrize(
     "kind", ["completed", "failed", "wait", "active", "delayed", "prioritized", "paused"]
 )
-def test_clean_removes_what_is_old_enough(hand: Hand, spoil: Callable, kind: str):
+def test_clean_removes_what_is_old_enough(hand: Hand, spoil: Callable, kind: str) -> None:
     options = {"delayed": {"delay": 5}, "prioritized": {"priority": 1}}.get(kind, {})
     hand.add("a", "b", **options)
     if kind in ("completed", "failed", "active"):
@@ -180,12 +180,12 @@ def test_clean_removes_what_is_old_enough(hand: Hand, spoil: Callable, kind: str
 
 
 class TestObliterating:
-    def test_needs_a_paused_queue(self, hand: Hand):
+    def test_needs_a_paused_queue(self, hand: Hand) -> None:
         hand.add("a")
         with pytest.raises(QueueNotPaused):
             hand.run(manage.obliterate(hand.keys, count=10))
 
-    def test_refuses_while_jobs_are_worked_on(self, hand: Hand):
+    def test_refuses_while_jobs_are_worked_on(self, hand: Hand) -> None:
         hand.add("a")
         hand.take()
         hand.run(manage.pause(hand.keys))
@@ -194,7 +194,7 @@ class TestObliterating:
         assert hand.run(manage.obliterate(hand.keys, count=10, force=True)) is False
         assert state(hand) == "unknown"
 
-    def test_goes_on_in_bounded_calls(self, hand: Hand):
+    def test_goes_on_in_bounded_calls(self, hand: Hand) -> None:
         hand.add(*(f"j{n}" for n in range(20)))
         hand.run(manage.pause(hand.keys))
         calls = 1
@@ -203,12 +203,12 @@ class TestObliterating:
         assert calls > 2
         assert sum(hand.run(read.get_counts(hand.keys)).values()) == 0
 
-    def test_names_a_code_nobody_knows(self):
+    def test_names_a_code_nobody_knows(self) -> None:
         assert isinstance(obliterate_refusal(-77), ScriptRefused)
         assert "-77" in str(obliterate_refusal(-77))
 
 
-def test_a_deduplication_key_can_be_removed_once(hand: Hand):
+def test_a_deduplication_key_can_be_removed_once(hand: Hand) -> None:
     hand.add("a", de={"id": "same"})
     assert hand.run(read.get_deduplication_job_id(hand.keys, "same")) == "a"
     assert hand.run(manage.remove_deduplication_key(hand.keys, "same")) is True
@@ -223,19 +223,19 @@ class TestAChild:
         parent = {"id": "p", "queueKey": hand.keys.qualified}
         hand.add("a", "b", parent=parent, parent_key=hand.keys.job("p"))
 
-    def test_can_be_detached_once(self, hand: Hand):
+    def test_can_be_detached_once(self, hand: Hand) -> None:
         assert hand.run(manage.remove_child_dependency(hand.keys, "a", hand.keys.job("p"))) is True
         assert hand.run(manage.remove_child_dependency(hand.keys, "a", hand.keys.job("p"))) is False
 
-    def test_cannot_be_detached_from_nobody(self, hand: Hand):
+    def test_cannot_be_detached_from_nobody(self, hand: Hand) -> None:
         with pytest.raises(ParentNotFound):
             hand.run(manage.remove_child_dependency(hand.keys, "a", hand.keys.job("nobody")))
 
-    def test_is_removed_with_all_that_wait(self, hand: Hand):
+    def test_is_removed_with_all_that_wait(self, hand: Hand) -> None:
         hand.run(manage.remove_unprocessed_children(hand.keys, "p"))
         assert (state(hand, "a"), state(hand, "b")) == ("unknown", "unknown")
 
-    def test_is_listed_until_it_is_done(self, hand: Hand):
+    def test_is_listed_until_it_is_done(self, hand: Hand) -> None:
         processed, pending = read.get_children(hand.keys, "p")
         assert hand.run(pending) == [hand.keys.job("a"), hand.keys.job("b")]
         hand.take()
@@ -244,7 +244,7 @@ class TestAChild:
         assert hand.run(pending) == [hand.keys.job("b")]
 
 
-def test_a_childs_failure_is_listed_as_its_option_says(hand: Hand):
+def test_a_childs_failure_is_listed_as_its_option_says(hand: Hand) -> None:
     hand.add("p", waits_for_children=True)
     for child, flag in (("a", "idof"), ("b", "fpof")):
         parent = {"id": "p", "queueKey": hand.keys.qualified, flag: True}
@@ -255,7 +255,7 @@ def test_a_childs_failure_is_listed_as_its_option_says(hand: Hand):
     assert counted == [hand.keys.job("b")]
 
 
-def test_meta_is_written_once_unless_a_length_is_asked_for(hand: Hand):
+def test_meta_is_written_once_unless_a_length_is_asked_for(hand: Hand) -> None:
     for version in ("one", "two"):
         for command in manage.set_meta(hand.keys, version=version):
             hand.run(command)
@@ -265,7 +265,7 @@ def test_meta_is_written_once_unless_a_length_is_asked_for(hand: Hand):
     assert hand.run(read.get_meta(hand.keys)) == {"version": "one", "opts.maxLenEvents": "50"}
 
 
-def test_limits_of_the_whole_queue_can_be_set_and_lifted(hand: Hand):
+def test_limits_of_the_whole_queue_can_be_set_and_lifted(hand: Hand) -> None:
     hand.run(manage.set_global_concurrency(hand.keys, 1))
     hand.run(manage.set_global_rate_limit(hand.keys, (5, 1000)))
     hand.add("a", "b")
@@ -277,20 +277,20 @@ def test_limits_of_the_whole_queue_can_be_set_and_lifted(hand: Hand):
     assert hand.take(2) == ["b"]
 
 
-def test_the_rate_can_be_held(hand: Hand):
+def test_the_rate_can_be_held(hand: Hand) -> None:
     assert hand.run(read.get_rate_limit_ttl(hand.keys)) == -2
     hand.run(manage.hold_rate(hand.keys, 60_000))
     assert 0 < hand.run(read.get_rate_limit_ttl(hand.keys)) <= 60_000
     assert 0 < hand.run(read.get_rate_limit_ttl(hand.keys, 5)) <= 60_000
 
 
-def test_events_can_be_trimmed(hand: Hand):
+def test_events_can_be_trimmed(hand: Hand) -> None:
     hand.add(*(f"j{n}" for n in range(200)))
     assert hand.run(manage.trim_events(hand.keys, 10)) > 0
 
 
 @pytest.mark.parametrize("state", ["wait", "paused", "active"])
-def test_a_clean_of_a_list_touches_only_its_end(hand: Hand, spoil: Callable, state: str):
+def test_a_clean_of_a_list_touches_only_its_end(hand: Hand, spoil: Callable, state: str) -> None:
     """The oldest are looked at, those that stay keep their order, and the rest of the list is not searched."""
     hand.add(*(f"j{n}" for n in range(10)))
     if state == "paused":
@@ -306,7 +306,7 @@ def test_a_clean_of_a_list_touches_only_its_end(hand: Hand, spoil: Callable, sta
     assert spoil("KEYS", hand.keys.toril("clean:*")) == []
 
 
-def test_a_full_server_can_be_cleaned(start_valkey: Callable, prefix: str):
+def test_a_full_server_can_be_cleaned(start_valkey: Callable, prefix: str) -> None:
     server = start_valkey(maxmemory_policy="noeviction")
     with BlockingTransport(server.url) as transport, server.client() as client:
         hand = Hand(transport, QueueKeys("paint", prefix, hash_tag=False))

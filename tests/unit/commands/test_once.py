@@ -24,13 +24,13 @@ def counting(keys: QueueKeys, step: int = 1) -> Command[int]:
     return call(COUNT, (keys.toril("counter"),), [step], int)
 
 
-def test_a_repeated_call_gets_the_first_reply(hand: Hand):
+def test_a_repeated_call_gets_the_first_reply(hand: Hand) -> None:
     command = once(hand.keys, counting(hand.keys, 5))
     assert [hand.run(command) for _ in range(3)] == [5, 5, 5]
     assert hand.run(once(hand.keys, counting(hand.keys))) == 6
 
 
-def test_a_call_may_be_sent_again(hand: Hand):
+def test_a_call_may_be_sent_again(hand: Hand) -> None:
     assert counting(hand.keys).replay is Replay.NEVER
     assert once(hand.keys, counting(hand.keys)).replay is Replay.SAFE
 
@@ -47,14 +47,14 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("reply", REPLIES)
-def test_a_reply_of_every_kind_is_remembered_as_it_is(hand: Hand, reply: str):
+def test_a_reply_of_every_kind_is_remembered_as_it_is(hand: Hand, reply: str) -> None:
     script = Script("reply", REPLIES[reply])
     command = call(script, (hand.keys.toril("x"),), [], lambda found: found)
     repeated = once(hand.keys, command)
     assert hand.run(command) == hand.run(repeated) == hand.run(repeated)
 
 
-def test_an_error_is_not_remembered(hand: Hand, spoil: Callable[..., Any]):
+def test_an_error_is_not_remembered(hand: Hand, spoil: Callable[..., Any]) -> None:
     command = once(hand.keys, counting(hand.keys))
     spoil("SET", hand.keys.toril("counter"), "no number")
     with pytest.raises(RedisError, match="not an integer"):
@@ -63,12 +63,12 @@ def test_an_error_is_not_remembered(hand: Hand, spoil: Callable[..., Any]):
     assert hand.run(command) == 1
 
 
-def test_a_plain_command_can_be_called_once(hand: Hand):
+def test_a_plain_command_can_be_called_once(hand: Hand) -> None:
     added = once(hand.keys, plain(int, "SADD", hand.keys.toril("set"), "a", "b"))
     assert [hand.run(added), hand.run(added)] == [2, 2]
 
 
-def test_of_calls_in_a_row_the_last_reply_is_remembered(hand: Hand, spoil: Callable[..., Any]):
+def test_of_calls_in_a_row_the_last_reply_is_remembered(hand: Hand, spoil: Callable[..., Any]) -> None:
     calls = Calls(hand.keys)
     first, second = calls.once(counting(hand.keys)), calls.once(counting(hand.keys))
     assert [hand.run(first), hand.run(first), hand.run(second), hand.run(second)] == [1, 1, 2, 2]
@@ -78,13 +78,13 @@ def test_of_calls_in_a_row_the_last_reply_is_remembered(hand: Hand, spoil: Calla
     assert hand.run(calls.once(counting(hand.keys))) == 3
 
 
-def test_calls_at_once_are_remembered_each(hand: Hand):
+def test_calls_at_once_are_remembered_each(hand: Hand) -> None:
     calls = Calls(hand.keys, at_once=3)
     commands = [calls.once(counting(hand.keys)) for _ in range(3)]
     assert [hand.run(one) for one in (*commands, *commands)] == [1, 2, 3, 1, 2, 3]
 
 
-def test_replies_are_remembered_for_ten_minutes(hand: Hand, spoil: Callable[..., Any]):
+def test_replies_are_remembered_for_ten_minutes(hand: Hand, spoil: Callable[..., Any]) -> None:
     calls = Calls(hand.keys)
     hand.run(calls.once(counting(hand.keys)))
     left = spoil("PTTL", hand.keys.toril(f"reply:{calls.client}"))
@@ -92,14 +92,16 @@ def test_replies_are_remembered_for_ten_minutes(hand: Hand, spoil: Callable[...,
 
 
 @pytest.mark.parametrize("make", [QueueKeys, ListKeys, StreamKeys])
-def test_the_key_is_one_of_ours(prefix: str, make: Any):
+def test_the_key_is_one_of_ours(prefix: str, make: Any) -> None:
     keys = make("paint", prefix, hash_tag=True)
     command = once(keys, plain(int, "DEL", keys.toril("x")))
     assert command.keys[-1].startswith(keys.toril("reply:"))
     assert "{paint}" in command.keys[-1]
 
 
-def test_a_full_server_still_remembers_what_was_done(start_valkey: Callable[..., Server], prefix: str):
+def test_a_full_server_still_remembers_what_was_done(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
     server = start_valkey(maxmemory_policy="noeviction")
     keys = QueueKeys("paint", prefix, hash_tag=False)
     with BlockingTransport(server.url) as transport, server.client() as client:
@@ -111,14 +113,14 @@ def test_a_full_server_still_remembers_what_was_done(start_valkey: Callable[...,
         assert [transport.run(nothing), transport.run(nothing)] == [0, 0]
 
 
-def test_calls_work_on_a_cluster(cluster: ValkeyCluster, prefix: str):
+def test_calls_work_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
     keys = QueueKeys("paint", prefix, hash_tag=True)
     with BlockingTransport(cluster.url) as transport:
         command = once(keys, counting(keys))
         assert [transport.run(command), transport.run(command)] == [1, 1]
 
 
-def test_a_forked_child_is_another_client(hand: Hand):
+def test_a_forked_child_is_another_client(hand: Hand) -> None:
     calls = Calls(hand.keys)
     calls.once(counting(hand.keys))
     receiver, sender = os.pipe()
@@ -134,7 +136,7 @@ def test_a_forked_child_is_another_client(hand: Hand):
     assert told != calls.once(counting(hand.keys)).keys[-1]
 
 
-def test_every_script_of_ours_can_be_composed(hand: Hand):
+def test_every_script_of_ours_can_be_composed(hand: Hand) -> None:
     for name in own_names():
         script = remembered(own(name))
         assert script.name == own(name).name

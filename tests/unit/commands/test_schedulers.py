@@ -20,7 +20,7 @@ def tick(**more: Any) -> SchedulerToAdd:
     return SchedulerToAdd(id="tick", name="draw", data=b'{"n":1}', now_ms=NOW, **given)
 
 
-def test_a_scheduler_makes_its_next_job(hand: Hand):
+def test_a_scheduler_makes_its_next_job(hand: Hand) -> None:
     job_id, delay = hand.run(schedulers.add_scheduler(hand.keys, tick()))
     assert job_id.startswith("repeat:tick:")
     assert 0 <= delay <= MINUTE
@@ -32,14 +32,14 @@ def test_a_scheduler_makes_its_next_job(hand: Hand):
     assert (fields["name"], fields["every"]) == ("draw", str(MINUTE))
 
 
-def test_adding_it_again_makes_no_second_job(hand: Hand):
+def test_adding_it_again_makes_no_second_job(hand: Hand) -> None:
     add = schedulers.add_scheduler(hand.keys, tick())
     assert hand.run(add) == hand.run(add)
     counts = hand.run(read.get_counts(hand.keys))
     assert counts["delayed"] + counts["wait"] == 1
 
 
-def test_the_job_after_the_next_is_made_once(hand: Hand):
+def test_the_job_after_the_next_is_made_once(hand: Hand) -> None:
     job_id, _ = hand.run(schedulers.add_scheduler(hand.keys, tick(next_ms=NOW)))
     hand.take()
     following = next_job_options(
@@ -55,7 +55,7 @@ def test_the_job_after_the_next_is_made_once(hand: Hand):
     assert counts["delayed"] == 1
 
 
-def test_a_scheduler_that_is_gone_makes_nothing(hand: Hand):
+def test_a_scheduler_that_is_gone_makes_nothing(hand: Hand) -> None:
     advance = schedulers.advance_scheduler(
         hand.keys, "gone", job_id="x", data=b"{}", options={}, next_ms=NOW, now_ms=NOW
     )
@@ -65,7 +65,7 @@ def test_a_scheduler_that_is_gone_makes_nothing(hand: Hand):
     assert hand.run(schedulers.next_of(hand.keys, "gone")) is None
 
 
-def test_removing_a_scheduler_takes_its_next_job_along(hand: Hand):
+def test_removing_a_scheduler_takes_its_next_job_along(hand: Hand) -> None:
     daily = tick(repeat={"pattern": "0 3 * * *"}, next_ms=NOW + MINUTE)
     job_id, _ = hand.run(schedulers.add_scheduler(hand.keys, daily))
     assert hand.run(schedulers.remove_scheduler(hand.keys, "tick")) is True
@@ -73,7 +73,7 @@ def test_removing_a_scheduler_takes_its_next_job_along(hand: Hand):
     assert hand.run(schedulers.list_schedulers(hand.keys, ascending=False)) == []
 
 
-def test_an_id_that_another_job_has_is_refused(hand: Hand, spoil: Callable):
+def test_an_id_that_another_job_has_is_refused(hand: Hand, spoil: Callable) -> None:
     taken = NOW + MINUTE
     spoil("HSET", hand.keys.job(f"repeat:tick:{taken}"), "name", "other")
     spoil("ZADD", hand.keys.completed, 1, f"repeat:tick:{taken}")
@@ -81,7 +81,7 @@ def test_an_id_that_another_job_has_is_refused(hand: Hand, spoil: Callable):
         hand.run(schedulers.add_scheduler(hand.keys, tick(repeat={"pattern": "* * * * *"}, next_ms=taken)))
 
 
-def test_the_options_of_the_next_job_are_nodes():
+def test_the_options_of_the_next_job_are_nodes() -> None:
     following = next_job_options(
         "tick",
         {"attempts": 2, "prevMillis": 5},

@@ -34,7 +34,7 @@ def state(hand: Hand, job_id: str) -> str:
     return hand.run(read.get_state(hand.keys, job_id))
 
 
-def test_jobs_are_taken_in_the_order_they_were_added(hand: Hand):
+def test_jobs_are_taken_in_the_order_they_were_added(hand: Hand) -> None:
     hand.add("a", "b", "c")
     harvest = hand.exchange(take=2)
     assert [job_id for job_id, _ in harvest.jobs] == ["a", "b"]
@@ -43,13 +43,13 @@ def test_jobs_are_taken_in_the_order_they_were_added(hand: Hand):
     assert (fields[b"ats"], fields[b"pb"]) == (b"1", b"w1")
 
 
-def test_an_empty_queue_gives_nothing_and_says_when_to_ask_again(hand: Hand):
+def test_an_empty_queue_gives_nothing_and_says_when_to_ask_again(hand: Hand) -> None:
     assert hand.exchange(take=3) == worker.FetchReply([], [], 0, 0, "")
     hand.add("later", delay=60_000)
     assert hand.exchange(take=3).next_at_ms == NOW + 60_000
 
 
-def test_a_closed_rate_limit_is_told(hand: Hand):
+def test_a_closed_rate_limit_is_told(hand: Hand) -> None:
     hand.add("a")
     hand.run(manage.set_global_rate_limit(hand.keys, (1, 60_000)))
     hand.run(manage.hold_rate(hand.keys, 60_000))
@@ -57,14 +57,14 @@ def test_a_closed_rate_limit_is_told(hand: Hand):
     hand.run(manage.set_global_rate_limit(hand.keys, None))
 
 
-def test_a_full_hand_takes_no_more(hand: Hand):
+def test_a_full_hand_takes_no_more(hand: Hand) -> None:
     hand.add("a", "b")
     assert hand.exchange(take=0).jobs == []
     assert hand.take(1) == ["a"]
     assert hand.run(read.get_counts(hand.keys))["wait"] == 1
 
 
-def test_every_job_of_a_call_is_locked_under_the_calls_own_token(hand: Hand, spoil: Callable):
+def test_every_job_of_a_call_is_locked_under_the_calls_own_token(hand: Hand, spoil: Callable) -> None:
     hand.add("a", "b", "c", "d")
     assert hand.take(2, token="old") == ["a", "b"]
     done = [hand.finished(job_id, token="old") for job_id in "ab"]
@@ -75,7 +75,7 @@ def test_every_job_of_a_call_is_locked_under_the_calls_own_token(hand: Hand, spo
     assert 0 < spoil("PTTL", hand.keys.lock("c")) <= 30_000
 
 
-def test_each_settlement_has_a_verdict_of_its_own(hand: Hand, spoil: Callable):
+def test_each_settlement_has_a_verdict_of_its_own(hand: Hand, spoil: Callable) -> None:
     hand.add("good", "stolen", "expired", "gone", "idle")
     assert len(hand.take(4)) == 4
     spoil("SET", hand.keys.lock("stolen"), "another")
@@ -105,7 +105,7 @@ def test_each_settlement_has_a_verdict_of_its_own(hand: Hand, spoil: Callable):
         ("wait", "", "", "waiting"),
     ],
 )
-def test_a_job_goes_where_its_outcome_says(hand: Hand, kind, value, options, expected):
+def test_a_job_goes_where_its_outcome_says(hand: Hand, kind, value, options, expected) -> None:
     hand.add("a")
     hand.take()
     outcome = Settlement(job_id="a", kind=kind, token="t1", value=value, options=options)
@@ -116,7 +116,7 @@ def test_a_job_goes_where_its_outcome_says(hand: Hand, kind, value, options, exp
 
 
 @pytest.mark.parametrize("kind", ["delayed", "retry", "wait"])
-def test_a_stranger_may_move_no_job(hand: Hand, kind):
+def test_a_stranger_may_move_no_job(hand: Hand, kind) -> None:
     hand.add("a")
     hand.take()
     outcome = Settlement(job_id="a", kind=kind, token="another", value="1" if kind == "delayed" else "LPUSH")
@@ -124,14 +124,14 @@ def test_a_stranger_may_move_no_job(hand: Hand, kind):
     assert state(hand, "a") == "active"
 
 
-def test_giving_back_under_a_closed_rate_limit_is_accepted(hand: Hand):
+def test_giving_back_under_a_closed_rate_limit_is_accepted(hand: Hand) -> None:
     hand.add("a")
     hand.take()
     hand.run(manage.hold_rate(hand.keys, 60_000))
     assert hand.exchange(Settlement(job_id="a", kind="wait", token="t1")).ack_errors == [None]
 
 
-def test_a_failure_keeps_its_reason_and_trace(hand: Hand):
+def test_a_failure_keeps_its_reason_and_trace(hand: Hand) -> None:
     hand.add("a")
     hand.take()
     fields = worker.packed_fields({"stacktrace": '["line 1"]'})
@@ -144,7 +144,7 @@ def test_a_failure_keeps_its_reason_and_trace(hand: Hand):
     assert worker.packed_fields({}) == b""
 
 
-def test_a_parent_with_children_cannot_be_completed(hand: Hand):
+def test_a_parent_with_children_cannot_be_completed(hand: Hand) -> None:
     hand.add("p")
     hand.take()
     parent = {"id": "p", "queueKey": hand.keys.qualified, "fpof": True}
@@ -159,7 +159,7 @@ class TestWaitingForChildren:
     def park(self, hand: Hand, **more):
         return hand.run(worker.move_to_waiting_children(hand.keys, "p", token="t1", now_ms=NOW, **more))
 
-    def test_parks_a_parent_that_has_some(self, hand: Hand):
+    def test_parks_a_parent_that_has_some(self, hand: Hand) -> None:
         hand.add("p")
         hand.take()
         hand.add("c", parent={"id": "p", "queueKey": hand.keys.qualified}, parent_key=hand.keys.job("p"))
@@ -167,12 +167,12 @@ class TestWaitingForChildren:
         assert self.park(hand, child_key=hand.keys.job("c")) is True
         assert state(hand, "p") == "waiting-children"
 
-    def test_says_no_when_there_is_none(self, hand: Hand):
+    def test_says_no_when_there_is_none(self, hand: Hand) -> None:
         hand.add("p")
         hand.take()
         assert self.park(hand) is False
 
-    def test_is_refused_to_strangers(self, hand: Hand, spoil: Callable):
+    def test_is_refused_to_strangers(self, hand: Hand, spoil: Callable) -> None:
         with pytest.raises(JobNotFound):
             self.park(hand)
         hand.add("p")
@@ -196,7 +196,7 @@ class TestAPoisonedJob:
         spoil("DEL", hand.keys.job(job_id))
         spoil("SET", hand.keys.job(job_id), "no hash")
 
-    def test_fails_alone_when_it_is_settled(self, hand: Hand, spoil: Callable):
+    def test_fails_alone_when_it_is_settled(self, hand: Hand, spoil: Callable) -> None:
         hand.add("bad", "good")
         hand.take(2)
         spoil("HSET", hand.keys.job("bad"), "parent", "{not json")
@@ -207,7 +207,7 @@ class TestAPoisonedJob:
         assert spoil("LLEN", hand.keys.active) == 0
 
     @pytest.mark.parametrize("others", ["before", "behind", "around"])
-    def test_does_not_hide_the_jobs_beside_it(self, hand: Hand, spoil: Callable, others: str):
+    def test_does_not_hide_the_jobs_beside_it(self, hand: Hand, spoil: Callable, others: str) -> None:
         ids = {"before": ["a", "bad"], "behind": ["bad", "b"], "around": ["a", "bad", "b"]}[others]
         hand.add(*ids)
         self.make_no_hash(spoil, hand, "bad")
@@ -215,7 +215,7 @@ class TestAPoisonedJob:
         assert [job_id for job_id, _ in harvest.jobs] == [one for one in ids if one != "bad"]
         assert spoil("LPOS", hand.keys.active, "bad") is None
 
-    def test_does_not_hide_the_verdicts_of_the_call(self, hand: Hand, spoil: Callable):
+    def test_does_not_hide_the_verdicts_of_the_call(self, hand: Hand, spoil: Callable) -> None:
         hand.add("good")
         hand.take()
         spoil("LPUSH", hand.keys.wait, "bad")
@@ -224,7 +224,7 @@ class TestAPoisonedJob:
         assert harvest.ack_errors == [None]
         assert state(hand, "good") == "completed"
 
-    def test_alone_leaves_an_empty_queue_and_a_word_about_it(self, hand: Hand, spoil: Callable):
+    def test_alone_leaves_an_empty_queue_and_a_word_about_it(self, hand: Hand, spoil: Callable) -> None:
         hand.add("bad")
         self.make_no_hash(spoil, hand, "bad")
         assert hand.exchange(take=1).jobs == []
@@ -233,7 +233,7 @@ class TestAPoisonedJob:
         assert (told["event"], told["jobId"]) == ("failed", "bad")
         assert "WRONGTYPE" in told["failedReason"]
 
-    def test_of_an_unknown_kind_is_refused(self, hand: Hand):
+    def test_of_an_unknown_kind_is_refused(self, hand: Hand) -> None:
         unknown = Settlement(job_id="a", kind="vanished", token="t1")  # type: ignore[arg-type]
         (ack_error,) = hand.exchange(unknown).ack_errors
         assert isinstance(ack_error, ScriptFailed)
@@ -242,7 +242,7 @@ class TestAPoisonedJob:
 
 def test_a_full_server_takes_finishes_and_refuses_pickups(
     start_valkey: Callable[..., Server], keys: QueueKeys
-):
+) -> None:
     server = start_valkey()
     with server.client() as client, BlockingTransport(server.url) as transport:
         hand = Hand(transport, keys)
@@ -256,7 +256,7 @@ def test_a_full_server_takes_finishes_and_refuses_pickups(
         assert hand.take() == ["b"]
 
 
-def test_one_job_can_be_taken_as_upstream_takes_it(hand: Hand):
+def test_one_job_can_be_taken_as_upstream_takes_it(hand: Hand) -> None:
     hand.add("a")
     pickup = Pickup(token="t1", lock_ms=30_000)
     harvest = hand.run(worker.take_one(hand.keys, pickup=pickup, now_ms=NOW))
@@ -264,7 +264,7 @@ def test_one_job_can_be_taken_as_upstream_takes_it(hand: Hand):
     assert hand.run(worker.take_one(hand.keys, pickup=pickup, now_ms=NOW)).jobs == []
 
 
-def test_a_marker_says_that_work_is_ready_or_when_it_will_be(hand: Hand):
+def test_a_marker_says_that_work_is_ready_or_when_it_will_be(hand: Hand) -> None:
     wait = worker.wait_for_marker(hand.keys, 1)
     hand.add("later", delay=60_000)
     assert hand.run(wait) == NOW + 60_000
@@ -274,13 +274,13 @@ def test_a_marker_says_that_work_is_ready_or_when_it_will_be(hand: Hand):
     assert wait.replay is Replay.SAFE
 
 
-def test_settling_is_never_repeated_blindly(keys: QueueKeys):
+def test_settling_is_never_repeated_blindly(keys: QueueKeys) -> None:
     assert (
         worker.settle(keys, [], take=1, pickup=Pickup(token="t", lock_ms=1), now_ms=1).replay is Replay.NEVER
     )
 
 
-def test_a_batch_of_adds_and_pickups_may_be_large(hand: Hand):
+def test_a_batch_of_adds_and_pickups_may_be_large(hand: Hand) -> None:
     jobs = [JobToAdd(name="n", data=b"{}", options={}, timestamp=NOW, id=f"j{n}") for n in range(1500)]
     assert len(hand.run(add_jobs(hand.keys, jobs))) == 1500
     taken = hand.take(1500)

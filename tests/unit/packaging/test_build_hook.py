@@ -32,14 +32,14 @@ def official(tmp_path: Path) -> Path:
     return Path(shutil.copytree(REPOSITORY / OFFICIAL, tmp_path / "official"))
 
 
-def test_the_scripts_in_the_tree_are_the_official_ones(hook, official: Path):
+def test_the_scripts_in_the_tree_are_the_official_ones(hook, official: Path) -> None:
     hook.place_official_scripts(official)
     expected = json.loads((official / "manifest.json").read_text())["scripts"]
     assert {path.name for path in official.glob("*.lua")} == expected.keys()
     assert len(expected) == 50
 
 
-def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook, official: Path):
+def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook, official: Path) -> None:
     flip_one_byte(official / "moveToFinished-14.lua")
     with pytest.raises(
         hook.ScriptIntegrityError, match=r"moveToFinished-14\.lua is not the official script.*Delete"
@@ -47,13 +47,13 @@ def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook, official: P
         hook.place_official_scripts(official)
 
 
-def test_a_script_nobody_vouches_for_fails_the_build(hook, official: Path):
+def test_a_script_nobody_vouches_for_fails_the_build(hook, official: Path) -> None:
     (official / "surprise-1.lua").write_text("return 1")
     with pytest.raises(hook.ScriptIntegrityError, match=r"surprise-1\.lua is not in the manifest"):
         hook.place_official_scripts(official)
 
 
-def test_a_missing_script_is_copied_from_the_wheel(hook, official: Path, tmp_path: Path, monkeypatch):
+def test_a_missing_script_is_copied_from_the_wheel(hook, official: Path, tmp_path: Path, monkeypatch) -> None:
     wheel = Path(shutil.copytree(official, tmp_path / "wheel"))
     monkeypatch.setattr(hook, "find_wheel_scripts", lambda _version: wheel)
     (official / "pause-7.lua").unlink()
@@ -63,7 +63,7 @@ def test_a_missing_script_is_copied_from_the_wheel(hook, official: Path, tmp_pat
 
 def test_a_corrupted_wheel_fails_the_build_and_leaves_the_tree_alone(
     hook, official: Path, tmp_path: Path, monkeypatch
-):
+) -> None:
     wheel = Path(shutil.copytree(official, tmp_path / "wheel"))
     flip_one_byte(wheel / "pause-7.lua")
     monkeypatch.setattr(hook, "find_wheel_scripts", lambda _version: wheel)
@@ -73,7 +73,7 @@ def test_a_corrupted_wheel_fails_the_build_and_leaves_the_tree_alone(
     assert not (official / "pause-7.lua").exists()
 
 
-def test_without_wheel_and_scripts_the_message_says_what_to_do(hook, official: Path, monkeypatch):
+def test_without_wheel_and_scripts_the_message_says_what_to_do(hook, official: Path, monkeypatch) -> None:
     monkeypatch.setattr(hook, "find_wheel_scripts", lambda _version: None)
     (official / "pause-7.lua").unlink()
     with pytest.raises(hook.ScriptIntegrityError, match=r"pause-7\.lua is missing.*build isolation"):
@@ -81,7 +81,7 @@ def test_without_wheel_and_scripts_the_message_says_what_to_do(hook, official: P
 
 
 @pytest.mark.timeout(180)
-def test_wheel_and_sdist_built_from_a_clean_tree_carry_every_script(tmp_path: Path):
+def test_wheel_and_sdist_built_from_a_clean_tree_carry_every_script(tmp_path: Path) -> None:
     tree = copy_of_the_tree(tmp_path)
     build(tree)
     expected = json.loads((tree / OFFICIAL / "manifest.json").read_text())["scripts"]
@@ -96,7 +96,7 @@ def test_wheel_and_sdist_built_from_a_clean_tree_carry_every_script(tmp_path: Pa
 
 
 @pytest.mark.timeout(180)
-def test_a_real_build_with_a_corrupted_script_fails_clearly(tmp_path: Path):
+def test_a_real_build_with_a_corrupted_script_fails_clearly(tmp_path: Path) -> None:
     tree = copy_of_the_tree(tmp_path)
     shutil.copy(REPOSITORY / OFFICIAL / "drain-5.lua", tree / OFFICIAL)
     flip_one_byte(tree / OFFICIAL / "drain-5.lua")

@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_packages_keep_their_contracts(tree: Path):
+def test_the_packages_keep_their_contracts(tree: Path) -> None:
     assert lint_imports(tree).returncode == 0
 
 
@@ -53,7 +53,7 @@ def test_the_packages_keep_their_contracts(tree: Path):
         ("spark/curious.py", "import toril.worker", "Spark's executors load no worker code"),
     ],
 )
-def test_a_breach_of_the_plan_fails(tree: Path, module: str, code: str, broken: str):
+def test_a_breach_of_the_plan_fails(tree: Path, module: str, code: str, broken: str) -> None:
     adapter = tree / "src/toril/telemetry/prometheus.py"
     adapter.touch()
     file = tree / "src/toril" / module
@@ -66,7 +66,7 @@ def test_a_breach_of_the_plan_fails(tree: Path, module: str, code: str, broken: 
     )
 
 
-def test_the_one_module_that_knows_errors_of_the_world_takes_nothing_but_errors_from_it():
+def test_the_one_module_that_knows_errors_of_the_world_takes_nothing_but_errors_from_it() -> None:
     source = ast.parse(Path(classify.__file__).read_text())
     worldly = {"asyncio", "socket", "ssl"}
     used = [
@@ -85,7 +85,7 @@ def test_the_one_module_that_knows_errors_of_the_world_takes_nothing_but_errors_
 @pytest.mark.parametrize(
     "name", ["utils/__init__.py", "worker/helpers.py", "transport/connection_manager.py", "jobs/util.py"]
 )
-def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str):
+def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).touch()
     result = check_names(tmp_path)
@@ -93,7 +93,7 @@ def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str):
     assert "name it after its role" in result.stderr
 
 
-def test_files_named_after_their_role_pass(tmp_path: Path):
+def test_files_named_after_their_role_pass(tmp_path: Path) -> None:
     for name in ("worker/_pump.py", "transport/manage.py", "protocol/commonality_of_keys.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -32,23 +32,23 @@ HEAVY = {
 }
 
 
-def test_the_public_names_are_these_and_no_others():
+def test_the_public_names_are_these_and_no_others() -> None:
     assert set(toril.__all__) == PUBLIC_NAMES
     assert dir(toril) == toril.__all__ == sorted(PUBLIC_NAMES)
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Kueue'"):
         _ = toril.Kueue
 
 
-def test_importing_toril_loads_no_room_and_nothing_heavy():
+def test_importing_toril_loads_no_room_and_nothing_heavy() -> None:
     loaded = _modules_loaded_by("import toril")
     assert not loaded & HEAVY
     assert {name for name in loaded if name.startswith("toril.")} == set()
 
 
-def test_a_name_is_fetched_from_its_room_when_first_used():
+def test_a_name_is_fetched_from_its_room_when_first_used() -> None:
     loaded = _modules_loaded_by("import toril; toril.TorilError")
     assert "toril.errors" in loaded
     assert not loaded & {"redis", "pyspark", "starlette"}

@@ -11,50 +11,50 @@ from toril.server import _folder
 from toril.server._folder import Folder, _demand_private, size_of
 
 
-def test_an_address_and_its_path_are_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_address_and_its_path_are_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Folder.at("embedded:./x") == Folder.at("x") == Folder.at(tmp_path / "x") == Folder.at("~/x")
     assert Folder.at("embedded:") == Folder.at(tmp_path / ".toril")
 
 
-def test_sockets_live_in_the_folder_while_their_path_is_short_enough():
+def test_sockets_live_in_the_folder_while_their_path_is_short_enough() -> None:
     assert Folder(Path("/data")).server_socket == Path("/data/run/valkey.sock")
     longest = "/" + "d" * (103 - len("//run/keeper.sock"))
     assert Folder(Path(longest)).keeper_socket.parent == Path(longest, "run")
     assert Folder(Path(longest + "d")).keeper_socket.parent != Path(longest + "d", "run")
 
 
-def test_sockets_of_long_paths_are_short_distinct_and_always_the_same():
+def test_sockets_of_long_paths_are_short_distinct_and_always_the_same() -> None:
     one, other = Folder(Path("/a" * 100)), Folder(Path("/b" * 100))
     assert len(str(one.keeper_socket)) < 60
     assert one.keeper_socket == Folder(Path("/a" * 100)).keeper_socket
     assert one.keeper_socket != other.keeper_socket
 
 
-def test_length_is_counted_in_bytes():
+def test_length_is_counted_in_bytes() -> None:
     assert Folder(Path("/" + "ü" * 50)).keeper_socket.parent != Path("/" + "ü" * 50, "run")
 
 
-def test_odd_characters_are_quoted_in_the_address():
+def test_odd_characters_are_quoted_in_the_address() -> None:
     assert Folder(Path("/a b?c#d%")).url == "unix:///a%20b%3Fc%23d%25/run/valkey.sock"
 
 
-def test_a_socket_directory_that_others_may_write_to_is_refused(tmp_path: Path):
+def test_a_socket_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     _demand_private(tmp_path, tmp_path.stat().st_uid)
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="another user"):
         _demand_private(tmp_path, tmp_path.stat().st_uid)
 
 
-def test_a_link_in_place_of_the_socket_directory_is_refused(tmp_path: Path):
+def test_a_link_in_place_of_the_socket_directory_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(PermissionError):
         _demand_private(link, tmp_path.stat().st_uid)
 
 
-def test_the_size_counts_files_and_not_what_vanished(tmp_path: Path):
+def test_the_size_counts_files_and_not_what_vanished(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.prepare()
     (folder.data / "one").write_bytes(b"12345")
@@ -70,7 +70,9 @@ def short_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_the_directories_of_short_sockets_vanish_with_the_last_of_them(tmp_path: Path, short_root: Path):
+def test_the_directories_of_short_sockets_vanish_with_the_last_of_them(
+    tmp_path: Path, short_root: Path
+) -> None:
     one, two = (Folder.at(tmp_path / (letter * 120)) for letter in "ab")
     one.prepare()
     two.prepare()
@@ -83,7 +85,7 @@ def test_the_directories_of_short_sockets_vanish_with_the_last_of_them(tmp_path:
 
 def test_servers_that_come_and_go_at_once_do_not_take_each_others_directories(
     tmp_path: Path, short_root: Path
-):
+) -> None:
     def come_and_go(letter: str) -> None:
         folder = Folder.at(tmp_path / (letter * 120))
         for _ in range(200):

@@ -8,7 +8,7 @@ from pathlib import Path
 from toril.server import _locks
 
 
-def test_a_lock_has_one_holder(tmp_path: Path):
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held = _locks.try_lock(path)
     assert held is not None
@@ -20,7 +20,7 @@ def test_a_lock_has_one_holder(tmp_path: Path):
     os.close(again)
 
 
-def test_the_holder_signs(tmp_path: Path):
+def test_the_holder_signs(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert _locks.holder_of(path) is None
     held = _locks.try_lock(path)
@@ -31,7 +31,7 @@ def test_the_holder_signs(tmp_path: Path):
     os.close(held)
 
 
-def test_a_lock_whose_file_was_replaced_is_noticed(tmp_path: Path):
+def test_a_lock_whose_file_was_replaced_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held = _locks.try_lock(path)
     assert held is not None

@@ -18,28 +18,28 @@ from toril.server._settings import PortConflict, ServerSettings
         (7000, 7000, 7000),
     ],
 )
-def test_a_port_once_given_stays(present: int | None, wanted: int | None, merged: int | None):
+def test_a_port_once_given_stays(present: int | None, wanted: int | None, merged: int | None) -> None:
     assert ServerSettings(port=present).joined_with(ServerSettings(port=wanted)).port == merged
 
 
-def test_two_different_ports_cannot_be_had():
+def test_two_different_ports_cannot_be_had() -> None:
     with pytest.raises(PortConflict, match="7000"):
         ServerSettings(port=7000).joined_with(ServerSettings(port=7001))
 
 
 @pytest.mark.parametrize("one", ["no", "everysec", "always"])
-def test_the_safest_fsync_wins_whoever_comes_first(one: str):
+def test_the_safest_fsync_wins_whoever_comes_first(one: str) -> None:
     for pair in ((one, "always"), ("always", one)):
         first, second = (ServerSettings(fsync=fsync) for fsync in pair)
         assert first.joined_with(second).fsync == "always"
 
 
-def test_settings_survive_the_way_to_the_keeper():
+def test_settings_survive_the_way_to_the_keeper() -> None:
     settings = ServerSettings(port=7000, fsync="always")
     assert ServerSettings.from_message(settings.as_message()) == settings
 
 
-def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only():
+def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only() -> None:
     words = ServerSettings().arguments()
     assert words[words.index("--appendonly") + 1] == "yes"
     assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
@@ -47,6 +47,6 @@ def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only():
     assert words[words.index("--port") + 1] == "0"
 
 
-def test_the_server_may_have_large_pages():
+def test_the_server_may_have_large_pages() -> None:
     words = ServerSettings().arguments()
     assert words[words.index("--disable-thp") + 1] == "no"

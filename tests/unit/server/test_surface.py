@@ -14,7 +14,7 @@ from toril.server import errors
 from toril.server.errors import NoRoom, from_os
 
 
-def test_the_public_names_are_these():
+def test_the_public_names_are_these() -> None:
     assert toril.server.__all__ == [
         "DEFAULT_FOLDER",
         "EmbeddedServer",
@@ -29,12 +29,12 @@ def test_the_public_names_are_these():
         assert getattr(toril.server, name) is not None
 
 
-def test_other_names_do_not_exist():
+def test_other_names_do_not_exist() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Server'"):
         _ = toril.server.Server
 
 
-def test_the_binary_is_there_and_runs():
+def test_the_binary_is_there_and_runs() -> None:
     assert toril.server.server_binary().name == "valkey-server"
 
 
@@ -48,19 +48,21 @@ def test_the_binary_is_there_and_runs():
         ({}, errors.ServerStartFailed),
     ],
 )
-def test_every_answer_of_a_keeper_has_its_error(failure: dict[str, object], kind: type[EmbeddedServerFailed]):
+def test_every_answer_of_a_keeper_has_its_error(
+    failure: dict[str, object], kind: type[EmbeddedServerFailed]
+) -> None:
     error = errors.from_supervisor("/x", failure)
     assert type(error) is kind
     assert str(failure.get("problem", "refused")) in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_server_that_is_late_is_also_a_timeout():
+def test_a_server_that_is_late_is_also_a_timeout() -> None:
     assert isinstance(errors.ServerNotReady("/x", 3), TimeoutError)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_from_a_folder_that_may_not_be_written(number: int):
+def test_a_full_disk_is_told_from_a_folder_that_may_not_be_written(number: int) -> None:
     full = from_os("/data/x", OSError(number, os.strerror(number)))
     assert isinstance(full, NoRoom)
     assert str(full).endswith("free some space on its disk")

@@ -60,7 +60,7 @@ async def ring():
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("toril-lane")]
 
 
-async def test_a_lone_job_that_never_waits_is_done_in_the_turn_that_brought_it(ring):
+async def test_a_lone_job_that_never_waits_is_done_in_the_turn_that_brought_it(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -75,14 +75,14 @@ async def test_a_lone_job_that_never_waits_is_done_in_the_turn_that_brought_it(r
     assert said == ["done", "brought"]
 
 
-async def test_a_thousand_lone_jobs_need_one_lane(ring):
+async def test_a_thousand_lone_jobs_need_one_lane(ring) -> None:
     for _ in range(1000):
         await ring.brought(_nothing)
     assert len(ring.tasks) == 1001
     assert len(set(ring.tasks)) == 1
 
 
-async def test_a_lone_job_that_waits_goes_on_in_its_lane_while_others_begin(ring):
+async def test_a_lone_job_that_waits_goes_on_in_its_lane_while_others_begin(ring) -> None:
     gate, said = asyncio.Event(), []
 
     def job(name: str) -> Job:
@@ -104,7 +104,7 @@ async def test_a_lone_job_that_waits_goes_on_in_its_lane_while_others_begin(ring
     assert len(set(ring.tasks)) == 3
 
 
-async def test_what_a_job_sets_in_its_context_is_gone_with_it(ring):
+async def test_what_a_job_sets_in_its_context_is_gone_with_it(ring) -> None:
     seen: list[str] = []
 
     async def colour() -> None:
@@ -122,7 +122,7 @@ async def test_what_a_job_sets_in_its_context_is_gone_with_it(ring):
     assert flavour.get() == "plain"
 
 
-async def test_begun_inside_a_task_a_job_waits_for_a_turn(ring):
+async def test_begun_inside_a_task_a_job_waits_for_a_turn(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -134,7 +134,7 @@ async def test_begun_inside_a_task_a_job_waits_for_a_turn(ring):
     assert said == ["done"]
 
 
-async def test_a_lone_job_that_waits_can_be_cancelled_before_its_lane_took_over(ring):
+async def test_a_lone_job_that_waits_can_be_cancelled_before_its_lane_took_over(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -154,7 +154,7 @@ async def test_a_lone_job_that_waits_can_be_cancelled_before_its_lane_took_over(
     await _still_works(ring)
 
 
-async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(ring):
+async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -173,7 +173,7 @@ async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(ring
     await _still_works(ring)
 
 
-async def test_a_lone_job_that_cancels_itself_and_never_waits_ends_its_lane_alone(ring):
+async def test_a_lone_job_that_cancels_itself_and_never_waits_ends_its_lane_alone(ring) -> None:
     async def job() -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -186,7 +186,7 @@ async def test_a_lone_job_that_cancels_itself_and_never_waits_ends_its_lane_alon
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-async def test_a_time_limit_inside_a_lone_job_holds(ring, seconds):
+async def test_a_time_limit_inside_a_lone_job_holds(ring, seconds) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -203,7 +203,7 @@ async def test_a_time_limit_inside_a_lone_job_holds(ring, seconds):
     await _still_works(ring)
 
 
-async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(ring):
+async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -216,7 +216,7 @@ async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(ring):
     await _until(lambda: said == ["both"])
 
 
-async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_lane_took_over(ring):
+async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_lane_took_over(ring) -> None:
     said: list[object] = []
 
     async def job() -> None:
@@ -230,7 +230,9 @@ async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_lane_t
 
 
 @pytest.mark.parametrize("how", ["itself", "from outside", "by a deadline that is past"])
-async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_what_it_awaits(ring, how):
+async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_what_it_awaits(
+    ring, how
+) -> None:
     made: list[asyncio.Task[Any]] = []
     said: list[str] = []
 
@@ -258,7 +260,7 @@ async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_wh
     await _still_works(ring)
 
 
-async def test_a_cancel_that_comes_too_late_for_one_job_is_not_felt_by_the_next(ring):
+async def test_a_cancel_that_comes_too_late_for_one_job_is_not_felt_by_the_next(ring) -> None:
     said: list[str] = []
 
     async def job() -> None:
@@ -276,7 +278,7 @@ async def test_a_cancel_that_comes_too_late_for_one_job_is_not_felt_by_the_next(
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), GeneratorExit("broken")])
-async def test_an_error_of_our_own_reaches_the_loop_and_costs_no_lane(ring, error):
+async def test_an_error_of_our_own_reaches_the_loop_and_costs_no_lane(ring, error) -> None:
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
 
@@ -290,7 +292,7 @@ async def test_an_error_of_our_own_reaches_the_loop_and_costs_no_lane(ring, erro
     assert len(set(ring.tasks)) == 1
 
 
-def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_whoever_brought_it():
+def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_whoever_brought_it() -> None:
     said: list[str] = []
 
     async def interrupted() -> None:
@@ -312,7 +314,7 @@ def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_whoever_brought_it():
     assert said == ["brought"]
 
 
-async def test_a_batch_of_quick_jobs_is_done_by_one_lane(ring):
+async def test_a_batch_of_quick_jobs_is_done_by_one_lane(ring) -> None:
     for _ in range(100):
         ring.lanes.put(_nothing)
     await _turns(10)
@@ -320,7 +322,7 @@ async def test_a_batch_of_quick_jobs_is_done_by_one_lane(ring):
     assert len(set(ring.tasks)) == 1
 
 
-async def test_slow_jobs_run_side_by_side(ring):
+async def test_slow_jobs_run_side_by_side(ring) -> None:
     gate, begun = asyncio.Event(), []
 
     async def slow() -> None:
