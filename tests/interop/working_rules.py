@@ -84,7 +84,9 @@ class WorkingRules(Life):
             self.held.pop(job_id)
             end = {"value": value} if error is None else {"error": error}
             op = "complete" if error is None else "fail"
-            self.take(self.do(op, id=job_id, token=token, fetch_next=fetch_next, worker=worker, **end), token)
+            # Node's script fetches nothing when it refuses the end; toril's call does.
+            fetches = fetch_next and self.may_finish(job_id, token)
+            self.take(self.do(op, id=job_id, token=token, fetch_next=fetches, worker=worker, **end), token)
 
     @has("exchange", jobs=1)
     @rule(
