@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def main(master: str, action: str, url: str, prefix: str, lake: str) -> None:
-    session = build_session(master, memory="512m", **SETTINGS)
+    session = build_session(master, memory="512m", spark_log=False, **SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     options = PipelineOptions(redis=url, prefix=prefix, lake=lake, max_rows=1500, snapshots="none")
     pipeline = Pipeline(options, spark=session)

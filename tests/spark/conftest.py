@@ -56,7 +56,7 @@ def _is_py4j(thread: threading.Thread) -> bool:
 @pytest.fixture(scope="session")
 def base_session() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = build_session("local[2]", **SETTINGS)
+    session = build_session("local[2]", spark_log=False, **SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

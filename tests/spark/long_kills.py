@@ -16,7 +16,6 @@ from tests.spark.test_kills import (
     finish,
     kill_alone,
     kill_family,
-    last_commit,
     start,
 )
 from toril.protocol.keys import QueueKeys
@@ -34,9 +33,6 @@ def kill_pipeline(url: str, lake: Path, kills: int, chance: random.Random) -> No
             killed = _start_and_kill(url, lake, done % 3 == 2, chance)
             done += killed is not None
             print(f"kill {done}: {killed}" if killed else "a run came to its end", flush=True)
-        newest = last_commit(lake)
-        if newest is not None:
-            newest.unlink()
         for _ in range(2):
             finish(start("local[2]", "run", url, PREFIX, lake))
         check_tables(lake, queue)

@@ -29,15 +29,11 @@ TICK = 0.05  # seconds
 def pipeline(url: str, lake: str) -> None:
     """The child: a pipeline that is up until its input ends."""
     from toril.spark.pipeline import Pipeline, PipelineOptions
-    from toril.spark.pipeline.session import build_session
 
-    session = build_session(memory="1g")
-    session.sparkContext.setLogLevel("OFF")
     options = PipelineOptions(redis=url, prefix=PREFIX, queues=QUEUE, lake=lake, streams="")
     stop = threading.Event()
     threading.Thread(target=_set_at_the_end, args=(stop,), daemon=True).start()
-    Pipeline(options, spark=session).up(stop, lambda progress: print(progress, flush=True))
-    session.stop()
+    Pipeline(options).up(stop, lambda progress: print(progress, flush=True))
 
 
 def _set_at_the_end(stop: threading.Event) -> None:

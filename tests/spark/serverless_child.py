@@ -37,7 +37,7 @@ def said(step: Step) -> Any:
 def main(master: str) -> None:
     with sync.Queue("emails") as queue:
         queue.add("by the library")
-    spark = build_session(master, memory="512m", **SETTINGS)
+    spark = build_session(master, memory="512m", spark_log=True, **SETTINGS)
     spark.sparkContext.setLogLevel("OFF")
     toril: dict[str, str] = {"table": "jobs"}
 

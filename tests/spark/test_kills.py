@@ -85,12 +85,12 @@ def finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, complaints(Path(lake[-1])).read_text(errors="replace")[-5000:]
 
 
-def when(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
+def when(condition: Callable[[], bool], process: subprocess.Popen[bytes], pause: float = 0.005) -> bool:
     """Waits for a sign of life in the tables or the queue; False when the process ended before."""
     while process.poll() is None:
         if condition():
             return True
-        time.sleep(0.005)
+        time.sleep(pause)
     return False
 
 
@@ -110,12 +110,6 @@ def check_tables(lake: Path, queue: Any) -> None:
     assert total == [{"n": queue.outcomes.total()}]
 
 
-def last_commit(lake: Path) -> Path | None:
-    """The newest entry that says that a micro-batch is done."""
-    found = (lake / "_checkpoints/ingest").glob("run-*/commits/[0-9]*")
-    return max(found, key=lambda one: (one.parts[-3], int(one.name)), default=None)
-
-
 def test_a_driver_killed_between_its_commits_and_started_at_once_goes_on_where_the_tables_end(
     valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
 ) -> None:
@@ -126,12 +120,48 @@ def test_a_driver_killed_between_its_commits_and_started_at_once_goes_on_where_t
     # Attempts are committed, the state of the jobs that they leave behind is not.
     assert when(lambda: commits(tmp_path, "silver/attempts") >= 2, process)
     kill_alone(process)
-    newest = last_commit(tmp_path)
-    assert newest is not None
-    newest.unlink()
     finish(start(LOCAL, "run", valkey_url, prefix, tmp_path))
     check_tables(tmp_path, queue)
     assert not family_of(process.pid), "nobody outlives a driver for long"
+
+
+def java_of(process: subprocess.Popen[bytes]) -> psutil.Process | None:
+    """Spark's Java process of a driver."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    return next((one for one in family if "SparkSubmit" in " ".join(_words(one))), None)
+
+
+def attempts_in(lake: Path) -> int:
+    return int(Lake(lake).query("select count(*) as n from silver.attempts").to_pylist()[0]["n"])
+
+
+def test_ingest_goes_on_while_a_killed_java_is_started_again(
+    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    queue = factory("relaunched")
+    queue.add(50)
+    queue.work(retry=0.2)
+    process = start(LOCAL, "up", valkey_url, prefix, tmp_path)
+    assert when(lambda: attempts_in(tmp_path) == queue.outcomes.total(), process, 0.5)
+    first = java_of(process)
+    assert first is not None
+    first.kill()
+    queue.add(50)
+    queue.work(fail=0.2)
+    killed_at = time.monotonic()
+    assert when(lambda: events_in(tmp_path) == queue.entries_added, process, 0.1)
+    assert time.monotonic() - killed_at < 10, "ingest does not wait for Java"
+    assert when(lambda: attempts_in(tmp_path) == queue.outcomes.total(), process, 0.5)
+    second = java_of(process)
+    assert second is not None
+    assert second.pid != first.pid
+    kill_family(process)
+    said = complaints(tmp_path).read_text(errors="replace")
+    assert f"Spark's Java process (pid {first.pid}) was ended by SIGKILL; another is started" in said
+
+
+def events_in(lake: Path) -> int:
+    return int(Lake(lake).query("select count(*) as n from bronze.events").to_pylist()[0]["n"])
 
 
 def test_a_write_that_is_killed_and_started_again_adds_each_row_once(

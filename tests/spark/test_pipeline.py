@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -191,28 +189,6 @@ def test_a_batch_that_is_replayed_is_not_added_twice(
     assert outcomes(pipeline) == queue.outcomes
     ids = pipeline.query("select count(distinct id) as n from bronze.events").to_pylist()[0]["n"]
     assert ids == queue.entries_added
-
-
-def test_each_start_of_the_query_has_a_checkpoint_of_its_own_and_old_ones_are_removed(
-    make_pipeline: Pipelines, factory: Factories, tmp_path: Path
-) -> None:
-    queue = factory("own")
-    folder = tmp_path / "lake" / "_checkpoints" / "ingest"
-    (folder / "of somebody else").mkdir(parents=True)
-    pipeline = make_pipeline()
-    for _ in range(2):
-        queue.add(5)
-        pipeline.start_ingest(once=True).awaitTermination()
-    first, second = sorted(folder.glob("run-*"))
-    long_ago = time.time() - 7200
-    for place in (first, first / "offsets", first / "commits", folder / "of somebody else"):
-        os.utime(place, (long_ago, long_ago))
-    queue.add(5)
-    pipeline.start_ingest(once=True).awaitTermination()
-    assert events(pipeline) == queue.entries_added
-    assert not first.exists()
-    assert second.exists()
-    assert (folder / "of somebody else").exists()
 
 
 def test_reading_that_begins_with_the_latest_goes_on_from_there_in_later_runs(

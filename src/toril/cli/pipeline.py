@@ -65,6 +65,9 @@ StartingOption = Annotated[
         "2026-01-31T12:00:00Z.",
     ),
 ]
+SparkLogOption = Annotated[
+    bool, typer.Option("--spark-log", help="Show what Spark itself writes, from its start-up lines on.")
+]
 KeepOption = Annotated[
     float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
 ]
@@ -89,15 +92,11 @@ def _pipeline(redis: str | None, lake: str, master: str | None = None, **options
 
     demand_server(master or "local", redis)
     target = Target.of(redis)
-    wanted = PipelineOptions(redis=target.redis, lake=lake, **options)  # refused before Spark starts
+    wanted = PipelineOptions(
+        redis=target.redis, lake=lake, master=master, **options
+    )  # refused before Spark starts
     print_server()
-    return Pipeline(wanted, spark=_session(master) if master else None)
-
-
-def _session(master: str) -> Any:
-    from toril.spark.pipeline.session import build_session
-
-    return build_session(master)
+    return Pipeline(wanted)
 
 
 def up(
@@ -111,6 +110,7 @@ def up(
     fill: FillOption = "all",
     starting: StartingOption = "earliest",
     master: MasterOption = None,
+    spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,7 +121,8 @@ def up(
     pipeline = _pipeline(
         redis,
         lake,
-        master,
+        master=master,
+        spark_log=spark_log,
         queues=queues,
         prefix=prefix,
         streams=streams,
@@ -169,6 +170,7 @@ def run(
     fill: FillOption = "all",
     starting: StartingOption = "earliest",
     master: MasterOption = None,
+    spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -176,7 +178,8 @@ def run(
     pipeline = _pipeline(
         redis,
         lake,
-        master,
+        master=master,
+        spark_log=spark_log,
         queues=queues,
         prefix=prefix,
         streams=streams,
@@ -220,7 +223,7 @@ def status(
         ["queue", "events", "read", "behind"],
         [(one.queue, one.added, one.read, one.behind) for one in found.queues],
         right=["events", "read", "behind"],
-        empty=found.problem or "no queues",
+        empty=found.problem or f"no queue matches {queues!r} under prefix {prefix!r}",
     )
 
 
@@ -262,11 +265,14 @@ def replay(
     prefix: PrefixOption = "bull",
     fill: FillOption = "all",
     master: MasterOption = None,
+    spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
-    pipeline = _pipeline(redis, lake, master, queues=queues, prefix=prefix, fill=fill)
+    pipeline = _pipeline(
+        redis, lake, master=master, spark_log=spark_log, queues=queues, prefix=prefix, fill=fill
+    )
     _summarise(pipeline.replay(), as_json=as_json)
 
 

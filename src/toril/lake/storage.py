@@ -5,7 +5,6 @@ Guarantee: a folder is always absolute, so that executors with another working d
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,17 +36,6 @@ def is_local(url: str) -> bool:
 def for_spark(folder: str) -> str:
     """A local folder in the words of Spark's own file systems."""
     return f"file://{folder}"
-
-
-def checkpoints_of(url: str, table_id: str) -> str:
-    """Where checkpoints of a lake's ingest lie: in the lake, or beside the driver if that is on object storage.
-
-    Spark's file systems reach object storage with extra jars only. The name is that of the table itself: a lake that
-    was deleted and began anew must not find those of its predecessor.
-    """
-    if is_local(url):
-        return f"{for_spark(url)}/_checkpoints/ingest"
-    return f"file://{tempfile.gettempdir()}/toril-checkpoints/{table_id}"
 
 
 def file_system(url: str, storage: Mapping[str, str] | None = None) -> tuple[Any, str]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
@@ -26,14 +26,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 from toril.commands.streams import StreamState
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile, LakeTable
-from toril.spark.pipeline._checkpoint import sweep
+from toril.spark.pipeline._parquet import read_columns, write_parts
 from toril.spark.pipeline._read_ahead import ReadAhead
-from toril.spark.pipeline._staging import frame_of, write_parts
 from toril.spark.pipeline._stream_positions import packed_id, unpacked_id
-from toril.spark.sources.events import gap_table, read_stretch
+from toril.spark.sources.events import SOURCE_SCHEMA, gap_table, read_stretch
 from toril.spark.sources.options import SourceOptions
 from toril.spark.sources.positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
 from toril.spark.sources.readers import EventStreamReader, open_transport, pack, parts_of
+from toril.transport import BlockingTransport
 
 TABLE: Final = "bronze/events"
 _ROWS_PER_TASK: Final = 20_000  # below that, a second task costs more than it brings
@@ -124,11 +124,14 @@ def write_days(lake: Lake, table: pa.Table) -> list[DataFile]:
 class IngestReader(EventStreamReader):
     """The event stream whose tasks write files instead of handing rows to Spark."""
 
-    def __init__(self, options: SourceOptions, lake: Lake, parts: int) -> None:
+    def __init__(
+        self, options: SourceOptions, lake: Lake, parts: int, ahead: ReadAhead | None = None
+    ) -> None:
         super().__init__(options, _MANIFEST)
         self.lake = lake
         self.parts = parts
-        self._ahead: ReadAhead | None = None
+        self._ahead = ahead
+        self._is_ahead_ours = ahead is None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
         """Where the table ends: a lost checkpoint costs nothing."""
@@ -147,7 +150,7 @@ class IngestReader(EventStreamReader):
         return {**super().__getstate__(), "_ahead": None}
 
     def stop(self) -> None:
-        if self._ahead is not None:
+        if self._ahead is not None and self._is_ahead_ours:
             self._ahead.stop()
         super().stop()
 
@@ -174,18 +177,20 @@ class IngestReader(EventStreamReader):
             yield from (Part(whole, part, rows // len(split)) for part in split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with open_transport(self.options.url) as transport:
+            manifest = self.write(transport, partition).to_json()
+        yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
+
+    def write(self, transport: BlockingTransport, partition: InputPartition) -> Written:
+        """Reads what a task is to read and writes it beside the table."""
         stretches: list[tuple[Stretch, Stretch, int]] = []
         tables: list[pa.Table] = []
-        with open_transport(self.options.url) as transport:
-            for part in parts_of(partition):
-                pages = (
-                    [_unpacked(part.events)] if part.events else list(read_stretch(transport, part.stretch))
-                )
-                stretches.append((part.whole, part.stretch, sum(page.num_rows for page in pages)))
-                tables += pages
+        for part in parts_of(partition):
+            pages = [_unpacked(part.events)] if part.events else list(read_stretch(transport, part.stretch))
+            stretches.append((part.whole, part.stretch, sum(page.num_rows for page in pages)))
+            tables += pages
         files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
-        manifest = Written(tuple(stretches), tuple(files)).to_json()
-        yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
+        return Written(tuple(stretches), tuple(files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +228,12 @@ class IngestSource(DataSource):
         return reader_of(self.options)
 
 
-def reader_of(given: Mapping[str, str]) -> IngestReader:
-    """The reader that the options of the source describe."""
+def reader_of(given: Mapping[str, str], ahead: ReadAhead | None = None) -> IngestReader:
+    """The reader that the options of the source describe; `ahead` outlives it."""
     options = dict(given)
     lake = Lake(options.pop("lake"), json.loads(options.pop("storage_secrets", "{}")))
     parts = int(options.pop("parts", "2"))
-    return IngestReader(SourceOptions.parse(options), lake, parts)
+    return IngestReader(SourceOptions.parse(options), lake, parts, ahead)
 
 
 # --- the driver ----------------------------------------------------------------------------------------------
@@ -237,18 +242,15 @@ def reader_of(given: Mapping[str, str]) -> IngestReader:
 class BronzeWriter:
     """Commits what the tasks of a micro-batch wrote; called by Spark for each batch, also for replayed ones."""
 
-    def __init__(self, lake: Lake, checkpoint: str = "", query: str = "ingest") -> None:
+    def __init__(self, lake: Lake, query: str = "ingest") -> None:
         self.lake = lake
-        self.checkpoint = checkpoint
         self.query = query
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        if batch_id == 0:  # here and not where the query is started: this runs where the checkpoint is
-            sweep(self.checkpoint)
         written = [Written.from_json(row.manifest) for row in batch.collect()]
-        self.commit(written, batch_id, batch.sparkSession)
+        self.commit(written, batch_id)
 
-    def commit(self, written: Sequence[Written], batch_id: int, spark: SparkSession) -> None:
+    def commit(self, written: Sequence[Written], batch_id: int) -> None:
         log = self.lake.ensure(TABLE)
         counted = _by_queue(written)
         known = {queue: committed_position(log, queue) for queue in counted}
@@ -258,7 +260,7 @@ class BronzeWriter:
             return
         files = [file for one in written for file in one.files]
         if len(new) < len(wholes) or any(_overlaps(whole, known[queue]) for queue, (whole, _) in new.items()):
-            files, new = self._only_new(spark, files, new, known)
+            files, new = self._only_new(files, new, known)
         gaps = [gap for whole, rows in new.values() if (gap := gap_table(whole, rows)) is not None]
         if gaps:
             files += write_days(self.lake, pa.concat_tables(gaps))
@@ -273,13 +275,12 @@ class BronzeWriter:
 
     def _only_new(
         self,
-        spark: SparkSession,
         files: Sequence[DataFile],
         new: Mapping[str, tuple[Stretch, int]],
         known: Mapping[str, Position],
     ) -> tuple[list[DataFile], dict[str, tuple[Stretch, int]]]:
         """A replayed batch that reaches further than what was committed: its rows without those already there."""
-        rows = frame_of(spark, self.lake, TABLE, files).toArrow()
+        rows = pa.concat_tables([read_columns(self.lake, TABLE, file, SOURCE_SCHEMA.names) for file in files])
         kept: list[pa.Table] = []
         left: dict[str, tuple[Stretch, int]] = {}
         for queue, (whole, _) in new.items():
@@ -287,13 +288,11 @@ class BronzeWriter:
             part = _after(rows.filter(pc.equal(rows.column("queue"), queue)), start)
             left[queue] = (replace(whole, start=start), part.num_rows)
             kept.append(part)
-        table = pa.concat_tables(kept).select([name for name in rows.column_names if name != "day"])
+        table = pa.concat_tables(kept)
         return write_days(self.lake, _as_events(table)) if table.num_rows else [], left
 
 
 def _as_events(table: pa.Table) -> pa.Table:
-    from toril.spark.sources.events import SOURCE_SCHEMA
-
     return table.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA)
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from toril.spark.pipeline._ingest import BronzeWriter, IngestReader, Written
+from toril.spark.pipeline.session import in_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,12 @@ def ingest_once(spark: SparkSession, reader: IngestReader, writer: BronzeWriter)
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         tasks = reader.partitions(start, end)
         if tasks:
-            writer.commit(_read(spark, reader, tasks), number, spark)
+            writer.commit(_read(spark, reader, tasks), number)
         start, number = end, number + 1
 
 
 def _read(spark: SparkSession, reader: IngestReader, tasks: Sequence[InputPartition]) -> list[Written]:
-    numbers = spark.range(0, len(tasks), 1, len(tasks))  # one to each Spark task
-    lines = numbers.mapInArrow(TaskReader(reader, tasks), "manifest string").toArrow()
+    with in_pool(spark, "toril_ingest"):
+        numbers = spark.range(0, len(tasks), 1, len(tasks))  # one to each Spark task
+        lines = numbers.mapInArrow(TaskReader(reader, tasks), "manifest string").toArrow()
     return [Written.from_json(line) for line in lines["manifest"].to_pylist()]

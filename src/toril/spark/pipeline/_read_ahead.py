@@ -89,7 +89,7 @@ class ReadAhead:
             try:
                 with self._connect() as transport:
                     self._keep_reading(transport)
-            except TorilError as error:
+            except Exception as error:  # noqa: BLE001 — whatever it is, events must not go by unread
                 _log.warning("reading ahead failed, next try in %g s: %s", _PAUSE, error)
                 self._stop.wait(_PAUSE)
 

@@ -1,6 +1,8 @@
 """Supervise: keep ingest running and the other steps coming, for ever.
 
-Guarantee: a step that fails is tried again, ever more rarely, while the others go on; `stop` ends all within one step.
+Guarantee: ingest runs on a thread of its own and is started again within seconds, whatever the steps do. A step that
+fails is tried again, ever more rarely, while the others go on. Spark's Java process is started again when it died, and
+what it died of is said. `stop` ends all within one step.
 """
 
 from __future__ import annotations
@@ -10,24 +12,38 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
-from toril.spark.pipeline._listener import IngestListener
 from toril.spark.pipeline._spark_errors import cause_of
 
 _log = logging.getLogger("toril.pipeline")
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
+# BullMQ keeps a few seconds of events of a busy queue: ingest may not wait longer than it takes to lose them.
+_LONGEST_PAUSE_OF_INGEST: Final = 5.0
 _LOOK: Final = 0.1  # seconds between two looks at the clock
+_LOOKS_AT_A_DEATH: Final = 5
+_END: Final = 30.0  # seconds that ingest gets to end
+
+
+class Ingest(Protocol):
+    """What moves events from Redis to bronze."""
+
+    @property
+    def batches(self) -> int: ...
+
+    def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Runs(Protocol):
     """What the supervisor needs of a pipeline."""
 
-    @property
-    def spark(self) -> Any: ...
+    def new_ingest(self) -> Ingest: ...
 
-    def start_ingest(self, *, once: bool = False) -> Any: ...
+    def drop_dead_spark(self) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -43,20 +59,67 @@ class Step:
     last_seconds: float = 0.0
     error: str | None = None
 
-    def run(self, now: Callable[[], float]) -> None:
+    def run(self, now: Callable[[], float], why_cut_off: Callable[[], str | None]) -> None:
+        """Acts once. A step that was cut off by the death of Spark comes again at once."""
         began = now()
         try:
             self.act()
         except Exception as error:  # noqa: BLE001 — whatever it is, the other steps go on
-            self.failures += 1
-            self.error = f"{type(error).__name__}: {cause_of(error)}"
-            pause = min(_FIRST_PAUSE * 2 ** (self.failures - 1), _LONGEST_PAUSE)
-            _log.warning("%s failed, next try in %g s: %s", self.name, pause, self.error)
-            self.due = now() + max(pause, self.every)
+            if reason := why_cut_off():
+                self.error, self.due = f"cut off: {reason}", now()
+            else:
+                self._fail(error, now)
             return
         self.runs, self.failures, self.error = self.runs + 1, 0, None
         self.last_seconds = now() - began
         self.due = began + self.every
+
+    def _fail(self, error: Exception, now: Callable[[], float]) -> None:
+        self.failures += 1
+        self.error = f"{type(error).__name__}: {cause_of(error)}"
+        pause = min(_FIRST_PAUSE * 2 ** (self.failures - 1), _LONGEST_PAUSE)
+        _log.warning("%s failed, next try in %g s: %s", self.name, pause, self.error)
+        self.due = now() + max(pause, self.every)
+
+
+class IngestService:
+    """Keeps ingest running on a thread of its own."""
+
+    def __init__(self, ingest: Ingest, after_failure: Callable[[], object]) -> None:
+        self.ingest = ingest
+        self.starts = 0
+        self.error: str | None = None
+        self._after_failure = after_failure
+        self._pause = _FIRST_PAUSE
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="toril-ingest", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=_END)
+        self.ingest.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.starts += 1
+            try:
+                self.ingest.run(self._stop, self._note_sign)
+            except Exception as error:  # noqa: BLE001 — a server that is away now may be back later
+                self._note_failure(error)
+                self._after_failure()
+                self._stop.wait(self._pause)
+
+    def _note_sign(self) -> None:
+        self.error, self._pause = None, _FIRST_PAUSE
+
+    def _note_failure(self, error: Exception) -> None:
+        had_worked = self.error is None
+        self.error = cause_of(error)
+        self._pause = _FIRST_PAUSE if had_worked else min(self._pause * 2, _LONGEST_PAUSE_OF_INGEST)
+        _log.warning("ingest ended, next start in %g s: %s", self._pause, self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,70 +141,54 @@ class Supervisor:
     stop: threading.Event
     on_progress: Callable[[Progress], object] = lambda _: None
     now: Callable[[], float] = time.monotonic
-    _query: Any = None
-    _restarts: int = -1
-    _start_at: float = 0.0
-    _pause: float = _FIRST_PAUSE
-    _listener: IngestListener = field(default_factory=lambda: IngestListener("toril_ingest"))
+    _ingest: IngestService = field(init=False)
+    _deaths: list[str] = field(default_factory=list)  # of Spark
+
+    def __post_init__(self) -> None:
+        self._ingest = IngestService(self.pipeline.new_ingest(), self._look_after_spark)
 
     def run(self) -> None:
-        streams = self.pipeline.spark.streams
-        streams.addListener(self._listener)
+        self._ingest.start()
         try:
             while not self.stop.is_set():
-                self._keep_ingesting()
+                self._look_after_spark()
                 if self._run_due():
                     self.on_progress(self.progress())
                 self.stop.wait(_LOOK)
         finally:
-            self._end()
-            streams.removeListener(self._listener)
+            self._ingest.stop()
 
-    def _keep_ingesting(self) -> None:
-        if self._query is not None and self._query.isActive:
-            return
-        if self._query is not None:
-            self._note_end()
-        if self.now() < self._start_at:
-            return
-        try:
-            self._query = self.pipeline.start_ingest()
-            self._restarts += 1
-        except Exception as error:  # noqa: BLE001 — a server that is away now may be back later
-            self._back_off(str(error))
-
-    def _note_end(self) -> None:
-        error = self._query.exception()
-        self._query = None
-        self._back_off(str(error) if error else "it ended by itself")
-
-    def _back_off(self, problem: str) -> None:
-        recovered = self._listener.heard.batches > 0
-        self._pause = _FIRST_PAUSE if recovered else min(self._pause * 2, _LONGEST_PAUSE)
-        self._listener.heard.batches = 0
-        self._listener.heard.error = cause_of(problem)
-        self._start_at = self.now() + self._pause
-        _log.warning("ingest ended, next start in %g s: %s", self._pause, self._listener.heard.error)
+    def _look_after_spark(self) -> None:
+        """Says what Spark died of, if it did; whoever needs it next starts it again."""
+        reason = self.pipeline.drop_dead_spark()
+        if reason:
+            self._deaths.append(reason)
+            _log.warning("%s; another is started, and ingest goes on meanwhile", reason)
 
     def _run_due(self) -> bool:
         due = [step for step in self.steps if step.due <= self.now()]
         for step in due:
             if self.stop.is_set():
                 break
-            step.run(self.now)
+            step.run(self.now, partial(self._death_since, len(self._deaths)))
         return bool(due)
 
-    def _end(self) -> None:
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
+    def _death_since(self, deaths: int) -> str | None:
+        """The reason of a death that came during a step; a process that is killed takes a moment to be dead."""
+        for _ in range(_LOOKS_AT_A_DEATH):
+            self._look_after_spark()
+            if len(self._deaths) > deaths:
+                return self._deaths[-1]
+            self.stop.wait(_LOOK)
+        return None
 
     def progress(self) -> Progress:
         return Progress(
-            batches=self._listener.heard.batches,
-            restarts=max(self._restarts, 0),
+            batches=self._ingest.ingest.batches,
+            restarts=max(self._ingest.starts - 1, 0),
             steps={
                 step.name: {"runs": step.runs, "seconds": round(step.last_seconds, 3), "error": step.error}
                 for step in self.steps
             },
-            error=self._listener.heard.error,
+            error=self._ingest.error,
         )

@@ -41,6 +41,9 @@ class PipelineOptions:
     stream_prefix: str = "msaas"
     env: str = "prod"
     interval: float = 0.25  # seconds between two looks at Redis
+    discover_every: float = (
+        3.0  # seconds between two searches for new queues; longer where a search takes long
+    )
     refine_every: float = 2.0
     minutes_every: float = 10.0  # figures per minute, and alerts
     figures_every: float = 60.0  # hours and errors
@@ -50,6 +53,8 @@ class PipelineOptions:
     maintain_every: float = 600.0
     keep_files_hours: float = 168.0  # how long files that are no longer in use stay for old readers
     rules: tuple[Rule, ...] = ()  # of the user, beside the default ones
+    master: str | None = None  # where Spark runs, for a pipeline that is given no session; None: here
+    spark_log: bool = False  # whether what Spark writes reaches the terminal
 
     def __post_init__(self) -> None:
         for name in ("fill", "snapshots"):
@@ -61,7 +66,8 @@ class PipelineOptions:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
         if self.redis is not None:
             parse_address(self.redis)
-        SourceOptions.parse({"queues": self.queues, "prefix": self.prefix, "starting": self.starting})
+        words = {"queues": self.queues, "prefix": self.prefix, "starting": self.starting}
+        SourceOptions.parse({**words, "discover_every": str(self.discover_every)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

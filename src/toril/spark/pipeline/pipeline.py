@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from toril.errors import InvalidOption, RedisError
 from toril.lake import Lake
 from toril.spark.pipeline.options import PipelineOptions, Summary
-from toril.spark.sources.first_contact import demand_server, master_of, reach, url_for
+from toril.spark.sources.first_contact import demand_server, reach, url_for
 from toril.spark.sources.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
 
     from toril.commands.streams import StreamState
     from toril.spark.pipeline._queue_entries import EntryCollector
+    from toril.spark.pipeline._sessions import SessionSource
+    from toril.spark.pipeline._supervisor import Ingest
     from toril.spark.pipeline._worker_reports import ReportCollector
     from toril.spark.sources.discovery import Directory
     from toril.transport import BlockingTransport
 
+_log = logging.getLogger("toril.pipeline")
 _TRIES: Final = 3  # of a step whose commit another pipeline forestalled
 
 
@@ -38,36 +44,65 @@ class Pipeline:
     def __init__(self, options: PipelineOptions | None = None, *, spark: SparkSession | None = None) -> None:
         self.options = options or PipelineOptions()
         self.lake = Lake(self.options.lake, self.options.storage_options)
-        self._given = spark
-        self._session: SparkSession | None = None
+        self._sessions = self._session_source(spark)
         self._collector: ReportCollector | None = None
         self._stopping = threading.Event()
         self._is_ingesting = False
 
+    def _session_source(self, spark: SparkSession | None) -> SessionSource:
+        from toril.spark.pipeline._sessions import SessionSource
+
+        return SessionSource(
+            spark,
+            self.options.master,
+            lambda master: demand_server(master, self.options.redis),
+            spark_log=self.options.spark_log,
+        )
+
     @property
     def spark(self) -> SparkSession:
-        """The pipeline's own session."""
-        if self._session is None:
-            from toril.spark.pipeline.session import build_session, own_session
+        """The pipeline's own session, started when it is first asked for."""
+        return self._sessions.session()
 
-            session = own_session(self._given or build_session())
-            demand_server(
-                master_of(session), self.options.redis
-            )  # it may be another session than we asked for
-            self._session = session
-        return self._session
+    def drop_dead_spark(self) -> str | None:
+        """What Spark's Java process died of, if it did; `spark` then starts another."""
+        return self._sessions.drop_if_dead()
 
     @functools.cached_property
     def redis(self) -> str:
         """The address of the server, the same for the driver and all tasks; refused if it cannot be chosen."""
-        return url_for("local" if self._given is None else master_of(self._given), self.options.redis)
+        return url_for(self._sessions.master, self.options.redis)
 
     # --- running ---------------------------------------------------------------------------------------------
 
     def run_once(self) -> Summary:
         """Everything that is in Redis now, through to gold."""
         reach(self.redis)  # said at once, not by Spark when it has started at last
+        self._say_what_matches_nothing()
         return self._timed(self._steps())
+
+    def _say_what_matches_nothing(self) -> None:
+        """A name or pattern without a queue is mostly a slip; the pipeline goes on, for the queue may come."""
+        with self._connect() as transport:
+            lost = {"queues": self._directory().unmatched(transport)}
+            if self.options.streams not in ("", "*"):
+                lists, streams = (
+                    self._stream_directory(kind).unmatched(transport) for kind in ("list", "stream")
+                )
+                lost["streams"] = [name for name in lists if name in streams]
+            prefixes = {"queues": self.options.prefix, "streams": self.options.stream_prefix}
+            for option, names in lost.items():
+                if names:
+                    words = ", ".join(map(repr, names))
+                    where = f"under prefix {prefixes[option]!r} at {transport.address.label}"
+                    _log.warning(
+                        "%s: no queue matches %s %s; check name, prefix and server", option, words, where
+                    )
+
+    def _say_if_reachable(self) -> None:
+        with suppress(RedisError):  # ingest says it, and goes on when the server is back
+            reach(self.redis)
+            self._say_what_matches_nothing()
 
     def _timed(self, named: Sequence[tuple[str, Callable[[], int]]]) -> Summary:
         began = time.monotonic()
@@ -75,7 +110,7 @@ class Pipeline:
         events = 0
         for name, step in named:
             started = time.monotonic()
-            done = _again_on_conflict(step)
+            done = _explained(name, step)
             events += done if name == "silver" else 0
             steps[name] = round(time.monotonic() - started, 3)
         return Summary(events=events, seconds=time.monotonic() - began, steps=steps)
@@ -108,30 +143,36 @@ class Pipeline:
     def _ingest_directly(self) -> None:
         from toril.spark.pipeline._ingest import BronzeWriter, reader_of
         from toril.spark.pipeline._ingest_once import ingest_once
-        from toril.spark.pipeline.session import in_pool
 
-        if self.options.starting == "latest":
-            self._note_starts()
+        self._note_starts()
         reader = reader_of(self._source_options())
         try:
-            with in_pool(self.spark, "toril_ingest"):
-                ingest_once(self.spark, reader, BronzeWriter(self.lake))
+            ingest_once(self._sessions.on_demand, reader, BronzeWriter(self.lake))
         finally:
             reader.stop()
 
+    def new_ingest(self) -> Ingest:
+        """What keeps bronze up to date while the pipeline is up."""
+        from toril.spark.pipeline._follow import Follower
+        from toril.spark.pipeline._query import QueryIngest
+
+        if self.options.checkpoint is None:
+            return Follower(self._source_options(), self.options.interval, self._note_starts)
+        return QueryIngest(lambda: self.spark, self.start_ingest)
+
     def start_ingest(self, *, once: bool = False) -> Any:
-        """The streaming query that fills bronze."""
+        """The streaming query that fills bronze, with the user's checkpoint."""
+        from toril.spark.pipeline._checkpoint import mend
         from toril.spark.pipeline._ingest import BronzeWriter
         from toril.spark.pipeline.session import in_pool
 
-        checkpoint = self._checkpoint()
-        if self.options.starting == "latest":
-            self._note_starts()
+        if self.options.checkpoint is None:
+            raise InvalidOption("checkpoint", "is missing", "name the folder that the query keeps")
+        mend(self.options.checkpoint)
+        self._note_starts()
         stream = self.spark.readStream.format("toril_ingest").options(**self._source_options()).load()
-        writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake, checkpoint)).queryName(
-            "toril_ingest"
-        )
-        writer = writer.option("checkpointLocation", checkpoint)
+        writer = stream.writeStream.foreachBatch(BronzeWriter(self.lake)).queryName("toril_ingest")
+        writer = writer.option("checkpointLocation", self.options.checkpoint)
         trigger = (
             {"availableNow": True}
             if once
@@ -145,18 +186,9 @@ class Pipeline:
         from toril.spark.pipeline._ingest import note_starts
         from toril.spark.sources.positions import end_of
 
-        note_starts(self.lake, {queue: end_of(state) for queue, state in self._states().items()})
-
-    def _checkpoint(self) -> str:
-        """Where Spark notes how far it is. The tables know better: a driver on another machine misses nothing."""
-        from toril.lake.storage import checkpoints_of
-        from toril.spark.pipeline._checkpoint import mend, new_checkpoint
-        from toril.spark.pipeline._ingest import TABLE
-
-        if self.options.checkpoint is not None:
-            mend(self.options.checkpoint)
-            return self.options.checkpoint
-        return new_checkpoint(checkpoints_of(self.lake.url, str(self.lake.ensure(TABLE).delta.metadata().id)))
+        if self.options.starting == "latest":
+            lake = Lake(self.options.lake, self.options.storage_options)  # ingest has a thread of its own
+            note_starts(lake, {queue: end_of(state) for queue, state in self._states().items()})
 
     def _source_options(self) -> dict[str, str]:
         return {
@@ -165,6 +197,7 @@ class Pipeline:
             "prefix": self.options.prefix,
             "starting": self.options.starting,
             "max_rows": str(self.options.max_rows),
+            "discover_every": str(self.options.discover_every),
             "lake": self.lake.url,
             "storage_secrets": json.dumps(self.lake.storage_options),  # by its name, Spark hides it
             "parts": str(self.options.tasks),
@@ -174,7 +207,7 @@ class Pipeline:
         """Bronze to silver; the result is the number of events."""
         from toril.spark.pipeline._silver import SilverRefiner
 
-        return SilverRefiner(self.spark, self.lake, self._filler()).run()
+        return SilverRefiner(self._sessions.on_demand, self.lake, self._filler()).run()
 
     def _filler(self) -> Any:
         from toril.spark.pipeline._hash_enrichment import HashEnricher
@@ -189,14 +222,14 @@ class Pipeline:
         from toril.spark.pipeline._gold import GoldRefiner
         from toril.spark.transforms import DEFAULT_RULES
 
-        GoldRefiner(self.spark, self.lake, (*DEFAULT_RULES, *self.options.rules)).run(names)
+        GoldRefiner(self._sessions.on_demand, self.lake, (*DEFAULT_RULES, *self.options.rules)).run(names)
         return 0
 
     def reconcile(self) -> int:
         """Fills gaps from job hashes; the result is the number of jobs whose end was hidden."""
         from toril.spark.pipeline._reconcile import Reconciler
 
-        return Reconciler(self.spark, self.lake, self._read_jobs, self._catch_up).run()
+        return Reconciler(self._sessions.on_demand, self.lake, self._read_jobs, self._catch_up).run()
 
     def _read_jobs(self, queues: list[str]) -> Any:
         reader = self.spark.read.format("toril").option("table", "jobs").option("queues", ",".join(queues))
@@ -250,7 +283,7 @@ class Pipeline:
         if self.options.snapshots != "none":
             everything = self.options.snapshots == "all"
             taker = SnapshotTaker(
-                self.spark, self.lake, self.redis, self.options.prefix, everything=everything
+                self._sessions.on_demand, self.lake, self.redis, self.options.prefix, everything=everything
             )
             taken += taker.run()
         return taken
@@ -286,6 +319,8 @@ class Pipeline:
         ]
         self._is_ingesting = True
         try:
+            # Beside the rest: a search through many keys must not hold up ingest.
+            threading.Thread(target=self._say_if_reachable, name="toril-names", daemon=True).start()
             Supervisor(self, steps, self._stopping, on_progress or (lambda _: None)).run()
         finally:
             self._is_ingesting = False
@@ -338,6 +373,20 @@ class Pipeline:
         from toril.transport import BlockingTransport
 
         return BlockingTransport(self.redis)
+
+
+def _explained(name: str, step: Callable[[], int]) -> int:
+    """An error of Spark in one line: pages of Java would hide its cause."""
+    try:
+        return _again_on_conflict(step)
+    except Exception as error:
+        from pyspark.errors import PySparkException
+
+        from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
+
+        if isinstance(error, PySparkException):
+            raise PipelineFailed(f"{name}: {cause_of(error)}") from error
+        raise
 
 
 def _again_on_conflict(step: Callable[[], int]) -> int:

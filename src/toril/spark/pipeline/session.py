@@ -9,20 +9,33 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from toril.errors import TorilError
+from toril.spark.pipeline._java import (
+    SparkUnavailable,
+    active_context,
+    death,
+    forget,
+    gateway,
+    launch,
+    process,
+)
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL", "SparkUnavailable", "build_session", "check_java", "in_pool", "own_session"]
 
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -36,12 +49,15 @@ _SETTINGS: Final = {
 }
 
 
+_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.scheduler.mode": "FAIR",
+}
+
 _OLDEST_JAVA: Final = 17
 _CONNECT_PORT: Final = 15002  # where a Spark Connect server listens unless told otherwise
-
-
-class SparkUnavailable(TorilError):
-    """Spark cannot start here; the message says what is missing."""
 
 
 def check_java() -> None:
@@ -82,32 +98,57 @@ def _major_version(java: str) -> int | None:
 LOCAL: Final = f"local[{max(4, os.cpu_count() or 1)}]"
 
 
-def build_session(master: str = LOCAL, memory: str = "1g", **settings: str) -> SparkSession:
+def build_session(
+    master: str = LOCAL, memory: str = "1g", *, spark_log: bool = False, **settings: str
+) -> SparkSession:
     """A session on this machine, on a cluster (`spark://…`), or of a Spark Connect server (`sc://…`).
 
-    Under `spark-submit` the session is made by it and this is not called.
+    What Spark's Java process writes is kept out of the terminal unless `spark_log` is set. The session is stopped when
+    Python ends. Under `spark-submit` the session is made by it and this is not called.
     """
     if master.startswith("sc://"):
         return _remote_session(master)
     check_java()
     try:
+        from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError:
         raise SparkUnavailable("pyspark is not installed; pip install 'toril[spark]'") from None
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("toril").master(master)
-    defaults = {
-        "spark.driver.memory": memory,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.scheduler.mode": "FAIR",
-        **settings,
-    }
-    for key, value in defaults.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setAppName("toril").setMaster(master)
+    conf.setAll(list({**_DEFAULTS, "spark.driver.memory": memory, **settings}.items()))
+    if death(process()):
+        forget(process())
+    if active_context() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _start(conf, spark_log=spark_log)
+    session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     return session
+
+
+def _start(conf: SparkConf, *, spark_log: bool) -> None:
+    from pyspark import SparkContext
+
+    interrupted = _handler_of_the_caller()
+    java = gateway() or launch(conf, show_log=spark_log)
+    atexit.register(_stop, SparkContext(conf=conf, gateway=java))
+    if interrupted is not None:
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _handler_of_the_caller() -> Any:
+    """Spark takes Ctrl-C for itself; a program that has its own way of ending keeps it."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_own = (
+        threading.current_thread() is threading.main_thread() and handler is not signal.default_int_handler
+    )
+    return handler if is_own else None
+
+
+def _stop(context: SparkContext) -> None:
+    """Executors that lose their driver without a word write pages of errors."""
+    if active_context() is context and death(process()) is None:
+        context.stop()
 
 
 def _remote_session(url: str) -> SparkSession:

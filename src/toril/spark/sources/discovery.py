@@ -21,6 +21,7 @@ from toril.spark.sources.options import SourceOptions, is_pattern
 from toril.transport import BlockingTransport
 
 AnyKeys = QueueKeys | ListKeys | StreamKeys
+_SHARE: Final = 20  # of the time at most one part is spent searching: there may be millions of keys
 # What may be all that there is of a stream or list queue.
 _BESIDE: Final = re.compile(r":(dlq|scheduled|toril:rejects)$")
 
@@ -51,6 +52,7 @@ class Directory:
     options: SourceOptions
     _found: dict[str, AnyKeys] = field(default_factory=dict)
     _searched_at: float | None = None
+    _search_took: float = 0.0
 
     def queues(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
         """Queue → keys. Queues once found stay, so that their offsets never vanish."""
@@ -58,9 +60,11 @@ class Directory:
             if not is_pattern(queue):
                 self._found.setdefault(queue, keys_of(self.options, queue, cluster=transport.is_cluster))
         if self.options.has_pattern and self._is_due():
+            began = time.monotonic()
             for queue, keys in self._search(transport):
                 self._found.setdefault(queue, keys)
             self._searched_at = time.monotonic()
+            self._search_took = self._searched_at - began
         return dict(sorted(self._found.items()))
 
     def existing(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
@@ -74,8 +78,19 @@ class Directory:
             raise QueueMissing(wanted, transport.address.label, self.options.prefix)
         return {queue: keys for queue, keys in queues.items() if queue in there}
 
+    def unmatched(self, transport: BlockingTransport) -> list[str]:
+        """The names and patterns for which there is no queue now."""
+        queues = self.queues(transport)
+        replies = transport.run_many([plain(int, "EXISTS", *mark_keys(keys)) for keys in queues.values()])
+        there = [queue for queue, found in zip(queues, replies, strict=True) if _raised(found)]
+        return [
+            wanted
+            for wanted in self.options.queues
+            if not any(fnmatch.fnmatchcase(queue, wanted) for queue in there)
+        ]
+
     def _is_due(self) -> bool:
-        waited = self.options.discover_every
+        waited = max(self.options.discover_every, _SHARE * self._search_took)
         return self._searched_at is None or time.monotonic() - self._searched_at >= waited
 
     def _search(self, transport: BlockingTransport) -> Iterator[tuple[str, AnyKeys]]:

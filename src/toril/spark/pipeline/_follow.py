@@ -1,0 +1,57 @@
+"""Follow: events from Redis to bronze/events for ever, by the driver itself.
+
+Guarantee: the same rows, gaps and positions as those of `ingest_once`, by the same plans and the same commits. It needs
+neither Java nor executors: it begins before Spark is up, and goes on while Spark starts again. What was read ahead of a
+commit that failed is kept for the next try.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from toril.spark.pipeline._ingest import BronzeWriter, IngestReader, reader_of
+from toril.spark.pipeline._read_ahead import ReadAhead
+from toril.spark.sources.readers import open_transport
+
+
+class Follower:
+    """Follows the event streams of some queues on the thread that calls `run`."""
+
+    def __init__(
+        self, options: Mapping[str, str], interval: float, prepare: Callable[[], object] = lambda: None
+    ) -> None:
+        self._options = dict(options)
+        self._interval = interval
+        self._prepare = prepare  # called before each start
+        self._ahead: ReadAhead | None = None
+        self.batches = 0
+
+    def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
+        """Until `stop` is set; an error ends it, and it may be run again. `on_sign` is called after each look."""
+        if self._ahead is None:
+            self._ahead = ReadAhead(lambda: open_transport(self._options.get("url")))
+        reader = reader_of(self._options, self._ahead)
+        writer = BronzeWriter(reader.lake)
+        try:
+            self._prepare()
+            position = reader.initialOffset()
+            while not stop.is_set():
+                position = self._advance(reader, writer, position)
+                on_sign()
+                stop.wait(self._interval)
+        finally:
+            reader.stop()
+
+    def _advance(self, reader: IngestReader, writer: BronzeWriter, start: dict[str, str]) -> dict[str, str]:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        tasks = reader.partitions(start, end) if end != start else ()
+        if tasks:
+            writer.commit([reader.write(reader.transport, task) for task in tasks], self.batches)
+            self.batches += 1
+        return end
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None

@@ -1,0 +1,162 @@
+"""Spark's Java process: what it writes, whether it lives, and what it died of.
+
+Guarantee: what it writes does not reach the terminal unless asked for; the last lines are kept for whoever wants to
+know why it ended. Once `forget` was called, the next session starts a process of its own.
+"""
+
+# ruff: noqa: SLF001 — PySpark has no public way to watch its Java process, or to start another after its death.
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import warnings
+from collections import deque
+from contextlib import suppress
+from typing import Any, Final
+
+from toril.errors import TorilError
+
+_KEPT: Final = 200  # lines
+_SHOWN: Final = 5  # of them in an error
+_SAY_NOTHING: Final = ("\tat ", "WARNING: Using incubator", "Using Spark's default", "Picked up ")
+
+
+class SparkUnavailable(TorilError):
+    """Spark cannot start here; the message says what is missing."""
+
+
+class _Output:
+    """The last lines that a process wrote to a pipe, read by a thread until the pipe ends."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_KEPT)
+        reading, self.writing = os.pipe()
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="toril-java", daemon=True)
+        self._thread.start()
+
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, "r", errors="replace") as lines:
+            for line in lines:
+                self.lines.append(line.rstrip())
+
+    def close_here(self) -> None:
+        """Only the process itself writes; the thread ends with it."""
+        os.close(self.writing)
+
+    def wait(self) -> None:
+        self._thread.join(timeout=1)
+
+
+_outputs: dict[int, _Output] = {}  # by the id of the process
+
+
+def launch(conf: Any, *, show_log: bool) -> Any:
+    """Starts a Java process for Spark and gives PySpark's gateway to it."""
+    from pyspark.java_gateway import launch_gateway
+
+    output = None if show_log else _Output()
+    popen = {"stderr": output.writing} if output is not None else {}
+    start: Any = launch_gateway
+    try:
+        started = start(conf, popen_kwargs=popen)
+    except Exception as error:  # it ended, or it was killed before it was asked anything
+        raise SparkUnavailable(f"Spark's Java process did not start: {_reason(output) or error}") from error
+    if output is not None:
+        output.close_here()
+        if started.proc is not None:
+            _outputs[started.proc.pid] = output
+    return started
+
+
+def _reason(output: _Output | None) -> str:
+    if output is None:
+        return ""  # it is in the terminal already
+    output.close_here()
+    output.wait()
+    return " | ".join(_telling(output))
+
+
+def _telling(output: _Output) -> list[str]:
+    """The last lines that say something: no places in Java's code, none that every start writes."""
+    return [line for line in output.lines if line.strip() and not line.startswith(_SAY_NOTHING)][-_SHOWN:]
+
+
+def process() -> Any:
+    """The Java process that this Python started; None where there is none, or where another started it."""
+    found = gateway()
+    return None if found is None else found.__dict__.get("proc")
+
+
+def death(java: Any, patience: float = 0.0) -> str | None:
+    """What a Java process died of; None while it lives, or where there is none to watch.
+
+    Whoever met an error waits a moment: connections break before the process is gone.
+    """
+    if java is None or not _has_ended(java, patience):
+        return None
+    text = f"Spark's Java process (pid {java.pid}) {_ending(java.returncode)}"
+    output = _outputs.get(java.pid)
+    if output is not None:
+        output.wait()
+        reason = next((line for line in reversed(output.lines) if "OutOfMemoryError" in line), None)
+        text += f" ({reason.strip()})" if reason else ""
+    return text
+
+
+def _has_ended(java: Any, patience: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        java.wait(timeout=patience)
+    return java.returncode is not None
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def active_context() -> Any:
+    """The context of this process, if there is one."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+def gateway() -> Any:
+    """The way to the Java process of this Python, if there is one."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway
+
+
+def forget(java: Any) -> None:
+    """Drops what PySpark remembers of a dead Java process: it has no way of its own to start another."""
+    _outputs.pop(java.pid, None)
+    if process() is not java:
+        return  # another was started already
+    context, way = active_context(), gateway()
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")  # "Unable to cleanly shutdown Spark JVM process"
+        if context is not None:
+            context.stop()
+    with suppress(Exception):
+        way.shutdown()
+    _reset()
+
+
+def _reset() -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None

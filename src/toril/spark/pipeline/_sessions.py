@@ -1,0 +1,109 @@
+"""The session of a pipeline: started when it is first needed, and started anew when its Java process has died.
+
+Guarantee: whoever asks gets a session whose Java process lived a moment ago, or the error of starting one; a session
+that the caller made is used as long as it lives and is then replaced by one with the same settings.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from toril.spark.pipeline._java import SparkUnavailable, death, forget, process
+from toril.spark.pipeline.session import LOCAL, build_session, own_session
+from toril.spark.sources.first_contact import master_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SessionSource:
+    """Gives the one session of a pipeline to all its threads."""
+
+    def __init__(
+        self,
+        given: SparkSession | None,
+        master: str | None = None,
+        check: Callable[[str], object] = lambda _: None,
+        *,
+        spark_log: bool = False,
+    ) -> None:
+        self._given = given
+        self.master = master_of(given) if given is not None else master or LOCAL
+        self._check = check  # is called with the master of a session that was started; it may refuse it
+        self._spark_log = spark_log
+        self._settings: dict[str, str] = {}  # of the session that was given
+        self._session: SparkSession | None = None
+        self._java: Any = None  # its process, where it is ours to watch
+        self._lock = threading.RLock()
+        self.on_demand = cast("SparkSession", _OnDemand(self))
+
+    def session(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._started()
+            return self._session
+
+    def _started(self) -> SparkSession:
+        try:
+            base = self._given or self._built()
+            self._check(master_of(base))  # another session than we asked for may have been active
+            self._java = process() if getattr(base, "sparkContext", None) is not None else None
+            if self._given is not None:
+                self._settings = _settings_of(base)
+            return own_session(base)
+        except Exception as error:
+            java = process()
+            if reason := death(java, patience=1.0):
+                forget(java)
+                self._given = self._java = None
+                raise SparkUnavailable(f"{reason} while it was started") from error
+            raise
+
+    def _built(self) -> SparkSession:
+        """A new session: as asked for, or like the one that was given and died."""
+        settings = {name: value for name, value in self._settings.items() if name not in _NOT_SETTINGS}
+        memory = settings.pop("spark.driver.memory", "1g")
+        return build_session(self.master, memory, spark_log=self._spark_log, **settings)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a session was started."""
+        return self._session is not None
+
+    def drop_if_dead(self) -> str | None:
+        """What the Java process died of, if it did: then the next to ask starts another."""
+        if not self._lock.acquire(blocking=False):
+            return None  # one is being started right now
+        try:
+            reason = death(self._java)
+            if reason is not None:
+                forget(self._java)
+                self._given = self._session = self._java = None
+            return reason
+        finally:
+            self._lock.release()
+
+
+# What Spark adds for one run of an application, or what we pass on by its own name.
+_NOT_SETTINGS: Final = frozenset(
+    f"spark.{name}"
+    for name in ("app.id", "app.name", "app.startTime", "app.submitTime", "driver.port", "master")
+)
+
+
+def _settings_of(session: SparkSession) -> dict[str, str]:
+    """The settings of a session's context; a remote session has none to repeat."""
+    context = getattr(session, "sparkContext", None)
+    return dict(context.getConf().getAll()) if context is not None else {}
+
+
+class _OnDemand:
+    """Stands for the session until somebody uses it: a step that finds nothing to do starts no Spark."""
+
+    def __init__(self, source: SessionSource) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source.session(), name)
