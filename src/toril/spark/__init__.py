@@ -26,9 +26,11 @@ def register(spark: SparkSession) -> None:
     For where Spark's own discovery does not look, and for streams that name no server.
     """
     from toril.spark.datasource import source_for
+    from toril.spark.python import as_portable, use_driver_python
     from toril.spark.sources.first_contact import Driver
 
-    register_once(spark, source_for(Driver.of(spark)))
+    use_driver_python(spark)
+    register_once(spark, as_portable(source_for(Driver.of(spark))))
 
 
 def enqueue(

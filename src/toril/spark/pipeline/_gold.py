@@ -20,9 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
-from toril.spark.pipeline._parquet import read_columns
+from toril.spark.pipeline._parquet import read_columns, write_file
 from toril.spark.pipeline._staging import frame_of, read_table, stage
-from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute, workers
+from toril.spark.pipeline._worker_alerts import worker_alerts
+from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute
+from toril.spark.transforms.workers import WORKERS
 
 APPLICATION: Final = "toril.gold"
 _ATTEMPTS: Final = "silver/attempts"
@@ -71,11 +73,10 @@ class GoldRefiner:
         with ThreadPoolExecutor(len(names) + 1) as at_once:
             parts = [at_once.submit(self._refresh, FIGURES[name]) for name in names]
             parts.append(at_once.submit(self._refresh_workers))
-            results = [part.result() for part in parts]
-        changed = any(results)
-        if changed:
+            *figures, workers_changed = [part.result() for part in parts]
+        if any(figures) or (workers_changed and not self._alert_about_workers()):
             self._refresh_alerts()
-        return changed
+        return any(figures) or workers_changed
 
     def _refresh(self, figure: Figure) -> bool:
         log = self.lake.ensure(figure.table)
@@ -153,9 +154,20 @@ class GoldRefiner:
         reports, log = self.lake.ensure("bronze/worker_reports"), self.lake.ensure("gold/workers")
         if reports.version <= max(log.committed(APPLICATION), 0):
             return False
-        rows = workers(read_table(self.spark, self.lake, "bronze/worker_reports")).coalesce(1)
-        files = stage(rows, self.lake, "gold/workers")
+        rows = self.lake.query(WORKERS.format(reports="bronze.worker_reports")).cast(log.spec.schema)
+        files = [write_file(self.lake, "gold/workers", rows, {})] if rows.num_rows else []
         log.commit(files, removed=log.files(), application=APPLICATION, version=reports.version)
+        return True
+
+    def _alert_about_workers(self) -> bool:
+        """Adds what rules say of workers while the figures are as they were, without Spark; False if only it can."""
+        found = worker_alerts(self.lake, self.rules)
+        if found is None:
+            return False
+        if found.num_rows:
+            log = self.lake.ensure("gold/alerts")
+            file = write_file(self.lake, "gold/alerts", found, {})
+            log.commit([file], application=APPLICATION, version=log.version + 1)
         return True
 
     def _refresh_alerts(self) -> None:

@@ -1,12 +1,12 @@
 """Worker reports to bronze/worker_reports, straight from the driver: a few small keys.
 
-Guarantee: a report is stored once by each pipeline; workers that are silent are not invented.
+Guarantee: a report is stored once, by whatever pipeline comes first; workers that are silent are not invented.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from toril.transport import BlockingTransport
 
 TABLE: Final = "bronze/worker_reports"
 APPLICATION: Final = "toril.reports"
+_LAST: Final = "select queue, worker, max(ts) as ts from bronze.worker_reports group by all"
 
 
 @dataclass(slots=True)
@@ -29,10 +30,16 @@ class ReportCollector:
     lake: Lake
     directory: Directory
     connect: Callable[[], BlockingTransport]
-    _seen: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _seen: dict[tuple[str, str], Any] | None = (
+        None  # queue and worker → time of the last report; None: not yet read
+    )
 
     def run(self) -> int:
         """Stores new reports; the result is their number."""
+        if self._seen is None:
+            self._seen = {
+                (row["queue"], row["worker"]): row["ts"] for row in self.lake.query(_LAST).to_pylist()
+            }
         with self.connect() as transport:
             queues = self.directory.queues(transport)
             tables = [
@@ -41,16 +48,18 @@ class ReportCollector:
                 if isinstance(keys, QueueKeys)
                 for table in read_reports(transport, queue, keys)
             ]
-        rows = [row for table in tables for row in table.to_pylist() if self._is_new(row)]
+        seen = self._seen
+        rows = [row for table in tables for row in table.to_pylist() if _is_new(row, seen)]
         if rows:
             log = self.lake.ensure(TABLE)
             file = write_file(self.lake, TABLE, pa.Table.from_pylist(rows, schema=log.spec.schema), {})
             log.commit([file], application=APPLICATION, version=log.version + 1)
         return len(rows)
 
-    def _is_new(self, row: dict[str, Any]) -> bool:
-        key = (row["queue"], row["worker"])
-        if self._seen.get(key) == row["ts"]:
-            return False
-        self._seen[key] = row["ts"]
-        return True
+
+def _is_new(row: dict[str, Any], seen: dict[tuple[str, str], Any]) -> bool:
+    key = (row["queue"], row["worker"])
+    if seen.get(key) == row["ts"]:
+        return False
+    seen[key] = row["ts"]
+    return True

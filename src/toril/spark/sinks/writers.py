@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from toril.commands.bulk_enqueue import Admission, forget_run
 from toril.errors import TorilError
+from toril.spark.python import Portable
 from toril.spark.sinks._identity import known_by
 from toril.spark.sinks._job_operations import JobOperator
 from toril.spark.sinks._rows import RowReader
@@ -103,7 +104,7 @@ def _forget(options: SinkOptions, queues: set[str], run: str) -> None:
         )
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Portable, DataSourceArrowWriter):
     """`df.write.format("toril")`"""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -124,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
         _log.warning("%s was interrupted after %s", self.options.op, _summed(messages))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Portable, DataSourceStreamArrowWriter):
     """`df.writeStream.format("toril")`"""
 
     def __init__(self, options: SinkOptions) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from toril.errors import InvalidOption
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.spark.python import Portable
 from toril.spark.sources.discovery import AnyKeys, Directory, check_named
 from toril.spark.sources.entries import read_entries, read_rejects
 from toril.spark.sources.events import SOURCE_SCHEMA, read_with_gap
@@ -137,7 +138,7 @@ def pack(parts: Sequence[Any], size: Callable[[Any], int], limit: int) -> list[T
     return [*tasks, Task(current)] if current else tasks
 
 
-class TableReader(DataSourceReader):
+class TableReader(Portable, DataSourceReader):
     """`spark.read.format("toril")`: what is there now."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -226,7 +227,7 @@ def _plan_jobs(
     return list(pack(parts, lambda part: len(part.ids), _JOBS_PER_TASK))
 
 
-class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("toril")`: events as they come; the offset of each queue is `id|entries-added`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

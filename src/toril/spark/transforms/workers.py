@@ -5,33 +5,27 @@ Guarantee: a worker that never reported a heartbeat has no rate, rather than a g
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from typing import Final
 
-_COUNTS = ("in_hand", "heartbeats_ok", "heartbeats_failed", "sweeps_done", "sweeps_skipped", "memory_bytes")
+from pyspark.sql import DataFrame
+
+# In words that Spark and DuckDB both know: the pipeline asks without Spark, because it asks every few seconds.
+WORKERS: Final = """
+with latest as (
+    select *, row_number() over (partition by queue, worker order by ts desc) as place from {reports}
+)
+select queue, worker, ts as last_report_at, in_hand,
+    heartbeats_ok, heartbeats_failed,
+    case when heartbeats_ok + heartbeats_failed > 0
+        then cast(heartbeats_failed as double) / (heartbeats_ok + heartbeats_failed) end as heartbeat_failure_rate,
+    sweeps_done, sweeps_skipped,
+    case when sweeps_done + sweeps_skipped > 0
+        then cast(sweeps_skipped as double) / (sweeps_done + sweeps_skipped) end as sweep_skip_rate,
+    memory_bytes
+from latest where place = 1
+"""
 
 
 def workers(reports: DataFrame) -> DataFrame:
     """Rows of gold/workers."""
-    latest = reports.groupBy("queue", "worker").agg(
-        F.max("ts").alias("last_report_at"), F.max_by(F.struct(*_COUNTS), "ts").alias("last")
-    )
-    flat = latest.select("queue", "worker", "last_report_at", *(F.col(f"last.{name}") for name in _COUNTS))
-    return flat.select(
-        "queue",
-        "worker",
-        "last_report_at",
-        "in_hand",
-        "heartbeats_ok",
-        "heartbeats_failed",
-        _share("heartbeats_failed", "heartbeats_ok").alias("heartbeat_failure_rate"),
-        "sweeps_done",
-        "sweeps_skipped",
-        _share("sweeps_skipped", "sweeps_done").alias("sweep_skip_rate"),
-        "memory_bytes",
-    )
-
-
-def _share(part: str, rest: str) -> Column:
-    total = F.col(part) + F.col(rest)
-    return F.when(total > 0, F.col(part) / total)
+    return reports.sparkSession.sql(WORKERS, reports=reports)
