@@ -46,6 +46,17 @@ def test_a_word_that_means_nothing_is_refused_before_spark_starts(
     assert (result.code, result.err) == (2, f"toril: {said}\n")
 
 
+def test_a_run_whose_queues_match_nothing_says_so(
+    start: Start, here: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # there is nothing to do for Spark
+    process = start("pipeline", "run", "--queues", "nope*", "--lake", str(tmp_path / "lake"), *here)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out.partition(" in ")[0]) == (0, "0 events")
+    assert "queues: no queue matches 'nope*' under prefix" in err.splitlines()[-1]
+    assert err.splitlines()[-1].endswith("check name, prefix and server")
+
+
 @pytest.mark.timeout(240)
 def test_a_run_brings_the_events_into_the_tables(
     start: Start, toril: Toril, here: list[str], tmp_path: Path
