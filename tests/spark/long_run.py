@@ -26,11 +26,13 @@ DEFAULT_EVENTS = 10_000  # what BullMQ keeps of a queue's events unless told oth
 TICK = 0.05  # seconds
 
 
-def pipeline(url: str, lake: str) -> None:
+def pipeline(url: str, lake: str, prefix: str = PREFIX, checkpoint: str | None = None) -> None:
     """The child: a pipeline that is up until its input ends."""
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
-    options = PipelineOptions(redis=url, prefix=PREFIX, queues=QUEUE, lake=lake, streams="")
+    options = PipelineOptions(
+        redis=url, prefix=prefix, queues=QUEUE, lake=lake, streams="", checkpoint=checkpoint
+    )
     stop = threading.Event()
     threading.Thread(target=_set_at_the_end, args=(stop,), daemon=True).start()
     Pipeline(options).up(stop, lambda progress: print(progress, flush=True))
@@ -48,10 +50,11 @@ def commits_apart(lake: Path) -> list[float]:
     return sorted((b - a) / 1000 for a, b in itertools.pairwise(times))
 
 
-def keep_pace(queue: Factory, seconds: float, rate: float) -> float:
-    """Adds and finishes jobs at an even pace; the result is the longest time it fell behind."""
+def keep_pace(queue: Factory, seconds: float, rate: float, over: threading.Event | None = None) -> float:
+    """Adds and finishes jobs at an even pace until `over` is set; the result is the longest time it fell behind."""
     began, done, worst = time.monotonic(), 0, 0.0
-    while (now := time.monotonic() - began) < seconds:
+    over = over or threading.Event()
+    while (now := time.monotonic() - began) < seconds and not over.is_set():
         due = int(now * rate) - done
         worst = max(worst, now - done / rate)
         if due:

@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from tests.servers import Server
+from tests.spark.long_run import DEFAULT_EVENTS, QUEUE
 from tests.spark.makers import Factories
+from tests.spark.up_kills import WITHOUT_CHECKPOINT, Killer, kill_under_load, lost_in, outcomes_in
 from toril.lake import Lake
 from toril.protocol.keys import QueueKeys
 
@@ -162,6 +164,30 @@ def test_ingest_goes_on_while_a_killed_java_is_started_again(
 
 def events_in(lake: Path) -> int:
     return int(Lake(lake).query("select count(*) as n from bronze.events").to_pylist()[0]["n"])
+
+
+def test_up_under_load_loses_no_event_whichever_process_is_killed_in_the_middle_of_a_commit(
+    valkey_url: str, factory: Factories, tmp_path: Path
+) -> None:
+    """The small version of `python -m tests.spark.up_kills`, with BullMQ's default trimming."""
+    queue = factory(QUEUE, events_max_len=DEFAULT_EVENTS)
+    with Killer(valkey_url, tmp_path, queue) as killer:
+        kill_under_load(killer, WITHOUT_CHECKPOINT, rate=50)
+        assert lost_in(killer.lake) == 0
+        assert outcomes_in(killer.lake) == queue.outcomes
+
+
+def test_up_with_a_checkpoint_starts_its_query_again_and_counts_what_was_trimmed(
+    valkey_url: str, factory: Factories, tmp_path: Path
+) -> None:
+    """The query needs Spark: what is trimmed before it is up, or while it is down, is lost."""
+    queue = factory(QUEUE, events_max_len=DEFAULT_EVENTS)
+    with Killer(valkey_url, tmp_path, queue, checkpoint=True) as killer:
+        kill_under_load(
+            killer, ["source runner"], rate=50
+        )  # compares what is stored and lost with what was added
+        said = killer.said.read_text(errors="replace")
+    assert "ingest ended, next start in 1 s: [STREAM_FAILED] Query" in said
 
 
 def test_a_write_that_is_killed_and_started_again_adds_each_row_once(

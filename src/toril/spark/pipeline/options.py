@@ -29,9 +29,8 @@ class PipelineOptions:
     prefix: str = "bull"
     lake: str | Path = "./lake"
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
-    checkpoint: str | None = (
-        None  # of ingest, kept between runs; None: none, or a new one for each start of `up`
-    )
+    # Folder of a streaming query that ingests instead of the driver, kept between runs.
+    checkpoint: str | None = None
     starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
     max_rows: int = 1_000_000  # events of one micro-batch
     tasks: int = 2  # tasks that read Redis at once
