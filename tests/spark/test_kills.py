@@ -162,6 +162,30 @@ def test_ingest_goes_on_while_a_killed_java_is_started_again(
     assert f"Spark's Java process (pid {first.pid}) was ended by SIGKILL; another is started" in said
 
 
+def test_a_run_whose_java_is_killed_says_so_and_the_next_one_ends_it(
+    valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
+) -> None:
+    """The error in Python is a refused connection, which looks like one of Redis."""
+    queue = factory("unfinished")
+    queue.add(500)
+    queue.work(fail=0.1, retry=0.2)
+    process = start(LOCAL, "run", valkey_url, prefix, tmp_path)
+    assert when(lambda: commits(tmp_path, "bronze/events") >= 2, process)
+    java = java_of(process)
+    assert java is not None
+    java.kill()
+    process.communicate(timeout=100)
+    assert process.returncode == 1
+    said = complaints(tmp_path).read_text(errors="replace").splitlines()[-1]
+    assert "PipelineFailed: " in said
+    assert (
+        f"Spark's Java process (pid {java.pid}) was ended by SIGKILL; the tables are whole, run it again"
+        in said
+    )
+    finish(start(LOCAL, "run", valkey_url, prefix, tmp_path))
+    check_tables(tmp_path, queue)
+
+
 def events_in(lake: Path) -> int:
     return int(Lake(lake).query("select count(*) as n from bronze.events").to_pylist()[0]["n"])
 

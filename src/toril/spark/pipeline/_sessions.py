@@ -72,12 +72,15 @@ class SessionSource:
         """Whether a session was started."""
         return self._session is not None
 
-    def drop_if_dead(self) -> str | None:
-        """What the Java process died of, if it did: then the next to ask starts another."""
+    def drop_if_dead(self, patience: float = 0.0) -> str | None:
+        """What the Java process died of, if it did: then the next to ask starts another.
+
+        `patience` is for whoever met an error: connections break before the process is gone.
+        """
         if not self._lock.acquire(blocking=False):
             return None  # one is being started right now
         try:
-            reason = death(self._java)
+            reason = death(self._java, patience)
             if reason is not None:
                 forget(self._java)
                 self._given = self._session = self._java = None

@@ -110,10 +110,25 @@ class Pipeline:
         events = 0
         for name, step in named:
             started = time.monotonic()
-            done = _explained(name, step)
+            done = self._explained(name, step)
             events += done if name == "silver" else 0
             steps[name] = round(time.monotonic() - started, 3)
         return Summary(events=events, seconds=time.monotonic() - began, steps=steps)
+
+    def _explained(self, name: str, step: Callable[[], int]) -> int:
+        """An error of Spark in one line: pages of Java, or a refused connection to it, would hide its cause."""
+        try:
+            return _again_on_conflict(step)
+        except Exception as error:
+            from pyspark.errors import PySparkException
+
+            from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
+
+            if reason := self._sessions.drop_if_dead(patience=1.0):
+                raise PipelineFailed(f"{name}: {reason}; the tables are whole, run it again") from error
+            if isinstance(error, PySparkException):
+                raise PipelineFailed(f"{name}: {cause_of(error)}") from error
+            raise
 
     def _steps(self) -> list[tuple[str, Callable[[], int]]]:
         return [
@@ -373,20 +388,6 @@ class Pipeline:
         from toril.transport import BlockingTransport
 
         return BlockingTransport(self.redis)
-
-
-def _explained(name: str, step: Callable[[], int]) -> int:
-    """An error of Spark in one line: pages of Java would hide its cause."""
-    try:
-        return _again_on_conflict(step)
-    except Exception as error:
-        from pyspark.errors import PySparkException
-
-        from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
-
-        if isinstance(error, PySparkException):
-            raise PipelineFailed(f"{name}: {cause_of(error)}") from error
-        raise
 
 
 def _again_on_conflict(step: Callable[[], int]) -> int:
