@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.proxy import Proxy
 from tests.servers import Server, ValkeyCluster, ValkeySentinel
 from toril import (
     FlowNode,
@@ -28,6 +29,7 @@ from toril import (
     Worker,
 )
 from toril.errors import TorilError
+from toril.events import _stream
 from toril.observe.doctor import Doctor
 from toril.observe.exporter import Exporter
 from toril.producer.bridge import move_jobs
@@ -465,3 +467,20 @@ async def test_an_attempt_to_connect_that_nobody_wants_any_more_is_called_off(
         await all_ended(before)
     finally:
         server.thaw()
+
+
+async def test_closing_does_not_wait_for_a_connection_that_is_being_made(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events close at once while the connection of their reading is made; nothing was asked on it yet."""
+    monkeypatch.setattr(_stream, "_UNBLOCK_SECONDS", 60.0)
+    with Proxy(valkey.port) as proxy:
+        events = QueueEvents("q", redis=proxy.url, prefix=prefix)
+        await events.open()
+        proxy.shut_the_door()
+        events.on("completed", handled)
+        async with asyncio.timeout(10):
+            while not any(reader._dialing for reader in events._transport._readers):
+                await asyncio.sleep(0.001)
+            await events.close()
+        proxy.open_the_door()

@@ -187,7 +187,8 @@ class EventStream:
         await self._closing.finish()
 
     async def _shut(self) -> None:
-        if self._reader is not None:
+        # A reader that still connects has asked for nothing: closing it ends the wait.
+        if self._reader is not None and self._reader.blocked:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNBLOCK_SECONDS):
                     await self._reader.unblock()

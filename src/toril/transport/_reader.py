@@ -39,6 +39,11 @@ class Reader:
         self._blocked: object | None = None  # stands for the call that is blocked now
         self._closed = False
 
+    @property
+    def blocked(self) -> bool:
+        """Whether a call waits for the server's answer; not while the reader connects for it."""
+        return self._blocked is not None
+
     async def run(self, command: Command[T], timeout: float) -> T:
         """Runs a command that may block for `timeout` seconds; an error of the connection is raised at once."""
         transport = self._transport
@@ -111,6 +116,7 @@ class Reader:
             self._transport.spawn(link.close())
             raise
         if isinstance(reply, (NotSent, Lost)):
+            self._refuse_when_closed()  # while we asked: nobody waits for another attempt
             await self._forget()
             raise NotSent(str(reply))
         self._client_id = reply if isinstance(reply, int) else None
