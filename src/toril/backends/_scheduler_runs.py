@@ -1,8 +1,9 @@
 """The series that go on with jobs in hand: the next job of a scheduler is made when the last one begins.
 
 Guarantee: a step that could not be done is done before its job is settled, so no series ends because a worker or its
-connection did; a step that is done twice makes no second job. A scheduler that cannot be read is noted in the queue and
-tried again with every sweep: it goes on when it, or the worker's version, was mended.
+connection did; a step that is done twice makes no second job. One that a full server refuses is tried until there is
+memory. A scheduler that cannot be read, here or by the server's script, is noted in the queue and tried again with
+every sweep: it goes on when it, or the worker's version, was mended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from toril.backends.next_run import mended_record, next_step
 from toril.commands import schedulers
 from toril.commands.command import Command
 from toril.commands.schedulers import BrokenScheduler
-from toril.errors import RedisUnavailable, TorilError
+from toril.errors import RedisOutOfMemory, RedisUnavailable, ScriptFailed, TorilError
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.transport import AsyncTransport
@@ -31,7 +32,7 @@ UNREADABLE = (TorilError, ValueError, TypeError, ArithmeticError, LookupError, A
 class Series:
     """Steps that are still to be done, by the job with which they began. False when there are none."""
 
-    __slots__ = ("_keys", "_on_broken", "_steps", "_transport")
+    __slots__ = ("_keys", "_on_broken", "_records", "_steps", "_transport")
 
     def __init__(
         self, keys: QueueKeys, transport: AsyncTransport, on_broken: Callable[[], Any] | None = None
@@ -40,6 +41,7 @@ class Series:
         self._transport = transport
         self._on_broken = on_broken
         self._steps: dict[str, Command[Any]] = {}
+        self._records: dict[str, JobRecord] = {}  # the jobs of steps that make another job
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -57,7 +59,7 @@ class Series:
             self._break(record, error)
             return
         if step is not None:
-            self._steps[record.id] = step
+            self._steps[record.id], self._records[record.id] = step, record
 
     async def begin(self, records: Iterable[JobRecord]) -> None:
         """Plans and does; what cannot be done now is left for `go_on`."""
@@ -69,22 +71,32 @@ class Series:
     def post(self) -> None:
         """Sends the steps without waiting; those that cannot be sent or are not answered stay."""
         for job_id, step in self._steps.items():
-            self._transport.post(step, functools.partial(self._went_on, job_id))
+            self._transport.post(step, functools.partial(self._went_on, job_id, step))
 
     async def go_on(self) -> None:
-        """Does what is left; raises when the server cannot be reached."""
-        steps = dict(self._steps)
-        answers = await self._transport.run_many(list(steps.values()))
-        for job_id, answer in zip(steps, answers, strict=True):
-            if isinstance(answer, RedisUnavailable):
-                raise answer
-            self._went_on(job_id, answer)
+        """Does what is left, then notes what could not be done; raises when the server cannot be reached."""
+        for _ in range(2):
+            steps = dict(self._steps)
+            answers = await self._transport.run_many(list(steps.values())) if steps else []
+            for (job_id, step), answer in zip(steps.items(), answers, strict=True):
+                if isinstance(answer, RedisUnavailable):
+                    raise answer
+                self._went_on(job_id, step, answer)
 
-    def _went_on(self, job_id: str, answer: object) -> None:
-        if isinstance(answer, RedisUnavailable):
+    def _went_on(self, job_id: str, step: Command[Any], answer: object) -> None:
+        # A step may be on its way twice, and the first answer has brought another in its place.
+        if isinstance(answer, RedisUnavailable) or self._steps.get(job_id) is not step:
             return
-        self._steps.pop(job_id, None)
-        if isinstance(answer, TorilError):
+        del self._steps[job_id]
+        record = self._records.pop(job_id, None)
+        if record is not None and isinstance(answer, RedisOutOfMemory):
+            # Its job ends meanwhile, and may be gone when there is memory again.
+            self._steps[job_id] = schedulers.revive_scheduler(self._keys, step)
+        elif isinstance(answer, RedisOutOfMemory):
+            self._steps[job_id] = step
+        elif record is not None and isinstance(answer, TorilError):
+            self._break(record, answer)
+        elif isinstance(answer, TorilError):
             logger.error("a scheduler of %s cannot go on after job %s: %s", self._keys.name, job_id, answer)
             self._tell()
 
@@ -137,6 +149,9 @@ class Series:
         if step is None:  # it is gone, or over
             await self._transport.run(schedulers.forget_broken(self._keys, broken.id))
             return
-        made = await self._transport.run(schedulers.revive_scheduler(self._keys, step))
+        try:
+            made = await self._transport.run(schedulers.revive_scheduler(self._keys, step))
+        except ScriptFailed:
+            return  # the same, but for the server
         if made is not None:
             logger.warning("scheduler %s of %s goes on with job %s", broken.id, self._keys.name, made)

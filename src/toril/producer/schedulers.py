@@ -246,7 +246,11 @@ def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Sc
 
 
 def _number(fields: Mapping[str, str], name: str) -> int | None:
-    return int(float(fields[name])) if fields.get(name) else None
+    """A number of a stored scheduler; None also for what is none, which doctor reports."""
+    try:
+        return int(float(fields.get(name) or ""))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _moment(fields: Mapping[str, str], name: str) -> datetime | None:

@@ -260,6 +260,7 @@ async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_ru
         start = datetime(2025, 1, 1, tzinfo=UTC)
         await queue.schedulers.upsert("fine", cron="0 3 * * *", start=start, tz="Europe/Zurich")
         await queue.schedulers.upsert("future", cron="0 3 * * *")
+        await queue.schedulers.upsert("often", every=60)
         run = await queue.schedulers.upsert("past", every=3600)
     assert (await diagnosed(healthy.url)).healthy
     note = BrokenScheduler(id="past", job_id=run.id, reason="it is odd", since_ms=1, data=b"{}", opts=b"{}")
@@ -268,9 +269,11 @@ async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_ru
         await transport.run(note_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
     with healthy.client() as client:
         client.hset(f"{KEYS.repeat}:future", "pattern", "H 3 * * *")
+        client.hset(f"{KEYS.repeat}:often", "every", "soon")
     findings = [one for one in (await diagnosed(healthy.url)).problems() if one.check == "schedulers"]
-    assert [one.level for one in findings] == ["problem"] * 2
-    future, past = sorted(one.message for one in findings)
+    assert [one.level for one in findings] == ["problem"] * 3
+    future, often, past = sorted(one.message for one in findings)
+    assert often.startswith("scheduler often cannot go on:")
     assert future.startswith("scheduler future cannot go on: cron:")
     assert past == f"scheduler past cannot go on: no job follows {run.id}: it is odd"
     async with Exporter(healthy.url) as exporter:

@@ -333,6 +333,27 @@ async def test_a_scheduler_that_cannot_be_read_is_kept_and_goes_on_when_it_is_me
         assert client.exists(queue.keys.job(job.id)) == (not removed)
 
 
+async def test_an_interval_that_the_server_cannot_read_is_noted_and_goes_on_when_it_is_mended(
+    queue: Queue, server: Server, prefix: str
+) -> None:
+    async def handle(job: Job) -> None: ...
+
+    job = await queue.schedulers.upsert("x", every=3600)
+    with server.client() as client:
+        opts = json.loads(client.hget(queue.keys.job(job.id), "opts"))
+        opts["repeat"]["every"] = "soon"
+        client.hset(queue.keys.job(job.id), "opts", json.dumps(opts))
+        client.hset(f"{queue.keys.repeat}:x", "every", "soon")
+    async with Worker("reports", handle, redis=server.url, prefix=prefix, stalled_check_interval=0.1):
+        (note,) = await noted(queue, server.url, 1)
+        (found,) = await queue.schedulers.list()
+        with server.client() as client:
+            client.hset(f"{queue.keys.repeat}:x", "every", "3600000")
+        await gone_on(queue)
+        await noted(queue, server.url, 0)
+    assert (note.id, note.job_id, found.every) == ("x", job.id, None)
+
+
 async def test_a_job_that_cannot_be_read_does_not_end_a_scheduler_that_can(
     queue: Queue, server: Server, prefix: str
 ) -> None:

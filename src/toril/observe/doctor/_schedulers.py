@@ -47,7 +47,10 @@ def _trouble(fields: object, now_ms: int) -> str | None:
     if not isinstance(fields, Mapping):
         return None
     try:
-        next_time(schedule_of(fields), now_ms)
+        schedule = schedule_of(fields)
+        next_time(schedule, now_ms)
+        if not float(schedule.get("every") or 1) > 0:
+            return f"every is {schedule['every']}"
     except (InvalidOption, ValueError, ArithmeticError) as error:
         return str(error)
     return None
