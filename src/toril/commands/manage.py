@@ -214,6 +214,9 @@ class DrainStep:
 
     removed: int
     stopped: bytes  # empty at the end
+    left_delayed: bool = (
+        False  # events were trimmed before they were read: which delayed jobs are new is not known
+    )
 
 
 def drain(
@@ -228,7 +231,16 @@ def drain(
     own_keys = (keys.toril(f"drain:{calls.client}:{what}") for what in ("jobs", "arrivals"))
     command = call(
         own("drain"),
-        (keys.wait, keys.paused, keys.delayed, keys.prioritized, keys.repeat, keys.events, *own_keys),
+        (
+            keys.wait,
+            keys.paused,
+            keys.delayed,
+            keys.prioritized,
+            keys.repeat,
+            keys.events,
+            *own_keys,
+            keys.pc,
+        ),
         [keys.base, most, "1" if delayed else "0", REMEMBERED_MS, stopped],
         _drained,
     )
@@ -236,7 +248,7 @@ def drain(
 
 
 def _drained(reply: list[Any]) -> DrainStep:
-    return DrainStep(int(reply[0]), reply[1])
+    return DrainStep(int(reply[0]), reply[1], bool(reply[2]))
 
 
 def drain_at_once(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:

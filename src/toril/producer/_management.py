@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -24,6 +25,8 @@ from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.options import RateLimit
 from toril.protocol.state import JobState
+
+logger = logging.getLogger("toril.queue")
 
 # Jobs changed by one call: some 20 ms of the server's time.
 BATCH: Final = 1000
@@ -66,6 +69,12 @@ class Management(QueuePart[T]):
             step = await self._run(command)
             removed += step.removed
             stopped = step.stopped
+            if step.left_delayed:
+                logger.warning(
+                    "drain of %s may have left delayed jobs: events were trimmed before it read them; call it again, or "
+                    "raise events_max_len",
+                    self.keys.name,
+                )
             if not stopped:
                 return removed
 

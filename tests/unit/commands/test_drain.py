@@ -30,6 +30,7 @@ class Drain:
         self._calls = Calls(hand.keys)
         self._stopped = b""
         self.removed = 0
+        self.left_delayed = False
 
     def step(self) -> bool:
         """One call; False when it was the last one."""
@@ -43,6 +44,7 @@ class Drain:
         step = self._hand.run(command)
         assert step.removed <= self._most
         self.removed += step.removed
+        self.left_delayed = step.left_delayed
         self._stopped = step.stopped
         return bool(self._stopped)
 
@@ -266,7 +268,7 @@ def test_ids_without_data_leave_their_lists(
 
 
 class TestEventsThatWereTrimmed:
-    """Nothing tells what arrived: lists go on by their order, sets are left alone."""
+    """No event tells what arrived: lists go on by their order, prioritized jobs by their numbers, delayed ones stay."""
 
     def step(self, hand: Hand, work: Drain, spoil: Callable[..., Any]) -> None:
         work.step()
@@ -285,14 +287,48 @@ class TestEventsThatWereTrimmed:
         assert work.finish() == len(OLD)
         assert left(hand) == {"new0", "new1", "new2", "new3"}
 
-    @pytest.mark.parametrize("place", ["delayed", "prioritized"])
-    def test_leave_sets_alone(
-        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any], place: str
+    @pytest.mark.parametrize("other", [1, 9])
+    def test_let_prioritized_jobs_be_drained(
+        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any], other: int
     ) -> None:
-        hand.add(*OLD, **PLACES[place])
+        hand.add(*OLD, **PLACES["prioritized"])
+        work = drain()
+        self.step(hand, work, spoil)
+        hand.add("new4", priority=other)
+        assert work.finish() == len(OLD)
+        assert left(hand) == {"new0", "new1", "new2", "new3", "new4"}
+
+    def test_leave_prioritized_jobs_alone_whose_numbers_may_have_begun_anew(
+        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]
+    ) -> None:
+        hand.add(*OLD, **PLACES["prioritized"])
+        work = drain()
+        work.step()
+        spoil("DEL", hand.keys.prioritized, hand.keys.pc)
+        hand.add("new0", "new1", priority=1)
+        spoil("XTRIM", hand.keys.events, "MAXLEN", 0)
+        assert work.finish() == 4
+        assert left(hand) == {"new0", "new1"}
+
+    def test_leave_delayed_jobs_alone_and_say_so(
+        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any]
+    ) -> None:
+        hand.add(*OLD, **PLACES["delayed"])
         work = drain()
         self.step(hand, work, spoil)
         assert work.finish() == 4
+        assert work.left_delayed
+        assert left(hand) >= {"new0", "new1", "new2", "new3"}
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_are_noticed_though_there_was_none_when_the_drain_began(
+        self, hand: Hand, drain: Callable[..., Drain], spoil: Callable[..., Any], place: str
+    ) -> None:
+        hand.add(*OLD, **PLACES[place])
+        spoil("DEL", hand.keys.events)
+        work = drain()
+        self.step(hand, work, spoil)
+        work.finish()
         assert left(hand) >= {"new0", "new1", "new2", "new3"}
 
 

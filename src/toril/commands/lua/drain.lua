@@ -8,14 +8,17 @@
   Jobs that arrived after the drain began stay. The events tell which: whatever enters a list is announced there, in the
   same step. Places in lists and scores of sets only tell where to go on. When events were trimmed before they were read,
   lists go on: new jobs enter on the left, behind the place that the drain has reached, or, with the option `lifo` or
-  after an attempt, on the right, where all that may be such a job stays. Sets have no such order, and are left alone.
+  after an attempt, on the right, where all that may be such a job stays. Prioritized jobs are numbered as they enter, by a
+  counter that begins anew only when there is none. Delayed jobs have no such order, and are left alone.
 
-  KEYS   1 wait, 2 paused, 3 delayed, 4 prioritized, 5 repeat, 6 events, 7 jobs of this step, 8 arrivals
+  KEYS   1 wait, 2 paused, 3 delayed, 4 prioritized, 5 repeat, 6 events, 7 jobs of this step, 8 arrivals, 9 counter of
+         prioritized jobs
   ARGV   1 key base, 2 how many jobs to look at, 3 "1" to remove delayed jobs, too, 4 how long (ms) arrivals are kept,
          5 where the last call stopped, "" in the first one
-  Reply  { how many were removed, where this call stopped, or "" at the end }
+  Reply  { how many were removed, where this call stopped, or "" at the end, 1 when delayed jobs may have been left alone }
 ]]
 --@official removeAll drain
+--@own named_fields named_fields
 
 local base, most, life = ARGV[1], tonumber(ARGV[2]), ARGV[4]
 local LAST_LIST, LAST_PLACE = 2, 4
@@ -25,6 +28,8 @@ local PAGE, PAGES = 1000, 5
 local SIGHTS = 4
 -- Stands in for those who leave a list, so that one pass takes them all out.
 local GONE = "0:gone"
+-- The score of a prioritized job is its priority times this, and its number.
+local NUMBERS = 0x100000000
 local ARRIVED = {added = true, waiting = true, delayed = true}
 
 -- --- what arrived since the drain began --------------------------------------------------------------------------
@@ -32,6 +37,12 @@ local ARRIVED = {added = true, waiting = true, delayed = true}
 local function last_event()
   local last = redis.call("XREVRANGE", KEYS[6], "+", "-", "COUNT", 1)[1]
   return last and last[1] or "-"
+end
+
+-- How many events were ever written, as far as the server counts them.
+local function written()
+  local info = redis.pcall("XINFO", "STREAM", KEYS[6])
+  return info.err and 0 or named_fields(KEYS, ARGV, info)["entries-added"] or 0
 end
 
 local function arrival(fields)
@@ -46,7 +57,9 @@ end
 local function learn(state)
   for _ = 1, PAGES do
     local page = redis.call("XRANGE", KEYS[6], state.seen, "+", "COUNT", PAGE)
-    if state.seen ~= "-" and not (page[1] and page[1][1] == state.seen) then
+    if state.seen == "-" then
+      state.blind = state.blind or written() - state.written > redis.call("XLEN", KEYS[6])
+    elseif not (page[1] and page[1][1] == state.seen) then
       state.blind = true
     end
     local ids = {}
@@ -162,14 +175,20 @@ local function page_of(key, where)
   return ids, #page == 2 * most
 end
 
+-- Whether the numbers of prioritized jobs tell the order in which they entered: the last one never left.
+local function is_numbered(key, where)
+  return key == KEYS[4] and redis.call("ZSCORE", key, where.last.id) == where.last.score
+end
+
 local function from_set(key, where, blind)
-  if blind or not where.last then
+  if not where.last or (blind and not is_numbered(key, where)) then
     return {}
   end
   local ids, more = page_of(key, where)
   local leaving = {}
   for at, leaves in ipairs(judged(ids)) do
-    leaving[#leaving + 1] = leaves and ids[at] or nil
+    local is_new = blind and redis.call("ZSCORE", key, ids[at]) % NUMBERS > where.number
+    leaving[#leaving + 1] = leaves and not is_new and ids[at] or nil
   end
   if #leaving > 0 then
     redis.call("ZREM", key, unpack(leaving))
@@ -180,7 +199,7 @@ end
 -- --- one step ------------------------------------------------------------------------------------------------------
 
 local function begun()
-  local state = {seen = last_event(), place = 1, where = {}}
+  local state = {seen = last_event(), written = written(), place = 1, where = {}}
   for place = 1, LAST_LIST do
     state.where[place] = {sights = redis.call("LRANGE", KEYS[place], 0, SIGHTS - 1)}
   end
@@ -188,6 +207,7 @@ local function begun()
     local last = redis.call("ZREVRANGE", KEYS[place], 0, 0, "WITHSCORES")
     state.where[place] = {score = "-inf", id = "", last = last[1] and {score = last[2], id = last[1]}}
   end
+  state.where[LAST_PLACE].number = (tonumber(redis.call("GET", KEYS[9]) or "") or 0) % NUMBERS
   return state
 end
 
@@ -209,7 +229,7 @@ end
 redis.call("PEXPIRE", KEYS[8], life)
 local state = ARGV[5] == "" and begun() or cmsgpack.unpack(ARGV[5])
 if not learn(state) then
-  return {0, cmsgpack.pack(state)}
+  return {0, cmsgpack.pack(state), 0}
 end
 redis.call("PEXPIRE", KEYS[8], life)
 
@@ -225,6 +245,6 @@ if #leaving > 0 then
 end
 if state.place > LAST_PLACE then
   redis.call("DEL", KEYS[8])
-  return {#leaving, ""}
+  return {#leaving, "", state.blind and ARGV[3] == "1" and 1 or 0}
 end
-return {#leaving, cmsgpack.pack(state)}
+return {#leaving, cmsgpack.pack(state), 0}
