@@ -91,7 +91,7 @@ class DeadLetters:
     async def _move(
         self, where: DeadLetterFilter | str | None, step: Step, rate: float | None, limit: int | None
     ) -> int:
-        _check(rate, limit)
+        _check(where, rate, limit)
         at_once = PAGE if rate is None else max(1, min(PAGE, int(rate / 10)))
         calls, moved, weight, batch = Calls(self._keys), 0, 0, list[tuple[str, bytes]]()
         async for letter in self._chosen(where):
@@ -128,7 +128,11 @@ def dead_letter_line(letter: DeadLetter) -> bytes:
     return b'{"entry_id":"%s",%s\n' % (str(letter.entry_id).encode(), letter.to_bytes()[1:])
 
 
-def _check(rate: object, limit: object) -> None:
+def _check(where: object, rate: object, limit: object) -> None:
+    if not (where is None or isinstance(where, str) or callable(where)):
+        raise InvalidOption(
+            "where", f"is {where!r}", "give a function of a dead letter or an entry id; a number is limit="
+        )
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf
     ):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toril.commands.command import Command, Replay, call, plain
+from toril.commands.command import Command, call, plain
 from toril.commands.library import official, own
 from toril.commands.once import REMEMBERED_MS, Calls, once
 from toril.errors import JobLocked, obliterate_refusal, refusal
@@ -30,24 +30,21 @@ def _refused(job_id: str, command: str, reply: int) -> None:
         raise refusal(reply, job_id=job_id, command=command)
 
 
-def update_data(keys: QueueKeys, job_id: str, data: bytes) -> Command[None]:
-    return call(
-        official("updateData"),
-        (keys.job(job_id),),
-        [data],
-        functools.partial(_refused, job_id, "updateData"),
-        Replay.SAFE,
-    )
+def update_data(keys: QueueKeys, job_id: str, data: bytes, calls: Calls | None = None) -> Command[None]:
+    refused = functools.partial(_refused, job_id, "updateData")
+    return once(keys, call(official("updateData"), (keys.job(job_id),), [data], refused), calls)
 
 
-def update_progress(keys: QueueKeys, job_id: str, progress: bytes) -> Command[None]:
-    return call(
+def update_progress(
+    keys: QueueKeys, job_id: str, progress: bytes, calls: Calls | None = None
+) -> Command[None]:
+    command = call(
         official("updateProgress"),
         (keys.job(job_id), keys.events, keys.meta),
         [job_id, progress],
         functools.partial(_refused, job_id, "updateProgress"),
-        Replay.SAFE,
     )
+    return once(keys, command, calls)
 
 
 def add_log(
@@ -176,13 +173,13 @@ def _moved(reply: list[int]) -> tuple[int, bool]:
 
 def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:
     """Removes a job and, if asked, its children; refuses a job that is being worked on."""
-    return call(
+    command = call(
         official("removeJob"),
         (keys.job(job_id), keys.repeat),
         [job_id, 1 if children else 0, keys.base],
         functools.partial(_removed, job_id),
-        Replay.SAFE,
     )
+    return once(keys, command)
 
 
 def _removed(job_id: str, reply: int) -> None:
@@ -316,13 +313,8 @@ def _detached(job_id: str, reply: int) -> bool:
 
 
 def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
-    return call(
-        official("removeUnprocessedChildren"),
-        (keys.job(job_id), keys.meta),
-        [keys.base, job_id],
-        _nothing,
-        Replay.SAFE,
-    )
+    script_keys = (keys.job(job_id), keys.meta)
+    return once(keys, call(official("removeUnprocessedChildren"), script_keys, [keys.base, job_id], _nothing))
 
 
 def set_meta(

@@ -279,14 +279,14 @@ class JobBase(Generic[T]):
 
     def _update_data(self, data: T) -> Steps[None]:
         raw = self._calls.payload.encode(data) if self._calls.payload is not None else to_json(data)
-        yield manage.update_data(self.keys, self.id, raw)
+        yield manage.update_data(self.keys, self.id, raw, self._calls.calls)
         self._change(data=raw)
         if hasattr(self, "_data"):
             del self._data
 
     def _update_progress(self, progress: Any, message: str | None) -> Steps[None]:
         raw = progress_to_json(progress)
-        update = manage.update_progress(self.keys, self.id, raw)
+        update = manage.update_progress(self.keys, self.id, raw, self._calls.calls)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)
 

@@ -26,7 +26,7 @@ class JobCalls:
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
     finishes: FinishWaiter = field(init=False)  # connects when the first job is waited for
-    calls: Calls = field(init=False)  # of jobs that write to their logs
+    calls: Calls = field(init=False)  # of jobs that write to their logs, data and progress
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finishes", FinishWaiter(self.transport, self.keys))

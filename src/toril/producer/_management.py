@@ -23,6 +23,7 @@ from toril.jobs.base import FinalState, T, log_line, progress_to_json
 from toril.jobs.calls import KEEP_LOGS
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
+from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import RateLimit
 from toril.protocol.state import JobState
 
@@ -55,6 +56,7 @@ class Management(QueuePart[T]):
         """Workers take jobs again."""
         await self._run(manage.resume(self.keys))
 
+    @knows_its_names("an argument of drain")
     async def drain(self, *, delayed: bool = False) -> int:
         """Removes all jobs that wait, and the delayed ones if asked; returns how many.
 
@@ -71,13 +73,14 @@ class Management(QueuePart[T]):
             stopped = step.stopped
             if step.left_delayed:
                 logger.warning(
-                    "drain of %s may have left delayed jobs: events were trimmed before it read them; call it again, or "
-                    "raise events_max_len",
+                    "drain of %s may have left delayed jobs: events were trimmed before it read them; call it again, "
+                    "or raise events_max_len",
                     self.keys.name,
                 )
             if not stopped:
                 return removed
 
+    @knows_its_names("an argument of clean")
     async def clean(
         self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
     ) -> list[str]:
@@ -107,6 +110,7 @@ class Management(QueuePart[T]):
             return False
         return (await self._run(read.get_counts(self.keys)))[state] > kept
 
+    @knows_its_names("an argument of obliterate")
     async def obliterate(self, *, force: bool = False) -> None:
         """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
         await self.pause()
@@ -185,7 +189,7 @@ class Management(QueuePart[T]):
     async def update_job_progress(self, job_id: str, progress: Any) -> None:
         """Says how far a job is, from outside of its handler."""
         raw = progress_to_json(progress)
-        await self._run(manage.update_progress(self.keys, asked_id(job_id), raw))
+        await self._run(manage.update_progress(self.keys, asked_id(job_id), raw, self._calls.calls))
 
     async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
         """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
@@ -201,6 +205,7 @@ class Management(QueuePart[T]):
 
     # --- many jobs ------------------------------------------------------------------------------------------
 
+    @knows_its_names("an argument of retry_jobs")
     async def retry_jobs(
         self,
         *,
@@ -268,6 +273,7 @@ class Management(QueuePart[T]):
         self._values([one for one in results if not isinstance(one, ScriptRefused)])
         return sum(one is None for one in results)
 
+    @knows_its_names("an argument of promote_jobs")
     async def promote_jobs(self, *, limit: int | None = None) -> int:
         """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
         if limit is not None:

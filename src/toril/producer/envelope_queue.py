@@ -179,6 +179,7 @@ class EnvelopeQueue:
         rows = await self._transport.run(envelopes.scheduled(self.keys, 0, limit - 1))
         return [(read_envelope(text, "scheduled")[0], ms_to_datetime(due)) for text, due in rows]
 
+    @knows_its_names("an argument of promote")
     async def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
         """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
         texts: list[bytes] = []
@@ -240,6 +241,7 @@ class EnvelopeQueue:
         """One dead letter by its entry id."""
         return await self._letters.get(entry_id)
 
+    @knows_its_names("an argument of replay")
     async def replay(
         self,
         where: DeadLetterFilter | str | None = None,
@@ -254,6 +256,7 @@ class EnvelopeQueue:
         """
         return await self._letters.replay(where, rate=rate, limit=limit)
 
+    @knows_its_names("an argument of purge")
     async def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
         """Removes dead letters for good; how many."""
         return await self._letters.purge(where, limit=limit)

@@ -81,12 +81,15 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], named: Iterabl
     parameters = inspect.signature(function).parameters.values()
     in_order = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        by_name.append("options")
+    else:
         refuse_unknown(named, [name for name in (*in_order, *by_name) if name != "self"], what)
     if len(args) > len(in_order) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         problem = f"{len(args) - len(in_order)} too many without a name"
-        remedy = f"give {', '.join(name for name in in_order if name != 'self')} in this order, and by name: "
-        raise UnknownOption("arguments", problem, remedy + ", ".join(by_name))
+        places = ", ".join(name for name in in_order if name != "self")
+        remedy = f"give {places} in this order, and by name" if places else "give by name"
+        raise UnknownOption("arguments", problem, f"{remedy}: {', '.join(by_name)}")
 
 
 # --- what others call it --------------------------------------------------------------------------------------
@@ -196,6 +199,7 @@ _FOREIGN: dict[str, _Foreign] = {
         ("connect_timeout",), "give ConnectionPolicy(connect_timeout=seconds)"
     ),
     "max": _Foreign(("count",)),
+    "count": _Foreign(("limit",)),
     "duration": _Foreign(("period",), remark="in seconds"),
     "task_type": _Foreign(("name",)),
     "name": _Foreign(("task_type", "worker_id")),

@@ -90,10 +90,12 @@ class _EnvelopeFacade(Facade[Q]):
         """The jobs that wait for their time, soonest first, and when they are due."""
         return self._call(self._inner.scheduled, limit)
 
+    @knows_its_names("an argument of promote")
     def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
         """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
         return self._call(self._inner.promote, job_ids, limit=limit)
 
+    @knows_its_names("an argument of drain")
     def drain(self, *, delayed: bool = False) -> int:
         """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many."""
         return self._call(self._inner.drain, delayed=delayed)
@@ -122,6 +124,7 @@ class _EnvelopeFacade(Facade[Q]):
         """One dead letter by its entry id."""
         return self._call(self._inner.dead_letter, entry_id)
 
+    @knows_its_names("an argument of replay")
     def replay(
         self,
         where: DeadLetterFilter | str | None = None,
@@ -132,6 +135,7 @@ class _EnvelopeFacade(Facade[Q]):
         """Gives dead jobs another life, with all their attempts; how many."""
         return self._call(self._inner.replay, where, rate=rate, limit=limit)
 
+    @knows_its_names("an argument of purge")
     def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
         """Removes dead letters for good; how many."""
         return self._call(self._inner.purge, where, limit=limit)

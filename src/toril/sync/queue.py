@@ -22,6 +22,7 @@ from toril.producer.job_builder import NOTHING, Ids
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.duration import Duration
 from toril.protocol.keys import QueueKeys
+from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions, JobOptionsDict, NewJob, RateLimit
 from toril.protocol.state import JobCounts, JobState
 from toril.sync._facade import Facade
@@ -116,6 +117,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
 
     # --- adding ---------------------------------------------------------------------------------------------
 
+    @knows_its_names("an argument of add")
     def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> BlockingJob[T]:  # type: ignore[assignment]
         """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults."""
         return self._blocking(self._call(self._inner.add, name, data, **options))
@@ -228,16 +230,19 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         """Workers take jobs again."""
         self._call(self._inner.resume)
 
+    @knows_its_names("an argument of drain")
     def drain(self, *, delayed: bool = False) -> int:
         """Removes all jobs that wait, and the delayed ones if asked; returns how many."""
         return self._call(self._inner.drain, delayed=delayed)
 
+    @knows_its_names("an argument of clean")
     def clean(
         self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
     ) -> list[str]:
         """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
         return self._call(self._inner.clean, grace, limit, state)
 
+    @knows_its_names("an argument of obliterate")
     def obliterate(self, *, force: bool = False) -> None:
         """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
         self._call(self._inner.obliterate, force=force)
@@ -282,6 +287,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         """Lets the next job with this id in; False when nothing kept it out."""
         return self._call(self._inner.remove_deduplication_key, deduplication_id)
 
+    @knows_its_names("an argument of retry_jobs")
     def retry_jobs(
         self,
         *,
@@ -306,6 +312,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
             rate=rate,
         )
 
+    @knows_its_names("an argument of promote_jobs")
     def promote_jobs(self, *, limit: int | None = None) -> int:
         """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
         return self._call(self._inner.promote_jobs, limit=limit)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.commands.conftest import NOW, Hand
-from toril.commands import manage, read
+from toril.commands import manage, read, streams
 from toril.errors import (
     JobBelongsToScheduler,
     JobLocked,
@@ -49,6 +49,34 @@ def test_a_job_that_does_not_exist_is_refused_by_name(hand: Hand, what: str) -> 
         hand.run(command)
     assert (refused.value.job_id, refused.value.code) == ("nobody", -1)
     assert refused.value.command == command.name
+
+
+class TestAChangeWhoseReplyWasLost:
+    """It is sent again: what others did meanwhile stays, and nothing is announced twice."""
+
+    def test_does_not_remove_a_job_that_was_added_meanwhile(self, hand: Hand) -> None:
+        hand.add("a")
+        removal = manage.remove(hand.keys, "a")
+        hand.run(removal)
+        hand.add("a")
+        hand.run(removal)
+        assert state(hand) == "waiting"
+
+    def test_does_not_overwrite_newer_data(self, hand: Hand) -> None:
+        hand.add("a")
+        change = manage.update_data(hand.keys, "a", b'{"n":1}')
+        hand.run(change)
+        hand.run(manage.update_data(hand.keys, "a", b'{"n":2}'))
+        hand.run(change)
+        assert fields(hand, "data") == [b'{"n":2}']
+
+    def test_announces_progress_once(self, hand: Hand) -> None:
+        hand.add("a")
+        change = manage.update_progress(hand.keys, "a", b"5")
+        hand.run(change)
+        hand.run(change)
+        entries = hand.run(streams.entries(hand.keys.events, "0", "+", 100))
+        assert sum(b"progress" in said for _, said in entries) == 1
 
 
 def test_data_and_progress_are_replaced(hand: Hand) -> None:

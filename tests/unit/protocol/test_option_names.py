@@ -114,6 +114,26 @@ async def test_options_of_an_add_lead_to_ours_before_anything_is_sent() -> None:
     await stream.close()
 
 
+async def test_limits_and_options_of_a_queue_are_told_how_to_be_given() -> None:
+    queue, letters, blocking = Queue("q", redis=HERE), ListQueue("q", redis=HERE), sync.Queue("q", redis=HERE)
+    for one in (queue, blocking):
+        with pytest.raises(
+            UnknownOption, match=r"count: is not an argument of retry_jobs; .*called limit here"
+        ):
+            await one.retry_jobs(count=2)  # type: ignore[call-arg,misc]
+        with pytest.raises(UnknownOption, match=r"arguments: 1 too many without a name; give by name: limit"):
+            await one.promote_jobs(2)  # type: ignore[call-arg,misc]
+        with pytest.raises(UnknownOption, match=r"give name, data in this order, and by name: options"):
+            await one.add("a", {}, {"delay": 5})  # type: ignore[call-arg,misc]
+    with pytest.raises(UnknownOption, match=r"count: is not an argument of purge; .*called limit here"):
+        await letters.purge(count=2)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOption, match=r"where: is 2; .*limit="):
+        await letters.replay(2)  # type: ignore[arg-type]
+    await queue.close()
+    await letters.close()
+    blocking.close()
+
+
 def test_an_address_without_its_name_is_told_how_to_be_given() -> None:
     for made in (lambda: Queue("q", HERE), lambda: Worker("q", print, HERE)):  # type: ignore[misc]
         with pytest.raises(UnknownOption, match=r"arguments: 1 too many without a name; .*by name: redis"):
@@ -139,7 +159,8 @@ def test_signatures_stay_what_they_are() -> None:
 def test_every_foreign_name_leads_to_a_name_that_exists_somewhere() -> None:
     makers = (
         JobOptions, WorkerOptions, ConnectionPolicy, KeepJobs, RateLimit, Queue, Worker, ListWorker, StreamWorker,
-        ListQueue, StreamQueue, QueueEvents, FlowNode, StreamQueue.add, toril.producer.Schedulers.upsert,
+        ListQueue, StreamQueue, QueueEvents, FlowNode, StreamQueue.add, Queue.promote_jobs,
+        toril.producer.Schedulers.upsert,
     )  # fmt: skip
     ours = {name for made in makers for name in inspect.signature(made).parameters}
     for name, foreign in _FOREIGN.items():
