@@ -26,6 +26,8 @@ _PERMANENT: Final = re.compile(
     r"(?:Authentication|Authorization|Unauthenticated|Unauthorized|Forbidden|PermissionDenied|AccessDenied|Credentials"
     r"|Certificate|CertificateVerification|SSL|Ssl|TLS|Tls)$"
 )
+# Names that deny what their last word says: "NonRetryableError", "NotTransient".
+_DENIED: Final = re.compile(r"(?:Non|Not|Un)_?(?:[Rr]etryable|[Rr]etriable|Transient|Temporary)$")
 # Words of names that are about what the caller gave.
 _ABOUT_INPUT: Final = re.compile(
     r"Invalid|Illegal|Malformed|Missing|Unknown|Unsupported|NotSupported|NoSuch|Config|Validation"
@@ -41,7 +43,7 @@ def told_by_names(error: BaseException) -> Told | None:
         stem = _ENDING.sub("", cls.__name__)
         if _ABOUT_INPUT.search(stem):
             return None
-        if _PERMANENT.search(stem):
+        if _PERMANENT.search(stem) or _DENIED.search(stem):
             return "permanent"
         if _TRANSIENT.search(stem):
             return "transient"

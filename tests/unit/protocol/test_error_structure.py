@@ -98,6 +98,7 @@ NAMES: dict[str, ErrorCategory | None] = {
         TRANSIENT,
     ),
     **dict.fromkeys("AuthenticationError Forbidden CertificateError TlsError NoCredentialsError".split(), PERMANENT),
+    **dict.fromkeys("NonRetryableError NotRetryable UnretryableError NonTransientException".split(), PERMANENT),
     **dict.fromkeys(
         """
         InvalidTimeout TimeoutConfigError ConnectionStringError UnknownConnection MissingConnectionError
