@@ -186,7 +186,7 @@ class StreamKind(_EnvelopeKind):
 
     def worker(self, handler: Any, **options: Any) -> BaseWorker:
         place: dict[str, Any] = {"redis": self.url, "prefix": self.prefix, "env": "test", "claim_idle": 1.0}
-        return StreamWorker("jobs.work", handler, **place, **{**QUICK, **options})
+        return StreamWorker("jobs.work", handler, **{**place, **QUICK, **options})
 
     async def add_poison(self) -> None:
         with client_of(self.url) as client:

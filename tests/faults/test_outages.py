@@ -14,13 +14,17 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conformance.kinds import KINDS, QUICK, Kind
+from tests.conformance.kinds import KINDS, QUICK, Kind, StreamKind
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Proxy
 from tests.faults.worker_processes import PATIENCE, Fleet, until
 from tests.servers import Server
 from toril import Job, Queue, Worker
+from toril.backends.base import FinishedJob
+from toril.backends.redis_stream import StreamBackend
+from toril.commands import stream_worker
 from toril.errors import RedisUnavailable
+from toril.protocol.outcome import Completed
 from toril.transport import ConnectionPolicy
 from toril.worker import WorkerState
 
@@ -210,6 +214,68 @@ async def test_a_sweep_that_a_hanging_server_held_up_takes_no_job(
     finally:
         await source.close()
         await worker._release()
+
+
+async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_could_renew(
+    start_valkey: Callable[..., Server], prefix: str
+) -> None:
+    """Its last sweep allowed it to claim as soon as it has capacity; then the server was away for long."""
+    server = start_valkey(appendonly="yes", appendfsync="always")
+    running, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        running.set()
+        await release.wait()
+
+    async with StreamKind(server.url, prefix).opened() as queue, queue.hand() as other:
+        assert isinstance(other, StreamBackend)
+        await queue.add_many([{"n": 1}])
+        (held,) = (await other.exchange([], 1)).deliveries
+        await queue.add_many([{"n": 2}])
+        times: dict[str, Any] = {
+            "lock_duration": 8,
+            "heartbeat_interval": 4,
+            "claim_idle": 8,
+            "stalled_check_interval": 0.05,
+        }
+        async with queue.worker(handle, concurrency=1, max_reconnect_delay=0.1, **times) as worker:
+            await running.wait()
+            assert isinstance(worker._source, StreamBackend)
+            worker._source._may_recover = True  # as a sweep leaves it that finds the worker busy
+            server.kill()
+            worker._keeper.beat_soon()
+            await reached(lambda: worker._keeper.failed > 0)
+            server.start()
+            with server.client() as client:
+                keys = queue.queue.keys
+                client.xclaim(keys.stream, keys.group, other._terms.consumer, 0, [held.reference], idle=60_000,
+                              retrycount=1, justid=True)  # fmt: skip
+            release.set()
+            await reached(lambda: worker.processed == 1)
+            assert other.keep_alive([held]) == []
+            await other.exchange([FinishedJob(held, Completed())], 0)
+
+
+async def test_a_claim_that_a_hanging_server_held_up_takes_no_entry(valkey: Server, prefix: str) -> None:
+    async with StreamKind(valkey.url, prefix).opened() as queue, queue.hand() as dead, queue.hand() as living:
+        await queue.add_many([{"n": 1}])
+        (held,) = (await dead.exchange([], 1)).deliveries
+        assert isinstance(living, StreamBackend)
+        terms, transport = living._terms, living.transport
+        how: dict[str, Any] = {
+            "consumer": terms.consumer,
+            "idle_ms": 0,
+            "own_idle_ms": 0,
+            "cursor": "0-0",
+            "limit": 1,
+        }
+        for late in (1, -60_000):
+            until = await transport.now_ms() - late
+            claimed = await transport.run(
+                stream_worker.claim(living.keys, **how, until_ms=until, owed=[], in_hand=[])
+            )
+            assert [one.reference for one in claimed.jobs] == ([] if late > 0 else [held.reference])
+            assert not claimed.more or late < 0
 
 
 REFUSALS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toril.backends._envelope_backend import EnvelopeBackend, EnvelopeConfig
@@ -19,6 +19,7 @@ from toril.commands import stream_worker
 from toril.commands.command import Command
 from toril.commands.envelope_settle import Settlement
 from toril.commands.stream_worker import StreamFetchReply
+from toril.protocol.duration import to_ms
 from toril.protocol.keys import StreamKeys
 from toril.protocol.outcome import Requeued
 from toril.transport import AsyncTransport, BlockingTransport
@@ -56,8 +57,10 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
         transport: AsyncTransport,
         renewer_transport: BlockingTransport,
         terms: StreamConfig,
+        may_claim: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(keys, transport, renewer_transport, terms)
+        self._may_claim = may_claim  # whether entries of living workers can be told from those of dead ones
         self._job_ids: set[str] = set()
         self._claimed: deque[EnvelopeDelivery] = deque()
         self._wait_after = "0-0"
@@ -165,14 +168,14 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
         try:
             for _ in range(CLAIM_ROUNDS):
                 most = min(room - len(self._claimed) - len(self._owing()), CLAIMS_PER_CALL)
-                if most <= 0 or not self._may_recover:
+                if most <= 0 or not self._may_recover or not self._may_claim():
                     break
                 self._recovered += await self._claim(most)
         finally:
             self._claiming = False
 
     async def _claim(self, room: int) -> list[str]:
-        terms = self._terms
+        terms, now_ms = self._terms, await self.transport.now_ms()
         claimed = await self.transport.run(
             stream_worker.claim(
                 self.keys,
@@ -181,6 +184,7 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
                 own_idle_ms=terms.own_idle_ms,
                 cursor=self._cursor,
                 limit=room,
+                until_ms=now_ms + to_ms(terms.heartbeat),
                 owed=[str(one) for one in self._owing()],
                 in_hand=[str(one) for one in self._in_hand],
             )
@@ -194,6 +198,6 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
                 entry_id,
                 self.keys.stream,
             )
-        admitted = self._admit(claimed.jobs, await self.transport.now_ms())
+        admitted = self._admit(claimed.jobs, now_ms)
         self._claimed.extend(admitted)
         return [one.id for one in admitted]

@@ -120,11 +120,16 @@ def claim(
     own_idle_ms: int,
     cursor: str,
     limit: int,
+    until_ms: int,
     owed: Sequence[str],
     in_hand: Sequence[str],
 ) -> Command[Claimed]:
-    """Takes over up to `limit` entries that nobody renews any more; not those that we owe an outcome (`owed`)."""
-    args: list[Arg] = [keys.group, consumer, idle_ms, own_idle_ms, cursor, limit, len(owed), *owed, *in_hand]
+    """Takes over up to `limit` entries that nobody renews any more; not those that we owe an outcome (`owed`).
+
+    A call that reaches the server after `until_ms` (the server's time) takes none.
+    """
+    args: list[Arg] = [keys.group, consumer, idle_ms, own_idle_ms, cursor, limit, until_ms]
+    args += [len(owed), *owed, *in_hand]
     return call(own("stream_claim"), (keys.stream, keys.toril("totals")), args, _claimed)
 
 

@@ -281,7 +281,7 @@ class StreamWorker(_EnvelopeWorker):
             max_attempts=options.max_attempts,
             result_ms=self._result_ms,
         )
-        return StreamBackend(self.keys, *self._transports(), terms)
+        return StreamBackend(self.keys, *self._transports(), terms, self._may_sweep)
 
     def _waited(self, delivery: EnvelopeDelivery) -> float | None:
         # The id of an entry is the time at which it was added.

@@ -50,7 +50,7 @@ class LockRenewer:
         self._retiring = False
         self._ended = False
         self._hurry = False
-        self._behind = False  # the last renewal failed
+        self.behind = False  # the last renewal failed
         self.renewed = time.monotonic()  # when the last renewal that succeeded began
         self.recovered = -math.inf  # when one last succeeded after a failed one, or after a silence
         self.ok = 0
@@ -65,7 +65,7 @@ class LockRenewer:
     def start(self) -> None:
         if self._thread is None:
             self._wake.clear()
-            self._retiring = self._ended = self._hurry = self._behind = False
+            self._retiring = self._ended = self._hurry = self.behind = False
             self._turned = self.renewed = time.monotonic()
             self._thread = threading.Thread(target=self._loop, name="toril-lock-keeper", daemon=True)
             self._thread.start()
@@ -126,7 +126,7 @@ class LockRenewer:
         try:
             lost = self._source.keep_alive(jobs)
         except Exception as error:  # noqa: BLE001  # the next heartbeat may succeed; the jobs go on
-            self._behind = True
+            self.behind = True
             self.failed += len(jobs)
             self._on_error(error, len(jobs))
             return
@@ -139,16 +139,16 @@ class LockRenewer:
     def _note_renewal(self, started: float) -> None:
         """A silence of two heartbeats, whatever its reason, may have let locks of other workers run out as well."""
         now = time.monotonic()
-        if self._behind or now - self.renewed >= 2 * self._interval:
+        if self.behind or now - self.renewed >= 2 * self._interval:
             self.recovered = now
-        self._behind, self.renewed = False, started
+        self.behind, self.renewed = False, started
 
     def _look(self) -> None:
         glance = self._glance
         jobs = self._in_hand() if glance is not None else ()
         if jobs and glance is not None:
             glance(jobs)
-            if self._behind:
+            if self.behind:
                 self._renew(jobs)  # the server answers again: locks that ran out meanwhile are retaken now
 
     def _safely(self, step: Callable[[], Any], jobs: int) -> None:

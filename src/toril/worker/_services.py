@@ -277,8 +277,11 @@ class WorkerServices(JobAdapter):
         """
         interval = float(self.options.heartbeat_interval)
         now = time.monotonic()
+        if self.state is WorkerState.STOPPED:
+            return True  # it has renewed nothing yet
         if (
-            self.state is WorkerState.DISCONNECTED
+            self._keeper.behind
+            or self.state is WorkerState.DISCONNECTED
             or now - max(self._back_at, self._keeper.recovered) < interval
         ):
             return False

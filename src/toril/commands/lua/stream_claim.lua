@@ -7,7 +7,8 @@
 
   KEYS   1 stream, 2 totals
   ARGV   1 group, 2 consumer, 3 idle time (ms) of others' entries, 4 idle time (ms) of our own, 5 cursor, 6 how many,
-         7 how many entries we have to settle and not to run again, their ids, then the ids of those that we run
+         7 until when (ms) this call may claim: a server that hung for longer has kept living workers from renewing,
+         8 how many entries we have to settle and not to run again, their ids, then the ids of those that we run
   Reply  { next cursor, jobs, ids that were trimmed, 1 if there may be more to claim }
            jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
@@ -15,11 +16,15 @@
 -- Pending entries that one call looks at: about a millisecond of the server's time.
 local LOOKED_AT = 1000
 local group, consumer, cursor, limit = ARGV[1], ARGV[2], ARGV[5], tonumber(ARGV[6])
-local FIRST = 8
+local FIRST = 9
 local owed, in_hand = {}, {}
 for at = FIRST, #ARGV do
   in_hand[ARGV[at]] = true
-  owed[ARGV[at]] = at < FIRST + ARGV[7]
+  owed[ARGV[at]] = at < FIRST + ARGV[8]
+end
+local time = redis.call("TIME")
+if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[7]) then
+  return {cursor, {}, {}, 0}
 end
 
 local jobs, trimmed = {}, {}
