@@ -9,14 +9,27 @@ import re
 
 from toril.errors._base import PermanentError, TorilError, TransientError
 
-# Greedy on purpose: a password may hold "/" or "@", and hiding too much of a message does no harm.
-_CREDENTIALS = re.compile(r"([A-Za-z][\w+.-]*://[^\s:/@]*):\S*@")
-_PASSWORD_PARAMETER = re.compile(r"([?&][a-z_]*(?:password|auth|secret|token)[a-z_]*=)[^&\s]*", re.IGNORECASE)
+# What follows the user's name in a URL, up to the next space. Each match takes all of it, and each search begins with fixed
+# characters: messages are a user's, and a search that begins anew at each of their characters held up the worker.
+_AFTER_USER = re.compile(r"(://[^\s:/@]*:)(\S*)")
+_PARAMETER = re.compile(r"([?&]([a-z_]*)=)[^&\s]*", re.IGNORECASE)
+_SECRETS = ("password", "auth", "secret", "token")
 
 
 def redact(text: str) -> str:
     """`text` with the password of every URL in it replaced by `***`."""
-    return _PASSWORD_PARAMETER.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", text))
+    return _PARAMETER.sub(_without_value, _AFTER_USER.sub(_without_password, text))
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """Up to the last "@": a password may hold "/" or "@", and hiding too much of a message does no harm."""
+    _, at, host = found[2].rpartition("@")
+    return f"{found[1]}***@{host}" if at else found[0]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    name = found[2].lower()
+    return f"{found[1]}***" if any(one in name for one in _SECRETS) else found[0]
 
 
 class RedisError(TorilError):

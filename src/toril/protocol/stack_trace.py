@@ -22,6 +22,7 @@ _MACHINERY: Final = f"{_LIBRARY}worker/"  # what stands between the event loop a
 LONGEST_TEXT: Final = 16_000
 # Characters of one message within a trace: the frames must remain in sight.
 _LONGEST_MESSAGE: Final = 4_000
+_MOST_NOTES: Final = 100
 _LEFT_OUT: Final = " characters…]"
 
 
@@ -104,7 +105,10 @@ def _shorten(told: traceback.TracebackException) -> None:
         told._str = _ends_of(message)  # type: ignore[attr-defined]  # noqa: SLF001
     notes: Any = told.__notes__  # whatever stood under that name
     if isinstance(notes, list):
-        told.__notes__ = [_ends_of(one) if isinstance(one, str) else one for one in notes]
+        told.__notes__ = [_ends_of(one) if isinstance(one, str) else one for one in notes[:_MOST_NOTES]]
+        if len(notes) > _MOST_NOTES:
+            missing = sum(len(one) for one in notes[_MOST_NOTES:] if isinstance(one, str))
+            told.__notes__.append(f"[…{len(notes) - _MOST_NOTES} notes of {missing}{_LEFT_OUT}")
 
 
 def _ends_of(text: str) -> str:

@@ -15,7 +15,7 @@ import toril
 from tests.integration.worker import handlers
 from tests.integration.worker.conftest import QUEUE
 from toril import Job, JobFailed, PermanentError, Queue, Worker
-from toril.protocol.stack_trace import stack_of
+from toril.protocol.stack_trace import stack_of, was_cut
 from toril.sync import Job as BlockingJob
 from toril.telemetry.logging import JsonFormatter
 
@@ -143,6 +143,15 @@ def test_an_unexpected_error_inside_toril_keeps_its_frames() -> None:
     error = raised.value
     error.__traceback__ = raised.tb.tb_next  # from inside the library only
     assert f"{LIBRARY}/worker/_broken.py" in stack_of(error)
+
+
+def test_of_very_many_notes_the_first_are_told() -> None:
+    error = ValueError("short")
+    for n in range(100_000):
+        error.add_note(f"note {n};")
+    told = stack_of(error)
+    assert "note 99;" in told and "note 100;" not in told
+    assert was_cut(told)
 
 
 def test_errors_that_form_a_ring_are_told_once() -> None:

@@ -186,6 +186,13 @@ def test_passwords_never_show(text: str, shown: str) -> None:
     assert str(RedisUnavailable(text)) == shown
 
 
+@pytest.mark.timeout(60)  # a search that begins anew at each character would take hours
+@pytest.mark.parametrize("text", ["x", "://", "://a:", "a:", "?password", "&token_", "?a=", "@", "x-+."])
+def test_long_messages_of_any_kind_are_searched_for_passwords_in_one_go(text: str) -> None:
+    long = text * 1_000_000
+    assert redact(f"{long} redis://u:secret@h {long}").count("***") >= 1
+
+
 def test_a_store_error_without_text_explains_itself() -> None:
     assert str(RedisOutOfMemory()).startswith(
         "Redis has reached maxmemory and refuses writes; raise maxmemory"
