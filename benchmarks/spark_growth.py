@@ -77,10 +77,10 @@ def timed(act: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def catch_up(spark: SparkSession, url: str, jobs: int, queues: int, fill: str = "none") -> Catch:
+def catch_up(spark: SparkSession, url: str, jobs: int, queues: int, snapshots: str = "none") -> Catch:
     """The whole way of everything that Redis holds, into a new lake."""
     with tempfile.TemporaryDirectory() as folder:
-        options = PipelineOptions(redis=url, prefix=PREFIX, lake=Path(folder), fill=fill)
+        options = PipelineOptions(redis=url, prefix=PREFIX, lake=Path(folder), snapshots=snapshots)
         pipeline = Pipeline(options, spark=spark)
         steps = [timed(step) for step in (pipeline.ingest, pipeline.refine, pipeline.gold)]
         found = pipeline.query("select sum(attempts)::bigint as n from gold.queue_hour").to_pylist()

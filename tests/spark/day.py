@@ -1,6 +1,6 @@
-"""A day in the life of a queue: Node's and toril's workers share its jobs, and each handler keeps a count of its own.
+"""A day in the life of a queue: Node's and toril's workers share its jobs, and each handler keeps a record of its own.
 
-`python -m tests.spark.day 50000` lives through a long one and holds the tables against the counts.
+`python -m tests.spark.day 50000` lives through a long one and holds the tables against the records.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tests.spark.factory import Factory
+from tests.spark.records import Records, differences, rows_of, workers_missing
 from toril import (
     Backoff,
     FlowNode,
@@ -35,18 +36,30 @@ NODE_FOLDER = Path(__file__).parents[1] / "interop" / "node"
 NODE_WORKER = """
 import { Worker, UnrecoverableError } from 'bullmq';
 const [host, port] = process.argv[1].split(':');
-const say = (id, outcome) => console.log(JSON.stringify([id, outcome]));
+const clock = () => performance.timeOrigin / 1000 + performance.now() / 1000;
 const worker = new Worker(process.argv[2], async job => {
-  const n = job.data.n ?? 0;
-  if (n % 25 === 1) { say(job.id, 'failed'); throw new UnrecoverableError(`order ${n} is unknown`); }
-  if (n % 10 === 0 && job.attemptsMade === 0) { say(job.id, 'retried'); throw new Error('the service is busy'); }
-  say(job.id, 'completed');
+  const began = clock(), n = job.data.n ?? 0;
+  const say = (outcome, error = null) =>
+    console.log(JSON.stringify([job.id, outcome, error, 'node-1', began, clock()]));
+  if (n % 25 === 1) {
+    const error = `order ${n} is unknown`;
+    say('failed', error);
+    throw new UnrecoverableError(error);
+  }
+  if (n % 10 === 0 && job.attemptsMade < 3) {
+    const error = `service ${job.attemptsMade}: connect ${n} refused`;
+    say('retried', error);
+    throw new Error(error);
+  }
+  say('completed');
   return n;
-}, { connection: { host, port: Number(port) }, prefix: process.argv[3], concurrency: 20 });
+}, { connection: { host, port: Number(port) }, prefix: process.argv[3], concurrency: 20, name: 'node-1' });
 await worker.waitUntilReady();
 console.log('ready');
 process.on('SIGTERM', () => worker.close());
 """
+STALLED, SWEPT = 20, 5  # jobs that stall once, and jobs that stall too often
+AGAIN = 12  # ids that are used three times
 
 
 @dataclass
@@ -57,28 +70,46 @@ class Day:
     prefix: str
     jobs: int
     queue: str = "day"
-    outcomes: Counter[str] = field(default_factory=Counter)
-    attempts: Counter[str] = field(default_factory=Counter)
+    records: Records = field(default_factory=Records)
+    swept: list[str] = field(default_factory=list)  # stalled too often: nobody runs them any more
     by_node: int = 0
     _listening: Any = None
 
+    @property
+    def outcomes(self) -> Counter[str]:
+        return self.records.outcomes
+
     async def live(self) -> None:
         with Factory(self.url, self.queue, self.prefix) as factory:
-            factory.add(20, prefix="stalled")
-            taken = factory.take(20)
-            factory.let_stall(taken)
-            self.attempts.update(taken)
-            self.outcomes["stalled"] += 20
+            self._let_stall(factory, "stalled", STALLED, max_stalled=5)
+            self.swept = self._let_stall(factory, "swept", SWEPT, max_stalled=0)
         async with Queue(self.queue, redis=self.url, prefix=self.prefix) as queue:
             await self._add(queue)
             node = await self._start_node()
-            async with Worker(self.queue, self._handle, redis=self.url, prefix=self.prefix, concurrency=20):
-                await self._until_done(queue)
-            await self._end_node(node)
+            try:
+                async with self._worker():
+                    await self._use_ids_again(queue)
+                    await self._until_done(queue)
+            finally:
+                await self._end_node(node)
+
+    def _worker(self) -> Worker:
+        words: dict[str, Any] = {"redis": self.url, "prefix": self.prefix, "worker_id": "toril-1"}
+        return Worker(self.queue, self._handle, concurrency=20, **words)
+
+    def _let_stall(self, factory: Factory, prefix: str, count: int, max_stalled: int) -> list[str]:
+        """Jobs that a worker took and held when it died."""
+        factory.add(count, prefix=prefix, attempts=5)
+        began = time.time()
+        taken = factory.take(count)
+        factory.let_stall(taken, max_stalled=max_stalled)
+        for job in taken:
+            self.records.note(job, "stalled", None, "factory-1", began)
+        return taken
 
     async def _add(self, queue: Queue[Any]) -> None:
-        plain = JobOptions(attempts=3, backoff=Backoff.fixed(0.05))
-        late = JobOptions(attempts=3, backoff=Backoff.fixed(0.05), delay=0.3)
+        plain = JobOptions(attempts=5, backoff=Backoff.fixed(0.05))
+        late = JobOptions(attempts=5, backoff=Backoff.fixed(0.05), delay=0.3)
         for start in range(0, self.jobs, 1000):
             numbers = range(start, min(start + 1000, self.jobs))
             await queue.add_bulk([NewJob("send", {"n": n}, late if n % 50 == 7 else plain) for n in numbers])
@@ -87,24 +118,40 @@ class Day:
                 children = [FlowNode("child", queue=self.queue, data={"n": 2}) for _ in range(3)]
                 await flows.add(FlowNode("parent", queue=self.queue, data={"n": 3}, children=children))
 
+    async def _use_ids_again(self, queue: Queue[Any]) -> None:
+        """The same ids three times. The first two times the jobs vanish when they complete; what they failed with
+        before would vanish with them."""
+        ids = [f"again-{n}" for n in range(AGAIN)]
+        for turn in range(3):
+            options = JobOptions(attempts=5, backoff=Backoff.fixed(0.01), remove_on_complete=turn < 2)
+            data = [{"n": 10 * (n % 2) if turn == 2 else 3} for n in range(AGAIN)]
+            await queue.add_bulk(
+                [
+                    NewJob("again", one, replace(options, job_id=job))
+                    for job, one in zip(ids, data, strict=True)
+                ]
+            )
+            while turn < 2 and any([await queue.get_job(job) for job in ids]):
+                await asyncio.sleep(0.02)
+
     @property
     def expected(self) -> int:
-        return self.jobs + 20 + 5 * 4
+        return self.jobs + STALLED + SWEPT + 5 * 4 + AGAIN
 
     async def _handle(self, job: Job[Any]) -> int:
-        number = int(job.data.get("n", 0))
-        if number % 25 == 1:
-            self._note(job.id, "failed")
-            raise PermanentError(f"order {number} is unknown")
-        if number % 10 == 0 and job.attempts_made == 0:
-            self._note(job.id, "retried")
-            raise TransientError("the service is busy")
-        self._note(job.id, "completed")
-        return number
+        began, number = time.time(), int(job.data.get("n", 0))
 
-    def _note(self, job_id: str, outcome: str) -> None:
-        self.attempts[job_id] += 1
-        self.outcomes[outcome] += 1
+        def say(outcome: str, error: str | None = None) -> None:
+            self.records.note(job.id, outcome, error, "toril-1", began, time.time())
+
+        if number % 25 == 1:
+            say("failed", error := f"order {number} is unknown")
+            raise PermanentError(error)
+        if number % 10 == 0 and job.attempts_made < 3:
+            say("retried", error := f"service {job.attempts_made}: connect {number} refused")
+            raise TransientError(error)
+        say("completed")
+        return number
 
     async def _start_node(self) -> asyncio.subprocess.Process:
         place = self.url.removeprefix("redis://")
@@ -142,15 +189,24 @@ class Day:
         assert node.stdout is not None
         async for line in node.stdout:
             self.by_node += 1
-            self._note(*json.loads(line))
+            self.records.note(*json.loads(line))
 
 
 def check(day: Day, pipeline: Pipeline) -> None:
-    """Holds the tables against the handlers' count."""
-    found = pipeline.query("select outcome, count(*) as n from silver.attempts group by 1").to_pylist()
-    assert {row["outcome"]: row["n"] for row in found} == day.outcomes
-    per_job = pipeline.query("select job_id, count(*) as n from silver.attempts group by 1").to_pylist()
-    assert {row["job_id"]: row["n"] for row in per_job} == day.attempts
+    """Holds the tables against the handlers' records."""
+    rows = rows_of(pipeline, day.queue)
+    assert differences(day.records, rows) == []
+    assert set(workers_missing(day.records, rows)) == set(day.swept), (
+        "another worker found them, and ran none"
+    )
+    failed = pipeline.query("select job_id, error from silver.jobs where state = 'failed'").to_pylist()
+    reasons = {row["job_id"]: row["error"] for row in failed}
+    assert {reasons[job] for job in day.swept} == {"job stalled more than allowable limit"}
+    patterns = pipeline.query("select pattern, sum(count)::int as n from gold.errors group by 1").to_pylist()
+    assert {row["pattern"]: row["n"] for row in patterns} == {
+        "order <n> is unknown": day.outcomes["failed"],
+        "service <n>: connect <n> refused": day.outcomes["retried"],
+    }
     with Factory(day.url, day.queue, day.prefix) as factory:
         sums = pipeline.query(
             "select count(*) as n, coalesce(sum(lost), 0)::bigint as lost from bronze.events"

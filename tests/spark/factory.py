@@ -5,13 +5,14 @@ It is the independent witness of the pipeline's tests: it knows every attempt be
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from toril.commands.add import JobToAdd, add_jobs
-from toril.commands.locks import sweep_at_once
+from toril.commands.locks import report_worker, sweep_at_once
 from toril.commands.manage import set_meta
 from toril.commands.worker import Pickup, Settlement, finish_options, packed_fields, settle
 from toril.protocol.keys import QueueKeys
@@ -94,13 +95,15 @@ class Factory:
             self.outcomes["completed"] += 1
         self._settle([self._completed(job_id) for job_id in ids], 0)
 
-    def let_stall(self, ids: list[str]) -> None:
+    def let_stall(self, ids: list[str], *, max_stalled: int = 5) -> None:
         """Lets the locks of active jobs vanish and sweeps them back, as if their worker had died."""
         for job_id in ids:
             self.transport.run(_delete(self.keys.lock(job_id)))
         for _ in range(2):  # the first sweep marks, the second one moves
             self.transport.run(_delete(self.keys.stalled_check))
-            command = sweep_at_once(self.keys, max_stalled=5, now_ms=self.transport.now_ms(), interval_ms=1)
+            command = sweep_at_once(
+                self.keys, max_stalled=max_stalled, now_ms=self.transport.now_ms(), interval_ms=1
+            )
             self.transport.run(command)
         self.outcomes["stalled"] += len(ids)
 
@@ -138,6 +141,20 @@ class Factory:
 
     def _options(self, attempts: int) -> bytes:
         return finish_options(pickup=self.pickup, token=TOKEN, keep={"count": -1}, attempts=attempts)
+
+    def report(self, worker: str, **words: int) -> None:
+        """Says what a worker says of itself at each heartbeat."""
+        now = self.transport.now_ms()
+        calm = {"jobs": 2, "heartbeats_ok": 80, "sweeps_done": 10, "sweeps_skipped": 0, "memory": 1000}
+        said = json.dumps({"at": now, **calm, **words}).encode()
+        self.transport.run_many(report_worker(self.keys, worker, said, now_ms=now, life_ms=3_600_000))
+
+    def forget(self) -> None:
+        """Deletes all keys of the prefix."""
+        from toril.commands.command import plain
+
+        for key in self.transport.run(plain(list, "KEYS", f"{self.prefix}:*")):
+            self.transport.run(_delete(key))
 
     @property
     def entries_added(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -164,6 +165,39 @@ def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path: Path) ->
     )  # plots of each queue, a small one of each, the strip of the alert
     assert "01 Mar 2026 12:00 – 12:05 UTC" in text
     assert _balanced(text)
+
+
+def test_the_page_tells_how_many_events_were_lost_and_hatches_the_time_of_which_little_is_known(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    rows = [minute("emails", NOW + timedelta(minutes=n)) for n in (0, 1, 10)]
+    put(lake, "gold/queue_minute", [*rows, minute("calm", NOW)], day="2026-03-01")
+    told = [render(lake, NOW)]
+    first, second = NOW + timedelta(minutes=3, seconds=30), NOW + timedelta(minutes=9, seconds=30)
+    gap = {"queue": "emails", "until_id": "2-0", "lost": 5788, "reason": "trimmed"}
+    put(lake, "silver/gaps", [{**gap, "ts": second, "from_id": f"{int(first.timestamp() * 1000)}-0"}])
+    told.append(render(lake, NOW, since=NOW))
+    put(lake, "silver/gaps", [{**gap, "ts": NOW, "from_id": "0-0", "lost": None, "reason": "recreated"}])
+    told.append(render(lake, NOW))
+    tiles = [re.findall(r"events lost</span><b>([^<]*)</b>", text) for text in told]
+    assert tiles == [["0"], ["5,788"], ["5,788+"]]
+    # The plots of the queue and its line in the overview; a gap before all that is known makes a second stretch.
+    assert [text.count('class="unknown"') for text in told] == [0, 4, 8]
+    assert all(_balanced(text) for text in told)
+
+
+def test_hatched_stretches_have_the_width_of_their_time() -> None:
+    times = [NOW + timedelta(minutes=n) for n in range(10)]
+    series = [Series(name="x", kind="completed", values=[None] * 10)]
+    for draw in (
+        stacked_bars(times, series, 60, (), times[2:5]),
+        bands(times, series * 3, "ms", 60, (), times[2:5]),
+    ):
+        (box,) = fromstring(draw).findall("g[@class='unknown']/rect")
+        assert float(box.attrib["width"]) == pytest.approx(0.3 * 384, abs=0.1)
+    small = fromstring(sparkline(series, unknown=[2 <= n < 5 for n in range(10)]))
+    assert [box.attrib["width"] for box in small.findall("g/rect")] == ["54.0"]
 
 
 def _balanced(text: str) -> bool:

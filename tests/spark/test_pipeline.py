@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
@@ -16,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
+from toril import Queue
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
@@ -219,6 +221,10 @@ def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(
     lost = pipeline.query("select sum(lost)::int as n, count(*) as c from silver.gaps").to_pylist()[0]
     assert events(pipeline) + lost["n"] == queue.entries_added
     assert (lost["n"] > 0, lost["c"]) == (True, 1)
+    gap = pipeline.query("select ts, from_id, until_id from silver.gaps").to_pylist()[0]
+    first = "select min(ts) as ts from bronze.events where event <> 'toril.gap' and ts > make_timestamptz(?)"
+    after = pipeline.lake.query(first, [int(gap["from_id"].split("-")[0]) * 1000]).to_pylist()
+    assert gap["ts"] == after[0]["ts"], "a gap has the time of the first event after it"
     assert outcomes(pipeline) == queue.outcomes, "every end was in the events or in the hashes"
     sources = counts(pipeline, "select source as k, count(*) as n from silver.attempts group by 1")
     assert sources["hash"] > 0
@@ -227,6 +233,27 @@ def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(
     before = outcomes(pipeline)
     to_silver(make_pipeline())
     assert outcomes(pipeline) == before
+
+
+async def test_of_a_queue_that_was_obliterated_nobody_knows_how_many_events_were_lost(
+    valkey_url: str, prefix: str, make_pipeline: Pipelines
+) -> None:
+    pipeline = make_pipeline()
+    async with Queue("gone", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add_bulk([("work", {})] * 20)
+        await asyncio.to_thread(pipeline.ingest)
+        await queue.add_bulk([("work", {})] * 20)  # which nobody reads
+        await queue.pause()
+        await queue.obliterate(force=True)
+        await queue.add("work", {})
+        added_at = await asyncio.to_thread(
+            lambda: to_silver(pipeline).query("select max(ts) as ts from bronze.events")
+        )
+    gaps = pipeline.query("select lost, reason, ts from silver.gaps").to_pylist()
+    assert [(gap["lost"], gap["reason"]) for gap in gaps] == [(None, "recreated")]
+    assert added_at.to_pylist()[0]["ts"] - gaps[0]["ts"] < timedelta(seconds=5)
+    status = pipeline.status()
+    assert (status.lost, status.uncounted_gaps) == (0, 1)
 
 
 def test_a_refinement_that_was_cut_off_is_finished_not_repeated(
@@ -260,44 +287,17 @@ def test_a_refinement_that_was_cut_off_is_finished_not_repeated(
     assert events(again) == queue.entries_added
 
 
-def test_worker_reports_become_workers_and_alerts(
-    make_pipeline: Pipelines, factory: Factories, valkey: Server
-) -> None:
-    from toril.commands.locks import report_worker
-
+def test_worker_reports_become_workers_and_alerts(make_pipeline: Pipelines, factory: Factories) -> None:
     queue = factory("reported")
     queue.add(10)
     queue.work()
-    now = queue.transport.now_ms()
-    report = {
-        "at": now,
-        "jobs": 2,
-        "heartbeats_ok": 80,
-        "heartbeats_failed": 20,
-        "sweeps_done": 10,
-        "sweeps_skipped": 0,
-        "memory": 1000,
-    }
-    queue.transport.run_many(
-        report_worker(queue.keys, "w-1", json.dumps(report).encode(), now_ms=now, life_ms=3_600_000)
-    )
+    queue.report("w-1", heartbeats_failed=20)
     pipeline = make_pipeline()
     pipeline.run_once()
     worker = pipeline.query("select * from gold.workers").to_pylist()[0]
     assert (worker["worker"], worker["in_hand"], worker["heartbeat_failure_rate"]) == ("w-1", 2, 0.2)
     rules = {row["rule"] for row in pipeline.query("select * from gold.alerts").to_pylist()}
     assert rules == {"heartbeat_failures"}
-
-
-def test_silver_and_gold_are_built_anew_from_bronze(make_pipeline: Pipelines, factory: Factories) -> None:
-    queue = factory("replay")
-    queue.add(30)
-    queue.work(retry=0.5)
-    pipeline = make_pipeline()
-    pipeline.run_once()
-    before = pipeline.query("select * exclude (day) from gold.queue_minute order by all").to_pylist()
-    assert pipeline.replay().events == queue.entries_added
-    assert pipeline.query("select * exclude (day) from gold.queue_minute order by all").to_pylist() == before
 
 
 def test_compacting_changes_no_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_what_was_trimmed_is_one_gap_row_with_the_exact_number(
     rows = read(spark, valkey_url, prefix, queues="trimmed").collect()
     gaps = [row for row in rows if row.event == GAP_EVENT]
     assert [gap.lost for gap in gaps] == [200 - 37]
+    assert gaps[0].ts == min(row.ts for row in rows if row.event != GAP_EVENT)
     assert len(rows) - 1 + gaps[0].lost == queue.entries_added
 
 
@@ -131,11 +133,14 @@ def test_a_stream_that_was_deleted_and_began_anew_is_read_from_its_beginning(
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="phoenix")
     with valkey.client() as client:
         client.delete(queue.keys.events)
-    queue.add(5)
+        queue.add(5)
+        client.xtrim(queue.keys.events, maxlen=8, approximate=False)
     stream_once(spark, valkey_url, prefix, tmp_path / "c", batches, queues="phoenix")
     second = batches[1][1]
-    assert Counter(row.event for row in second) == {"added": 5, "waiting": 5, GAP_EVENT: 1}
-    assert '"recreated"' in next(row.extra for row in second if row.event == GAP_EVENT)
+    assert Counter(row.event for row in second) == {"added": 4, "waiting": 4, GAP_EVENT: 2}
+    gaps = {json.loads(row.extra)["reason"]: row for row in second if row.event == GAP_EVENT}
+    assert {reason: row.lost for reason, row in gaps.items()} == {"recreated": None, "trimmed": 2}
+    assert {row.ts for row in gaps.values()} == {min(row.ts for row in second if row.event != GAP_EVENT)}
 
 
 def test_a_batch_whose_commit_entry_was_deleted_is_read_again_to_the_same_rows(

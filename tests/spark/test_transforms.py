@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.spark.model import attempts_of
 from toril.errors import InvalidOption, TransientError
 from toril.lake.tables import ALERTS, ATTEMPTS, EVENTS, QUEUE_MINUTE, SILVER_JOBS
-from toril.spark.pipeline._hash_enrichment import first_words
+from toril.spark.pipeline._traces import message_of
 from toril.spark.sources.events import SOURCE_SCHEMA
 from toril.spark.transforms import (
     DEFAULT_RULES,
@@ -35,8 +35,9 @@ from toril.spark.transforms import (
     queue_minute,
     workers,
 )
+from toril.spark.transforms._steps import STEP
 from toril.spark.transforms.job_timeline import turning_points
-from toril.spark.transforms.rows import attempts_table
+from toril.spark.transforms.rows import attempts_table, jobs_table
 
 START = datetime(2026, 3, 1, 23, 58, tzinfo=UTC)
 
@@ -248,6 +249,34 @@ def test_messages_that_differ_in_details_have_one_fingerprint(spark: SparkSessio
     assert all(row["count"] == row.jobs for row in found)
 
 
+def test_an_error_has_one_fingerprint_with_and_without_its_class(spark: SparkSession) -> None:
+    messages = [
+        "connect ECONNREFUSED 10.0.0.1:443",
+        "Error: connect ECONNREFUSED 10.0.0.2:443",
+        "TransientError: connect ECONNREFUSED 10.0.0.3:443",
+        "toril.errors.TransientError: connect ECONNREFUSED 10.0.0.4:443",
+        "TypeError [ERR_NET]: connect ECONNREFUSED 10.0.0.5:443",
+    ]
+    others = ["KeyError: 'name'", "order: connect refused"]  # what is before the colon tells something
+    rows = [
+        {
+            **dict.fromkeys(ATTEMPTS.schema.names),
+            "queue": "q",
+            "job_id": str(n),
+            "error": text,
+            "ended_at": START,
+            "day": START.date(),
+        }
+        for n, text in enumerate([*messages, *others])
+    ]
+    found = errors(spark.createDataFrame(rows, from_arrow_schema(ATTEMPTS.schema))).collect()
+    assert {row.pattern: row["count"] for row in found} == {
+        "connect ECONNREFUSED <n>.<n>:<n>": len(messages),
+        "KeyError: <text>": 1,
+        "order: connect refused": 1,
+    }
+
+
 def minute_row(queue: Any, **figures: Any) -> Any:
     return {
         **dict.fromkeys(QUEUE_MINUTE.schema.names),
@@ -306,21 +335,16 @@ def test_events_schema_is_what_sources_give(spark: SparkSession) -> None:
 
 def steps_table(events: list[dict[str, Any]]) -> pa.Table:
     """What a task gets, without Spark."""
-    size = len(events)
-    moment = pa.timestamp("us", tz="UTC")
-    given = {
-        "queue": pa.repeat("q", size),
-        "job_id": pa.array([one["job_id"] for one in events]),
-        "ts": pa.array([one["ms"] * 1000 for one in events], pa.int64()).cast(moment),
-        "seq": pa.array([one["seq"] for one in events], pa.int64()),
-        **{name: pa.array([one.get(name) for one in events], pa.string()) for name in ("event", "prev")},
-        "step_name": pa.array([one.get("name") for one in events], pa.string()),
-        "failed_reason": pa.array([one.get("failed_reason") for one in events], pa.string()),
-        **{name: pa.nulls(size, pa.int64()) for name in ("was_attempt", "was_stalls")},
-        **{name: pa.nulls(size, moment) for name in ("was_added_at", "was_ready_at", "was_active_at")},
-        "was_state": pa.nulls(size, pa.string()),
-    }
-    return pa.table(given)
+    rows = [
+        {
+            "queue": "q",
+            "ts": datetime.fromtimestamp(one["ms"] / 1000, UTC),
+            **{name: one.get(name) for name in ("job_id", "seq", "event", "prev", "failed_reason")},
+            "step_name": one.get("name"),
+        }
+        for one in events
+    ]
+    return pa.Table.from_pylist(rows, schema=STEP)
 
 
 def test_the_order_in_which_rows_arrive_changes_nothing() -> None:
@@ -333,6 +357,49 @@ def test_the_order_in_which_rows_arrive_changes_nothing() -> None:
     assert in_order.sort_by(keys).equals(shuffled.sort_by(keys))
 
 
+def told(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Attempts of one job: events are (event, prev, reason), a second apart."""
+    rows = [
+        {"job_id": "j", "event": event, "prev": prev, "failed_reason": reason, "ms": 1000 * n, "seq": 0}
+        for n, (event, prev, reason) in enumerate(events, 1)
+    ]
+    table = attempts_table(turning_points(steps_table(rows)))
+    return [(row["attempt"], row["outcome"], row["error"]) for row in table.sort_by("ended_at").to_pylist()]
+
+
+STALL = [("active", "waiting", None), ("waiting", "active", None), ("stalled", None, None)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "ran"),
+    [
+        ("job stalled more than allowable limit", False),
+        ("job started more than allowable limit", False),
+        ("child bull:emails:17 failed", False),
+        ("the job stalled more than allowable limit of patience", True),
+        ("child 17 of 20 failed", True),
+    ],
+)
+def test_a_job_that_is_failed_without_being_run_has_no_attempt_for_it(reason: str, ran: bool) -> None:
+    taken = [("active", "waiting", None), ("failed", "active", reason)]
+    stalled = [(1, "stalled", None)]
+    assert told([("added", None, None), *STALL, *taken]) == [
+        *stalled,
+        *([(2, "failed", reason)] if ran else []),
+    ]
+    points = turning_points(
+        steps_table([{"job_id": "j", "event": "failed", "failed_reason": reason, "ms": 1, "seq": 0}])
+    )
+    assert [(row["state"], row["error"]) for row in jobs_table(points).to_pylist()] == [("failed", reason)]
+
+
+def test_what_an_earlier_use_of_an_id_left_is_not_told_of_the_next_one() -> None:
+    turns = ["added", "waiting", "active", "waiting", "stalled", "active", "completed", "added", "waiting"]
+    rows = [{"job_id": "j", "event": turn, "ms": 1000 * n, "seq": 0} for n, turn in enumerate(turns, 1)]
+    (last,) = jobs_table(turning_points(steps_table(rows))).to_pylist()
+    assert (last["attempt"], last["stalls"], last["completions"], last["active_at"]) == (0, 0, 0, None)
+
+
 def _raised(error: Exception, cause: Exception | None = None) -> str:
     with pytest.raises(type(error)) as caught:
         raise error from cause
@@ -342,16 +409,18 @@ def _raised(error: Exception, cause: Exception | None = None) -> str:
 @pytest.mark.parametrize(
     ("trace", "words"),
     [
-        ("Error: busy\n    at main.js:1:1", "Error: busy"),
-        (
-            _raised(TransientError("connect refused: 10.0.0.1\nmore")),
-            "TransientError: connect refused: 10.0.0.1",
-        ),
-        (_raised(ValueError("no"), KeyError("cause")), "ValueError: no"),
+        ("Error: busy\n    at main.js:1:1", "busy"),
+        ("TypeError [ERR_INVALID_URL]: Invalid URL\nof a page\n    at main.js:1:1", "Invalid URL\nof a page"),
+        ("Error\n    at main.js:1:1", "Error"),
+        ("no error at all", "no error at all"),
+        (_raised(TransientError("connect refused: 10.0.0.1\nmore")), "connect refused: 10.0.0.1\nmore"),
+        (_raised(ValueError("no"), KeyError("cause")), "no"),
+        (_raised(KeyError("name")), "KeyError: 'name'"),
+        (_raised(ExceptionGroup("both", [ValueError("a"), ValueError("b")])), "both (2 sub-exceptions)"),
         (_raised(ValueError()), "ValueError"),
         ("Traceback (most recent call last):", "Traceback (most recent call last):"),
         ("", ""),
     ],
 )
 def test_what_went_wrong_is_found_in_traces_of_node_and_of_python(trace: str, words: str) -> None:
-    assert first_words(trace) == words
+    assert message_of(trace) == words

@@ -45,15 +45,17 @@ SnapshotsOption = Annotated[
     typer.Option(
         "--snapshots",
         metavar="WHICH",
-        help="Of which jobs that ended the hash and the log lines are kept: all, failed or none.",
+        help="Of which jobs the hash is kept when an attempt ends, and the log lines: all, failed (an attempt that "
+        "did not complete) or none.",
     ),
 ]
 FillOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--fill",
         metavar="WHICH",
-        help="Which attempts get worker and reason from the job's hash: all, failed or none (spares Redis).",
+        help="Which attempts get worker and reason from the job's hash: all, failed or none; not more than "
+        "--snapshots keeps (default: as many; replay: as before).",
     ),
 ]
 StartingOption = Annotated[
@@ -107,7 +109,7 @@ def up(
     stream_prefix: StreamPrefixOption = "msaas",
     env: Env = "prod",
     snapshots: SnapshotsOption = "all",
-    fill: FillOption = "all",
+    fill: FillOption = None,
     starting: StartingOption = "earliest",
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
@@ -167,7 +169,7 @@ def run(
     stream_prefix: StreamPrefixOption = "msaas",
     env: Env = "prod",
     snapshots: SnapshotsOption = "all",
-    fill: FillOption = "all",
+    fill: FillOption = None,
     starting: StartingOption = "earliest",
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
@@ -219,6 +221,8 @@ def status(
         right=["rows", "files", "bytes", "version"],
         empty="no tables yet",
     )
+    if found.rolled_back:
+        warn(found.rolled_back)
     show(
         ["queue", "events", "read", "behind"],
         [(one.queue, one.added, one.read, one.behind) for one in found.queues],
@@ -263,13 +267,13 @@ def replay(
     lake: LakeOption = "./lake",
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
-    fill: FillOption = "all",
+    fill: FillOption = None,
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build silver and gold anew from bronze, as after an upgrade; bronze is not touched."""
+    """Build silver and gold anew from bronze, as after an upgrade or when a table was rolled back."""
     pipeline = _pipeline(
         redis, lake, master=master, spark_log=spark_log, queues=queues, prefix=prefix, fill=fill
     )

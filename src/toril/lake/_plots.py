@@ -17,6 +17,7 @@ HEIGHT: Final = 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 26
 _DAY: Final = 86_400
 _MOST_TICKS: Final = 6.5  # names of moments that stand side by side without touching
+_HATCH: Final = 7  # between two slanting lines
 _STEPS: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY, 2 * _DAY, 3 * _DAY)
 # Longer times are told by whole days.
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
@@ -32,10 +33,15 @@ class Series:
 
 
 Alarms = Collection[datetime]  # beginnings of the spans in which an alert stood
+Unknown = Collection[datetime]  # beginnings of the spans of which events are missing
 
 
 def stacked_bars(
-    times: Sequence[datetime], series: Sequence[Series], seconds: int, alarms: Alarms = ()
+    times: Sequence[datetime],
+    series: Sequence[Series],
+    seconds: int,
+    alarms: Alarms = (),
+    unknown: Unknown = (),
 ) -> str:
     """Layers on top of each other; a bar covers its span of time."""
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
@@ -44,6 +50,7 @@ def stacked_bars(
     span = _INNER_W * seconds / _length(times, seconds)
     width = max(1.0, span - max(0.6, span * 0.08))
     parts = [_frame(scale, times, seconds), _alarm_marks(alarms, x_of, times, seconds)]
+    parts.append(_unknown_marks(unknown, x_of, times, seconds))
     for at, moment in enumerate(times):
         base = 0.0
         for one in series:
@@ -61,7 +68,12 @@ def stacked_bars(
 
 
 def bands(
-    times: Sequence[datetime], percentiles: Sequence[Series], unit: str, seconds: int, alarms: Alarms = ()
+    times: Sequence[datetime],
+    percentiles: Sequence[Series],
+    unit: str,
+    seconds: int,
+    alarms: Alarms = (),
+    unknown: Unknown = (),
 ) -> str:
     """From the lowest percentile to the highest as an area, the middle one as a line, on a logarithmic scale."""
     low, middle, high = percentiles
@@ -70,6 +82,7 @@ def bands(
     x_of = _time_axis(times, seconds)
     half = _INNER_W * seconds / _length(times, seconds) / 2
     parts = [_frame(scale, times, seconds), _alarm_marks(alarms, x_of, times, seconds)]
+    parts.append(_unknown_marks(unknown, x_of, times, seconds))
     for run in _runs(middle.values):
         places = [(x_of(times[at]) + half, at) for at in run]
         upper = [f"{x:.1f},{scale.y(high.values[at] or 0):.1f}" for x, at in places]
@@ -115,7 +128,28 @@ def _alarm_marks(alarms: Alarms, x_of: _Place, times: Sequence[datetime], second
     )
 
 
-def sparkline(series: Sequence[Series], *, columns: int = 60) -> str:
+def _unknown_marks(unknown: Unknown, x_of: _Place, times: Sequence[datetime], seconds: int) -> str:
+    """Spans of time of which events are missing, hatched: what is drawn there is not all there was."""
+    width = _INNER_W * seconds / _length(times, seconds)
+    concerned = set(unknown)
+    runs = _runs([1.0 if moment in concerned else None for moment in times])
+    return "".join(_hatched(x_of(times[run[0]]), _TOP, width * len(run), _INNER_H) for run in runs)
+
+
+def _hatched(x: float, y: float, width: float, height: float) -> str:
+    """A box of slanting lines, cut off at its edges."""
+    lines = []
+    for start in range(-int(height), int(width) + 1, _HATCH):
+        low, high = max(0.0, -start), min(height, width - start)
+        if low < high:
+            first, last = (f"{x + start + at:.1f} {y + height - at:.1f}" for at in (low, high))
+            lines.append(f"M{first}L{last}")
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    tip = "<title>unknown: events were lost before they were read</title>"
+    return f'<g class="unknown"><rect {box}>{tip}</rect><path d="{"".join(lines)}"/></g>'
+
+
+def sparkline(series: Sequence[Series], *, columns: int = 60, unknown: Sequence[bool] = ()) -> str:
     """The same layers without axes, small enough for a line of a table."""
     width, height = 180, 30
     size = max((len(one.values) for one in series), default=0)
@@ -125,7 +159,8 @@ def sparkline(series: Sequence[Series], *, columns: int = 60) -> str:
         for one in series
     ]
     highest = max((sum(column) for column in zip(*sums, strict=True)), default=0) or 1
-    parts = []
+    runs = _runs([1.0 if one else None for one in unknown])
+    parts = [_hatched(run[0] * width / size, 0, len(run) * width / size, height) for run in runs if size]
     for at, column in enumerate(zip(*sums, strict=True)):
         top = float(height)
         for one, value in zip(series, column, strict=True):

@@ -20,7 +20,7 @@ _PERCENTILES: Final = ("p50", "p95", "p99")
 _MUCH: Final = 0.10
 
 
-def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
+def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int) -> str:
     """The figures that are read from across the room."""
     total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
     busiest: dict[Any, int] = {}
@@ -39,9 +39,17 @@ def tiles(rows: Sequence[Row], times: Row, lost: int, seconds: int) -> str:
         _rate_tile("stalled", total),
         _tile("wait p95", duration(times["wait"]), f"p50 {duration(times['wait_p50'])}", ""),
         _tile("run p95", duration(times["run"]), f"p50 {duration(times['run_p50'])}", ""),
-        _tile("events lost", _large(lost), "before they were read", "bad" if lost else "good"),
+        _lost_tile(lost["events"], lost["uncounted"]),
     ]
     return f'<section class="tiles">{"".join(found)}</section>'
+
+
+def _lost_tile(events: int, uncounted: int) -> str:
+    """With a stream that was deleted, an unknown number of events is lost."""
+    if not uncounted:
+        return _tile("events lost", _large(events), "before they were read", _mood(events))
+    beside = f"{uncounted:,} gap{'s' if uncounted > 1 else ''} of unknown size"
+    return _tile("events lost", f"{_large(events)}+" if events else "unknown", beside, "bad")
 
 
 def _rate_tile(name: str, total: Mapping[str, int]) -> str:
@@ -69,14 +77,26 @@ def _tile(label: str, value: str, beside: str, mood: str) -> str:
 
 
 def overview(
-    queues: Mapping[str, Sequence[Row]], latency: Mapping[str, Row], alarmed: Sequence[str], seconds: int
+    queues: Mapping[str, Sequence[Row]],
+    latency: Mapping[str, Row],
+    alarmed: Sequence[str],
+    seconds: int,
+    unknown: Mapping[str, Sequence[datetime]],
 ) -> str:
     """One line for each queue, those with alerts first."""
     order = sorted(
         queues, key=lambda queue: (queue not in alarmed, -sum(row["completed"] for row in queues[queue]))
     )
     lines = [
-        _line(queue, queues[queue], latency.get(queue, {}), queue in alarmed, seconds) for queue in order
+        _line(
+            queue,
+            queues[queue],
+            latency.get(queue, {}),
+            queue in alarmed,
+            without_holes(queues[queue], seconds, unknown.get(queue, ())),
+            unknown.get(queue, ()),
+        )
+        for queue in order
     ]
     heads = ("", "queue", "attempts", "completed", "failed", "retried", "stalled", "wait p95", "run p95")
     head = "".join(f"<th>{one}</th>" for one in heads)
@@ -84,13 +104,20 @@ def overview(
     return f'<section><h2>All queues</h2><table class="numbers">{body}</table></section>'
 
 
-def _line(queue: str, rows: Sequence[Row], latency: Row, alarmed: bool, seconds: int) -> str:
-    _, filled = without_holes(rows, seconds)
+def _line(
+    queue: str,
+    rows: Sequence[Row],
+    latency: Row,
+    alarmed: bool,
+    spans: tuple[list[datetime], list[Row]],
+    unknown: Sequence[datetime],
+) -> str:
+    times, filled = spans
     total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
     cells = [
         f'<td><i class="dot {"bad" if alarmed else "good"}"></i></td>',
         f'<td class="name">{escape(queue)}</td>',
-        f"<td>{sparkline(_layers(rows, filled))}</td>",
+        f"<td>{sparkline(_layers(rows, filled), unknown=[one in set(unknown) for one in times])}</td>",
         f"<td>{total['completed']:,}</td>",
         *(f"<td>{percent(total[name], total['attempts'])}</td>" for name in ("failed", "retried", "stalled")),
         *(f"<td>{duration(latency.get(name))}</td>" for name in ("wait", "run")),
@@ -124,13 +151,21 @@ def _value(value: float) -> str:
     return f"{value:.1%}" if value <= 1 else f"{value:,.4g}"
 
 
-def queue_plots(queue: str, rows: Sequence[Row], unit: str, seconds: int, alarms: Sequence[datetime]) -> str:
-    """Attempts, waiting and running of one queue over time; the time of alerts is shaded."""
-    times, filled = without_holes(rows, seconds)
+def queue_plots(
+    queue: str,
+    rows: Sequence[Row],
+    unit: str,
+    seconds: int,
+    alarms: Sequence[datetime],
+    unknown: Sequence[datetime] = (),
+) -> str:
+    """Attempts, waiting and running of one queue over time; the time of alerts is shaded, what is unknown hatched."""
+    times, filled = without_holes(rows, seconds, unknown)
     layers = _layers(rows, filled)
     done = sum(row["completed"] for row in rows)
-    bars = stacked_bars(times, layers, seconds, alarms)
-    figures = [f"<figure><figcaption>Per {unit} {_legend(layers)}</figcaption>{bars}</figure>"]
+    bars = stacked_bars(times, layers, seconds, alarms, unknown)
+    keys = _legend(layers) + ('<span class="key unknown">unknown</span>' if unknown else "")
+    figures = [f"<figure><figcaption>Per {unit} {keys}</figcaption>{bars}</figure>"]
     for what in ("wait", "run"):
         three = [
             Series(name=name, kind=what, values=[row.get(f"{what}_{name}_ms") for row in filled])
@@ -138,9 +173,8 @@ def queue_plots(queue: str, rows: Sequence[Row], unit: str, seconds: int, alarms
         ]
         words = {"wait": "Waiting", "run": "Running"}[what]
         key = f'<span class="key {what}">p95</span><span class="key area {what}">p50 to p99</span>'
-        figures.append(
-            f"<figure><figcaption>{words}, ms {key}</figcaption>{bands(times, three, 'ms', seconds, alarms)}</figure>"
-        )
+        plot = bands(times, three, "ms", seconds, alarms, unknown)
+        figures.append(f"<figure><figcaption>{words}, ms {key}</figcaption>{plot}</figure>")
     heading = f"<h2>{escape(queue)} <small>{done:,} completed</small></h2>"
     return f'<section>{heading}<div class="plots">{"".join(figures)}</div></section>'
 
@@ -150,11 +184,14 @@ def _layers(rows: Sequence[Row], filled: Sequence[Row]) -> list[Series]:
     return [Series(name=name, kind=name, values=[row.get(name) for row in filled]) for name in shown]
 
 
-def without_holes(rows: Sequence[Row], seconds: int) -> tuple[list[datetime], list[Row]]:
-    """A row for each span from the first to the last; quiet ones are empty."""
+def without_holes(
+    rows: Sequence[Row], seconds: int, unknown: Sequence[datetime] = ()
+) -> tuple[list[datetime], list[Row]]:
+    """A row for each span from the first to the last of which anything is said; quiet ones are empty."""
     known = {row["at"]: row for row in rows}
-    times = [min(known)]
-    while times[-1] < max(known):
+    told = [*known, *unknown]
+    times = [min(told)]
+    while times[-1] < max(told):
         times.append(times[-1] + timedelta(seconds=seconds))
     return times, [known.get(moment, {}) for moment in times]
 
@@ -230,7 +267,7 @@ def gap_list(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return table(
-        "Events nobody could read", ("queue", "after", "lost", "why"), cells, numbers=(2,), whole=(1,)
+        "Events nobody could read", ("queue", "until", "lost", "why"), cells, numbers=(2,), whole=(1,)
     )
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from toril.lake.errors import LakeTooNew, TableMissing
+from toril.lake.errors import CommitGone, LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
 
 _VERSION_KEY: Final = "toril.schemaVersion"
@@ -37,6 +37,19 @@ class DataFile:
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `DataFile(**words)` reads it back."""
         return {"path": self.path, "size": self.size, "rows": self.rows, "partition": dict(self.partition)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a range of commits brought: new files, the last mark of each application, and the writers' notes."""
+
+    files: list[DataFile]
+    marks: dict[str, int]
+    notes: list[dict[str, Any]]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
 
 
 class LakeTable:
@@ -75,12 +88,22 @@ class LakeTable:
             storage_options=dict(storage) if storage else None,
             raise_if_key_not_exists=False,
         )
-        return cls(spec, url, storage, delta)
+        log = cls(spec, url, storage, delta)
+        log._add_missing_columns()
+        return log
 
     def _check_version(self) -> None:
         found = int(self.delta.metadata().configuration.get(_VERSION_KEY, "1"))
         if found > self.spec.version:
             raise LakeTooNew(self.spec.name, found, self.spec.version)
+
+    def _add_missing_columns(self) -> None:
+        """A table that an older toril made gets the columns that were added since; its rows have nulls there."""
+        known = {field.name for field in self.delta.schema().fields}
+        missing = [field for field in Schema.from_arrow(self.spec.schema).fields if field.name not in known]
+        if missing:
+            self.delta.alter.add_columns(missing)
+            self.delta.update_incremental()
 
     @property
     def version(self) -> int:
@@ -103,10 +126,8 @@ class LakeTable:
         until = self.version
         if until - self._marks_until > _MANY_COMMITS:
             self._marks = {}
-        for version in range(self._marks_until + 1, until + 1) if self._marks else ():
-            for action in self._actions(version):
-                if "txn" in action:
-                    self._marks[action["txn"]["appId"]] = int(action["txn"]["version"])
+        if self._marks:
+            self._marks.update(self.changes(self._marks_until, until).marks)
         self._marks_until = until
 
     def files(self, **partition: str) -> list[DataFile]:
@@ -124,16 +145,30 @@ class LakeTable:
 
     def added_between(self, after: int, until: int) -> list[DataFile]:
         """Files that commits in (`after`, `until`] brought as new data; those of a compaction are not new."""
-        added: list[DataFile] = []
+        return self.changes(after, until).files
+
+    def changes(self, after: int, until: int) -> Changes:
+        """What commits in (`after`, `until`] brought."""
+        found = Changes(files=[], marks={}, notes=[])
         for version in range(after + 1, until + 1):
             for action in self._actions(version):
-                add = action.get("add")
-                if add is not None and add.get("dataChange", True):
-                    added.append(_file_of_action(add))
-        return added
+                _note_action(found, action)
+        return found
+
+    def commit_time(self, version: int) -> int | None:
+        """When a version was committed, in ms: two commits of one number have different times. None: it is gone."""
+        try:
+            actions = self._actions(version)
+        except CommitGone:
+            return None
+        times = [one["commitInfo"].get("timestamp") for one in actions if "commitInfo" in one]
+        return times[0] if times else None
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        text = self._read_log(f"{version:020d}.json")
+        try:
+            text = self._read_log(f"{version:020d}.json")
+        except FileNotFoundError:
+            raise CommitGone(self.spec.name, version) from None
         return [json.loads(line) for line in text.splitlines() if line.strip()]
 
     def _read_log(self, name: str) -> str:
@@ -171,6 +206,15 @@ class LakeTable:
             ),
         )
         self.refresh()
+
+
+def _note_action(found: Changes, action: Mapping[str, Any]) -> None:
+    if "add" in action and action["add"].get("dataChange", True):
+        found.files.append(_file_of_action(action["add"]))
+    elif "txn" in action:
+        found.marks[action["txn"]["appId"]] = int(action["txn"]["version"])
+    elif "toril" in action.get("commitInfo", {}):
+        found.notes.append(json.loads(action["commitInfo"]["toril"]))
 
 
 def _add_action(file: DataFile, now: int) -> AddAction:

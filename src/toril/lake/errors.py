@@ -2,8 +2,10 @@
 
     TorilError
     └── LakeError
+        ├── CommitGone      an old commit is no longer in a table's log: .table .version
         ├── LakeTooNew      the table was written by a newer toril: .table .found .known
-        └── TableMissing    the table does not exist yet: .table
+        ├── TableMissing    the table does not exist yet: .table
+        └── TableRolledBack a table is older than what was made of it: .table .made
 
 Guarantee: each says which table it means and what to do.
 """
@@ -15,6 +17,18 @@ from toril.errors import TorilError
 
 class LakeError(TorilError):
     """Something about a table of the lake."""
+
+
+class CommitGone(LakeError):
+    """A commit that has yet to be refined is no longer in the table's log."""
+
+    def __init__(self, table: str, version: int) -> None:
+        super().__init__(
+            f"commit {version} is no longer in the log of {table}; `toril pipeline replay` reads the tables "
+            "as they are and builds silver and gold anew"
+        )
+        self.table = table
+        self.version = version
 
 
 class LakeTooNew(LakeError):
@@ -38,3 +52,15 @@ class TableMissing(LakeError):
             f"{table} does not exist in {lake}; run `toril pipeline run` first, or check the path"
         )
         self.table = table
+
+
+class TableRolledBack(LakeError):
+    """A table holds less than what was made of it: its last commits were removed, or an old copy was put back."""
+
+    def __init__(self, table: str, found: str, made: str, lake: str) -> None:
+        super().__init__(
+            f"{table} was rolled back: {found}, but {made}; `toril pipeline replay --lake {lake}` builds silver "
+            "and gold anew from what bronze holds"
+        )
+        self.table = table
+        self.made = made

@@ -69,6 +69,10 @@ class Lake:
             self._logs[spec.name] = LakeTable.open_or_create(spec, self.location(name), self.storage_options)
         return self._logs[spec.name].refresh()
 
+    def reopen(self) -> None:
+        """Forgets what was known of the tables: they were removed, or replaced."""
+        self._logs.clear()
+
     def tables(self) -> list[str]:
         """The tables that exist."""
         return [name for name in TABLES if self._exists(name)]

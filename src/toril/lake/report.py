@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -69,22 +69,36 @@ def _body(part: _Part, now: datetime) -> list[str]:
     for row in rows:
         queues.setdefault(row["queue"], []).append(row)
     alerts = _alerts(part)
-    period = (min(row["at"] for row in rows), max(row["at"] for row in rows)) if rows else None
+    period = _period(part, rows, unit)
     alarms = _alarms(alerts, unit)
+    unknown = _unknown(part, unit, period)
     busiest = sorted(queues, key=lambda queue: -sum(row["attempts"] for row in queues[queue]))
     return [
         _head(period, now, alerts),
         sections.tiles(rows, _latency(part), _lost(part), seconds),
         sections.alert_list(alerts, period, seconds),
-        sections.overview(queues, _latency_by_queue(part), list(alarms), seconds) if len(queues) > 1 else "",
+        sections.overview(queues, _latency_by_queue(part), list(alarms), seconds, unknown)
+        if len(queues) > 1
+        else "",
         *(
-            sections.queue_plots(queue, queues[queue], unit, seconds, alarms.get(queue, ()))
+            sections.queue_plots(
+                queue, queues[queue], unit, seconds, alarms.get(queue, ()), unknown.get(queue, ())
+            )
             for queue in busiest[:_MOST_QUEUES]
         ),
         sections.error_list(_errors(part)),
         sections.worker_list(part.ask(_WORKERS)),
         sections.gap_list(part.ask(_GAPS)),
     ]
+
+
+def _period(part: _Part, rows: Rows, unit: str) -> tuple[datetime, datetime] | None:
+    """From the first to the last span of which something is known, if only that events are missing."""
+    if not rows:
+        return None
+    gaps = [row["until"] for row in part.ask(_GAP_SPANS.format(unit=unit))]
+    moments = [*(row["at"] for row in rows), *gaps]
+    return min(moments), max(moments)
 
 
 def _head(
@@ -114,6 +128,11 @@ _WORKERS: Final = (
     "order by queue, worker limit 100"
 )
 _GAPS: Final = "select queue, ts, lost, reason from silver.gaps where ts >= $since order by ts desc limit 20"
+# From the last event before a gap to the first one after it. Before its first event, nothing is known of a queue.
+_GAP_SPANS: Final = (
+    "select queue, date_trunc('{unit}', make_timestamptz(split_part(from_id, '-', 1)::bigint * 1000)) as start, "
+    "date_trunc('{unit}', ts) as until from silver.gaps where ts >= $since"
+)
 
 
 def _figures(part: _Part) -> tuple[Rows, str, int]:
@@ -139,8 +158,27 @@ def _latency_by_queue(part: _Part) -> dict[str, dict[str, Any]]:
     return {row["queue"]: row for row in part.ask(f"select queue, {_QUANTILES} group by queue")}
 
 
-def _lost(part: _Part) -> int:
-    return int(part.ask("select coalesce(sum(lost), 0) as n from silver.gaps where ts >= $since")[0]["n"])
+def _lost(part: _Part) -> dict[str, int]:
+    """Events that nobody could read, and the gaps of which nobody knows how many they hide."""
+    return part.ask(
+        "select coalesce(sum(lost), 0)::bigint as events, count(*) filter (where lost is null) as uncounted "
+        "from silver.gaps where ts >= $since"
+    )[0]
+
+
+def _unknown(part: _Part, unit: str, period: tuple[datetime, datetime] | None) -> dict[str, list[datetime]]:
+    """Queue → beginnings of the spans, within what the page shows, of which events are missing."""
+    if period is None:
+        return {}
+    seconds = timedelta(minutes=1) if unit == "minute" else timedelta(hours=1)
+    found: dict[str, list[datetime]] = {}
+    for row in part.ask(_GAP_SPANS.format(unit=unit)):
+        moment, end = max(row["start"], period[0]), min(row["until"], period[1])
+        spans = found.setdefault(row["queue"], [])
+        while moment <= end:
+            spans.append(moment)
+            moment += seconds
+    return found
 
 
 def _alerts(part: _Part) -> Rows:

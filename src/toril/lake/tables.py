@@ -96,6 +96,10 @@ JOBS = TableSpec(
             ("deduplication_id", _TEXT),
             ("extra", _TEXT),
             ("snapshot_at", _TIME),
+            # The events of the job that it was read for: they belong to the same use of its id. After a gap there is
+            # no first one, and the last one is the end of the queue's events when it was read.
+            ("first_event_id", _TEXT),
+            ("last_event_id", _TEXT),
         ]
     ),
     keys=("queue", "job_id", "snapshot_at"),
@@ -215,6 +219,12 @@ SILVER_JOBS = TableSpec(
             ("updated_seq", _COUNT),
             ("error", _TEXT),
             ("phase", _TEXT),  # open: replaced by every batch; done: appended, the latest row counts
+            # How its pickups ended since it was added: back to wait, delayed, failed, completed, waiting for children.
+            ("returns", _COUNT),
+            ("delays", _COUNT),
+            ("failures", _COUNT),
+            ("completions", _COUNT),
+            ("suspensions", _COUNT),
         ]
     ),
     partition_by=("phase",),
@@ -226,10 +236,10 @@ GAPS = TableSpec(
     schema=pa.schema(
         [
             ("queue", _TEXT),
-            ("ts", _TIME),  # of the last event before the gap
+            ("ts", _TIME),  # of the first event after the gap
             ("from_id", _TEXT),
             ("until_id", _TEXT),
-            ("lost", _COUNT),  # null: the server does not count
+            ("lost", _COUNT),  # null: nobody knows (the stream was deleted, or the server does not count)
             ("reason", _TEXT),  # trimmed | recreated
         ]
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,16 @@ def test_a_run_whose_queues_match_nothing_says_so(
     assert err.splitlines()[-1].endswith("check name, prefix and server")
 
 
+def test_filling_from_hashes_that_are_not_kept_is_refused(
+    toril: Toril, here: list[str], tmp_path: Path
+) -> None:
+    words = ["--lake", str(tmp_path), "--snapshots", "failed", "--fill", "all"]
+    said = "fill: 'all' needs hashes that are not kept with snapshots 'failed'; say snapshots 'all', or fill 'failed'"
+    for command in ("run", "up"):
+        result = toril("pipeline", command, *words, *here)
+        assert (result.code, result.err) == (2, f"toril: {said}\n")
+
+
 @pytest.mark.timeout(240)
 def test_a_run_brings_the_events_into_the_tables(
     start: Start, toril: Toril, here: list[str], tmp_path: Path
@@ -82,4 +94,16 @@ def test_a_run_brings_the_events_into_the_tables(
     entries = "select queue, count(*) as n from bronze.stream_entries group by all"
     assert toril("pipeline", "query", entries, "--json", *lake).data == [{"queue": "kept", "n": 2}]
     assert toril("pipeline", "query", "select * from bronze.jobs", "--json", *lake).data == []
+    _say_that_bronze_was_rolled_back(toril, chosen, here, tmp_path)
     assert {one["table"] for one in toril("pipeline", "maintain", "--json", *lake).data} == tables
+
+
+def _say_that_bronze_was_rolled_back(toril: Toril, chosen: list[str], here: list[str], folder: Path) -> None:
+    """On a copy of the lake whose last commit of events is gone; said before Spark starts."""
+    copy = shutil.copytree(folder / "lake", folder / "copy")
+    max((copy / "bronze/events/_delta_log").glob("*.json")).unlink()
+    said = re.compile(rf"bronze/events was rolled back.*`toril pipeline replay --lake {copy}`")
+    for command in ("run", "up"):
+        result = toril("pipeline", command, *chosen, "--lake", str(copy), *here)
+        assert (result.code, bool(said.search(result.err))) == (1, True), result.err
+    assert said.search(toril("pipeline", "status", "--lake", str(copy), *here).err)

@@ -20,13 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
+from toril.spark.pipeline._layers import FIGURED, reached
 from toril.spark.pipeline._parquet import read_columns, write_file
 from toril.spark.pipeline._staging import frame_of, read_table, stage
 from toril.spark.pipeline._worker_alerts import worker_alerts
 from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute
 from toril.spark.transforms.workers import WORKERS
 
-APPLICATION: Final = "toril.gold"
+APPLICATION: Final = FIGURED
 _ATTEMPTS: Final = "silver/attempts"
 
 
@@ -88,7 +89,7 @@ class GoldRefiner:
             whole = sorted({(queue, at // figure.seconds * figure.seconds) for queue, at in minutes})
             self._replace(figure, whole, until)
         else:
-            log.commit([], application=APPLICATION, version=until)
+            self._commit(figure, [], until)
         return bool(minutes)
 
     def _touched_minutes(self, done: int, until: int) -> Spans:
@@ -123,8 +124,15 @@ class GoldRefiner:
         names = table_spec(figure.table).schema.names
         fresh = figure.transform(rows).select(*names)
         whole = fresh.unionByName(kept.select(*names)) if old_files else fresh
-        files = stage(whole.repartition(1), self.lake, figure.table)
-        log.commit(files, removed=old_files, application=APPLICATION, version=until)
+        self._commit(figure, stage(whole.repartition(1), self.lake, figure.table), until, old_files)
+
+    def _commit(
+        self, figure: Figure, files: list[DataFile], until: int, removed: Sequence[DataFile] = ()
+    ) -> None:
+        marks = reached(self.lake.ensure(_ATTEMPTS), APPLICATION, until)
+        self.lake.ensure(figure.table).commit(
+            files, removed=removed, application=APPLICATION, version=until, marks=marks
+        )
 
     def _within(self, rows: DataFrame, span: Column, spans: Spans, *, inside: bool) -> DataFrame:
         if len(spans) <= _FEW_SPANS:
@@ -156,7 +164,8 @@ class GoldRefiner:
             return False
         rows = self.lake.query(WORKERS.format(reports="bronze.worker_reports")).cast(log.spec.schema)
         files = [write_file(self.lake, "gold/workers", rows, {})] if rows.num_rows else []
-        log.commit(files, removed=log.files(), application=APPLICATION, version=reports.version)
+        marks = reached(reports, APPLICATION, reports.version)
+        log.commit(files, removed=log.files(), application=APPLICATION, version=reports.version, marks=marks)
         return True
 
     def _alert_about_workers(self) -> bool:

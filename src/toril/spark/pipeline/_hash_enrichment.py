@@ -1,12 +1,17 @@
 """Completing attempts from job hashes: who ran them, and why those failed that were tried again.
 
-Guarantee: a hash adds what events do not say and never changes what they do; a job without a hash stays as it is.
+Guarantee: a hash adds what events do not say and never changes what they do. What it does not say for certain stays
+empty: a job without a hash, a worker before the last one, an error that cannot be put to one attempt.
+
+A hash holds the traces of failed attempts in their order, and counts: attempts that were started, those that were made
+(which ended, completed ones included) and those that stalled. Which attempt a trace belongs to follows from the counts
+together with the events: see `_number`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,114 +19,126 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toril.commands.read import get_fields
-from toril.protocol.keys import QueueKeys
-from toril.spark.sources.columns import whole_number
-from toril.spark.sources.readers import open_transport
+from toril.spark.pipeline._traces import message_of
+from toril.spark.transforms._steps import TALLIES
 
-_FIELDS: Final = ("pb", "ats", "atm", "failedReason", "stacktrace", "processedOn")
-_PIPELINE: Final = 1_000
-_TRACEBACK: Final = "Traceback (most recent call last):"
 _FILLED: Final = ("worker", "error", "active_at", "run_ms")
+_FACTS: Final = (
+    *("attempt", "end_event", "end_ts", "late_end", "hash"),
+    *("known_ts", "known_event", "known_attempt"),
+    *(f"{when}_{name}" for when in ("end", "known") for name in TALLIES),
+)
 
-Hash = Mapping[str, bytes | None]
+
+class Hash(msgspec.Struct, frozen=True):
+    """What a job's hash tells about its attempts; times in milliseconds."""
+
+    state: str | None = None
+    worker: str | None = None
+    started: int | None = None
+    made: int | None = None
+    stalled: int | None = None
+    processed: int | None = None
+    finished: int | None = None
+    reason: str | None = None
+    traces: str | None = None
+    trace_limit: int | None = None
+    backoff: bool = False  # whether it waits before it is tried again
 
 
 @dataclass(frozen=True, slots=True)
 class HashEnricher:
     """Fills `worker` and `error` of attempts; runs on executors."""
 
-    url: str | None = field(repr=False)
-    prefix: str
-    everything: bool = True  # False: only attempts that did not complete, which spares Redis one read per job
+    everything: bool = True  # False: only attempts that did not complete
 
-    def __call__(self, attempts: pa.Table) -> pa.Table:
-        concerned = self._concerned(attempts)
-        if not len(concerned):
+    def __call__(self, attempts: pa.Table, points: pa.Table) -> pa.Table:
+        """`points` are the turning points of the attempts, row by row."""
+        concerned = pc.is_valid(points["hash"])
+        if not self.everything:
+            concerned = pc.and_(concerned, pc.not_equal(attempts["outcome"], "completed"))
+        rows = pc.indices_nonzero(concerned)
+        if not len(rows):
             return attempts
-        asked = attempts.take(concerned)
-        with open_transport(self.url) as transport:
-            hashes = [
-                one
-                for start in range(0, len(asked), _PIPELINE)
-                for one in transport.run_many(
-                    self._reads(asked.slice(start, _PIPELINE), cluster=transport.is_cluster)
-                )
-            ]
-        return _filled(attempts, concerned.to_pylist(), [_fields(one) for one in hashes])
-
-    def _concerned(self, attempts: pa.Table) -> pa.Array:
-        rows = pa.array(range(len(attempts)), pa.int64())
-        return rows if self.everything else rows.filter(pc.not_equal(attempts["outcome"], "completed"))
-
-    def _reads(self, part: pa.Table, *, cluster: bool) -> list[Any]:
-        keys: dict[str, QueueKeys] = {}
-        reads = []
-        for queue, job_id in zip(part["queue"].to_pylist(), part["job_id"].to_pylist(), strict=True):
-            if queue not in keys:
-                keys[queue] = QueueKeys(queue, self.prefix).resolve(cluster=cluster)
-            reads.append(get_fields(keys[queue], job_id, _FIELDS))
-        return reads
+        told = {name: attempts[name].to_pylist() for name in _FILLED}
+        facts = points.select(_FACTS).append_column("outcome", attempts["outcome"]).take(rows).to_pylist()
+        for row, one in zip(rows.to_pylist(), facts, strict=True):
+            _fill(told, row, one, msgspec.json.decode(one["hash"], type=Hash))
+        columns = {name: told.get(name, attempts[name]) for name in attempts.column_names}
+        return pa.table(columns, schema=attempts.schema)
 
 
-def _fields(reply: Any) -> Hash:
-    return dict(zip(_FIELDS, reply, strict=True)) if isinstance(reply, list) else {}
+def _fill(told: dict[str, list[Any]], row: int, facts: Mapping[str, Any], known: Hash) -> None:
+    if known.started == facts["attempt"]:  # the hash names the worker of the last pickup only
+        told["worker"][row] = known.worker
+        if facts["late_end"] and known.processed is not None:
+            told["active_at"][row], told["run_ms"][row] = _beginning(known.processed, facts["end_ts"])
+    if facts["outcome"] == "retried":
+        told["error"][row] = _error(facts, known)
 
 
-def _filled(attempts: pa.Table, rows: Sequence[int], hashes: Sequence[Hash]) -> pa.Table:
-    """Only what hashes can tell is taken apart; the other columns stay as they are."""
-    told = {name: attempts[name].to_pylist() for name in _FILLED}
-    facts = zip(*(attempts[name].to_pylist() for name in ("attempt", "outcome", "ended_at")), strict=True)
-    known = dict(zip(rows, hashes, strict=True))
-    for row, (attempt, outcome, ended_at) in enumerate(facts):
-        fields = known.get(row)
-        if not fields:
-            continue
-        told["worker"][row] = _worker(fields, attempt)
-        if told["error"][row] is None and outcome in ("retried", "failed"):
-            told["error"][row] = _error(fields, attempt)
-        if told["active_at"][row] is None:
-            told["active_at"][row], told["run_ms"][row] = _beginning(fields, attempt, ended_at)
-    columns = {name: told.get(name, attempts[name]) for name in attempts.column_names}
-    return pa.table(columns, schema=attempts.schema)
-
-
-def _beginning(known: Hash, attempt: int, ended_at: datetime) -> tuple[datetime | None, int | None]:
+def _beginning(processed: int, ended_at: datetime) -> tuple[datetime, int]:
     """The pickup was lost in a gap; the hash still has the time of the last one."""
-    began = whole_number(known.get("processedOn"))
-    if began is None or whole_number(known.get("ats")) != attempt:
-        return None, None
-    return datetime.fromtimestamp(began / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - began)
+    return datetime.fromtimestamp(processed / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - processed)
 
 
-def _worker(known: Hash, attempt: int) -> str | None:
-    """The hash names the worker of the last pickup only."""
-    name = known.get("pb")
-    return name.decode(errors="replace") if name and whole_number(known.get("ats")) == attempt else None
+def _error(facts: Mapping[str, Any], known: Hash) -> str | None:
+    """Why an attempt failed that was tried again."""
+    number, traces = _number(facts, known), _traces(known.traces)
+    if number is None:
+        return None
+    for failures in _failures(facts, known):
+        if len(traces) == min(failures, failures if known.trace_limit is None else known.trace_limit):
+            place = len(traces) - failures + number - 1  # old traces fall out at the front
+            if number == failures and known.reason:
+                return known.reason
+            return message_of(traces[place]) if 0 <= place < len(traces) else None
+    # Something was thrown that has no trace: only the last reason has a place.
+    return known.reason if _failures(facts, known) == [number] else None
 
 
-def _error(known: Hash, attempt: int) -> str | None:
-    """The reason of a failed attempt: from the trace at its place, or the last reason if it was the last."""
-    traces = _traces(known.get("stacktrace"))
-    failures = whole_number(known.get("atm")) or len(traces)
-    place = len(traces) - failures + attempt - 1  # old traces fall out at the front
-    if 0 <= place < len(traces):
-        return first_words(traces[place])
-    reason = known.get("failedReason")
-    return reason.decode(errors="replace") if reason and attempt >= failures else None
+def _number(facts: Mapping[str, Any], known: Hash) -> int | None:
+    """Which failure of its job an attempt was, counted from one; None when it was none, or when nobody can tell.
+
+    Not every attempt that goes back to wait or is delayed has failed: a worker that stops gives its jobs back, and a
+    handler may postpone its job. Those are started and not made. A job with a backoff is delayed when it fails: where
+    as many attempts were not made as went back to wait, these are the ones.
+    """
+    if not _is_whole(facts, known):
+        return None
+    unmade = _unmade(known) - facts["known_suspensions"]
+    if not unmade:
+        return int(facts["end_returns"] + facts["end_delays"] + facts["end_failures"])
+    given_back = (
+        known.backoff and unmade == facts["known_returns"] and known.started == facts["known_attempt"]
+    )
+    if given_back and facts["end_event"] == "delayed":
+        return int(facts["end_delays"] + facts["end_failures"])
+    return None
 
 
-def first_words(trace: str) -> str:
-    """What went wrong, in one line. Node says it before the frames, Python after those of the last traceback."""
-    _, python, rest = trace.rpartition(_TRACEBACK)
-    if not python:
-        return trace.partition("\n")[0]
-    said = next((line for line in rest.splitlines() if line.strip() and not line[0].isspace()), "")
-    name, colon, words = said.partition(":")
-    return f"{name.rpartition('.')[2]}{colon}{words}" or trace.partition("\n")[0]
+def _unmade(known: Hash) -> int:
+    """Pickups that count as no attempt: given back, postponed, or waiting for children; not the one at work."""
+    at_work = 1 if known.state == "active" else 0
+    return (known.started or 0) - (known.made or 0) - (known.stalled or 0) - at_work
 
 
-def _traces(raw: bytes | None) -> list[str]:
+def _is_whole(facts: Mapping[str, Any], known: Hash) -> bool:
+    """Whether the events show all pickups that the hash counts, apart from those that came later."""
+    started, seen = known.started or 0, facts["known_attempt"]
+    if started == seen:
+        return True
+    return started > seen and (known.processed or 0) > int(facts["known_ts"].timestamp() * 1000)
+
+
+def _failures(facts: Mapping[str, Any], known: Hash) -> list[int]:
+    """How many attempts had failed when the hash was read; two numbers if nobody saw whether the last one did."""
+    failures = (known.made or 0) - facts["known_completions"]
+    ended_unseen = known.finished is not None and facts["known_event"] not in ("completed", "failed")
+    return [failures, failures - 1] if ended_unseen else [failures]
+
+
+def _traces(raw: str | None) -> list[str]:
     try:
         found = msgspec.json.decode(raw) if raw else []
     except msgspec.DecodeError:

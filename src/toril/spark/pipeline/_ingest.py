@@ -43,8 +43,11 @@ _MANIFEST: Final = StructType([StructField("manifest", StringType())])
 # --- positions in the table's log ----------------------------------------------------------------------------
 
 
+_ID_MARK: Final = "toril.events.id/"
+
+
 def _id_app(queue: str) -> str:
-    return f"toril.events.id/{queue}"
+    return f"{_ID_MARK}{queue}"
 
 
 def _count_app(queue: str) -> str:
@@ -69,6 +72,15 @@ def position_marks(positions: Mapping[str, Position]) -> dict[str, int]:
     return marks
 
 
+def positions_in(marks: Mapping[str, int]) -> dict[str, str]:
+    """Queue → the last event that some commits have of it."""
+    return {
+        name.removeprefix(_ID_MARK): unpacked_id(packed)
+        for name, packed in marks.items()
+        if name.startswith(_ID_MARK)
+    }
+
+
 def note_starts(lake: Lake, positions: Mapping[str, Position]) -> None:
     """Reading of queues that the table does not know begins there, in this run and in all later ones."""
     log = lake.ensure(TABLE)
@@ -81,27 +93,34 @@ def note_starts(lake: Lake, positions: Mapping[str, Position]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class PartRead:
+    """What a task read of a queue."""
+
+    whole: Stretch  # of the queue
+    part: Stretch  # of this task
+    rows: int
+    first_id: str | None  # None when there was nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """What a task tells the driver: the stretches it read, with their rows, and the files that hold them."""
 
-    stretches: tuple[tuple[Stretch, Stretch, int], ...]  # (whole stretch of the queue, this part, rows)
+    stretches: tuple[PartRead, ...]
     files: tuple[DataFile, ...]
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "stretches": [
-                    [_as_list(whole), _as_list(part), rows] for whole, part, rows in self.stretches
-                ],
-                "files": [file.as_dict() for file in self.files],
-            }
-        )
+        stretches = [
+            [_as_list(one.whole), _as_list(one.part), one.rows, one.first_id] for one in self.stretches
+        ]
+        return json.dumps({"stretches": stretches, "files": [file.as_dict() for file in self.files]})
 
     @classmethod
     def from_json(cls, text: str) -> Written:
         raw = json.loads(text)
         stretches = tuple(
-            (_from_list(whole), _from_list(part), rows) for whole, part, rows in raw["stretches"]
+            PartRead(_from_list(whole), _from_list(part), rows, first_id)
+            for whole, part, rows, first_id in raw["stretches"]
         )
         return cls(stretches, tuple(DataFile(**file) for file in raw["files"]))
 
@@ -183,11 +202,13 @@ class IngestReader(EventStreamReader):
 
     def write(self, transport: BlockingTransport, partition: InputPartition) -> Written:
         """Reads what a task is to read and writes it beside the table."""
-        stretches: list[tuple[Stretch, Stretch, int]] = []
+        stretches: list[PartRead] = []
         tables: list[pa.Table] = []
         for part in parts_of(partition):
             pages = [_unpacked(part.events)] if part.events else list(read_stretch(transport, part.stretch))
-            stretches.append((part.whole, part.stretch, sum(page.num_rows for page in pages)))
+            rows = sum(page.num_rows for page in pages)
+            first_id = pages[0]["id"][0].as_py() if rows else None
+            stretches.append(PartRead(part.whole, part.stretch, rows, first_id))
             tables += pages
         files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
         return Written(tuple(stretches), tuple(files))
@@ -252,44 +273,58 @@ class BronzeWriter:
 
     def commit(self, written: Sequence[Written], batch_id: int) -> None:
         log = self.lake.ensure(TABLE)
-        counted = _by_queue(written)
-        known = {queue: committed_position(log, queue) for queue in counted}
-        wholes = {queue: (_joined(whole, known[queue]), rows) for queue, (whole, rows) in counted.items()}
-        new = {queue: pair for queue, pair in wholes.items() if _is_new(pair[0], known[queue])}
+        read = _by_queue(written)
+        known = {queue: committed_position(log, queue) for queue in read}
+        joined = {queue: replace(one, whole=_joined(one.whole, known[queue])) for queue, one in read.items()}
+        new = {queue: one for queue, one in joined.items() if _is_new(one.whole, known[queue])}
         if not new:
             return
         files = [file for one in written for file in one.files]
-        if len(new) < len(wholes) or any(_overlaps(whole, known[queue]) for queue, (whole, _) in new.items()):
+        if len(new) < len(joined) or any(_overlaps(one.whole, known[queue]) for queue, one in new.items()):
             files, new = self._only_new(files, new, known)
-        gaps = [gap for whole, rows in new.values() if (gap := gap_table(whole, rows)) is not None]
+        gaps = {queue: gap for queue, one in new.items() if (gap := _gap_of(one, known[queue])) is not None}
         if gaps:
-            files += write_days(self.lake, pa.concat_tables(gaps))
-        ends = {queue: whole.end for queue, (whole, _) in new.items()}
+            files += write_days(self.lake, pa.concat_tables(gaps.values()))
+        ends = {queue: one.whole.end for queue, one in new.items()}
         log.commit(
             files,
             application=f"toril.{self.query}",
             version=batch_id,
             marks=position_marks(ends),
-            note={"query": self.query, "batch": batch_id},
+            note={"query": self.query, "batch": batch_id, "gaps": list(gaps)},
         )
 
     def _only_new(
         self,
         files: Sequence[DataFile],
-        new: Mapping[str, tuple[Stretch, int]],
+        new: Mapping[str, QueueRead],
         known: Mapping[str, Position],
-    ) -> tuple[list[DataFile], dict[str, tuple[Stretch, int]]]:
+    ) -> tuple[list[DataFile], dict[str, QueueRead]]:
         """A replayed batch that reaches further than what was committed: its rows without those already there."""
         rows = pa.concat_tables([read_columns(self.lake, TABLE, file, SOURCE_SCHEMA.names) for file in files])
         kept: list[pa.Table] = []
-        left: dict[str, tuple[Stretch, int]] = {}
-        for queue, (whole, _) in new.items():
-            start = known[queue] if _overlaps(whole, known[queue]) else whole.start
+        left: dict[str, QueueRead] = {}
+        for queue, one in new.items():
+            start = known[queue] if _overlaps(one.whole, known[queue]) else one.whole.start
             part = _after(rows.filter(pc.equal(rows.column("queue"), queue)), start)
-            left[queue] = (replace(whole, start=start), part.num_rows)
+            first_id = min(part["id"].to_pylist(), key=id_parts, default=None)
+            left[queue] = QueueRead(replace(one.whole, start=start), part.num_rows, first_id)
             kept.append(part)
         table = pa.concat_tables(kept)
         return write_days(self.lake, _as_events(table)) if table.num_rows else [], left
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRead:
+    """What all tasks of a batch read of a queue."""
+
+    whole: Stretch
+    rows: int
+    first_id: str | None
+
+
+def _gap_of(one: QueueRead, known: Position) -> pa.Table | None:
+    return gap_table(one.whole, one.rows, one.first_id, known.id if one.whole.recreated else None)
 
 
 def _as_events(table: pa.Table) -> pa.Table:
@@ -303,14 +338,17 @@ def _after(rows: pa.Table, position: Position) -> pa.Table:
     return rows.filter(later)
 
 
-def _by_queue(written: Sequence[Written]) -> dict[str, tuple[Stretch, int]]:
-    rows: dict[str, int] = defaultdict(int)
-    wholes: dict[str, Stretch] = {}
+def _by_queue(written: Sequence[Written]) -> dict[str, QueueRead]:
+    parts: dict[str, list[PartRead]] = defaultdict(list)
     for one in written:
-        for whole, _, count in one.stretches:
-            wholes[whole.queue] = whole
-            rows[whole.queue] += count
-    return {queue: (whole, rows[queue]) for queue, whole in wholes.items()}
+        for part in one.stretches:
+            parts[part.whole.queue].append(part)
+    return {queue: _together(some) for queue, some in parts.items()}
+
+
+def _together(parts: Sequence[PartRead]) -> QueueRead:
+    first_id = min((one.first_id for one in parts if one.first_id), key=id_parts, default=None)
+    return QueueRead(parts[-1].whole, sum(one.rows for one in parts), first_id)
 
 
 def _joined(whole: Stretch, known: Position) -> Stretch:

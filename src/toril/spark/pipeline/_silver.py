@@ -1,37 +1,65 @@
-"""Refine, first half: bronze events become silver attempts, gaps and jobs.
+"""Refine, first half: bronze events and hashes become silver attempts, gaps and jobs.
 
-Guarantee: each bronze commit is refined once. Attempts and gaps are committed before the jobs, which hold the state
-that the next batch starts from; all carry the bronze version they reach, so a batch that was cut off is finished, not
-repeated.
+Guarantee: each bronze commit is refined once, and from bronze alone. Attempts and gaps are committed before the jobs,
+which hold the state that the next batch starts from; all carry the bronze versions they reach, so a batch that was cut
+off is finished, not repeated.
+
+Hashes are committed for a range of events after it (`_snapshots.py`), so a batch is a number of such ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake
-from toril.lake.delta_table import DataFile, LakeTable
-from toril.spark.pipeline._silver_writer import (
-    REPORT,
-    Filler,
-    SilverWriter,
-    files_in,
-    strangers_in,
-    unchanged,
+from toril.lake.delta_table import DataFile
+from toril.spark.pipeline._hash_enrichment import HashEnricher
+from toril.spark.pipeline._layers import (
+    FILLED,
+    HASHES,
+    RECONCILED,
+    REFINED,
+    REFINED_HASHES,
+    reached,
 )
-from toril.spark.pipeline._staging import frame_of, read_table, stage
+from toril.spark.pipeline._silver_writer import REPORT, SilverWriter, files_in, strangers_in
+from toril.spark.pipeline._staging import frame_of, stage
+from toril.spark.pipeline.options import FILLS
 from toril.spark.transforms import gaps
+from toril.spark.transforms.rows import Filler
 from toril.spark.transforms.timelines import steps
 
-APPLICATION: Final = "toril.refine"
-_BRONZE, _ATTEMPTS, _GAPS, _JOBS = "bronze/events", "silver/attempts", "silver/gaps", "silver/jobs"
+EVENTS, HASHED = "bronze/events", "bronze/jobs"
+ATTEMPTS, GAPS, JOBS = "silver/attempts", "silver/gaps", "silver/jobs"
 _JOB: Final = ["queue", "job_id"]
+_AFTER_GAP: Final = "first_event_id is null and last_event_id is not null"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far bronze is refined, or shall be: the versions of its events and of its hashes."""
+
+    events: int
+    hashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is refined at once, and the marks of the commits that it ends in."""
+
+    events: DataFrame
+    hashes: DataFrame | None
+    application: str
+    version: int  # a batch is done where a table has this version of the application
+    marks: Mapping[str, int]
+    after_gap: bool = False  # among the hashes are those of whole queues, read after a gap
 
 
 @dataclass(slots=True)
@@ -40,103 +68,150 @@ class SilverRefiner:
 
     spark: SparkSession
     lake: Lake
-    fill: Filler = unchanged  # completes attempts from job hashes
+    filled: str = "none"  # which attempts are completed from job hashes: all, failed, none
     max_rows: int = 4_000_000  # of one batch: more would not fit the memory of a small driver
+
+    @property
+    def fill(self) -> Filler | None:
+        return None if self.filled == "none" else HashEnricher(everything=self.filled == "all")
 
     def run(self) -> int:
         """Refines what bronze holds now; the result is the number of events."""
-        total, goal = 0, self.lake.ensure(_BRONZE).version  # not what comes meanwhile: it might never end
-        while events := self.run_batch(goal):
-            total += events
+        total, goal = 0, self.lake.ensure(HASHED).version  # not what comes meanwhile: it might never end
+        while (reach := self._next(goal)) is not None:
+            total += self._refine_to(reach)
         return total
 
-    def run_batch(self, goal: int) -> int:
-        """One batch, up to a version of bronze; 0 when there is nothing to do."""
-        done, until, files = self._next(goal)
-        if until <= done:
+    def _reached(self, *names: str) -> Reach:
+        marks = [
+            [max(self.lake.ensure(name).committed(mark), 0) for name in names]
+            for mark in (REFINED, REFINED_HASHES)
+        ]
+        return Reach(max(marks[0]), max(marks[1]))
+
+    def _next(self, goal: int) -> Reach | None:
+        done, begun = self._reached(JOBS), self._reached(ATTEMPTS, GAPS)
+        if begun.hashes > done.hashes:
+            return begun
+        return self._as_much_as_fits(done, goal)
+
+    def _as_much_as_fits(self, done: Reach, goal: int) -> Reach | None:
+        """Ranges of events whose hashes are there, as long as they are few enough, and one in any case."""
+        found, rows = None, 0
+        events, hashes = self.lake.ensure(EVENTS), self.lake.ensure(HASHED)
+        for version in range(done.hashes + 1, goal + 1):
+            mark = hashes.changes(version - 1, version).marks.get(HASHES)
+            if mark is None:  # compacted
+                continue
+            before = found.events if found else done.events
+            rows += events.changes(before, mark).rows
+            if found is not None and rows > self.max_rows:
+                break
+            found = Reach(max(mark, before), version)
+        return found
+
+    def _refine_to(self, reach: Reach) -> int:
+        done = self._reached(JOBS)
+        events = self.lake.ensure(EVENTS).changes(done.events, reach.events)
+        hashes = self.lake.ensure(HASHED).changes(done.hashes, reach.hashes)
+        if not events.files and not hashes.files:
+            self._pass_over(reach)
             return 0
-        if files:
-            self._refine(files, until)
-        else:
-            self._commit(_JOBS, [], until)
-        return sum(file.rows for file in files) or 1
-
-    def _next(self, goal: int) -> tuple[int, int, list[DataFile]]:
-        bronze = self.lake.ensure(_BRONZE)
-        done = max(self.lake.ensure(_JOBS).committed(APPLICATION), 0)
-        begun = max(self.lake.ensure(name).committed(APPLICATION) for name in (_ATTEMPTS, _GAPS))
-        if begun > done:
-            return done, begun, bronze.added_between(done, begun)
-        return done, *self._as_much_as_fits(bronze, done, goal)
-
-    def _as_much_as_fits(self, bronze: LakeTable, done: int, goal: int) -> tuple[int, list[DataFile]]:
-        files: list[DataFile] = []
-        until = done
-        while until < goal and (not files or sum(file.rows for file in files) < self.max_rows):
-            until += 1
-            files += bronze.added_between(until - 1, until)
-        return until, files
-
-    def _refine(self, files: list[DataFile], until: int) -> None:
-        events = frame_of(self.spark, self.lake, _BRONZE, files)
-        open_files = self.lake.ensure(_JOBS).files(phase="open")
-        with ThreadPoolExecutor(1) as beside:
-            lost = beside.submit(self._stage_gaps, events, until)
-            written = self._write_lives(events, open_files, until)
-            found = lost.result()
-        self._commit(_ATTEMPTS, written[_ATTEMPTS], until)
-        self._commit(_GAPS, found, until)
-        self._commit(_JOBS, written[_JOBS], until, replaced=open_files)
-
-    def _stage_gaps(self, events: DataFrame, until: int) -> list[DataFile]:
-        return stage(gaps(events), self.lake, _GAPS) if self._lacks(_GAPS, until) else []
-
-    def _write_lives(
-        self, events: DataFrame, open_files: list[DataFile], until: int
-    ) -> dict[str, list[DataFile]]:
-        done_files = self.lake.ensure(_JOBS).files(phase="done")
-        writer = SilverWriter(
-            self.lake, self.fill, with_attempts=self._lacks(_ATTEMPTS, until), hold_strangers=bool(done_files)
+        batch = Batch(
+            frame_of(self.spark, self.lake, EVENTS, events.files),
+            frame_of(self.spark, self.lake, HASHED, hashes.files) if hashes.files else None,
+            REFINED_HASHES,
+            reach.hashes,
+            self.marks_of(reach),
+            after_gap=RECONCILED in hashes.marks,
         )
-        open_jobs = frame_of(self.spark, self.lake, _JOBS, open_files)
-        report = _write(writer, events, open_jobs)
+        self.refine(batch)
+        return events.rows
+
+    def _pass_over(self, reach: Reach) -> None:
+        """Commits that brought no rows are noted as refined, without Spark."""
+        marks = self.marks_of(reach)
+        for name in (ATTEMPTS, GAPS, JOBS):
+            log = self.lake.ensure(name)
+            if log.committed(REFINED_HASHES) < reach.hashes:
+                log.commit([], application=REFINED_HASHES, version=reach.hashes, marks=marks)
+
+    def marks_of(self, reach: Reach) -> dict[str, int]:
+        events, hashes = self.lake.ensure(EVENTS), self.lake.ensure(HASHED)
+        marks = {**reached(events, REFINED, reach.events), **reached(hashes, REFINED_HASHES, reach.hashes)}
+        return {**marks, FILLED: FILLS.index(self.filled)}
+
+    def refine(self, batch: Batch) -> None:
+        """One batch, from the state that the last one left behind."""
+        if batch.hashes is not None and self.fill is None:
+            batch = replace(batch, hashes=batch.hashes.where(_AFTER_GAP))
+        open_files = self.lake.ensure(JOBS).files(phase="open")
+        with ThreadPoolExecutor(1) as beside:
+            lost = beside.submit(self._stage_gaps, batch)
+            written = self._write_lives(batch, open_files)
+            found = lost.result()
+        self._commit(ATTEMPTS, written[ATTEMPTS], batch)
+        self._commit(GAPS, found, batch)
+        self._commit(JOBS, written[JOBS], batch, replaced=open_files)
+
+    def _stage_gaps(self, batch: Batch) -> list[DataFile]:
+        return stage(gaps(batch.events), self.lake, GAPS) if self._lacks(GAPS, batch) else []
+
+    def _write_lives(self, batch: Batch, open_files: list[DataFile]) -> dict[str, list[DataFile]]:
+        done_files = self.lake.ensure(JOBS).files(phase="done")
+        writer = SilverWriter(
+            self.lake, self.fill, with_attempts=self._lacks(ATTEMPTS, batch), hold_strangers=bool(done_files)
+        )
+        before = frame_of(self.spark, self.lake, JOBS, open_files)
+        if batch.hashes is not None and batch.after_gap and done_files:
+            before = before.unionByName(self._done_before(batch.hashes, before, done_files))
+        report = _write(writer, batch.events, before, batch.hashes)
         written, strangers = files_in(report), strangers_in(report)
         if strangers.num_rows:
-            for name, files in self._write_second_lives(writer, events, strangers, done_files).items():
+            for name, files in self._write_second_lives(writer, batch, strangers, done_files).items():
                 written[name] += files
         return written
 
+    def _done_before(self, hashes: DataFrame, open_jobs: DataFrame, done_files: list[DataFile]) -> DataFrame:
+        """Jobs that were read after a gap and have ended before: whether they ended again is for the walk to say."""
+        after_gap = hashes.where(_AFTER_GAP).select(*_JOB).distinct()
+        done = frame_of(self.spark, self.lake, JOBS, done_files).join(after_gap, _JOB, "semi")
+        return _latest(done).join(open_jobs.select(*_JOB), _JOB, "anti")
+
     def _write_second_lives(
-        self, writer: SilverWriter, events: DataFrame, strangers: pa.Table, done_files: list[DataFile]
+        self, writer: SilverWriter, batch: Batch, strangers: pa.Table, done_files: list[DataFile]
     ) -> dict[str, list[DataFile]]:
         """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
         named = self.spark.createDataFrame(strangers)
-        before = frame_of(self.spark, self.lake, _JOBS, done_files).join(named, _JOB, "semi")
-        touched = events.join(named, _JOB, "semi")
-        return files_in(_write(replace(writer, hold_strangers=False), touched, _latest(before)))
+        before = frame_of(self.spark, self.lake, JOBS, done_files).join(named, _JOB, "semi")
+        touched = batch.events.join(named, _JOB, "semi")
+        hashes = None if batch.hashes is None else batch.hashes.join(named, _JOB, "semi")
+        return files_in(_write(replace(writer, hold_strangers=False), touched, _latest(before), hashes))
 
-    def _lacks(self, name: str, until: int) -> bool:
-        return self.lake.ensure(name).committed(APPLICATION) < until
+    def _lacks(self, name: str, batch: Batch) -> bool:
+        return self.lake.ensure(name).committed(batch.application) < batch.version
 
     def _commit(
-        self, name: str, files: list[DataFile], until: int, replaced: Sequence[DataFile] = ()
+        self, name: str, files: list[DataFile], batch: Batch, replaced: Sequence[DataFile] = ()
     ) -> None:
-        if self._lacks(name, until):
-            self.lake.ensure(name).commit(files, removed=replaced, application=APPLICATION, version=until)
+        if self._lacks(name, batch):
+            self.lake.ensure(name).commit(
+                files,
+                removed=replaced,
+                application=batch.application,
+                version=batch.version,
+                marks=batch.marks,
+            )
 
 
-def _write(writer: SilverWriter, events: DataFrame, jobs_before: DataFrame) -> pa.Table:
-    return steps(events, jobs_before).mapInArrow(writer, REPORT).toArrow()
+def _write(
+    writer: SilverWriter, events: DataFrame, jobs_before: DataFrame, hashes: DataFrame | None
+) -> pa.Table:
+    return steps(events, jobs_before, hashes).mapInArrow(writer, REPORT).toArrow()
 
 
 def _latest(jobs_done: DataFrame) -> DataFrame:
     from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
 
     newest = Window.partitionBy("queue", "job_id").orderBy(F.desc("updated_at"), F.desc("updated_seq"))
     return jobs_done.withColumn("age", F.row_number().over(newest)).where("age = 1").drop("age")
-
-
-def silver_jobs(spark: SparkSession, lake: Lake) -> DataFrame:
-    """The last word on every job."""
-    return _latest(read_table(spark, lake, _JOBS))

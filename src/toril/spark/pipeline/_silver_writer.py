@@ -8,7 +8,7 @@ line about the files travels to the driver, with the names of jobs that must be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,13 +20,11 @@ from toril.lake.delta_table import DataFile
 from toril.spark.pipeline._manifest import Files, files_of, line_of
 from toril.spark.pipeline._staging import write_parts
 from toril.spark.transforms.job_timeline import turning_points
-from toril.spark.transforms.rows import attempts_table, begins_in_the_middle, jobs_table
+from toril.spark.transforms.rows import Filler, attempts_table, begins_in_the_middle, jobs_table
 
 ATTEMPTS, JOBS = "silver/attempts", "silver/jobs"
 REPORT: Final = "files string, queue string, job_id string"  # a line about files, or a job that is a stranger
 _REPORT: Final = pa.schema([("files", pa.string()), ("queue", pa.string()), ("job_id", pa.string())])
-
-Filler = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class SilverWriter:
     """Runs on executors, once per partition of steps."""
 
     lake: Lake
-    fill: Filler  # completes attempts from job hashes
+    fill: Filler | None  # completes attempts from job hashes
     with_attempts: bool = True  # False: they were committed before the batch was cut off
     hold_strangers: bool = False  # jobs whose lives begin in the middle are named, not written
 
@@ -52,9 +50,9 @@ class SilverWriter:
         return jobs.filter(begins_in_the_middle(points)) if self.hold_strangers else jobs.slice(0, 0)
 
     def _write(self, points: pa.Table) -> dict[str, list[DataFile]]:
-        found = {JOBS: write_parts(self.lake, JOBS, jobs_table(points))}
+        found = {JOBS: write_parts(self.lake, JOBS, jobs_table(points, changed=True))}
         if self.with_attempts:
-            found[ATTEMPTS] = write_parts(self.lake, ATTEMPTS, self.fill(attempts_table(points)))
+            found[ATTEMPTS] = write_parts(self.lake, ATTEMPTS, attempts_table(points, self.fill))
         return found
 
 
@@ -77,8 +75,3 @@ def files_in(report: pa.Table) -> dict[str, list[DataFile]]:
 def strangers_in(report: pa.Table) -> pa.Table:
     """The jobs that were held back."""
     return report.filter(pc.is_null(report["files"])).select(["queue", "job_id"])
-
-
-def unchanged(attempts: pa.Table) -> pa.Table:
-    """The filler that leaves attempts as the events told them."""
-    return attempts

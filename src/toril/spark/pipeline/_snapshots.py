@@ -1,137 +1,167 @@
-"""Snapshots: the hash and the log lines of every job that ended, to bronze/jobs and bronze/logs.
+"""Snapshots: hashes and log lines of jobs whose attempts ended, to bronze/jobs and bronze/logs.
 
-Guarantee: each end that silver knows brings one snapshot, whatever is killed or repeated: the version of silver/jobs
-that was reached is committed with the rows, log lines first. A job that was removed meanwhile has none.
+Guarantee: bronze holds a hash before silver uses it. Each range of commits of bronze/events brings one snapshot of each
+job that ended an attempt in it, whatever is killed or repeated: the version that was reached is committed with the
+rows, log lines first. A job that was removed meanwhile has none, and a hash that belongs to a later use of the same id
+is not taken.
+
+The whole hash and the log lines are kept of jobs that ended; of a job whose attempt is tried again, what tells about
+the attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake
-from toril.lake.delta_table import DataFile, LakeTable
-from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline._manifest import files_of, line_of
-from toril.spark.pipeline._staging import frame_of, read_table, write_file
-from toril.spark.sources.jobs import JobChunk, read_jobs, read_logs
-from toril.spark.sources.readers import open_transport
+from toril.lake.delta_table import Changes, DataFile
+from toril.spark.pipeline._ingest import TABLE as EVENTS
+from toril.spark.pipeline._ingest import positions_in
+from toril.spark.pipeline._layers import GAPS, HASHES, RECONCILED, REFINED, reached
+from toril.spark.pipeline._manifest import files_of
+from toril.spark.pipeline._snapshot_writer import JOBS, LOGS, SnapshotWriter
+from toril.spark.pipeline._staging import frame_of
+from toril.spark.transforms._steps import LIFE_EVENTS
 
-JOBS, LOGS, _ENDED = "bronze/jobs", "bronze/logs", "silver/jobs"
+_SILVER: Final = "silver/jobs"
 _JOB: Final = ["queue", "job_id"]
-_JOBS_PER_TASK: Final = 25_000  # a second or less of reading
-_LINE: Final = pa.schema([("files", pa.string())])
+_EVENTS_PER_TASK: Final = 100_000  # their jobs are read in a second or less
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotWriter:
-    """Reads jobs and writes files; runs on executors."""
+class AfterGap:
+    """All jobs of queues with gaps, as they were read after them: files that are yet to be committed."""
 
-    lake: Lake
-    url: str | None = field(repr=False)
-    prefix: str
-    with_logs: bool = True
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = [batch for batch in batches if batch.num_rows]
-        if rows:
-            found = self._read(pa.Table.from_batches(rows))
-            files = {name: self._write(name, tables) for name, tables in found.items()}
-            yield pa.RecordBatch.from_pydict({"files": [line_of(files)]}, schema=_LINE)
-
-    def _read(self, jobs: pa.Table) -> dict[str, list[pa.Table]]:
-        found: dict[str, list[pa.Table]] = {JOBS: [], LOGS: []}
-        with open_transport(self.url) as transport:
-            for queue in pc.unique(jobs["queue"]).to_pylist():
-                chunk = self._chunk(queue, jobs, cluster=transport.is_cluster)
-                found[JOBS] += read_jobs(transport, chunk)
-                if self.with_logs:
-                    found[LOGS] += read_logs(transport, chunk)
-        return found
-
-    def _chunk(self, queue: str, jobs: pa.Table, *, cluster: bool) -> JobChunk:
-        some = jobs.filter(pc.equal(jobs["queue"], queue))
-        return JobChunk(
-            queue=queue,
-            keys=QueueKeys(queue, self.prefix).resolve(cluster=cluster),
-            ids=tuple(one.encode() for one in some["job_id"].to_pylist()),
-            states=tuple(some["state"].to_pylist()),
-        )
-
-    def _write(self, name: str, tables: Sequence[pa.Table]) -> list[DataFile]:
-        full = [table for table in tables if table.num_rows]
-        return [write_file(self.lake, name, pa.concat_tables(full), {})] if full else []
+    files: list[DataFile]
+    version: int  # of bronze/events: gaps up to it are looked after
 
 
 @dataclass(slots=True)
 class SnapshotTaker:
-    """Takes snapshots of the jobs that ended since it last ran."""
+    """Moves bronze/jobs on to what bronze/events has."""
 
     spark: SparkSession
     lake: Lake
     url: str | None = field(repr=False)
     prefix: str
-    everything: bool = True  # False: only jobs that failed
+    which: str = "all"  # failed: only jobs with an attempt that did not complete; none: no job
+    max_rows: int = 4_000_000  # events of one range
 
-    def run(self) -> int:
-        """The number of snapshots."""
-        done, until = self._next()
-        if until <= done:
-            return 0
-        wanted = self._wanted(done, until)
-        files = self._take(wanted, until) if wanted is not None else files_of([])
-        for name in (LOGS, JOBS):
-            log = self.lake.ensure(name)
-            if log.committed(self._application) < until:
-                log.commit(files[name], application=self._application, version=until)
+    def run(self, after_gap: AfterGap | None = None) -> int:
+        """The number of snapshots. `after_gap` is committed with the last range."""
+        taken, goal = 0, self.lake.ensure(EVENTS).version
+        while (until := self._next(goal)) is not None:
+            taken += self._take_range(until, after_gap if until == goal else None)
+            after_gap = None if until == goal else after_gap
+        return taken + self._take_range(goal, after_gap) if after_gap is not None else taken
+
+    def _done(self) -> int:
+        """How far the snapshots are. Where none were taken before, silver has refined without them."""
+        done = self.lake.ensure(JOBS).committed(HASHES)
+        return done if done >= 0 else max(self.lake.ensure(_SILVER).committed(REFINED), 0)
+
+    def _next(self, goal: int) -> int | None:
+        done, begun = self._done(), self.lake.ensure(LOGS).committed(HASHES)
+        if begun > done:
+            return begun
+        return None if done >= goal else self._as_much_as_fits(done, goal)
+
+    def _as_much_as_fits(self, done: int, goal: int) -> int:
+        events, until, rows = self.lake.ensure(EVENTS), done, 0
+        while until < goal and (not rows or rows < self.max_rows):
+            until += 1
+            rows += events.changes(until - 1, until).rows
+        return until
+
+    def _take_range(self, until: int, after_gap: AfterGap | None) -> int:
+        changes = self.lake.ensure(EVENTS).changes(self._done(), until)
+        files = files_of([])
+        if changes.files and self.which != "none":
+            files = self._read(changes, with_logs=self._lacks(LOGS, until))
+        if self._lacks(LOGS, until):
+            self._commit(LOGS, files[LOGS], until, {})
+        self._commit(JOBS, files[JOBS], until, _gaps_in(changes, until), after_gap)
         return sum(file.rows for file in files[JOBS])
 
-    @property
-    def _ends(self) -> LakeTable:
-        return self.lake.ensure(_ENDED)
+    def _lacks(self, name: str, until: int) -> bool:
+        return self.lake.ensure(name).committed(HASHES) < until
 
-    @property
-    def _application(self) -> str:
-        # A silver that was built anew counts its versions anew.
-        return f"toril.snapshots/{self._ends.delta.metadata().id}"
+    def _commit(
+        self,
+        name: str,
+        files: list[DataFile],
+        until: int,
+        marks: Mapping[str, int],
+        after_gap: AfterGap | None = None,
+    ) -> None:
+        marks = {**marks, **reached(self.lake.ensure(EVENTS), HASHES, until)}
+        if after_gap is not None:
+            files, marks = [*files, *after_gap.files], {**marks, RECONCILED: after_gap.version}
+        self.lake.ensure(name).commit(files, application=HASHES, version=until, marks=marks)
 
-    def _next(self) -> tuple[int, int]:
-        done = max(self.lake.ensure(JOBS).committed(self._application), 0)
-        begun = self.lake.ensure(LOGS).committed(self._application)
-        return done, begun if begun > done else self._ends.version
-
-    def _wanted(self, done: int, until: int) -> DataFrame | None:
-        added = self._ends.added_between(done, until)
-        files = [file for file in added if file.partition.get("phase") == "done"]
-        if not files:
-            return None
-        ended = frame_of(self.spark, self.lake, _ENDED, files).where("state <> 'removed'")
-        if not self.everything:
-            ended = ended.where("state = 'failed'")
-        latest = ended.groupBy(*_JOB).agg(
-            F.max_by("state", "updated_at").alias("state"), F.max("finished_at").alias("finished_at")
+    def _read(self, changes: Changes, *, with_logs: bool) -> dict[str, list[DataFile]]:
+        writer = SnapshotWriter(
+            self.lake, self.url, self.prefix, positions_in(changes.marks), with_logs=with_logs
         )
-        fresh = latest if done else self._without_known(latest)
-        return fresh.repartition(1 + sum(file.rows for file in files) // _JOBS_PER_TASK)
-
-    def _without_known(self, ended: DataFrame) -> DataFrame:
-        """After a replay silver begins anew: what has a snapshot that is younger than its end needs no other."""
-        if not self.lake.ensure(JOBS).files():
-            return ended
-        taken = (
-            read_table(self.spark, self.lake, JOBS).groupBy(*_JOB).agg(F.max("snapshot_at").alias("taken_at"))
+        events = frame_of(self.spark, self.lake, EVENTS, changes.files)
+        jobs = wanted(events, everything=self.which == "all").repartition(
+            1 + changes.rows // _EVENTS_PER_TASK
         )
-        both = ended.join(taken, _JOB, "left")
-        return both.where("taken_at is null or taken_at < finished_at").drop("taken_at")
-
-    def _take(self, wanted: DataFrame, until: int) -> dict[str, list[DataFile]]:
-        with_logs = self.lake.ensure(LOGS).committed(self._application) < until
-        writer = SnapshotWriter(self.lake, self.url, self.prefix, with_logs=with_logs)
-        report: Any = wanted.select(*_JOB, "state").mapInArrow(writer, "files string").toArrow()
+        report: Any = jobs.mapInArrow(writer, "files string").toArrow()
         return files_of(report["files"].to_pylist())
+
+
+def _gaps_in(changes: Changes, until: int) -> dict[str, int]:
+    return {GAPS: until} if any(note.get("gaps") for note in changes.notes) else {}
+
+
+def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
+    """Jobs that ended an attempt in these events since they were last added, and what is known of them."""
+    place = F.struct("ts", "seq")
+    steps = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
+
+    def when(condition: Column) -> Column:
+        return F.when(condition, place)
+
+    event = F.col("event")
+    back = event.isin("waiting", "waiting-children") & F.coalesce(F.col("prev") == "active", F.lit(False))
+    jobs = steps.groupBy(*_JOB).agg(
+        F.min(place).alias("first"),
+        F.max(place).alias("last"),
+        F.max_by("event", place).alias("event"),
+        F.max(when(event == "added")).alias("added"),
+        F.min(when(event == "active")).alias("active"),
+        F.count_if(event == "active").alias("pickups"),
+        F.max(when(event == "delayed")).alias("delayed"),
+        F.max(when(back | event.isin("failed", "stalled"))).alias("unfinished"),
+        F.max(when(event == "completed")).alias("completed"),
+    )
+    # A job that is added with a delay says `delayed`, too: only one that was taken ends an attempt by it.
+    retried = F.when(F.col("added").isNull() | (F.col("active") < F.col("delayed")), F.col("delayed"))
+    ended = (
+        F.greatest("unfinished", retried, "completed") if everything else F.greatest("unfinished", retried)
+    )
+    of_this_life = F.col("added").isNull() | (ended > F.col("added"))
+    return jobs.where(ended.isNotNull() & of_this_life & (F.col("event") != "removed")).select(
+        *_JOB, *_told()
+    )
+
+
+def _told() -> list[Column]:
+    """The state by the events, the pickups that the hash must count at least, and the events that it is read for."""
+    whole_life = F.col("added").isNull() | (F.col("added") == F.col("first"))
+    return [
+        F.when(F.col("event").isin("added", "stalled"), "waiting").otherwise(F.col("event")).alias("state"),
+        F.when(whole_life, F.col("pickups")).otherwise(F.lit(0)).alias("pickups"),
+        _id(F.coalesce("added", "first")).alias("first_id"),
+        _id(F.col("last")).alias("last_id"),
+    ]
+
+
+def _id(place: Column) -> Column:
+    return F.concat_ws("-", F.unix_millis(place["ts"]), place["seq"])

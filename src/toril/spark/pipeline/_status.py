@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toril.errors import RedisError
-from toril.lake import Lake, TableMissing
+from toril.lake import Lake, TableMissing, TableRolledBack
 from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import QueueKeys
 from toril.spark.sources.discovery import Directory
@@ -53,8 +53,10 @@ class Status:
     queues: list[QueueStatus] = field(default_factory=list)
     silver_behind: int = 0  # commits of bronze that silver has yet to refine
     lost: int = 0  # events that were trimmed before they could be read
+    uncounted_gaps: int = 0  # gaps of which nobody knows how many events they hide
     alerts: int = 0
     problem: str | None = None  # why the queues are not listed
+    rolled_back: str | None = None  # which table holds less than what was made of it, and what to do
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -74,9 +76,21 @@ def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingTrans
         queues=queues,
         silver_behind=_behind(lake),
         lost=int(_one(lake, "select coalesce(sum(lost), 0) from silver.gaps")),
+        uncounted_gaps=int(_one(lake, "select count(*) from silver.gaps where lost is null")),
         alerts=int(_one(lake, "select count(*) from gold.alerts")),
         problem=problem,
+        rolled_back=_rolled_back(lake),
     )
+
+
+def _rolled_back(lake: Lake) -> str | None:
+    from toril.spark.pipeline._layers import check_layers
+
+    try:
+        check_layers(lake)
+    except TableRolledBack as error:
+        return str(error)
+    return None
 
 
 def _table_status(log: LakeTable) -> TableStatus:

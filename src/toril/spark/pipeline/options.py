@@ -16,7 +16,7 @@ from toril.transport import parse_address
 if TYPE_CHECKING:
     from toril.spark.transforms.alerts import Rule
 
-_FILLS: Final = ("all", "failed", "none")
+FILLS: Final = ("all", "failed", "none")  # each holds the next one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,10 @@ class PipelineOptions:
     starting: str = "earliest"  # for queues the lake does not know yet: earliest, latest or a time
     max_rows: int = 1_000_000  # events of one micro-batch
     tasks: int = 2  # tasks that read Redis at once
-    fill: str = "all"  # attempts completed from job hashes: all, failed (not the completed ones), none
-    snapshots: str = "all"  # hashes and logs of jobs that ended: all, failed, none
+    # Attempts completed from job hashes: all, failed (not the completed ones), none; None: as snapshots.
+    fill: str | None = None
+    # Hashes and logs of jobs with an attempt that ended: all, failed (that did not complete), none.
+    snapshots: str = "all"
     streams: str = "*"  # stream and list queues whose entries and dead letters are kept; empty: none
     stream_prefix: str = "msaas"
     env: str = "prod"
@@ -57,9 +59,12 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         for name in ("fill", "snapshots"):
-            if getattr(self, name) not in _FILLS:
-                remedy = f"one of {', '.join(_FILLS)}"
+            if getattr(self, name) not in (*FILLS, *([None] if name == "fill" else [])):
+                remedy = f"one of {', '.join(FILLS)}"
                 raise InvalidOption(name, f"cannot be {getattr(self, name)!r}", remedy)
+        if FILLS.index(self.filled) < FILLS.index(self.snapshots):
+            problem = f"{self.filled!r} needs hashes that are not kept with snapshots {self.snapshots!r}"
+            raise InvalidOption("fill", problem, f"say snapshots {self.filled!r}, or fill {self.snapshots!r}")
         for name in ("max_rows", "tasks"):
             if getattr(self, name) < 1:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
@@ -67,6 +72,11 @@ class PipelineOptions:
             parse_address(self.redis)
         words = {"queues": self.queues, "prefix": self.prefix, "starting": self.starting}
         SourceOptions.parse({**words, "discover_every": str(self.discover_every)})
+
+    @property
+    def filled(self) -> str:
+        """Which attempts are completed: silver is made of what bronze holds."""
+        return self.snapshots if self.fill is None else self.fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

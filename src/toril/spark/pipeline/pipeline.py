@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from toril.commands.streams import StreamState
     from toril.spark.pipeline._queue_entries import EntryCollector
     from toril.spark.pipeline._sessions import SessionSource
+    from toril.spark.pipeline._silver import SilverRefiner
+    from toril.spark.pipeline._snapshots import SnapshotTaker
     from toril.spark.pipeline._supervisor import Ingest
     from toril.spark.pipeline._worker_reports import ReportCollector
     from toril.spark.sources.discovery import Directory
@@ -78,6 +80,7 @@ class Pipeline:
     def run_once(self) -> Summary:
         """Everything that is in Redis now, through to gold."""
         reach(self.redis)  # said at once, not by Spark when it has started at last
+        self.check()
         self._say_what_matches_nothing()
         return self._timed(self._steps())
 
@@ -103,6 +106,12 @@ class Pipeline:
         with suppress(RedisError):  # ingest says it, and goes on when the server is back
             reach(self.redis)
             self._say_what_matches_nothing()
+
+    def check(self) -> None:
+        """Raises `TableRolledBack` when a table holds less than what was made of it."""
+        from toril.spark.pipeline._layers import check_layers
+
+        check_layers(self.lake)
 
     def _timed(self, named: Sequence[tuple[str, Callable[[], int]]]) -> Summary:
         began = time.monotonic()
@@ -219,18 +228,27 @@ class Pipeline:
         }
 
     def refine(self) -> int:
-        """Bronze to silver; the result is the number of events."""
+        """Hashes to bronze, then bronze to silver; the result is the number of events."""
+        from toril.spark.pipeline._rebuild import clear, is_cut_off
+
+        if is_cut_off(self.lake):
+            clear(self.lake)
+            return self._rebuild()
+        self._taker().run()
+        return self._refiner().run()
+
+    def _taker(self) -> SnapshotTaker:
+        from toril.spark.pipeline._snapshots import SnapshotTaker
+
+        options = self.options
+        return SnapshotTaker(
+            self._sessions.on_demand, self.lake, self.redis, options.prefix, options.snapshots
+        )
+
+    def _refiner(self, filled: str | None = None) -> SilverRefiner:
         from toril.spark.pipeline._silver import SilverRefiner
 
-        return SilverRefiner(self._sessions.on_demand, self.lake, self._filler()).run()
-
-    def _filler(self) -> Any:
-        from toril.spark.pipeline._hash_enrichment import HashEnricher
-        from toril.spark.pipeline._silver_writer import unchanged
-
-        if self.options.fill == "none":
-            return unchanged
-        return HashEnricher(self.redis, self.options.prefix, self.options.fill == "all")
+        return SilverRefiner(self._sessions.on_demand, self.lake, filled or self.options.filled)
 
     def gold(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> int:
         """Silver to gold."""
@@ -241,31 +259,34 @@ class Pipeline:
         return 0
 
     def reconcile(self) -> int:
-        """Fills gaps from job hashes; the result is the number of jobs whose end was hidden."""
+        """Tells from job hashes what gaps hide; the result is the number of jobs that were read."""
         from toril.spark.pipeline._reconcile import Reconciler
 
-        return Reconciler(self._sessions.on_demand, self.lake, self._read_jobs, self._catch_up).run()
-
-    def _read_jobs(self, queues: list[str]) -> Any:
-        reader = self.spark.read.format("toril").option("table", "jobs").option("queues", ",".join(queues))
-        reader = reader.option("prefix", self.options.prefix).option("missing", "ignore")
-        return reader.option("url", self.redis).load()
+        options = self.options
+        found = Reconciler(
+            self._sessions.on_demand, self.lake, self.redis, options.prefix, self._taker(), self._catch_up
+        ).run()
+        if found:
+            self.refine()
+        return found
 
     def _catch_up(self) -> None:
         if not self._is_ingesting:
             self.ingest()
         else:
             self._await_ingest()
-        self.refine()
 
     def _await_ingest(self) -> None:
         """Waits until the running ingest has committed everything that is in Redis now."""
+        from toril.spark.pipeline._spark_errors import PipelineFailed
+
         goals = {queue: state.added for queue, state in self._states().items()}
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not self._stopping.is_set():
             if all(self._has_read(queue, goal) for queue, goal in goals.items()):
                 return
             self._stopping.wait(self.options.interval)
+        raise PipelineFailed("events came faster than they were read: what a gap hides is told later")
 
     def _states(self) -> dict[str, StreamState]:
         """The event streams as they are in Redis now."""
@@ -291,17 +312,8 @@ class Pipeline:
         return 0
 
     def take_snapshots(self) -> int:
-        """Jobs that ended with their logs, entries and dead letters, to bronze; the result is their number."""
-        from toril.spark.pipeline._snapshots import SnapshotTaker
-
-        taken = self._entries.run() if self.options.streams else 0
-        if self.options.snapshots != "none":
-            everything = self.options.snapshots == "all"
-            taker = SnapshotTaker(
-                self._sessions.on_demand, self.lake, self.redis, self.options.prefix, everything=everything
-            )
-            taken += taker.run()
-        return taken
+        """Hashes and logs of jobs, entries and dead letters, to bronze; the result is their number."""
+        return (self._entries.run() if self.options.streams else 0) + self._taker().run()
 
     @functools.cached_property
     def _entries(self) -> EntryCollector:
@@ -322,6 +334,7 @@ class Pipeline:
         """Runs until `stop` is set: ingest without pause, the other steps at their intervals, restarts on errors."""
         from toril.spark.pipeline._supervisor import Step, Supervisor
 
+        self.check()
         self._stopping = stop or threading.Event()
         steps = [
             Step("refine", self.options.refine_every, self.refine),
@@ -341,15 +354,41 @@ class Pipeline:
             self._is_ingesting = False
 
     def replay(self) -> Summary:
-        """Builds silver and gold anew from bronze, as after a change of the rules; bronze is never touched."""
-        from toril.lake.storage import file_system
+        """Builds silver and gold anew from bronze, as after a change of the rules or when a table was rolled back.
 
-        for layer in ("silver", "gold"):
-            system, root = file_system(f"{self.lake.url}/{layer}", self.lake.storage_options)
-            system.create_dir(root, recursive=True)
-            system.delete_dir_contents(root)
-        self.lake = Lake(self.options.lake, self.options.storage_options)
-        return self._timed([("silver", self.refine), ("reconcile", self.reconcile), ("gold", self.gold)])
+        No row of bronze is touched, and Redis is asked only for hashes of events that are not refined yet. Without
+        `fill`, those attempts are completed from hashes that were so before.
+        """
+        from toril.spark.pipeline._kept_alerts import alerts_of_workers, put_back
+        from toril.spark.pipeline._layers import last_filled
+        from toril.spark.pipeline._rebuild import clear, take_back_marks
+
+        filled = self.options.fill or last_filled(self.lake)
+        take_back_marks(self.lake)
+        self._bring_hashes()
+        kept = alerts_of_workers(self.lake)
+        clear(self.lake)
+        put_back(self.lake, kept)
+        return self._timed([("silver", lambda: self._rebuild(filled)), ("gold", self.gold)])
+
+    def _bring_hashes(self) -> None:
+        from toril.spark.pipeline._ingest import TABLE
+        from toril.spark.pipeline._layers import HASHES
+        from toril.spark.pipeline._snapshot_writer import JOBS
+
+        behind = self.lake.ensure(TABLE).version - self.lake.ensure(JOBS).committed(HASHES)
+        if not behind:
+            return
+        try:
+            reach(self.redis)
+            self._taker().run()
+        except RedisError as error:
+            _log.warning("hashes of %d commits are not read, their attempts stay without: %s", behind, error)
+
+    def _rebuild(self, filled: str | None = None) -> int:
+        from toril.spark.pipeline._rebuild import SilverRebuilder
+
+        return SilverRebuilder(self._refiner(filled)).run()
 
     # --- reading ---------------------------------------------------------------------------------------------
 

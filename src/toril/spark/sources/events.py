@@ -1,7 +1,7 @@
 """Reading event streams: pages of XRANGE, grouped by shape, turned into columns.
 
 Guarantee: every entry becomes a row, also one of an event or with fields nobody knows (they are kept in `extra`),
-and what could not be read any more becomes one gap row with the exact number.
+and what could not be read any more becomes a gap row with the exact number, or with none where nobody knows it.
 """
 
 from __future__ import annotations
@@ -59,31 +59,38 @@ def read_stretch(transport: BlockingTransport, one: Stretch) -> Iterator[pa.Tabl
 
 def read_with_gap(transport: BlockingTransport, one: Stretch) -> Iterator[pa.Table]:
     """The events of a stretch whose ends have ordinals, and a gap row for what is missing."""
-    rows = 0
+    rows, first_id = 0, None
     for table in read_stretch(transport, one):
+        first_id = first_id or table["id"][0].as_py()
         rows += table.num_rows
         yield table
-    gap = gap_table(one, rows)
+    gap = gap_table(one, rows, first_id)
     if gap is not None:
         yield gap
 
 
-def gap_table(one: Stretch, rows: int) -> pa.Table | None:
-    """The gap row of a stretch of which `rows` events were read; None when nothing is missing."""
+def gap_table(one: Stretch, rows: int, first_id: str | None, known_id: str | None = None) -> pa.Table | None:
+    """The gap rows of a stretch of which `rows` events were read; None when nothing is missing.
+
+    What was lost with a stream that was deleted cannot be counted; what the new one lost since can. `first_id` is the
+    first event that was read, `known_id` the last one before the stretch, if it is not the stretch that says so.
+    """
     # More rows than expected: the stream was deleted and grew beyond its old count before anybody looked.
     recreated = one.recreated or (one.expected is not None and rows > one.expected)
-    lost = None if one.expected is None else max(one.expected - rows, 0)
-    if not lost and not recreated:
-        return None
-    return gap_row(one, lost, "recreated" if recreated else "trimmed")
+    lost = 0 if one.expected is None else max(one.expected - rows, 0)
+    found = [gap_row(one, None, "recreated", first_id, known_id)] if recreated else []
+    found += [gap_row(one, lost, "trimmed", first_id, known_id)] if lost else []
+    return pa.concat_tables(found) if found else None
 
 
-def gap_row(one: Stretch, lost: int | None, reason: str) -> pa.Table:
-    start = pa.array([one.start.id], pa.string())
-    at, seq = id_columns(start)
+def gap_row(
+    one: Stretch, lost: int | None, reason: str, first_id: str | None, known_id: str | None = None
+) -> pa.Table:
+    """A gap has the time of the first event after it: by then what it hides has happened."""
+    at, seq = id_columns(pa.array([first_id or one.end.id], pa.string()))
     columns = {
         "queue": constant(one.queue, 1),
-        "id": start,
+        "id": constant(known_id or one.start.id, 1),
         "ts": at,
         "seq": seq,
         "event": constant(GAP_EVENT, 1),

@@ -1,6 +1,7 @@
 """Errors of attempts, grouped by what they have in common.
 
-Guarantee: two messages that differ only in numbers, ids, addresses or quoted parts have one fingerprint.
+Guarantee: two messages that differ only in numbers, ids, addresses, quoted parts or the class of the error before them
+have one fingerprint.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 # In this order: what is longer and more special comes first.
 _PATTERNS: Final = (
+    # `Error: text`, `TypeError [ERR_INVALID_URL]: text`, `package.module.TransientError: text`: whoever stores the text
+    # says the class of the error with it, or not. What a KeyError says is nothing without.
+    (r"^(?:(?!KeyError:)(?:[A-Za-z_$][\w$.]*)?(?:Error|Exception)(?: \[\w+\])?:\s+)+", ""),
     (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
     (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
     (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
@@ -44,7 +48,7 @@ def errors(attempts: DataFrame) -> DataFrame:
             F.countDistinct("job_id").alias("jobs"),
             F.min("ended_at").alias("first_at"),
             F.max("ended_at").alias("last_at"),
-            F.max_by(F.struct("error", "job_id"), "ended_at").alias("last"),
+            F.max(F.struct("ended_at", "job_id", "attempt", "error")).alias("last"),
         )
         .select(
             "queue",

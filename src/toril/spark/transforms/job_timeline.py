@@ -4,7 +4,8 @@ Guarantee: the result depends on the rows alone, not on their order or on how th
 does once per batch would take a query engine one pass over one sort for every function it looks through.
 
 Rows are sorted by job and then by their place in the stream, and `_Lives` answers the questions that a window would:
-what came before and after within the same job, what was the last known value, how many so far.
+what came before and after within the same job, what was the last known value, how many so far. A life is one use of an
+id: it begins when the job is added, and what was counted before belongs to the life before.
 """
 
 from __future__ import annotations
@@ -17,12 +18,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-STATE: Final = "toril.state"  # the pseudo-event that carries a job over from the last batch
-ENDS: Final = ("completed", "failed", "waiting", "delayed", "waiting-children", "stalled")
-LIFE_EVENTS: Final = ("added", "active", "removed", *ENDS)
-_WORDS: Final = pa.array([*LIFE_EVENTS, STATE], pa.string())
+from toril.spark.transforms._steps import (
+    DONE,
+    ENDS,
+    FILL,
+    HASH,
+    LIFE_EVENTS,
+    POINT,
+    STATE,
+    TALLIES,
+)
+
+_WORDS: Final = pa.array([*LIFE_EVENTS, STATE, HASH, FILL], pa.string())
 _CODE: Final = {word: code for code, word in enumerate(_WORDS.to_pylist())}
 _NONE: Final = -1  # the code of "no event", and the index of "no row"
+# Rows that say by themselves how a job stands.
+_RESETS: Final = [_CODE[word] for word in ("added", STATE, HASH)]
+_ENDS: Final = [_CODE[word] for word in ENDS]
+# Clocks of workers differ a little: what a hash says to have begun less than this after an event may be that event.
+_CLOCKS_US: Final = 1_000_000
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -36,74 +50,130 @@ def walk(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def turning_points(steps: pa.Table) -> pa.Table:
-    """Pickups that ended, ends without a pickup, beginnings in the middle, and the last step of each job."""
-    return _Lives(steps).points()
+    """Pickups that ended, ends without a pickup, beginnings in the middle, hidden ends, and each job's last step."""
+    job, order = _in_order(steps)
+    steps = steps.take(pa.array(order))
+    event = _codes(steps.column("event"))
+    kept = ~_known_ends(steps, job, event)
+    fills = kept & (event == _CODE[FILL])
+    real = kept & ~fills
+    job_timelines = _Lives(_only(steps, real), job[real])
+    if fills.any():
+        job_timelines.fills = _Fills(_only(steps, fills), job[fills], (np.cumsum(real) - 1)[fills])
+    return job_timelines.points()
+
+
+def _known_ends(steps: pa.Table, job: Numbers, event: Numbers) -> Flags:
+    """Hashes of jobs that had ended, and whose end the events before tell already."""
+    hashes = event == _CODE[HASH]
+    if not hashes.any():
+        return np.zeros(len(job), dtype=bool)
+    rows = np.arange(len(job))
+    latest: Numbers = np.maximum.accumulate(np.where(event == _CODE[FILL], _NONE, rows))
+    before = np.concatenate([[_NONE], latest[:-1]])
+    known = (before != _NONE) & (job[before] == job)
+    at, began = (_micros(steps.column(name)) for name in ("ts", "was_active_at"))
+    done = np.isin(event, [_CODE[word] for word in (*DONE, HASH)])
+    done |= _flags(pc.is_in(steps.column("was_state"), value_set=pa.array(DONE)))
+    told: Flags = hashes & known & done[before] & (began <= at[before] + _CLOCKS_US)
+    return told
+
+
+class _Fills:
+    """Hashes that complete attempts: which of its job's steps each one covers."""
+
+    def __init__(self, rows: pa.Table, job: Numbers, at: Numbers) -> None:
+        self.hash = rows.column("hash")
+        self.job = job
+        self.at = at  # the last step of any job that is not after the last event it was read for
+        self.since = _micros(rows.column("since_ts")), _numbers(pc.fill_null(rows.column("since_seq"), 0))
+
+    def covering(self, job_timelines: _Lives, ends: Numbers) -> Numbers:
+        """The hash for each of some ends of attempts; no hash is for ends of an earlier life, or of a later batch."""
+        found = np.searchsorted(self.at, ends, side="left")
+        inside = (ends != _NONE) & (found < len(self.at))
+        found = np.where(inside, found, 0)
+        at, seq = job_timelines.at[ends], job_timelines.seq[ends]
+        begun = (self.since[0][found] < at) | ((self.since[0][found] == at) & (self.since[1][found] <= seq))
+        return np.where(inside & begun & (self.job[found] == job_timelines.job[ends]), found, _NONE)
 
 
 class _Lives:
     """Steps in the order of their lives."""
 
-    def __init__(self, steps: pa.Table) -> None:
-        self.job, order = _in_order(steps)
-        self.steps = steps.take(pa.array(order))
-        self.rows = np.arange(len(order))
-        first = np.ones(len(order), dtype=bool)
-        first[1:] = self.job[1:] != self.job[:-1]
-        self.first: Numbers = np.maximum.accumulate(
-            np.where(first, self.rows, 0)
-        )  # the row where the life begins
-        self.event = _codes(self.steps.column("event"), _WORDS)
+    def __init__(self, steps: pa.Table, job: Numbers) -> None:
+        self.steps, self.job = steps, job
+        self.rows = np.arange(len(job))
+        self.at, self.seq = _micros(steps.column("ts")), _numbers(steps.column("seq"))
+        self.event = _codes(steps.column("event"))
         self.before, self.next, self.after_next = self._row_at(-1), self._row_at(1), self._row_at(2)
+        self.resets: Flags = np.isin(self.event, _RESETS)
+        begins = self.resets | (self.before == _NONE)
+        self.start: Numbers = np.maximum.accumulate(np.where(begins, self.rows, 0))  # where the life begins
+        self.running = self._running()
         self.late_end = self._late_ends()
+        self.fills: _Fills | None = None
 
     # --- what a window would tell --------------------------------------------------------------------------------
 
     def _row_at(self, distance: int) -> Numbers:
-        """The row that lies so far before or after within the same life."""
+        """The row that lies so far before or after within the same job."""
         rows = self.rows + distance
         inside = (rows >= 0) & (rows < len(self.rows))
         same = inside & (self.job[np.where(inside, rows, 0)] == self.job)
         return np.where(same, rows, _NONE)
 
     def _last_known(self, known: Flags) -> Numbers:
-        """The latest row so far in which something is known."""
+        """The latest row of the life so far in which something is known."""
         latest: Numbers = np.maximum.accumulate(np.where(known, self.rows, _NONE))
-        return np.where(latest >= self.first, latest, _NONE)
+        return np.where(latest >= self.start, latest, _NONE)
 
-    def _so_far(self, counts: Numbers) -> Numbers:
-        """The sum of `counts` from the beginning of each life."""
-        total = np.cumsum(counts)
-        return total - (total - counts)[self.first]
+    def _total(self, column: str, counted: Flags) -> Numbers:
+        """How many rows of the life so far count, with what was counted before the batch."""
+        base = _numbers(pc.fill_null(self.steps.column(column), 0))
+        counts = np.where(self.resets, np.where(self.event == _CODE["added"], 0, base), counted)
+        total: Numbers = np.cumsum(counts)
+        before: Numbers = total - counts
+        return total - before[self.start]
 
     def _event_at(self, rows: Numbers) -> Numbers:
         return np.where(rows == _NONE, _NONE, self.event[rows])
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
+    def _is(self, word: str) -> Flags:
+        found: Flags = self.event == _CODE[word]
+        return found
+
     def _running(self) -> Flags:
         """Rows after which the job runs."""
         active = _flags(pc.equal(self.steps.column("was_state"), "active"))
-        running: Flags = (self.event == _CODE["active"]) | ((self.event == _CODE[STATE]) & active)
-        return running
+        return self._is("active") | (self._is(STATE) & active)
 
     def _late_ends(self) -> Flags:
         """Events that end a pickup which nobody saw, because its event was lost in a gap."""
-        ends = np.isin(self.event, [_CODE[word] for word in ENDS])
         was_active = _flags(pc.equal(self.steps.column("prev"), "active"))
-        ran_before = (self.before != _NONE) & self._running()[self.before]
-        late: Flags = ends & was_active & ~ran_before
+        late: Flags = np.isin(self.event, _ENDS) & was_active & ~self._ran_before()
         return late
 
-    def _attempts(self) -> Numbers:
-        """Pickups since the job was last added: an id that is used again starts again."""
-        counts = (self.event == _CODE["active"]) | self.late_end
-        pickups = self._so_far(self._carried("was_attempt", counts))
-        added = self._last_known(self.event == _CODE["added"])
-        return pickups - np.where(added == _NONE, 0, pickups[added])
+    def _ran_before(self) -> Flags:
+        ran: Flags = (self.before != _NONE) & self.running[self.before]
+        return ran
 
-    def _carried(self, column: str, counts: Flags) -> Numbers:
-        before = pc.fill_null(self.steps.column(column), 0).to_numpy()
-        return np.where(self.event == _CODE[STATE], before, counts.astype(np.int64))
+    def _tallies(self) -> dict[str, Numbers]:
+        """How the pickups of the life ended so far, by kind."""
+        ends = (np.isin(self.event, _ENDS) & self._ran_before()) | self.late_end
+        swept = self._event_at(self.next) == _CODE["stalled"]
+        counted = {
+            "returns": ends & self._is("waiting") & ~swept,
+            "delays": ends & self._is("delayed"),
+            "failures": ends & self._is("failed"),
+            "completions": ends & self._is("completed"),
+            "suspensions": ends & self._is("waiting-children"),
+            "stalls": self._is("stalled"),
+            "attempt": self._is("active") | self.late_end,
+        }
+        return {name: self._total(f"was_{name}", flags) for name, flags in counted.items()}
 
     def _moments(self, column: str, *words: str) -> Any:
         """When the last of some events was, or the time carried over from the last batch."""
@@ -112,32 +182,51 @@ class _Lives:
         return _taken(times, self._last_known(_flags(pc.is_valid(times))))
 
     def points(self) -> pa.Table:
-        following = self._event_at(self.next)
-        ended = self._running() & np.isin(following, [_CODE[word] for word in ENDS])
-        begins_in_the_middle = (self.before == _NONE) & ~np.isin(self.event, [_CODE["added"], _CODE[STATE]])
-        kept = ended | self.late_end | (self.next == _NONE) | begins_in_the_middle
-        return pa.table(self._columns(following)).filter(pa.array(kept))
+        ended = self.running & np.isin(self._event_at(self.next), _ENDS)
+        begins_in_the_middle = (self.before == _NONE) & ~self.resets
+        kept = ended | self.late_end | (self.next == _NONE) | begins_in_the_middle | self._is(HASH)
+        ends = np.where(self.late_end, self.rows, np.where(ended, self.next, _NONE))
+        tallies = self._tallies()
+        columns = self._columns(tallies) | self._end_columns(ends, tallies)
+        return pa.table([columns[name] for name in POINT.names], schema=POINT).filter(pa.array(kept))
 
-    def _columns(self, following: Numbers) -> dict[str, Any]:
+    def _columns(self, tallies: dict[str, Numbers]) -> dict[str, Any]:
         steps = self.steps
         named = self._last_known(_flags(pc.is_valid(steps.column("step_name"))))
-        stalls = self._so_far(self._carried("was_stalls", self.event == _CODE["stalled"]))
-        same = {name: steps.column(name) for name in ("queue", "job_id", "ts", "seq", "event")}
-        return same | {
-            "was_state": steps.column("was_state"),
-            "failed_reason": steps.column("failed_reason"),
+        same = ("queue", "job_id", "ts", "seq", "event", "was_state", "was_finished_at", "failed_reason")
+        return {
+            **{name: steps.column(name) for name in same},
             "name": _taken(steps.column("step_name"), named),
-            "attempt": pa.array(self._attempts()),
-            "stalls": pa.array(stalls),
+            **{name: pa.array(numbers) for name, numbers in tallies.items()},
             "added_at": self._moments("was_added_at", "added"),
             "ready_at": self._moments("was_ready_at", "waiting", "added"),
             "active_at": self._moments("was_active_at", "active"),
             "before_event": _taken(_WORDS, self._event_at(self.before)),
             "late_end": pa.array(self.late_end),
-            "next_event": _taken(_WORDS, following),
-            "next_ts": _taken(steps.column("ts"), self.next),
-            "next_failed_reason": _taken(steps.column("failed_reason"), self.next),
-            "after_next": _taken(_WORDS, self._event_at(self.after_next)),
+            "next_event": _taken(_WORDS, self._event_at(self.next)),
+        }
+
+    def _end_columns(self, ends: Numbers, tallies: dict[str, Numbers]) -> dict[str, Any]:
+        """Of each attempt: its end, how many like it there were by then, and the hash that tells more."""
+        after = np.where(ends == _NONE, _NONE, np.where(self.late_end, self.next, self.after_next))
+        covering = self.fills.covering(self, ends) if self.fills is not None else np.full(len(ends), _NONE)
+        hashes = self.fills.hash if self.fills is not None else pa.nulls(1, pa.string())
+        known = (
+            np.where(covering == _NONE, _NONE, self.fills.at[covering])
+            if self.fills is not None
+            else covering
+        )
+        return {
+            "end_event": _taken(_WORDS, self._event_at(ends)),
+            "end_ts": _taken(self.steps.column("ts"), ends),
+            "end_reason": _taken(self.steps.column("failed_reason"), ends),
+            "end_after": _taken(_WORDS, self._event_at(after)),
+            **{f"end_{name}": _taken(pa.array(tallies[name]), ends) for name in TALLIES},
+            "hash": pc.coalesce(_taken(hashes, covering), self.steps.column("hash")),
+            "known_ts": _taken(self.steps.column("ts"), known),
+            "known_event": _taken(_WORDS, self._event_at(known)),
+            "known_attempt": _taken(pa.array(tallies["attempt"]), known),
+            **{f"known_{name}": _taken(pa.array(tallies[name]), known) for name in TALLIES},
         }
 
 
@@ -145,19 +234,30 @@ def _in_order(steps: pa.Table) -> tuple[Numbers, Numbers]:
     """Which job each sorted row belongs to, and where that row was before."""
     queues, ids = (steps.column(name).combine_chunks().dictionary_encode() for name in ("queue", "job_id"))
     job = _numbers(queues.indices) * len(ids.dictionary) + _numbers(ids.indices)
-    # The state that a job was left in comes before an event of the same moment.
-    is_event = _codes(steps.column("event"), _WORDS) != _CODE[STATE]
-    place = _numbers(steps.column("ts").cast(pa.int64())), _numbers(steps.column("seq"))
-    order = np.lexsort((is_event, place[1], place[0], job))
+    event = _codes(steps.column("event"))
+    # The state that a job was left in comes first; a hash comes after the event that it was read with.
+    is_step, is_fill, is_hash = event != _CODE[STATE], event == _CODE[FILL], event == _CODE[HASH]
+    order = np.lexsort(
+        (is_fill, is_hash, _numbers(steps.column("seq")), _micros(steps.column("ts")), is_step, job)
+    )
     return job[order], order
+
+
+def _only(steps: pa.Table, flags: Flags) -> pa.Table:
+    return steps if flags.all() else steps.filter(pa.array(flags))
 
 
 def _numbers(column: Any) -> Numbers:
     return np.asarray(column, dtype=np.int64)
 
 
-def _codes(column: Any, words: pa.Array) -> Numbers:
-    return _numbers(pc.fill_null(pc.index_in(column, value_set=words), _NONE))
+def _micros(column: Any) -> Numbers:
+    """Moments as numbers; one that is unknown was before all others."""
+    return _numbers(pc.fill_null(column.cast(pa.int64()), 0))
+
+
+def _codes(column: Any) -> Numbers:
+    return _numbers(pc.fill_null(pc.index_in(column, value_set=_WORDS), _NONE))
 
 
 def _flags(column: Any) -> Flags:

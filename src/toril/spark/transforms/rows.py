@@ -1,43 +1,59 @@
 """What turning points tell: rows of silver/attempts and silver/jobs, in columns.
 
-Guarantee: the tables have exactly the columns and types of the lake; every attempt that ended is told once.
+Guarantee: the tables have exactly the columns and types of the lake; every attempt that ended is told once. A pickup in
+which no handler ran is no attempt.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
-from toril.spark.transforms.job_timeline import ENDS, STATE
+from toril.spark.transforms._steps import DONE, HASH, STATE, TALLIES
 
-_DONE: Final = pa.array(["completed", "failed", "removed"])
+_DONE: Final = pa.array(DONE)
 _FINAL: Final = pa.array(["completed", "failed"])
-_BEGINNINGS: Final = pa.array(["added", STATE])
+_BEGINNINGS: Final = pa.array(["added", STATE, HASH])
 _TIME: Final = pa.timestamp("us", tz="UTC")
+# Why a worker fails a job that it has taken, without running it: the sweep or a child of the job has decided before.
+NO_HANDLER_RAN: Final = r"^(job (stalled|started) more than allowable limit|child \S+ failed)$"
+
+Filler = Callable[[pa.Table, pa.Table], pa.Table]  # completes attempts; it is given their turning points, too
 
 
-def attempts_table(points: pa.Table) -> pa.Table:
+def attempts_table(points: pa.Table, fill: Filler | None = None) -> pa.Table:
     """The attempts that ended, as rows of silver/attempts."""
     ended = points.filter(_is_end_of_attempt(points))
-    late = ended["late_end"]
-    end = pc.if_else(late, ended["event"], ended["next_event"])
-    then = pc.if_else(late, ended["next_event"], ended["after_next"])
-    ended_at = pc.if_else(late, ended["ts"], ended["next_ts"]).cast(_TIME)
-    reason = pc.if_else(late, ended["failed_reason"], ended["next_failed_reason"])
-    ready, active = (_unless(late, ended[name]).cast(_TIME) for name in ("ready_at", "active_at"))
+    told = _told_by_events(ended)
+    hidden = [_told_by_hash(row) for row in points.filter(pc.equal(points["event"], HASH)).to_pylist()]
+    by_hash = pa.Table.from_pylist([row for row in hidden if row], schema=ATTEMPTS.schema)
+    return pa.concat_tables([fill(told, ended) if fill else told, by_hash])
+
+
+def _is_end_of_attempt(points: pa.Table) -> Any:
+    unrun = pc.match_substring_regex(pc.fill_null(points["end_reason"], ""), NO_HANDLER_RAN)
+    skipped = pc.and_(_says(points["end_event"], "failed"), unrun)
+    return pc.and_(pc.is_valid(points["end_event"]), pc.invert(skipped))
+
+
+def _told_by_events(ended: pa.Table) -> pa.Table:
+    late, ended_at = ended["late_end"], ended["end_ts"]
+    ready, active = (_unless(late, ended[name]) for name in ("ready_at", "active_at"))
     told = {
-        **{name: ended[name] for name in ("queue", "job_id", "name", "attempt")},
-        "added_at": ended["added_at"].cast(_TIME),
+        **{name: ended[name] for name in ("queue", "job_id", "name", "attempt", "added_at")},
         "ready_at": ready,
         "active_at": active,
         "ended_at": ended_at,
-        "outcome": _outcome(end, then),
+        "outcome": _outcome(ended["end_event"], ended["end_after"]),
         "wait_ms": _ms_between(ready, active),
         "run_ms": _ms_between(active, ended_at),
-        "error": pc.if_else(pc.equal(end, "failed"), reason, pa.scalar(None, pa.string())),
+        "error": _unless(pc.not_equal(ended["end_event"], "failed"), ended["end_reason"]),
         "worker": pa.nulls(len(ended), pa.string()),
         "source": pa.repeat("events", len(ended)),
         "day": ended_at.cast(pa.date32()),
@@ -45,11 +61,32 @@ def attempts_table(points: pa.Table) -> pa.Table:
     return pa.table(told).cast(ATTEMPTS.schema)
 
 
-def _is_end_of_attempt(points: pa.Table) -> Any:
-    carried = pc.and_(pc.equal(points["event"], STATE), _says(points["was_state"], "active"))
-    running = pc.or_(pc.equal(points["event"], "active"), carried)
-    seen = pc.and_(running, pc.is_in(points["next_event"], value_set=pa.array(ENDS)))
-    return pc.or_(seen, points["late_end"])
+def _told_by_hash(point: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The last attempt of a job that ended in a gap, as far as its hash tells."""
+    hash_ = json.loads(point["hash"])
+    failed, began, ended = point["was_state"] == "failed", point["active_at"], point["was_finished_at"]
+    if failed and pc.match_substring_regex(pa.scalar(point["failed_reason"] or ""), NO_HANDLER_RAN).as_py():
+        return None
+    first = point["attempt"] <= 1 and point["added_at"] is not None
+    ready = point["added_at"] + timedelta(milliseconds=hash_.get("delay") or 0) if first else None
+    return {
+        **{name: point[name] for name in ("queue", "job_id", "name", "added_at")},
+        "attempt": max(point["attempt"], 1),
+        "ready_at": ready,
+        "active_at": began,
+        "ended_at": ended,
+        "outcome": point["was_state"],
+        "wait_ms": None if ready is None or began is None else max(0, _ms(ready, began)),
+        "run_ms": None if began is None else _ms(began, ended),
+        "error": point["failed_reason"] if failed else None,
+        "worker": hash_.get("worker"),
+        "source": "hash",
+        "day": ended.date(),
+    }
+
+
+def _ms(start: datetime, end: datetime) -> int:
+    return (end - start) // timedelta(milliseconds=1)
 
 
 def _says(column: Any, word: str) -> Any:
@@ -74,29 +111,36 @@ def _ms_between(start: Any, end: Any) -> Any:
     )
 
 
-def jobs_table(points: pa.Table) -> pa.Table:
-    """The last word on each job, as rows of silver/jobs."""
+def jobs_table(points: pa.Table, *, changed: bool = False) -> pa.Table:
+    """The last word on each job, as rows of silver/jobs; `changed`: without jobs that are done, as they were before."""
     last = points.filter(pc.is_null(points["next_event"]))
     state = _state(last)
     done = pc.is_in(state, value_set=_DONE)
-    told_why = pc.is_in(last["event"], value_set=pa.array(["failed", STATE]))
+    untouched = pc.and_(pc.and_(done, changed), pc.equal(last["event"], STATE))
     told = {
         **{name: last[name] for name in ("queue", "job_id", "name")},
         "state": state,
         **{name: last[name] for name in ("attempt", "stalls")},
-        **{name: last[name].cast(_TIME) for name in ("added_at", "ready_at", "active_at")},
-        "finished_at": _unless(pc.invert(done), last["ts"]).cast(_TIME),
+        **{name: last[name] for name in ("added_at", "ready_at", "active_at")},
+        "finished_at": _unless(pc.invert(done), pc.coalesce(last["was_finished_at"], last["ts"])),
         "updated_at": last["ts"].cast(_TIME),
         "updated_seq": last["seq"],
-        "error": _unless(pc.invert(told_why), last["failed_reason"]),
+        "error": _unless(pc.invert(_tells_why(last)), last["failed_reason"]),
         "phase": pc.if_else(done, "done", "open"),
+        **{name: last[name] for name in TALLIES},
     }
-    return pa.table(told).cast(SILVER_JOBS.schema)
+    return pa.table(told).cast(SILVER_JOBS.schema).filter(pc.invert(untouched))
+
+
+def _tells_why(last: pa.Table) -> Any:
+    """The hash of a completed job may still hold the reason of an attempt before."""
+    failed = pc.or_(pc.equal(last["event"], "failed"), _says(last["was_state"], "failed"))
+    return pc.or_(failed, pc.equal(last["event"], STATE))
 
 
 def _state(last: pa.Table) -> Any:
     waits = pc.is_in(last["event"], value_set=pa.array(["added", "stalled"]))
-    carried = pc.equal(last["event"], STATE)
+    carried = pc.is_in(last["event"], value_set=pa.array([STATE, HASH]))
     return pc.if_else(carried, last["was_state"], pc.if_else(waits, "waiting", last["event"]))
 
 

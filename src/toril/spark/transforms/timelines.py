@@ -11,76 +11,125 @@ the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — how everybody writes it
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType, StringType, TimestampType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
-from toril.spark.transforms.job_timeline import LIFE_EVENTS, STATE, walk
+from toril.spark.transforms._steps import FILL, HASH, LIFE_EVENTS, POINT, STATE, STEP, TALLIES
+from toril.spark.transforms.job_timeline import walk
 from toril.spark.transforms.rows import attempts_table, jobs_table
 
 _JOB: Final = ("queue", "job_id")
-# fmt: off
-_POINT: Final = (  # what the functions below need of a turning point; all else would only fill the memory
-    "queue string, job_id string, ts timestamp, seq long, event string, was_state string, failed_reason string, "
-    "name string, attempt long, stalls long, added_at timestamp, ready_at timestamp, active_at timestamp, "
-    "before_event string, late_end boolean, next_event string, next_ts timestamp, next_failed_reason string, "
-    "after_next string"
-)
-# fmt: on
 
 
-def job_timelines(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
-    """The turning points of every job: pickups, ends and the last event, with what was known by then and came next."""
-    return steps(events, open_jobs).mapInArrow(walk, _POINT)
+def job_timelines(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | None = None) -> DataFrame:
+    """The turning points of every job: pickups, ends and the last event, with what was known by then and came next.
+
+    `hashes` are rows of bronze/jobs that were read for these events.
+    """
+    return steps(events, open_jobs, hashes).mapInArrow(walk, from_arrow_schema(POINT))
 
 
-def steps(events: DataFrame, open_jobs: DataFrame) -> DataFrame:
+def steps(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | None = None) -> DataFrame:
     """What lives are made of, all steps of a job in one partition."""
-    return _steps(events).unionByName(_carried(open_jobs)).repartition("job_id", "queue")
+    rows = _steps(events).unionByName(_carried(open_jobs))
+    if hashes is not None:
+        rows = rows.unionByName(_read(hashes))
+    return rows.repartition("job_id", "queue")
+
+
+def _step(rows: DataFrame, columns: Mapping[str, str | Column]) -> DataFrame:
+    """Rows with the columns of a step; those that are not given are empty."""
+    given = {name: F.col(one) if isinstance(one, str) else one for name, one in columns.items()}
+    whole = {field.name: (given.get(field.name, F.lit(None)), from_arrow_type(field.type)) for field in STEP}
+    return rows.select(*(column.cast(kind).alias(name) for name, (column, kind) in whole.items()))
 
 
 def _steps(events: DataFrame) -> DataFrame:
     seen = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
-    return seen.select(
-        *_JOB,
-        "ts",
-        "seq",
-        "event",
-        "prev",
-        F.col("name").alias("step_name"),
-        F.col("failed_reason"),
-        F.lit(None).cast(LongType()).alias("was_attempt"),
-        F.lit(None).cast(LongType()).alias("was_stalls"),
-        F.lit(None).cast(TimestampType()).alias("was_added_at"),
-        F.lit(None).cast(TimestampType()).alias("was_ready_at"),
-        F.lit(None).cast(TimestampType()).alias("was_active_at"),
-        F.lit(None).cast(StringType()).alias("was_state"),
-    )
+    same = (*_JOB, "ts", "seq", "event", "prev", "failed_reason")
+    return _step(seen, {**{name: name for name in same}, "step_name": "name"})
 
 
 def _carried(open_jobs: DataFrame) -> DataFrame:
-    return open_jobs.select(
-        *_JOB,
-        F.col("updated_at").alias("ts"),
-        F.col("updated_seq").alias("seq"),
-        F.lit(STATE).alias("event"),
-        F.lit(None).cast(StringType()).alias("prev"),
-        F.col("name").alias("step_name"),
-        F.col("error").alias("failed_reason"),
-        F.col("attempt").alias("was_attempt"),
-        F.col("stalls").alias("was_stalls"),
-        F.col("added_at").alias("was_added_at"),
-        F.col("ready_at").alias("was_ready_at"),
-        F.col("active_at").alias("was_active_at"),
-        F.col("state").alias("was_state"),
+    counts = ("state", "attempt", "stalls", *TALLIES, "added_at", "ready_at", "active_at", "finished_at")
+    return _step(
+        open_jobs,
+        {
+            **{name: name for name in _JOB},
+            "ts": "updated_at",
+            "seq": "updated_seq",
+            "event": F.lit(STATE),
+            "step_name": "name",
+            "failed_reason": "error",
+            # Whoever brings rows of their own may know less.
+            **{f"was_{name}": name for name in counts if name in open_jobs.columns},
+        },
     )
+
+
+def _read(hashes: DataFrame) -> DataFrame:
+    """Hashes at the place of the last event that they were read with."""
+    after_gap = F.col("first_event_id").isNull()
+    ended = F.col("state").isin("completed", "failed") & F.col("finished_at").isNotNull()
+    useful = hashes.where(F.col("last_event_id").isNotNull() & (~after_gap | ended))
+    since, last = _place("first_event_id"), _place("last_event_id")
+    return _step(
+        useful,
+        {
+            **{name: name for name in _JOB},
+            "ts": last[0],
+            "seq": last[1],
+            "event": F.when(after_gap, HASH).otherwise(FILL),
+            "step_name": "name",
+            "failed_reason": "failed_reason",
+            "was_state": "state",
+            "was_attempt": "attempts_started",
+            "was_stalls": "stalled",
+            "was_added_at": "added_at",
+            "was_active_at": "processed_at",
+            "was_finished_at": "finished_at",
+            "since_ts": since[0],
+            "since_seq": since[1],
+            "hash": _facts(),
+        },
+    )
+
+
+def _place(column: str) -> tuple[Column, Column]:
+    ms, seq = (F.split_part(column, F.lit("-"), F.lit(part)).cast("long") for part in (1, 2))
+    return F.timestamp_millis(ms), seq
+
+
+def _facts() -> Column:
+    """What a hash can tell about attempts, as JSON; nothing else of it need travel."""
+    facts = {
+        "state": F.col("state"),
+        "worker": F.col("worker"),
+        "started": F.col("attempts_started"),
+        "made": F.col("attempts_made"),
+        "stalled": F.col("stalled"),
+        "delay": F.col("delay_ms"),
+        "processed": F.unix_millis("processed_at"),
+        "finished": F.unix_millis("finished_at"),
+        "reason": F.col("failed_reason"),
+        "traces": F.col("stacktrace"),
+        "trace_limit": F.get_json_object("opts", "$.stackTraceLimit").try_cast("long"),
+        "backoff": F.coalesce(_backoff() > 0, F.lit(False)),
+    }
+    return F.to_json(F.struct(*(column.alias(name) for name, column in facts.items())))
+
+
+def _backoff() -> Column:
+    """The option is a number of milliseconds, or says it as its delay."""
+    delay, number = (F.get_json_object("opts", path) for path in ("$.backoff.delay", "$.backoff"))
+    return F.coalesce(delay, number).try_cast("double")
 
 
 def attempts(of: DataFrame) -> DataFrame:
@@ -95,7 +144,7 @@ def jobs(of: DataFrame) -> DataFrame:
 
 def orphans(of: DataFrame) -> DataFrame:
     """Jobs whose lives begin in the middle: finished before and touched again, or their first events were lost."""
-    unknown = F.col("before_event").isNull() & ~F.col("event").isin("added", STATE)
+    unknown = F.col("before_event").isNull() & ~F.col("event").isin("added", STATE, HASH)
     return of.where(unknown).select(*_JOB).distinct()
 
 

@@ -1,0 +1,95 @@
+"""How far each table has come with what it is made of, and whether that is still there.
+
+Guarantee: a table whose last commits were removed, or that was replaced by an old copy, is noticed before anything is
+read or written, also when it has grown again meanwhile: a mark holds the number of a commit and its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from toril.lake import Lake, TableMissing, TableRolledBack
+from toril.lake.delta_table import LakeTable
+from toril.spark.pipeline.options import FILLS
+
+HASHES: Final = (
+    "toril.hashes"  # of bronze/jobs and bronze/logs: the version of bronze/events that they have reached
+)
+GAPS: Final = "toril.gaps"  # of bronze/jobs: the last version of bronze/events that has a gap
+RECONCILED: Final = (
+    "toril.reconcile"  # of bronze/jobs: the last one of these after which whole queues were read
+)
+REFINED: Final = "toril.refine"  # of silver: the version of bronze/events
+REFINED_HASHES: Final = "toril.refine.hashes"  # of silver: the version of bronze/jobs
+FILLED: Final = (
+    "toril.refine.fill"  # of silver/jobs: which attempts were completed from hashes, a place in FILLS
+)
+FIGURED: Final = "toril.gold"  # of gold: the version of what the figures are made of
+
+_SILVER: Final = ("silver/attempts", "silver/gaps", "silver/jobs")
+_FIGURES: Final = ("gold/queue_minute", "gold/queue_hour", "gold/errors")
+# What is made of what, and under which mark.
+_LINKS: Final = (
+    *(("bronze/events", name, REFINED) for name in _SILVER),
+    *(("bronze/events", name, HASHES) for name in ("bronze/jobs", "bronze/logs")),
+    *(("bronze/jobs", name, REFINED_HASHES) for name in _SILVER),
+    *(("silver/attempts", name, FIGURED) for name in _FIGURES),
+    ("bronze/worker_reports", "gold/workers", FIGURED),
+)
+
+
+def reached(log: LakeTable, application: str, version: int) -> dict[str, int]:
+    """The marks of whoever has come to a version of a table."""
+    at = log.commit_time(version)
+    return {application: version, f"{application}.time": -1 if at is None else at}
+
+
+def last_filled(lake: Lake) -> str | None:
+    """Which attempts of silver were completed from hashes when it was last refined."""
+    jobs = _opened(lake, "silver/jobs")
+    place = -1 if jobs is None else jobs.committed(FILLED)
+    return FILLS[place] if place >= 0 else None
+
+
+def check_layers(lake: Lake) -> None:
+    """Raises `TableRolledBack` for the first table that holds less than what was made of it."""
+    for problem in _problems(lake):
+        raise problem
+
+
+def _problems(lake: Lake) -> Iterator[TableRolledBack]:
+    for source, made, mark in _LINKS:
+        target = _opened(lake, made)
+        if target is not None and target.committed(mark) > 0:
+            yield from _compared(lake, source, target, mark)
+    jobs = _opened(lake, "silver/jobs")
+    if jobs is not None:  # which is always committed last
+        yield from _behind(lake, jobs)
+
+
+def _compared(lake: Lake, source: str, target: LakeTable, mark: str) -> Iterator[TableRolledBack]:
+    version, at = target.committed(mark), target.committed(f"{mark}.time")
+    made = f"{target.spec.name} was made of its version {version}"
+    log = _opened(lake, source)
+    if log is None or log.version < version:
+        found = "it is gone" if log is None else f"it is at version {log.version}"
+        yield TableRolledBack(source, found, made, lake.url)
+    elif at > 0 and log.commit_time(version) not in (None, at):
+        yield TableRolledBack(source, f"its version {version} is another one now", made, lake.url)
+
+
+def _behind(lake: Lake, jobs: LakeTable) -> Iterator[TableRolledBack]:
+    for name in _SILVER[:2]:
+        log, reached_by_jobs = _opened(lake, name), jobs.committed(REFINED)
+        version = -1 if log is None else log.committed(REFINED)
+        if version < reached_by_jobs:
+            found = "it is gone" if log is None else f"it has version {max(version, 0)} of bronze/events"
+            yield TableRolledBack(name, found, f"silver/jobs has version {reached_by_jobs}", lake.url)
+
+
+def _opened(lake: Lake, name: str) -> LakeTable | None:
+    try:
+        return lake.table(name)
+    except TableMissing:
+        return None

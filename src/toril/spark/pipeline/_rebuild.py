@@ -1,0 +1,154 @@
+"""Rebuild: silver anew, from all that bronze holds.
+
+Guarantee: the rows are those that refining left, batch by batch, whatever the batches were; Redis is not asked. Bronze
+is read as it is now, not as its commits brought it, so files that were compacted and removed are not missed.
+
+Events are refined by spans of time, in their order. A rebuild that was cut off is known by its marks and begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from toril.lake import Lake, TableMissing
+from toril.lake.delta_table import DataFile
+from toril.lake.storage import file_system
+from toril.spark.pipeline._layers import HASHES, RECONCILED, REFINED, reached
+from toril.spark.pipeline._silver import EVENTS, HASHED, JOBS, Batch, Reach, SilverRefiner
+from toril.spark.pipeline._staging import frame_of
+
+APPLICATION: Final = "toril.rebuild"
+_LOGS: Final = "bronze/logs"
+_ALWAYS: Final = datetime(9999, 1, 1, tzinfo=UTC)
+_FIRST_DAY: Final = date(1970, 1, 1)
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Events before a moment, and the files that hold those of them that are not refined yet."""
+
+    files: tuple[DataFile, ...]
+    start: datetime
+    end: datetime
+
+
+def is_cut_off(lake: Lake) -> bool:
+    """Whether silver is what an interrupted rebuild has left."""
+    try:
+        log = lake.table("silver/attempts")
+        return log.committed(APPLICATION) >= 0 and lake.ensure(JOBS).committed(REFINED) < 0
+    except TableMissing:
+        return False
+
+
+def clear(lake: Lake, layers: Sequence[str] = ("silver", "gold")) -> None:
+    """Removes the tables of some layers."""
+    for layer in layers:
+        system, root = file_system(f"{lake.url}/{layer}", lake.storage_options)
+        system.create_dir(root, recursive=True)
+        system.delete_dir_contents(root)
+    lake.reopen()
+
+
+def take_back_marks(lake: Lake) -> None:
+    """Hashes cannot have been read for events that are not there: their table was rolled back."""
+    events = lake.ensure(EVENTS)
+    for name in (_LOGS, HASHED):
+        log = lake.ensure(name)
+        mark, at = log.committed(HASHES), log.committed(f"{HASHES}.time")
+        if mark > events.version or (at > 0 and events.commit_time(mark) not in (None, at)):
+            version = min(mark, events.version)
+            log.commit([], application=HASHES, version=version, marks=reached(events, HASHES, version))
+
+
+@dataclass(slots=True)
+class SilverRebuilder:
+    """Builds silver from nothing; the tables must be empty."""
+
+    refiner: SilverRefiner
+
+    def run(self) -> int:
+        """The number of events."""
+        lake = self.refiner.lake
+        reach = Reach(lake.ensure(EVENTS).version, lake.ensure(HASHED).version)
+        files = lake.ensure(EVENTS).files()
+        spans = list(self._spans(files))
+        for number, span in enumerate(spans):
+            self.refiner.refine(self._batch(span, number, reach, last=number == len(spans) - 1))
+        return sum(file.rows for file in files)
+
+    def _spans(self, files: Sequence[DataFile]) -> Iterator[Span]:
+        """Days together as long as they are small; one that is large, in parts."""
+        by_day: dict[date, list[DataFile]] = {}
+        for file in files:
+            named = file.partition["day"]
+            by_day.setdefault(date.fromisoformat(named) if named else _FIRST_DAY, []).append(file)
+        start, held = _moment(_FIRST_DAY), list[DataFile]()
+        for day in sorted(by_day):
+            if held and _rows(held) + _rows(by_day[day]) > self.refiner.max_rows:
+                yield Span(tuple(held), start, _moment(day))
+                start, held = _moment(day), []
+            held += by_day[day]
+            if _rows(held) > self.refiner.max_rows:
+                *parts, rest = self._parts(Span(tuple(held), start, _moment(day) + _DAY))
+                yield from parts
+                start = rest.start
+        yield Span(tuple(held), start, _ALWAYS)
+
+    def _parts(self, day: Span) -> list[Span]:
+        """A large day, cut at full minutes."""
+        minute = F.date_trunc("minute", "ts").alias("minute")
+        events = _within(frame_of(self.refiner.spark, self.refiner.lake, EVENTS, day.files), day)
+        counts = events.groupBy(minute).count().orderBy("minute").select(F.unix_seconds("minute"), "count")
+        cuts, rows = [day.start], 0
+        for at, count in counts.collect():
+            if rows and rows + count > self.refiner.max_rows:
+                cuts.append(datetime.fromtimestamp(at, UTC))
+                rows = 0
+            rows += count
+        ends = [*cuts[1:], day.end]
+        return [replace(day, start=one, end=end) for one, end in zip(cuts, ends, strict=True)]
+
+    def _batch(self, span: Span, number: int, reach: Reach, *, last: bool) -> Batch:
+        spark, lake = self.refiner.spark, self.refiner.lake
+        hashes = lake.ensure(HASHED)
+        known = hashes.files() if self.refiner.fill or hashes.committed(RECONCILED) >= 0 else []
+        return Batch(
+            _within(frame_of(spark, lake, EVENTS, span.files), span),
+            _hashes_within(frame_of(spark, lake, HASHED, known), span) if known else None,
+            APPLICATION,
+            number,
+            self.refiner.marks_of(reach) if last else {},
+            after_gap=hashes.committed(RECONCILED) >= 0,
+        )
+
+
+def _within(events: DataFrame, span: Span) -> DataFrame:
+    return events.where((F.col("ts") >= F.lit(span.start)) & (F.col("ts") < F.lit(span.end)))
+
+
+def _hashes_within(hashes: DataFrame, span: Span) -> DataFrame:
+    """Those that complete attempts of the span, and those that were read in it after a gap."""
+    first, last = _ms("first_event_id"), _ms("last_event_id")
+    start, end = (int(one.timestamp() * 1000) for one in (span.start, span.end))
+    in_time = F.when(first.isNull(), last < end).otherwise(first < end)
+    return hashes.where((last >= start) & in_time)
+
+
+def _ms(event_id: str) -> Column:
+    return F.split_part(event_id, F.lit("-"), F.lit(1)).cast("long")
+
+
+def _moment(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _rows(files: Sequence[DataFile]) -> int:
+    return sum(file.rows for file in files)

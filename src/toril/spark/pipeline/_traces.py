@@ -1,0 +1,49 @@
+"""What went wrong, found in a stack trace.
+
+Guarantee: the message is the one that `failedReason` would hold for the same error, so that an error has one text
+wherever it is found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r"^\s+at ", re.MULTILINE)  # of Node
+_GROUP: Final = f"Exception Group {_TRACEBACK}"
+_MARGIN: Final = re.compile(r"^ *[|+] ?", re.MULTILINE)  # what groups are drawn with
+# `Error: text`, `TypeError [ERR_INVALID_URL]: text`, `package.module.Name: text`.
+_NAMED: Final = re.compile(r"(?P<name>[A-Za-z_$][\w$.<>]*)(?: \[\w+\])?(?:: (?P<message>.*)|:?)", re.DOTALL)
+# The message of these says nothing alone: `failedReason` holds their name, too.
+_TELLING_NAMES: Final = frozenset(
+    ("KeyError", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "BaseExceptionGroup")
+)
+
+
+def message_of(trace: str) -> str:
+    """Node tells it before the frames, Python after those of the last traceback."""
+    said = _of_python(trace) if _TRACEBACK in trace else trace[: _first_frame(trace)].rstrip("\n")
+    found = _NAMED.fullmatch(said)
+    if found is None:
+        return said
+    name, message = found["name"].rpartition(".")[2], found["message"]
+    return f"{name}: {message}" if message and name in _TELLING_NAMES else message or name
+
+
+def _first_frame(trace: str) -> int:
+    frame = _FRAME.search(trace)
+    return frame.start() if frame else len(trace)
+
+
+def _of_python(trace: str) -> str:
+    """All after the frames of the last traceback: they are indented, what is said is not."""
+    rest = _of_group(trace) if _GROUP in trace else trace.rpartition(_TRACEBACK)[2]
+    lines = rest.splitlines()
+    first = next((at for at, line in enumerate(lines) if line.strip() and not line[0].isspace()), None)
+    return trace.partition("\n")[0] if first is None else "\n".join(lines[first:]).rstrip("\n")
+
+
+def _of_group(trace: str) -> str:
+    """What is said of the group itself stands between its frames and its first exception."""
+    return _MARGIN.sub("", trace).partition(_GROUP)[2].partition("\n-+---")[0]
