@@ -69,9 +69,9 @@ class Series:
                 await self.go_on()
 
     def post(self) -> None:
-        """Sends the steps without waiting; those that cannot be sent or are not answered stay."""
-        for job_id, step in self._steps.items():
-            self._transport.post(step, functools.partial(self._went_on, job_id, step))
+        """Sends the steps without waiting; those that are not answered stay."""
+        for job_id, step in list(self._steps.items()):
+            self._transport.submit(step, functools.partial(self._went_on, job_id, step))
 
     async def go_on(self) -> None:
         """Does what is left, then notes what could not be done; raises when the server cannot be reached."""

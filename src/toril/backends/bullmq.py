@@ -175,7 +175,8 @@ class BullmqBackend:
             self._series.post()
             return answer(taken)
 
-        return self.transport.post(call, harvested)
+        self.transport.submit(call, harvested)
+        return True
 
     async def _retake(self, settled: Sequence[FinishedJob]) -> frozenset[BullmqDelivery]:
         """Takes back locks that ran out; those that are another's by now, or whose jobs were swept."""

@@ -66,7 +66,7 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
         )
         if self._consumer and harvest.jobs:
             # It has left before a handler begins: a job that takes its worker down must not be spared.
-            await self.transport.tell(list_worker.begin(self.keys, self._consumer, pickup.token))
+            self.transport.submit(list_worker.begin(self.keys, self._consumer, pickup.token), lambda _: None)
         return harvest
 
     def _more_waits(self, harvest: ListFetchReply) -> bool:

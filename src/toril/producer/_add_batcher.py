@@ -182,7 +182,8 @@ class AddBatcher:
         except Exception:  # noqa: BLE001  # a task meets the same error, and tells it to whoever waits
             return False
         self._way = self._transport.way
-        return self._transport.post(command, functools.partial(self._answered, lane, batch))
+        self._transport.submit(command, functools.partial(self._answered, lane, batch))
+        return True
 
     async def _call(self, lane: Lane, batch: Batch) -> None:
         try:

@@ -7,7 +7,7 @@ Guarantee: the rules of `_conversation` hold; a call that is cancelled ends at o
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +17,8 @@ from toril.commands.command import Command
 from toril.commands.read import server_time
 from toril.errors import Closed, TorilError
 from toril.transport import _embedded
-from toril.transport._connection import Link
+from toril.transport._connection import Link, packed
+from toril.transport._pending import PendingCall, resolve, result_of_firm
 from toril.transport._reader import Reader
 from toril.transport._redis_py import TROUBLE, MasterNotFoundError, async_connection, async_primary
 from toril.transport._retry_protocol import (
@@ -28,15 +29,15 @@ from toril.transport._retry_protocol import (
     Send,
     continued,
     converse,
-    decoded,
 )
 from toril.transport._slots import Node, SlotMap
 from toril.transport.address import Address, parse_address
 from toril.transport.clock import SAMPLES, ServerClock
 from toril.transport.policy import ConnectionPolicy, checked_policy
-from toril.transport.waiting import Closing, call_off, result_of, succeeded
+from toril.transport.waiting import Closing, call_off, result_of, succeeded, waited
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AsyncTransport:
@@ -55,9 +56,9 @@ class AsyncTransport:
         self._dialing: dict[Node | None, asyncio.Task[Link]] = {}
         self._readers: set[Reader] = set()
         self._retiring: set[Link] = set()  # closed for new calls, while others wait for their replies
-        self._posts: set[asyncio.Task[None]] = set()
+        self._posts: set[asyncio.Task[Any]] = set()
         self._closing = Closing(self._shut, f"toril-close-{self.address.label}")
-        self._closed = False
+        self._ending = asyncio.Event()  # set by `close`: calls that pause before another attempt end
         self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first call
 
     def __repr__(self) -> str:
@@ -69,49 +70,58 @@ class AsyncTransport:
 
     # --- running commands -----------------------------------------------------------------------------------
 
+    def submit(self, command: Command[T], on_reply: Callable[[T | TorilError], None]) -> None:
+        """Sends a command and returns; `on_reply` is called once, with the value of the command or its error.
+
+        On an open connection the command is written before this returns, and `on_reply` is called in the turn of the
+        event loop in which the reply arrives. Otherwise, and after an error, a task follows the retry protocol.
+        `on_reply` must not raise.
+        """
+        self.stay_at_home()
+        self._submit(command, on_reply)
+
     async def run(self, command: Command[T], *, firm: bool = False) -> T:
-        """The value of one command, or its error raised.
+        """Submits a command and returns its value, or raises its error.
 
         A `firm` call that was sent waits for its reply even if its task is cancelled, for no longer than the time-out.
         """
-        (result,) = await self._hold(converse((command,), self.policy, self.slots), firm=firm)
+        future: asyncio.Future[T | TorilError] = self.stay_at_home().create_future()
+        call = self._submit(command, functools.partial(resolve, future), firm=firm)
+        try:
+            result = await (result_of_firm(call, future) if firm else future)
+        except asyncio.CancelledError:
+            if not firm:
+                call.cancel()
+            raise
         if isinstance(result, TorilError):
             raise result
-        return cast("T", result)
+        return result
 
     async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """All commands in one pipeline; errors stand in the place of values and are not raised."""
         if not commands:
             return []
+        self.stay_at_home()
         return await self._hold(converse(commands, self.policy, self.slots))
 
-    def post(self, command: Command[T], answer: Callable[[T | TorilError], None]) -> bool:
-        """Sends a command at once, without a task; `answer` gets its value or its error, by the same rules as `run`.
+    def _submit(
+        self, command: Command[T], on_reply: Callable[[T | TorilError], None], *, firm: bool = False
+    ) -> PendingCall[T]:
+        node = None if self.slots is None else self.slots.known_node_of(command)
+        call = PendingCall(command, on_reply, self._retry, node, firm=firm)
+        words = command.evalsha()
+        link = self._links.get(node)
+        if link is None or not link.submit(words, call, self.policy.command_timeout):
+            packed(words)  # words that cannot be sent raise here, in the caller
+            self._follow(call, converse((command,), self.policy, self.slots))
+        return call
 
-        False, and nothing is sent, where that cannot be: on a cluster, before the first call, while writing is held up.
-        `answer` must not raise.
-        """
-        link = self._links.get(None) if self.slots is None else None
-        if link is None:
-            return False
+    def _retry(self, call: PendingCall[T], error: Exception) -> None:
+        self._follow(call, continued(call.command, error, call.node, self.policy, self.slots))
 
-        def replied(reply: Any) -> None:
-            if isinstance(reply, Exception):
-                self.spawn(self._settle_trouble(command, reply, answer))
-            else:
-                answer(decoded(command, reply))
-
-        return link.post(command.evalsha(), self.policy.command_timeout, replied)
-
-    async def tell(self, command: Command[Any]) -> None:
-        """Sends a command whose answer nobody needs; it has left when this returns, if the connection stands."""
-        if not self.post(command, lambda _: None):
-            self.spawn(self._run_quietly(command))
-            await asyncio.sleep(0)  # its first turn writes it
-
-    async def _run_quietly(self, command: Command[Any]) -> None:
-        with contextlib.suppress(TorilError):
-            await self.run(command)
+    def _follow(self, call: PendingCall[T], conversation: Conversation) -> None:
+        call.task = self.spawn(self._hold(conversation, firm=call.firm))
+        call.task.add_done_callback(call.finish)
 
     @property
     def way(self) -> object | None:
@@ -119,23 +129,12 @@ class AsyncTransport:
         link = self._links.get(None) if self.slots is None else None
         return None if link is None or link.closed else link
 
-    async def _settle_trouble(
-        self, command: Command[T], trouble: Exception, answer: Callable[[T | TorilError], None]
-    ) -> None:
-        try:
-            (result,) = await self._hold(continued(command, trouble, self.policy))
-        except TorilError as error:  # the store was closed meanwhile
-            result = error
-        except BaseException:
-            answer(Closed("the call was interrupted"))  # whoever waits must not wait for ever
-            raise
-        answer(result)
-
-    def spawn(self, step: Coroutine[Any, Any, None]) -> None:
-        """Does something that nobody waits for but `close`."""
+    def spawn(self, step: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Starts a task for which `close` waits."""
         task = asyncio.create_task(step, name="toril-post")
         self._posts.add(task)
         task.add_done_callback(self._posts.discard)
+        return task
 
     async def now_ms(self) -> int:
         """The server's time, asked anew when our idea of it is old."""
@@ -157,7 +156,6 @@ class AsyncTransport:
 
     async def _hold(self, conversation: Conversation, *, firm: bool = False) -> list[Any]:
         """Does what the conversation asks, until it has its results."""
-        self.stay_at_home()
         outcome: Any = None
         try:
             while True:
@@ -167,14 +165,14 @@ class AsyncTransport:
                         outcome = await self.send(node, words, self.policy.command_timeout, firm=firm)
                     case Pause(seconds):
                         outcome = None
-                        await asyncio.sleep(seconds)
+                        await waited(seconds, self._ending)
                     case Drop(node):
                         outcome = None
                         self._drop(node)
         except StopIteration as end:
             return cast("list[Any]", end.value)
 
-    def stay_at_home(self) -> None:
+    def stay_at_home(self) -> asyncio.AbstractEventLoop:
         """Refuses a second event loop: replies would wake the first one, and the caller would wait for ever."""
         here = asyncio.get_running_loop()
         if self._home is None:
@@ -184,6 +182,7 @@ class AsyncTransport:
                 f"what is connected to {self.address.label} belongs to another event loop; make a Queue within each "
                 "asyncio.run(), or use toril.sync.Queue, which any thread may call"
             )
+        return here
 
     async def send(
         self, node: Node | None, words: list[Any], timeout: float, *, firm: bool = False
@@ -253,7 +252,7 @@ class AsyncTransport:
         return link
 
     def _refuse_when_closed(self) -> None:
-        if self._closed:
+        if self._ending.is_set():
             raise Closed(f"the connection to {self.address.label} was closed")
 
     async def _resolved(self) -> Address:
@@ -294,7 +293,7 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Closes all connections and lets the embedded server go. May be called twice."""
-        self._closed = True
+        self._ending.set()
         await self._closing.finish()
 
     async def _shut(self) -> None:
@@ -330,5 +329,5 @@ class AsyncTransport:
 
     async def leave(self, error: object) -> None:
         """Closes for whoever leaves, perhaps with an error; one who was cancelled does not wait long for it."""
-        self._closed = True
+        self._ending.set()
         await self._closing.after(error)

@@ -18,51 +18,12 @@ from typing import Any
 import hiredis
 
 from toril.commands.command import Arg
+from toril.transport._pending import Pending, PendingCall, PendingReplies
 from toril.transport._redis_py import TROUBLE, not_sent
 from toril.transport._retry_protocol import Lost, NotSent
 
 # What one read takes at most: as much as asyncio would ask for.
 ROOM_FOR_REPLIES = 256 * 1024
-
-
-class _Exchange:
-    """A write that waits for a number of replies."""
-
-    __slots__ = ("deadline", "future", "missing", "replies")
-
-    def __init__(self, future: asyncio.Future[list[Any]], missing: int, deadline: float) -> None:
-        self.future = future
-        self.replies: list[Any] = []
-        self.missing = missing
-        self.deadline = deadline
-
-    def take(self, reply: Any) -> None:
-        self.replies.append(reply)
-        self.missing -= 1
-        if not self.missing and not self.future.done():
-            self.future.set_result(self.replies)
-
-    def break_off(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_result([*self.replies, *([error] * self.missing)])
-
-
-class _Post:
-    """A write whose one reply is handed on at once, without a future."""
-
-    __slots__ = ("answer", "deadline")
-
-    missing = 1
-
-    def __init__(self, answer: Callable[[Any], None], deadline: float) -> None:
-        self.answer = answer
-        self.deadline = deadline
-
-    def take(self, reply: Any) -> None:
-        self.answer(reply)
-
-    def break_off(self, error: Exception) -> None:
-        self.answer(error)
 
 
 class Link(asyncio.BufferedProtocol):
@@ -75,9 +36,9 @@ class Link(asyncio.BufferedProtocol):
         # Memory that is not there before it is used: most replies are small. A view of it, because asyncio's TLS fills
         # what it gets piece by piece, and pieces of anything else would be copies.
         self._arrived = memoryview(mmap.mmap(-1, ROOM_FOR_REPLIES))
-        self._waiting: deque[_Exchange | _Post] = deque()
-        self._can_write = asyncio.Event()
-        self._can_write.set()
+        self._waiting: deque[Pending] = deque()  # written, in the order of their replies
+        self._unwritten: deque[tuple[Sequence[tuple[Arg, ...]], Pending, float]] = deque()
+        self._paused = False  # the buffer of unsent bytes is full
         self._guard: asyncio.TimerHandle | None = None
         self.closed = False
         self._drained: asyncio.Future[None] | None = None  # of a link that retires
@@ -112,31 +73,49 @@ class Link(asyncio.BufferedProtocol):
 
         A `firm` call that was sent waits for its replies even if its task is cancelled: they may bring jobs.
         """
-        if not self._can_write.is_set():
-            await self._can_write.wait()
         if self.closed or self._failed():
             return [NotSent("the connection is closed")] * len(words)
-        # Packed first: words that cannot be sent must not leave a place in the queue of those that wait for replies.
-        message = b"".join([packed(one) for one in words])
-        exchange = _Exchange(self._loop.create_future(), len(words), self._loop.time() + timeout)
-        self._waiting.append(exchange)
-        self._transport.write(message)
-        self._watch(exchange.deadline)
-        return await (_uncancelled(exchange.future) if firm else exchange.future)
+        pending = PendingReplies(self._loop.create_future(), len(words))
+        self._write(words, pending, timeout)
+        return await pending.wait(firm=firm)
 
-    def post(self, words: tuple[Arg, ...], timeout: float, answer: Callable[[Any], None]) -> bool:
-        """Sends one command now; `answer` is called with its reply or its `Lost`, in the turn in which that comes.
+    def submit(self, words: tuple[Arg, ...], call: PendingCall[Any], timeout: float) -> bool:
+        """Sends one command, at once or when the buffer has space; `call` takes its reply, its `NotSent` or its `Lost`.
 
-        False, and nothing is sent, when the link is closed or its buffer full.
+        Returns False, and does nothing, when the link is closed.
         """
-        if self.closed or not self._can_write.is_set() or self._failed():
+        if self.closed or self._failed():
             return False
-        message = packed(words)  # first, as in `exchange`
-        post = _Post(answer, self._loop.time() + timeout)
-        self._waiting.append(post)
-        self._transport.write(message)
-        self._watch(post.deadline)
+        self._write((words,), call, timeout)
         return True
+
+    def _write(self, words: Sequence[tuple[Arg, ...]], pending: Pending, timeout: float) -> None:
+        # Packed first: words that cannot be sent must not leave a place in the queue of those that wait for replies.
+        message = packed(words[0]) if len(words) == 1 else b"".join([packed(one) for one in words])
+        if self._paused or self._unwritten:
+            self._unwritten.append(
+                (words, pending, timeout)
+            )  # not the message: it would be a copy of the words
+        else:
+            self._write_now(message, pending, timeout)
+
+    def _write_now(self, message: bytes, pending: Pending, timeout: float) -> None:
+        pending.written = True
+        pending.deadline = deadline = self._loop.time() + timeout
+        self._waiting.append(pending)
+        self._transport.write(message)
+        self._watch(deadline)
+
+    def _write_unwritten(self) -> None:
+        """Writes what was held up, in order, until the buffer is full again."""
+        while self._unwritten and not (self._paused or self.closed or self._failed()):
+            words, pending, timeout = self._unwritten.popleft()
+            if not pending.cancelled:
+                self._write_now(b"".join([packed(one) for one in words]), pending, timeout)
+
+    def _fail_unwritten(self) -> None:
+        while self._unwritten:
+            self._unwritten.popleft()[1].fail(NotSent("the connection is closed"))
 
     def _failed(self) -> bool:
         """Whether a write has failed. asyncio tells us a turn later, and complains of what is written until then."""
@@ -156,7 +135,7 @@ class Link(asyncio.BufferedProtocol):
         self._guard = None
         if not self._waiting:
             return
-        nearest = min(exchange.deadline for exchange in self._waiting)
+        nearest = min(pending.deadline for pending in self._waiting)
         if nearest <= self._loop.time():
             self._hang_up("no reply within the time-out")
         else:
@@ -199,19 +178,20 @@ class Link(asyncio.BufferedProtocol):
             self._gone.set_result(None)
 
     def pause_writing(self) -> None:
-        self._can_write.clear()
+        self._paused = True
 
     def resume_writing(self) -> None:
-        self._can_write.set()
+        self._paused = False
+        self._loop.call_soon(self._write_unwritten)
 
     def _break(self, error: Exception) -> None:
         self.closed = True
-        self._can_write.set()
         if self._guard is not None:
             self._guard.cancel()
             self._guard = None
         while self._waiting:
-            self._waiting.popleft().break_off(error)
+            self._waiting.popleft().fail(error)
+        self._fail_unwritten()
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -221,7 +201,7 @@ class Link(asyncio.BufferedProtocol):
     async def retire(self) -> None:
         """Takes no more calls, and closes when those under way have their replies: they are others' calls."""
         self.closed = True
-        self._can_write.set()
+        self._fail_unwritten()
         if self._waiting:
             self._drained = self._drained or self._loop.create_future()
             await self._drained
@@ -252,16 +232,6 @@ packed: Callable[[tuple[Arg, ...]], bytes] = hiredis.pack_command  # type: ignor
 
 def _reason(error: BaseException | None) -> str:
     return str(error) or type(error).__name__
-
-
-async def _uncancelled(future: asyncio.Future[list[Any]]) -> list[Any]:
-    """The result of a future that is sure to come, whatever is done to the task that waits for it."""
-    while True:
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if future.cancelled():
-                raise
 
 
 def _discard(connection: Any) -> None:

@@ -108,9 +108,15 @@ def decoded(command: Command[Any], reply: Any) -> Any:
         return ScriptFailed(f"the reply to {command.name} cannot be read: {error!r}")
 
 
-def continued(command: Command[Any], trouble: Exception, policy: ConnectionPolicy) -> Conversation:
-    """A conversation with one server about one command whose first reply is known, and is an error."""
-    return _Talk([command], policy, None).run([trouble])
+def continued(
+    command: Command[Any],
+    error: Exception,
+    node: Node | None,
+    policy: ConnectionPolicy,
+    slots: SlotMap | None,
+) -> Conversation:
+    """Continues with a command whose first reply, from `node`, was an error."""
+    return _Talk([command], policy, slots).run([error], node)
 
 
 class _Talk:
@@ -129,9 +135,9 @@ class _Talk:
         self._attempts = 0
         self._trouble: Exception | None = None
 
-    def run(self, first_replies: list[Any] | None = None) -> Conversation:
+    def run(self, first_replies: list[Any] | None = None, node: Node | None = None) -> Conversation:
         if first_replies is not None:
-            yield from self._judge_all(None, range(len(self._commands)), first_replies)
+            yield from self._judge_all(node, range(len(self._commands)), first_replies)
         while open_ones := [i for i, result in enumerate(self._results) if result is _OPEN]:
             if self._trouble is not None and not (yield from self._pause_or_give_up(open_ones)):
                 break

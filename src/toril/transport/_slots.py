@@ -92,3 +92,7 @@ class SlotMap:
             return self._nodes[0]
         data = key.encode() if isinstance(key, str) else key
         return self._home.get(key_slot(data))
+
+    def known_node_of(self, command: Command[Any]) -> Node | None:
+        """Returns the node of a command; None when the table of slots must be read first."""
+        return self.node_of(route_key(command)) if self.known else None
