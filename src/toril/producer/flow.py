@@ -17,7 +17,7 @@ from toril.commands import read
 from toril.commands.add import Existing, add_flows
 from toril.errors import Closed, InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
-from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, Lane
+from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, CallLedger
 from toril.producer._trace_context import carrying
 from toril.producer.job_builder import JobBuilder, PreparedJob
 from toril.protocol.keys import QueueKeys, check_text, hash_tag_of
@@ -127,7 +127,7 @@ class FlowProducer:
         self._producer = uuid.uuid4().hex
         self._lanes: list[str] = []  # names of ledgers that no call uses now
         self._lanes_made = 0
-        self._sequences: dict[str, Lane] = {}
+        self._sequences: dict[str, CallLedger] = {}
         self._closing = Closing(self._shut, "toril-close-flows")
         self._closed = False
 
@@ -249,10 +249,10 @@ class FlowProducer:
         self._lanes_made += 1
         return f"ledger:{self._producer}:{self._lanes_made}"
 
-    def _lane(self, keys: QueueKeys, name: str) -> Lane:
+    def _lane(self, keys: QueueKeys, name: str) -> CallLedger:
         """The ledger of a lane lies beside the first queue of the flow: a cluster wants it in the same slot."""
         key = keys.toril(name)
-        return self._sequences.setdefault(key, Lane(key))
+        return self._sequences.setdefault(key, CallLedger(key))
 
     # --- looking --------------------------------------------------------------------------------------------
 

@@ -114,7 +114,9 @@ class Queue(Inspection[T], Management[T]):
         self._drafter = JobBuilder(
             self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._transport.is_cluster
         )
-        self._intake = AddBatcher(self._transport, self.keys, ready=self._ready, prepare=self._prepared)
+        self._batcher = AddBatcher(
+            self._transport, self.keys, server_time=self._ready, open_queue=self._prepared
+        )
         self.schedulers = Schedulers(  # jobs that come again
             self.keys, self._calls, self._drafter, self._prepared, self._run_all, tracer
         )
@@ -149,7 +151,7 @@ class Queue(Inspection[T], Management[T]):
     async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
         self._transport.stay_at_home()
         draft = self._drafter.draft(name, data, options)
-        (added,) = await self._intake.add([draft])
+        (added,) = await self._batcher.submit([draft])
         return self._added(draft, added)
 
     async def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[Job[T]]:
@@ -169,7 +171,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _add_all(self, drafts: list[PreparedJob]) -> list[Job[T]]:
         self._transport.stay_at_home()
-        answers = await self._intake.add(drafts)
+        answers = await self._batcher.submit(drafts)
         refused = [answer for answer in answers if isinstance(answer, TorilError)]
         if refused:
             refused[0].add_note(f"{len(refused)} of {len(drafts)} jobs were not added")
@@ -203,7 +205,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _shut(self) -> None:
         try:
-            await self._intake.close()
+            await self._batcher.close()
             await self._calls.close()
         finally:
             await self._transport.close()

@@ -30,7 +30,7 @@ from toril.transport._retry_protocol import (
     continued,
     converse,
 )
-from toril.transport._slots import Node, SlotMap
+from toril.transport._slots import Node, SlotMap, route_key
 from toril.transport.address import Address, parse_address
 from toril.transport.clock import SAMPLES, ServerClock
 from toril.transport.policy import ConnectionPolicy, checked_policy
@@ -107,7 +107,7 @@ class AsyncTransport:
     def _submit(
         self, command: Command[T], on_reply: Callable[[T | TorilError], None], *, firm: bool = False
     ) -> PendingCall[T]:
-        node = None if self.slots is None else self.slots.known_node_of(command)
+        node = None if self.slots is None else self.slots.known_node_of(route_key(command))
         call = PendingCall(command, on_reply, self._retry, node, firm=firm)
         words = command.evalsha()
         link = self._links.get(node)
@@ -123,10 +123,12 @@ class AsyncTransport:
         call.task = self.spawn(self._hold(conversation, firm=call.firm))
         call.task.add_done_callback(call.finish)
 
-    @property
-    def way(self) -> object | None:
-        """The connection that `post` would take now; None when it would take none."""
-        link = self._links.get(None) if self.slots is None else None
+    def open_connection(self, key: str) -> object | None:
+        """Returns the open connection that `submit` would use for a command with this key; None if there is none.
+
+        Two commands that are submitted while it is the same reach the server in their order.
+        """
+        link = self._links.get(None if self.slots is None else self.slots.known_node_of(key))
         return None if link is None or link.closed else link
 
     def spawn(self, step: Coroutine[Any, Any, R]) -> asyncio.Task[R]:

@@ -93,6 +93,6 @@ class SlotMap:
         data = key.encode() if isinstance(key, str) else key
         return self._home.get(key_slot(data))
 
-    def known_node_of(self, command: Command[Any]) -> Node | None:
-        """Returns the node of a command; None when the table of slots must be read first."""
-        return self.node_of(route_key(command)) if self.known else None
+    def known_node_of(self, key: str | bytes | None) -> Node | None:
+        """Returns the node of a key; None also when the table of slots must be read first."""
+        return self.node_of(key) if self.known else None
