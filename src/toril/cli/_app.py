@@ -13,14 +13,25 @@ from toril import __version__
 from toril.cli import (
     add,
     bench,
-    change,
+    cancel,
+    clean,
     demo,
     dlq,
-    family,
-    follow,
-    health,
-    look,
+    doctor,
+    drain,
+    events,
+    exporter,
+    flow,
+    inspect,
+    logs,
+    pause,
     pipeline,
+    promote,
+    queues,
+    remove,
+    resume,
+    retry,
+    schedulers,
     scripts,
     server,
     top,
@@ -57,9 +68,35 @@ def _toril(
     pass
 
 
-ROOMS = (demo, server, add, worker, look, top, change, dlq, family, follow, health, pipeline, scripts, bench)
-for room in ROOMS:
-    room.add_to(app)
+COMMANDS = (
+    demo,
+    server,
+    add,
+    worker,
+    queues,
+    inspect,
+    top,
+    pause,
+    resume,
+    drain,
+    clean,
+    retry,
+    promote,
+    remove,
+    cancel,
+    dlq,
+    flow,
+    schedulers,
+    logs,
+    events,
+    doctor,
+    exporter,
+    pipeline,
+    scripts,
+    bench,
+)
+for command in COMMANDS:
+    command.add_to(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toril.cli._completion import complete_job, complete_queue
+from toril.cli._completion import complete_job, complete_queue, complete_queues
 
 RedisUrl = Annotated[
     str | None,
@@ -46,3 +46,22 @@ JobArgument = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The id of a job.", autocompletion=complete_job, show_default=False),
 ]
+JobsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="Ids of jobs.", autocompletion=complete_job, show_default=False),
+]
+
+QueuesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--queues",
+        metavar="A,B",
+        help="Only these: NAME, list:NAME, stream:NAME. Left out: all.",
+        autocompletion=complete_queues,
+    ),
+]
+
+
+def queue_names(text: str | None) -> list[str]:
+    """The queues of a list with commas."""
+    return [one.strip() for one in (text or "").split(",") if one.strip()]

@@ -77,6 +77,14 @@ def say(line: str) -> None:
     print(harmless(line), flush=True)
 
 
+def print_result(facts: Mapping[str, object], line: str, *, as_json: bool) -> None:
+    """Prints the result of a command: a JSON document, or one line."""
+    if as_json:
+        emit(facts)
+    else:
+        say(line)
+
+
 def warn(line: str) -> None:
     """One line that does not belong to the result."""
     print_server()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import emit, in_batches, say, warn
 from toril.cli._target import QueueName, Target
@@ -86,20 +87,13 @@ def add(
 
 def _payloads(data: str, lines: Path | None, count: int) -> Iterator[Any]:
     if lines is None:
-        payload = _parsed(data, "data")
+        payload = parse_json(data, "data")
         yield from (payload for _ in range(count))
         return
     text = sys.stdin.read() if str(lines) == "-" else lines.read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            yield _parsed(line, f"line {number}")
-
-
-def _parsed(text: str, field: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidOption(field, f"is not JSON: {error}", 'quote it like \'{"to": "a@b.c"}\'') from None
+            yield parse_json(line, f"line {number}")
 
 
 def _backoff(text: str) -> Backoff:

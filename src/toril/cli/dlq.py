@@ -17,7 +17,7 @@ import typer
 from toril.cli._confirm import ask
 from toril.cli._dead_jobs import Choice, opened
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, emit_line, in_progress, moment, say, shortened, show, show_facts
+from toril.cli._output import emit, emit_line, in_progress, moment, print_result, shortened, show, show_facts
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, JobNotFound
 
@@ -153,7 +153,7 @@ def replay(
         moved = asyncio.run(run())
     if choice.ids and not moved:
         raise _not_there(queue, *choice.ids)
-    _done({"queue": queue, "replayed": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
+    print_result({"queue": queue, "replayed": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
 def purge(
@@ -185,7 +185,7 @@ def purge(
         removed = asyncio.run(run())
     if choice.ids and not removed:
         raise _not_there(queue, *choice.ids)
-    _done({"queue": queue, "purged": removed}, f"{removed} jobs removed", as_json=as_json)
+    print_result({"queue": queue, "purged": removed}, f"{removed} jobs removed", as_json=as_json)
 
 
 def export(
@@ -215,7 +215,7 @@ def export(
     with in_progress(f"reading dead jobs of {queue}"):
         written = asyncio.run(_export(target, where, choice, file))
     facts = {"queue": queue, "file": str(file), "exported": written}
-    _done(facts, f"{written} jobs written to {file}", as_json=as_json)
+    print_result(facts, f"{written} jobs written to {file}", as_json=as_json)
 
 
 async def _export(target: Target, where: QueueName, choice: Choice, file: Path | None) -> int:
@@ -234,10 +234,3 @@ def _check_chosen(choice: Choice, everything: bool, limit: int | None) -> None:
         raise InvalidOption("--all", "is given together with a choice", "give one or the other")
     if not everything and not choice and limit is None:
         raise InvalidOption("jobs", "say which", "give ids, --name, --reason, --filter or --limit, or --all")
-
-
-def _done(facts: dict[str, Any], line: str, *, as_json: bool) -> None:
-    if as_json:
-        emit(facts)
-    else:
-        say(line)

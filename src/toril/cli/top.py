@@ -18,12 +18,11 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from toril.cli._options import AsJson, Env, Prefix, RedisUrl
+from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
 from toril.cli._output import console, emit_line
+from toril.cli._queue_facts import queue_facts
 from toril.cli._target import Target
 from toril.cli._top_screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, drawn, painted
-from toril.cli.health import QueuesOption, names_in
-from toril.cli.look import as_facts
 from toril.commands import read
 from toril.errors import RedisUnavailable, TorilError
 from toril.observe.discovery import Directory
@@ -57,7 +56,7 @@ def top(
     target = Target.of(redis, prefix, env)
     album: list[Picture] = []
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch(target, names_in(queues), every, pictures, album, as_json=as_json))
+        asyncio.run(_watch(target, queue_names(queues), every, pictures, album, as_json=as_json))
     if svg is not None and album:
         svg.write_text(painted(album[-1]), encoding="utf-8")
 
@@ -216,7 +215,7 @@ def _as_json(picture: Picture) -> dict[str, Any]:
     return {
         "time_ms": picture.glance.now_ms,
         "queues": [
-            {**as_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.glance.queues
+            {**queue_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.glance.queues
         ],
         "slowest": picture.slowest,
         "failing": picture.failing,

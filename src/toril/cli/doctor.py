@@ -1,43 +1,27 @@
-"""`toril doctor` and `toril exporter`."""
+"""`toril doctor`: examines a server and its queues."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from toril.cli._completion import complete_queues
 from toril.cli._confirm import ask
-from toril.cli._options import AsJson, Env, Prefix, RedisUrl, Yes
-from toril.cli._output import console, emit, in_progress, print_server, say, table, warn
+from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, Yes, queue_names
+from toril.cli._output import console, emit, in_progress, say, table, warn
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
-from toril.observe.grafana_files import dashboard_text, rules_text
 
-QueuesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--queues",
-        metavar="A,B",
-        help="Only these: NAME, list:NAME, stream:NAME. Left out: all.",
-        autocompletion=complete_queues,
-    ),
-]
 _SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
+
+
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 def add_to(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
-    app.command("exporter")(exporter)
-
-
-def names_in(text: str | None) -> list[str]:
-    """The queues of a list with commas."""
-    return [one.strip() for one in (text or "").split(",") if one.strip()]
 
 
 def doctor(
@@ -73,7 +57,9 @@ def doctor(
             say(rules)
         return
     target = Target.of(redis, prefix, env)
-    examination = Doctor(target.redis, queues=names_in(queues), prefix=prefix, env=env, most_keys=most_keys)
+    examination = Doctor(
+        target.redis, queues=queue_names(queues), prefix=prefix, env=env, most_keys=most_keys
+    )
     repaired = _repaired(examination, yes=yes) if repair else None
     with in_progress("examining"):
         diagnosis = asyncio.run(examination.examine())
@@ -126,69 +112,3 @@ def _text(finding: Finding) -> Text:
     if finding.remedy and finding.level != "ok":
         text.append(f"\n→ {finding.remedy}", style="bold")
     return text
-
-
-def exporter(
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 9538,
-    queues: QueuesOption = None,
-    search_every: Annotated[
-        float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
-    ] = 60.0,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
-    show: Annotated[
-        Literal["grafana", "alerts"] | None,
-        typer.Option("--print", help="Print a Grafana dashboard or Prometheus' alert rules, and end."),
-    ] = None,
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
-    as_json: AsJson = False,
-) -> None:
-    """Serve Prometheus metrics of all queues under /metrics until Ctrl-C."""
-    if show is not None:
-        print(dashboard_text() if show == "grafana" else rules_text(), end="")
-        return
-    from toril.observe.exporter import Exporter, serve
-
-    target = Target.of(redis, prefix, env)
-
-    async def run() -> bool:
-        made = Exporter(
-            target.redis, queues=names_in(queues), prefix=prefix, env=env, search_every=search_every
-        )
-        if once:
-            async with made:
-                return await _print_once(made, as_json=as_json)
-        await serve(made, host=host, port=port, on_start=_started)
-        return True
-
-    def _started(url: str) -> None:
-        if as_json:
-            emit({"url": f"{url}/metrics"})
-        else:
-            say(f"serving {url}/metrics; Ctrl-C ends it")
-
-    with contextlib.suppress(KeyboardInterrupt):
-        if not asyncio.run(run()):
-            raise typer.Exit(1)
-
-
-async def _print_once(exporter: Any, *, as_json: bool) -> bool:
-    """The metrics, as Prometheus reads them or as JSON; whether the server answered."""
-    from toril.observe.exporter import written
-
-    families = await exporter.families()
-    if as_json:
-        emit(
-            [
-                {"name": one.name, "labels": one.labels, "value": one.value}
-                for family in families
-                for one in family.samples
-            ]
-        )
-    else:
-        print_server()
-        print(written(families).decode(), end="")
-    (up,) = (family.samples[0].value for family in families if family.name == "bullmq_exporter_up")
-    return bool(up)

@@ -1,4 +1,4 @@
-"""`toril queues` and `toril inspect`: what is there."""
+"""`toril inspect`: one queue, its newest jobs, or one job."""
 
 from __future__ import annotations
 
@@ -11,74 +11,24 @@ import typer
 
 from toril.cli._completion import complete_job, complete_state
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import emit, moment, say, seconds, shortened, show, show_facts, warn
+from toril.cli._output import emit, moment, say, shortened, show, show_facts
+from toril.cli._queue_facts import queue_facts, read_queues
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
 from toril.jobs import Job
-from toril.observe.discovery import FoundQueue, find_queues
-from toril.observe.overview import Glance, QueueFigures, look
+from toril.observe.discovery import FoundQueue
 from toril.protocol.record import JobRecord
-from toril.transport import AsyncTransport, parse_address
+from toril.transport import parse_address
 
-NUMBERS = ("waiting", "prioritized", "active", "delayed", "completed", "failed")
 # Characters of a value on a screen: some twenty lines.
 MOST_SHOWN = 2_000
+
+
 _MOMENTS = ("timestamp", "processedOn", "finishedOn")
-_RIGHT = (*NUMBERS, "oldest", "workers")
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("queues")(queues)
     app.command("inspect")(inspect)
-
-
-def queues(redis: RedisUrl = None, prefix: Prefix = None, env: Env = "prod", as_json: AsJson = False) -> None:
-    """List all queues of the server, of all kinds, with how many jobs are where."""
-    target = Target.of(redis, prefix, env)
-    glance = asyncio.run(_glance(target))
-    for queue, trouble in glance.troubles.items():
-        warn(f"{queue}: {trouble}")
-    if as_json:
-        emit([as_facts(one) for one in glance.queues])
-        return
-    show(
-        ["queue", *NUMBERS, "oldest", "workers", ""],
-        [_row(one) for one in glance.queues],
-        right=_RIGHT,
-        empty="no queues yet; `toril add emails send` makes one",
-    )
-
-
-async def _glance(target: Target, only: FoundQueue | None = None) -> Glance:
-    async with AsyncTransport(target.redis) as transport:
-        found = [only] if only else await find_queues(transport, prefix=target.prefix, env=target.env)
-        return await look(transport, found)
-
-
-def _row(figures: QueueFigures) -> tuple[object, ...]:
-    states = figures.states
-    numbers = [states.get(state, 0) or "·" for state in NUMBERS]
-    if figures.paused:
-        numbers[0] = states.get("paused", 0) or "·"
-    if figures.queue.kind != "bullmq":
-        numbers[4] = getattr(figures.overview, "totals", {}).get("completed", 0) or "·"
-    oldest = seconds(figures.oldest_waiting) if figures.ready else "·"
-    return figures.label, *numbers, oldest, len(figures.workers) or "·", "paused" if figures.paused else ""
-
-
-def as_facts(figures: QueueFigures) -> dict[str, Any]:
-    """A queue for programs."""
-    return {
-        "queue": figures.label,
-        "kind": figures.queue.kind,
-        "prefix": figures.queue.prefix,
-        "states": figures.states,
-        "paused": figures.paused,
-        "oldest_waiting_seconds": round(figures.oldest_waiting, 3),
-        "oldest_dead_seconds": round(figures.oldest_dead, 3),
-        "totals": dict(getattr(figures.overview, "totals", {})),
-        "workers": [dict(one) for one in figures.workers],
-    }
 
 
 def inspect(
@@ -208,7 +158,7 @@ async def _inspect_envelopes(
 ) -> None:
     cluster = parse_address(target.redis).is_cluster
     found = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=cluster)
-    glance = await _glance(target, found)
+    glance = await read_queues(target, found)
     async with target.envelopes(where) as queue:
         scheduled = await queue.scheduled(limit)
         letters = [one async for one in queue.dead_letters()][-limit:]
@@ -221,7 +171,7 @@ async def _inspect_envelopes(
                 job_id, hint="only delayed and dead jobs of list and stream queues can be looked up"
             )
     if as_json:
-        emit({**as_facts(glance.queues[0]), "jobs": [{"state": state, **one} for state, one in envelopes]})
+        emit({**queue_facts(glance.queues[0]), "jobs": [{"state": state, **one} for state, one in envelopes]})
         return
     say(f"{where}: " + ", ".join(f"{number} {name}" for name, number in glance.queues[0].states.items()))
     rows = [

@@ -1,0 +1,31 @@
+"""What `toril queues`, `inspect` and `top` print about a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toril.cli._target import Target
+from toril.observe.discovery import FoundQueue, find_queues
+from toril.observe.overview import Glance, QueueFigures, look
+from toril.transport import AsyncTransport
+
+
+async def read_queues(target: Target, only: FoundQueue | None = None) -> Glance:
+    async with AsyncTransport(target.redis) as transport:
+        found = [only] if only else await find_queues(transport, prefix=target.prefix, env=target.env)
+        return await look(transport, found)
+
+
+def queue_facts(figures: QueueFigures) -> dict[str, Any]:
+    """A queue for programs."""
+    return {
+        "queue": figures.label,
+        "kind": figures.queue.kind,
+        "prefix": figures.queue.prefix,
+        "states": figures.states,
+        "paused": figures.paused,
+        "oldest_waiting_seconds": round(figures.oldest_waiting, 3),
+        "oldest_dead_seconds": round(figures.oldest_dead, 3),
+        "totals": dict(getattr(figures.overview, "totals", {})),
+        "workers": [dict(one) for one in figures.workers],
+    }

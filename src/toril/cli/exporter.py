@@ -1,0 +1,84 @@
+"""`toril exporter`: Prometheus metrics of all queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any, Literal
+
+import typer
+
+from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
+from toril.cli._output import emit, print_server, say
+from toril.cli._target import Target
+from toril.observe.grafana_files import dashboard_text, rules_text
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("exporter")(exporter)
+
+
+def exporter(
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 9538,
+    queues: QueuesOption = None,
+    search_every: Annotated[
+        float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
+    ] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    show: Annotated[
+        Literal["grafana", "alerts"] | None,
+        typer.Option("--print", help="Print a Grafana dashboard or Prometheus' alert rules, and end."),
+    ] = None,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    env: Env = "prod",
+    as_json: AsJson = False,
+) -> None:
+    """Serve Prometheus metrics of all queues under /metrics until Ctrl-C."""
+    if show is not None:
+        print(dashboard_text() if show == "grafana" else rules_text(), end="")
+        return
+    from toril.observe.exporter import Exporter, serve
+
+    target = Target.of(redis, prefix, env)
+
+    async def run() -> bool:
+        made = Exporter(
+            target.redis, queues=queue_names(queues), prefix=prefix, env=env, search_every=search_every
+        )
+        if once:
+            async with made:
+                return await _print_once(made, as_json=as_json)
+        await serve(made, host=host, port=port, on_start=_started)
+        return True
+
+    def _started(url: str) -> None:
+        if as_json:
+            emit({"url": f"{url}/metrics"})
+        else:
+            say(f"serving {url}/metrics; Ctrl-C ends it")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        if not asyncio.run(run()):
+            raise typer.Exit(1)
+
+
+async def _print_once(exporter: Any, *, as_json: bool) -> bool:
+    """The metrics, as Prometheus reads them or as JSON; whether the server answered."""
+    from toril.observe.exporter import written
+
+    families = await exporter.families()
+    if as_json:
+        emit(
+            [
+                {"name": one.name, "labels": one.labels, "value": one.value}
+                for family in families
+                for one in family.samples
+            ]
+        )
+    else:
+        print_server()
+        print(written(families).decode(), end="")
+    (up,) = (family.samples[0].value for family in families if family.name == "bullmq_exporter_up")
+    return bool(up)

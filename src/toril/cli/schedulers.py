@@ -1,0 +1,112 @@
+"""`toril schedulers`: jobs that are added by a cron pattern or at an interval."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from toril.cli._confirm import ask
+from toril.cli._json_input import parse_json
+from toril.cli._options import AsJson, BullmqArgument, Prefix, RedisUrl, Yes
+from toril.cli._output import emit, moment, say, seconds, show
+from toril.cli._target import QueueName, Target
+from toril.jobs import Job
+from toril.producer.schedulers import Scheduler
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Jobs that come again: list, set, remove.", no_args_is_help=True)
+    group.command("list")(list_schedulers)
+    group.command("set")(set_scheduler)
+    group.command("remove")(remove_scheduler)
+    app.add_typer(group, name="schedulers")
+
+
+def list_schedulers(
+    queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
+) -> None:
+    """List the schedulers of a queue, the one that is due first first."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix)
+
+    async def run() -> list[Scheduler]:
+        async with target.bullmq(where, "schedulers", look=True) as opened:
+            return await opened.schedulers.list()
+
+    found = asyncio.run(run())
+    if as_json:
+        emit([_facts(one) for one in found])
+        return
+    rows = [
+        (one.id, one.name, one.cron or seconds(one.every), moment(one.next_run), one.runs) for one in found
+    ]
+    columns = ["scheduler", "job", "when", "next run", "runs"]
+    show(columns, rows, right=["runs"], empty="no schedulers")
+
+
+def _facts(one: Scheduler) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "cron": one.cron,
+        "every": one.every,
+        "tz": one.tz,
+        "next_run": one.next_run,
+        "limit": one.limit,
+        "runs": one.runs,
+        "data": one.data,
+    }
+
+
+def set_scheduler(
+    queue: BullmqArgument,
+    scheduler: Annotated[str, typer.Argument(metavar="ID", help="The scheduler's id.", show_default=False)],
+    cron: Annotated[str | None, typer.Option("--cron", help='When, as a pattern: "0 3 * * *".')] = None,
+    every: Annotated[float | None, typer.Option("--every", help="Seconds between runs.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", help="The pattern's time zone: Europe/Zurich.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many runs.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The jobs' name; left out: the id.")] = None,
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The jobs' payload.")] = "{}",
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a scheduler, or change the one of that id."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix)
+    payload = parse_json(data, "data")
+
+    async def run() -> Job[Any]:
+        async with target.bullmq(where, "schedulers") as opened:
+            return await opened.schedulers.upsert(
+                scheduler, cron=cron, every=every, tz=tz, limit=limit, name=name, data=payload
+            )
+
+    job = asyncio.run(run())
+    if as_json:
+        emit({"id": scheduler, "next_job": job.id})
+    else:
+        say(f"{scheduler} is set; its next job is {job.id}")
+
+
+def remove_scheduler(
+    queue: BullmqArgument,
+    scheduler: Annotated[str, typer.Argument(metavar="ID", help="The scheduler's id.", show_default=False)],
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a scheduler and its next job."""
+    where, target = QueueName.parse(queue), Target.of(redis, prefix)
+    ask(f"Remove the scheduler {scheduler} of {queue}?", yes=yes)
+
+    async def run() -> bool:
+        async with target.bullmq(where, "schedulers") as opened:
+            return await opened.schedulers.remove(scheduler)
+
+    removed = asyncio.run(run())
+    if as_json:
+        emit({"id": scheduler, "removed": removed})
+    else:
+        say(f"{scheduler} is gone" if removed else f"there was no {scheduler}")
