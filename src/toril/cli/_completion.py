@@ -115,8 +115,8 @@ def _target(given: dict[str, Any]) -> Any:
 
 
 async def _queues(given: dict[str, Any]) -> list[str]:
-    from toril.observe.discovery import find_queues
     from toril.transport import AsyncTransport
+    from toril.transport.discovery import find_queues
 
     target = _target(given)
     async with AsyncTransport(target.redis) as transport:

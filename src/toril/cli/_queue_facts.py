@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from toril.cli._target import Target
-from toril.observe.discovery import FoundQueue, find_queues
 from toril.observe.overview import Glance, QueueFigures, look
 from toril.transport import AsyncTransport
+from toril.transport.discovery import FoundQueue, find_queues
 
 
 async def read_queues(target: Target, only: FoundQueue | None = None) -> Glance:

@@ -16,9 +16,9 @@ from toril.cli._queue_facts import queue_facts, read_queues
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
 from toril.jobs import Job
-from toril.observe.discovery import FoundQueue
 from toril.protocol.record import JobRecord
 from toril.transport import parse_address
+from toril.transport.discovery import FoundQueue
 
 # Characters of a value on a screen: some twenty lines.
 MOST_SHOWN = 2_000

@@ -25,7 +25,7 @@ from toril.cli._target import Target
 from toril.cli._top_screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, drawn, painted
 from toril.commands import read
 from toril.errors import RedisUnavailable, TorilError
-from toril.observe.discovery import Directory
+from toril.observe.discovery import QueueDiscovery
 from toril.observe.overview import Glance, QueueFigures, look
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
@@ -64,7 +64,7 @@ def top(
 class Watcher:
     """Looks again and again and remembers enough to tell rates."""
 
-    def __init__(self, transport: AsyncTransport, directory: Directory) -> None:
+    def __init__(self, transport: AsyncTransport, directory: QueueDiscovery) -> None:
         self._transport = transport
         self._directory = directory
         self._past: deque[tuple[float, dict[str, dict[str, int]]]] = deque(maxlen=PICTURES)
@@ -173,7 +173,7 @@ async def _watch(
 ) -> None:
     screen = console()
     async with AsyncTransport(target.redis) as transport:
-        directory = Directory(transport, names, prefix=target.prefix, env=target.env, search_every=10)
+        directory = QueueDiscovery(transport, names, prefix=target.prefix, env=target.env, search_every=10)
         watcher = Watcher(transport, directory)
         live = (
             Live(console=screen, auto_refresh=False, screen=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from toril.commands.overview import EnvelopeOverview
 from toril.errors import TorilError
-from toril.observe.discovery import Directory
+from toril.observe.discovery import QueueDiscovery
 from toril.observe.health import lengths_of
 from toril.observe.http import Answer, Exposition
 from toril.observe.overview import Glance, QueueFigures, look
@@ -46,7 +46,7 @@ class Exporter:
     ) -> None:
         """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that are found."""
         self._transport = AsyncTransport(redis, policy=POLICY)
-        self._directory = Directory(
+        self._directory = QueueDiscovery(
             self._transport, queues, prefix=prefix, env=env, search_every=search_every
         )
         self._scraping = asyncio.Lock()

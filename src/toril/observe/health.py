@@ -15,12 +15,12 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from toril.observe.discovery import FoundQueue
 from toril.observe.http import Answer, Exposition, Route
 from toril.observe.overview import look
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.telemetry.hooks import MetricsCollector
 from toril.transport import Address, AsyncTransport, ConnectionPolicy
+from toril.transport.discovery import FoundQueue
 from toril.worker import WorkerHealth
 
 JSON = "application/json"

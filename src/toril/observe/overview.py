@@ -13,8 +13,8 @@ from typing import Any
 from toril.commands.overview import EnvelopeOverview, QueueOverview, any_overview
 from toril.commands.read import server_time
 from toril.errors import RedisUnavailable, TorilError
-from toril.observe.discovery import FoundQueue
 from toril.transport import AsyncTransport
+from toril.transport.discovery import FoundQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

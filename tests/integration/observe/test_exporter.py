@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers import Server, ValkeyCluster, free_port
 from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
-from toril.observe.discovery import find_queues
 from toril.observe.exporter import Exporter
 from toril.observe.http import Answer, Exposition
 from toril.transport import AsyncTransport
+from toril.transport.discovery import find_queues
 
 NAMES = {
     "bullmq_job_count",

@@ -11,9 +11,9 @@ import pytest
 from tests.servers import Server, free_port
 from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.overview import any_overview
-from toril.observe.discovery import find_queues
 from toril.observe.overview import look
 from toril.transport import AsyncTransport
+from toril.transport.discovery import find_queues
 from toril.worker import WorkerHealth
 
 QUEUE = "emails"

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from toril.cli._top_screen import JobLine, Picture, drawn
 from toril.commands.overview import EnvelopeOverview
-from toril.observe.discovery import FoundQueue
 from toril.observe.overview import Glance, QueueFigures
+from toril.transport.discovery import FoundQueue
 
 
 def queue(number: int, *, waiting: int, workers: int) -> QueueFigures:

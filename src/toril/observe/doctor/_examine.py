@@ -19,7 +19,7 @@ from toril.errors import (
     ScriptsCorrupt,
     TorilError,
 )
-from toril.observe.discovery import BULLMQ_PREFIX, Directory, nodes_of
+from toril.observe.discovery import QueueDiscovery
 from toril.observe.doctor._finding import Finding, note, ok, problem
 from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
 from toril.observe.doctor._repair import Repairs, repair_queue
@@ -29,6 +29,7 @@ from toril.observe.doctor.acl import examine_acl
 from toril.observe.overview import Glance, look
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
+from toril.transport.discovery import BULLMQ_PREFIX, nodes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class Doctor:
         """Mends what can be mended without removing a job, in all queues of BullMQ; what was done in each."""
         async with AsyncTransport(self._address, policy=ConnectionPolicy(call_attempts=2)) as transport:
             await transport.connect()
-            found = await Directory(transport, self._names, prefix=self._prefix, env=self._env).queues()
+            found = await QueueDiscovery(transport, self._names, prefix=self._prefix, env=self._env).queues()
             done = [
                 await repair_queue(transport, one.keys, str(one), self._most_keys)
                 for one in found
@@ -134,7 +135,7 @@ class Doctor:
 
     async def _queues(self, transport: AsyncTransport) -> tuple[list[Finding], int]:
         try:
-            found = await Directory(transport, self._names, prefix=self._prefix, env=self._env).queues()
+            found = await QueueDiscovery(transport, self._names, prefix=self._prefix, env=self._env).queues()
             glance = await look(transport, twins_of(found) if not transport.is_cluster else found)
         except TorilError as error:
             return [note("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")], 0

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from toril.commands.overview import QueueOverview
-from toril.observe.discovery import FoundQueue
 from toril.observe.doctor._finding import Finding, problem, warning
 from toril.observe.overview import QueueFigures
+from toril.transport.discovery import FoundQueue
 
 OUR_GENERATION: Final = 5
 _VERSION = re.compile(r"bullmq(?:-\w+)?:(\d+)")

@@ -15,9 +15,9 @@ from typing import Any, Final
 from toril.commands import read
 from toril.commands.command import plain
 from toril.errors import TorilError
-from toril.observe.discovery import STEP, literal, nodes_of, scan_pages
 from toril.protocol.keys import RESERVED_IDS, QueueKeys
 from toril.transport import AsyncTransport
+from toril.transport.discovery import STEP, escape_pattern, nodes_of, scan_pages
 
 PIPELINE: Final = 500
 SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
@@ -28,7 +28,7 @@ NEIGHBOURS: Final = 10
 
 
 @dataclass(slots=True)
-class QueueSearch:
+class FoundKeys:
     """What a search through a queue's keys found."""
 
     jobs: list[str]
@@ -36,13 +36,13 @@ class QueueSearch:
     complete: bool
 
 
-async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> QueueSearch:
+async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> FoundKeys:
     """Up to `most` keys of a queue: the ids of jobs and of locks among them."""
-    found = QueueSearch([], [], True)
+    found = FoundKeys([], [], True)
     shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
     matching = passed = 0
     async for node in nodes_of(transport):
-        async for page in scan_pages(node, f"{literal(keys.base)}*"):
+        async for page in scan_pages(node, f"{escape_pattern(keys.base)}*"):
             for match in map(shape.fullmatch, page[: most - matching]):
                 if match and match[1] not in RESERVED_IDS:
                     (found.locks if match[2] else found.jobs).append(match[1])

@@ -7,23 +7,22 @@ Guarantee: names are taken as given and cost nothing; patterns are resolved by S
 from __future__ import annotations
 
 import fnmatch
-import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, cast
 
 from toril.commands.bulk_enqueue import rejects_key
-from toril.commands.command import Command, plain
+from toril.commands.command import plain
 from toril.errors import InvalidOption, TorilError
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sources.options import SourceOptions, is_pattern
 from toril.transport import BlockingTransport
+from toril.transport.discovery import AnyKeys, QueueKind, QueueSearch, blocking_search
 
-AnyKeys = QueueKeys | ListKeys | StreamKeys
 _SHARE: Final = 20  # of the time at most one part is spent searching: there may be millions of keys
-# What may be all that there is of a stream or list queue.
-_BESIDE: Final = re.compile(r":(dlq|scheduled|toril:rejects)$")
+# Ends of keys by which a queue is found; other keys of a list or stream queue may outlive its jobs.
+_KEYS_OF_QUEUES: Final = ("", ":meta", ":dlq", ":scheduled", ":toril:rejects")
 
 
 class QueueMissing(TorilError):
@@ -95,31 +94,11 @@ class Directory:
 
     def _search(self, transport: BlockingTransport) -> Iterator[tuple[str, AnyKeys]]:
         patterns = [queue for queue in self.options.queues if is_pattern(queue)]
-        for key in _scan(transport, self._scan_pattern()):
-            queue = self._queue_in(key)
-            if queue is not None and any(fnmatch.fnmatchcase(queue, pattern) for pattern in patterns):
-                yield queue, self._keys_as_found(key, queue, transport)
-
-    def _scan_pattern(self) -> str:
-        prefix = re.sub(r"([\[\]?*\\])", r"\\\1", self.options.prefix)
-        if self.options.kind == "bullmq":
-            return f"{prefix}:*:meta"
-        room = "queue" if self.options.kind == "list" else "stream"
-        return f"{prefix}:{self.options.env}:{room}:*"
-
-    def _queue_in(self, key: str) -> str | None:
-        pattern = re.escape(self._scan_pattern().replace("\\", "")).replace(r"\*", "(.+)")
-        match = re.fullmatch(pattern, key)
-        if match is None:
-            return None
-        name = _BESIDE.sub("", match.group(1))
-        return None if ":" in name else name.removeprefix("{").removesuffix("}")
-
-    def _keys_as_found(self, key: str, queue: str, transport: BlockingTransport) -> AnyKeys:
-        keys = keys_of(self.options, queue, cluster=transport.is_cluster)
-        if f"{{{queue}}}" in key and isinstance(keys, QueueKeys) and not transport.is_cluster:
-            return replace(keys, hash_tag=True)
-        return keys
+        kind = cast("QueueKind", self.options.kind)
+        search = QueueSearch(kind=kind, prefix=self.options.prefix, env=self.options.env)
+        for queue, rest in blocking_search(transport, search):
+            if rest in _KEYS_OF_QUEUES and any(fnmatch.fnmatchcase(queue.name, one) for one in patterns):
+                yield queue.name, queue.keys
 
 
 def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
@@ -133,41 +112,6 @@ def _raised(reply: int | TorilError) -> bool:
     if isinstance(reply, TorilError):
         raise reply
     return bool(reply)
-
-
-def _scan(transport: BlockingTransport, pattern: str) -> Iterator[str]:
-    for node in nodes_of(transport):
-        with node:
-            cursor = b"0"
-            while True:
-                cursor, page = node.run(_page(cursor, pattern))
-                yield from page
-                if cursor == b"0":
-                    break
-
-
-def _page(cursor: bytes, pattern: str) -> Command[tuple[bytes, list[str]]]:
-    def decode(reply: list[object]) -> tuple[bytes, list[str]]:
-        following, keys = reply
-        return following, [key.decode(errors="replace") for key in keys]  # type: ignore[attr-defined,return-value]
-
-    # COUNT bounds the time of one call in the server; a million keys take a few hundred calls.
-    return plain(decode, "SCAN", cursor, "MATCH", pattern, "COUNT", 5_000)
-
-
-def nodes_of(transport: BlockingTransport) -> Iterator[BlockingTransport]:
-    """One store per node that holds keys: SCAN sees a single node only."""
-    if not transport.is_cluster:
-        yield BlockingTransport(transport.address, policy=transport.policy)
-        return
-    seen: set[tuple[str, int]] = set()
-    for _, _, primary, *_ in transport.run(plain(list, "CLUSTER", "SLOTS")):
-        node = (primary[0].decode() or transport.address.nodes[0][0], int(primary[1]))
-        if node not in seen:
-            seen.add(node)
-            yield BlockingTransport(
-                replace(transport.address, kind="single", nodes=(node,)), policy=transport.policy
-            )
 
 
 def check_named(options: SourceOptions) -> None:

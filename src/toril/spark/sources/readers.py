@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from toril.errors import InvalidOption
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.python import Portable
-from toril.spark.sources.discovery import AnyKeys, Directory, check_named
+from toril.spark.sources.discovery import Directory, check_named
 from toril.spark.sources.entries import read_entries, read_rejects
 from toril.spark.sources.events import SOURCE_SCHEMA, read_with_gap
 from toril.spark.sources.first_contact import demand_jvm, reach
@@ -43,6 +43,7 @@ from toril.spark.sources.positions import (
 )
 from toril.spark.sources.worker_reports import read_reports
 from toril.transport import BlockingTransport, ConnectionPolicy
+from toril.transport.discovery import AnyKeys
 
 # Pages hold thousands of values; a slow network may need longer for them than for a worker's small replies.
 POLICY = ConnectionPolicy(command_timeout=60.0)
