@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures toril beside its rivals, shows the ratios, and checks the promises if asked to."""
+"""`python -m benchmarks`: measures toril and its rivals, prints the ratios and, with --assert, checks the targets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.console import Console
 
 from benchmarks import page, plots, report, targets
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
-from benchmarks.environment import Arena
-from benchmarks.runner import AttemptRunner
-from benchmarks.workloads import Work, full_plan, quick_plan
+from benchmarks.environment import Environment
+from benchmarks.runner import BenchmarkRunner
+from benchmarks.workloads import Workload, full_plan, quick_plan
 from tests.servers import Server
 
-WIDE = 150  # characters of a table, where the output is no terminal
+WIDE = 150  # characters of a table, where the output is not a terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,49 +30,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _draw(console, report.read_results(content), folder)
         (folder / "figures.md").write_text(page.page(content, full_plan()), encoding="utf-8")
         return 0
-    plan = _chosen(full_plan() if options.full else quick_plan(), options.only)
-    # Memory of the last run must be free when the next one is measured.
+    plan = _selected(full_plan() if options.full else quick_plan(), options.only)
+    # The memory of one run must be freed before the next one is measured.
     with Server.valkey(lazyfree_lazy_user_flush="no") as server:
-        arena = Arena(server)
+        environment = Environment(server)
         try:
-            return _measure(console, arena, plan, options)
+            return _measure(console, environment, plan, options)
         finally:
-            arena.close()
+            environment.close()
 
 
-def _measure(console: Console, arena: Arena, plan: Sequence[Work], options: argparse.Namespace) -> int:
-    runner = AttemptRunner(arena, repeat=options.repeat, rivals=options.rivals)
-    where = report.environment(arena.server_version())
+def _measure(
+    console: Console, environment: Environment, plan: Sequence[Workload], options: argparse.Namespace
+) -> int:
+    runner = BenchmarkRunner(environment, repeat=options.repeat, rivals=options.rivals)
+    where = report.describe_machine(environment.server_version())
     earlier = json.loads(options.json.read_text("utf-8")) if options.add and options.json.exists() else None
     content: dict[str, Any] = {}
-    for work in plan:
-        figures = runner.run(work)
+    for workload in plan:
+        figures = runner.run(workload)
         if figures:
-            report.show_work(console, work.title, figures, work.contenders[0])
+            report.show_workload(console, workload.title, figures, workload.contenders[0])
         content = report.as_json(where, runner.record)
-        content = report.together(earlier, content) if earlier else content
-        if options.json:  # after each work: a run that is cut short keeps what it has
+        content = report.merge(earlier, content) if earlier else content
+        if options.json:  # After each workload, so that an interrupted run keeps its figures.
             report.write_json(options.json, content)
-    return _told(console, content, options)
+    return _report_results(console, content, options)
 
 
-def _told(console: Console, content: dict[str, Any], options: argparse.Namespace) -> int:
+def _report_results(console: Console, content: dict[str, Any], options: argparse.Namespace) -> int:
     results = report.read_results(content)
-    ack_errors = targets.decide_outcome(results)
-    report.show_verdicts(console, ack_errors)
-    report.show_circumstances(console, content)
+    verdicts = targets.check_targets(results)
+    report.show_verdicts(console, verdicts)
+    report.show_conditions(console, content)
     if options.json:
-        report.write_json(options.json, {**content, "targets": report.told(ack_errors)})
+        report.write_json(options.json, {**content, "targets": report.verdicts_as_json(verdicts)})
     if options.plots:
         _draw(console, results, options.plots)
-    return _judged(console, ack_errors) if options.check else 0
+    return _exit_code(console, verdicts) if options.check else 0
 
 
-def _judged(console: Console, ack_errors: Sequence[targets.Verdict]) -> int:
-    short = targets.missed(ack_errors)
-    for line in short:
-        console.print(f"[red]fell short[/red]: {line}")
-    return 1 if short else 0
+def _exit_code(console: Console, verdicts: Sequence[targets.Verdict]) -> int:
+    missed = targets.missed(verdicts)
+    for line in missed:
+        console.print(f"[red]missed[/red]: {line}")
+    return 1 if missed else 0
 
 
 def _draw(console: Console, results: targets.Results, folder: Path) -> int:
@@ -81,24 +83,24 @@ def _draw(console: Console, results: targets.Results, folder: Path) -> int:
     return 0
 
 
-def _chosen(plan: Sequence[Work], only: Sequence[str]) -> list[Work]:
-    names = {work.name for work in plan}
-    # A whole name means that work alone: process-1 is not process-10.
+def _selected(plan: Sequence[Workload], only: Sequence[str]) -> list[Workload]:
+    names = {workload.name for workload in plan}
+    # A complete name selects only that workload: process-1 does not select process-10.
     chosen = [
-        work
-        for work in plan
+        workload
+        for workload in plan
         if not only
-        or work.name in only
-        or any(work.name.startswith(start) for start in only if start not in names)
+        or workload.name in only
+        or any(workload.name.startswith(start) for start in only if start not in names)
     ]
     if not chosen:
-        raise SystemExit(f"no such work: choose among {', '.join(work.name for work in plan)}")
+        raise SystemExit(f"no such workload: choose among {', '.join(workload.name for workload in plan)}")
     return chosen
 
 
-def _rivals(words: str) -> list[str]:
+def _rivals(text: str) -> list[str]:
     try:
-        return [one.name for one in named([word.strip() for word in words.split(",") if word.strip()])]
+        return [one.name for one in named([name.strip() for name in text.split(",") if name.strip()])]
     except UnknownContender as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -106,30 +108,40 @@ def _rivals(words: str) -> list[str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--full", action="store_true", help="everything, at length (default: under five minutes)"
+        "--full",
+        action="store_true",
+        help="all workloads with more jobs (default: the quick plan, under five minutes)",
     )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="WORK",
-        help="works of this name, or that begin so; repeatable",
+        help="the workload of this name, or those whose names begin with it; repeatable",
     )
     parser.add_argument(
-        "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"
+        "--rivals",
+        type=_rivals,
+        metavar="A,B",
+        help=f"measure only these beside toril: {', '.join(CONTENDERS)}",
     )
     parser.add_argument(
-        "--repeat", type=int, metavar="N", help="rounds of each work (default: three to nine)"
+        "--repeat", type=int, metavar="N", help="rounds of each workload (default: three to nine)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument(
-        "--add", action="store_true", help="keep what earlier runs wrote to that file about other works"
+        "--add", action="store_true", help="keep the figures of other workloads that this file already has"
     )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) there")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) to this folder")
     parser.add_argument(
-        "--draw", type=Path, metavar="FILE", help="plots and tables of figures written before"
+        "--draw",
+        type=Path,
+        metavar="FILE",
+        help="draw plots and tables from a file of figures, without measuring",
     )
-    parser.add_argument("--assert", dest="check", action="store_true", help="fail when a promise is not kept")
+    parser.add_argument(
+        "--assert", dest="check", action="store_true", help="exit with 1 when a target is missed"
+    )
     options = parser.parse_args(arguments)
     if options.add and options.json is None:
         parser.error("--add needs --json FILE")

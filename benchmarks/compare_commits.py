@@ -1,6 +1,6 @@
 """`python -m benchmarks.compare_commits COMMIT`: measures the working tree beside an older commit, interleaved.
 
-Guarantee: both sides use the same Python, packages and server, and take turns in changing order. A ratio is computed
+Guarantee: both sides use the same Python, packages and server, and alternate in order. A ratio is computed
 per round, so that a slow minute of the machine affects both sides; the median of the ratios is the result.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.contenders import ROOT, TORIL, Contender
-from benchmarks.environment import Arena
-from benchmarks.workloads import QUEUE, Work, adding, bulk, latency, processing
+from benchmarks.environment import Environment
+from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, processing
 from tests.servers import Server
 
 CHECKOUTS = ROOT / ".cache" / "commits"
@@ -26,9 +26,9 @@ OFFICIAL = Path("src/toril/commands/official")
 # Latency is better when it is lower; every other figure is a rate.
 LOWER_IS_BETTER = {"latency": "started_p50"}
 
-WORKS: Mapping[str, Work] = {
-    work.name: work
-    for work in (
+WORKS: Mapping[str, Workload] = {
+    workload.name: workload
+    for workload in (
         processing(100, 24_000),
         processing(1, 5000),
         adding(1, 4000),
@@ -44,31 +44,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     old = _side("old", _checked_out(options.commit))
     new = _side("new", ROOT)
     with Server.valkey(lazyfree_lazy_user_flush="no") as server:
-        arena = Arena(server)
+        environment = Environment(server)
         try:
-            medians = [_compare(arena, WORKS[name], old, new, options.rounds) for name in options.works]
+            medians = [_compare(environment, WORKS[name], old, new, options.rounds) for name in options.works]
         finally:
-            arena.close()
+            environment.close()
     return 1 if options.at_least and min(medians) < options.at_least else 0
 
 
-def _compare(arena: Arena, work: Work, old: Contender, new: Contender, rounds: int) -> float:
-    """The median, over all rounds, of how much better the new side is."""
+def _compare(
+    environment: Environment, workload: Workload, old: Contender, new: Contender, rounds: int
+) -> float:
+    """Returns the median ratio of new to old over all rounds; above 1 the new side is better."""
     ratios = []
     for number in range(rounds):
         order = (old, new) if number % 2 else (new, old)
-        figures = {side.name: _measured(arena, work, side) for side in order}
+        figures = {side.name: _measured(environment, workload, side) for side in order}
         ratio = figures["new"] / figures["old"]
-        ratios.append(1 / ratio if work.name in LOWER_IS_BETTER else ratio)
+        ratios.append(1 / ratio if workload.name in LOWER_IS_BETTER else ratio)
     median = statistics.median(ratios)
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    print(f"{work.name:12} new/old {median:.3f}   ({rounds} rounds, {spread}; above 1 is better)", flush=True)
+    print(
+        f"{workload.name:12} new/old {median:.3f}   ({rounds} rounds, {spread}; above 1 is better)",
+        flush=True,
+    )
     return median
 
 
-def _measured(arena: Arena, work: Work, side: Contender) -> float:
-    figures = work.measure(arena, side, {**work.words, "queue": QUEUE, "jobs": work.jobs})
-    return figures[LOWER_IS_BETTER.get(work.name, "rate")]
+def _measured(environment: Environment, workload: Workload, side: Contender) -> float:
+    figures = workload.measure(
+        environment, side, {**workload.parameters, "queue": QUEUE, "jobs": workload.jobs}
+    )
+    return figures[LOWER_IS_BETTER.get(workload.name, "rate")]
 
 
 def _side(name: str, checkout: Path) -> Contender:
@@ -76,7 +83,7 @@ def _side(name: str, checkout: Path) -> Contender:
 
 
 def _checked_out(commit: str) -> Path:
-    """The sources of the commit, with the official scripts that the build placed in this work tree."""
+    """Returns a folder with the sources of the commit and the official scripts of this working tree."""
     sha = _git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
     folder = CHECKOUTS / sha
     if not folder.exists():

@@ -1,7 +1,7 @@
-"""Who takes part: toril and its rivals, each with its own environment and its own adapter.
+"""The contenders: toril and its rivals, each with its own installation and adapter.
 
-Guarantee: a contender is named once here, with how it is installed and started; its versions are pinned beside its
-adapter in `rivals/`.
+Guarantee: each contender is listed once here, with its installation and start command. Its versions are pinned beside
+its adapter in `rivals/`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ADAPTERS = Path(__file__).resolve().parent / "rivals"
-# Beside the other things that set-up makes: ignored by git, removed by `make clean`.
-ENVIRONMENTS = ROOT / ".cache" / "rivals"
+# Ignored by git, removed by `make clean`.
+INSTALL_ROOT = ROOT / ".cache" / "rivals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,18 @@ class Contender:
     name: str
     folder: str  # of its adapter, below `rivals/`
     label: str
-    fast: bool = False  # gets more jobs, so that its runs take about as long as others'
+    fast: bool = False  # runs more jobs, so that all runs take about the same time
     python: bool = True
-    one_at_a_time: bool = False  # knows no concurrency inside a process
-    kind: str = ""  # list or stream, for those who offer both
+    one_at_a_time: bool = False  # has no concurrency inside a process
+    kind: str = ""  # list or stream, for libraries that offer both
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def environment(self) -> Path | None:
-        """Where it is installed; None: in the environment that runs the benchmarks."""
+    def install_folder(self) -> Path | None:
+        """Where it is installed; None means the virtual environment that runs the benchmarks."""
         if self.folder != "toril":
-            return ENVIRONMENTS / self.folder
-        return ENVIRONMENTS / self.name if self.needs_uvloop else None
+            return INSTALL_ROOT / self.folder
+        return INSTALL_ROOT / self.name if self.needs_uvloop else None
 
     @property
     def needs_uvloop(self) -> bool:
@@ -47,12 +47,12 @@ class Contender:
         adapter = ADAPTERS / self.folder
         if not self.python:
             return ["node", str(adapter / "adapter.mjs")]
-        python = self.environment / "bin" / "python" if self.environment else sys.executable
+        python = self.install_folder / "bin" / "python" if self.install_folder else sys.executable
         return [str(python), str(adapter / "adapter.py")]
 
     @property
     def environ(self) -> dict[str, str]:
-        return {**os.environ, "RIVAL_HOME": str(self.environment), **self.variables}
+        return {**os.environ, "RIVAL_HOME": str(self.install_folder), **self.variables}
 
 
 def _node(name: str, label: str, library: str) -> Contender:
@@ -97,7 +97,7 @@ CONTENDERS: Mapping[str, Contender] = {
         Contender(name="docket", folder="docket", label="docket 0.27.0"),
         Contender(name="celery", folder="celery", label="celery 5.7.0"),
         Contender(name="rq", folder="rq", label="rq 2.12.0", one_at_a_time=True),
-        # toril's own other kinds, beside the rivals that use a list or a stream.
+        # toril's list and stream queues, compared with rivals that use a list or a stream.
         Contender(name="toril-list", folder="toril", label="toril, list queue", fast=True, kind="list"),
         Contender(name="toril-stream", folder="toril", label="toril, stream queue", fast=True, kind="stream"),
     )
@@ -106,17 +106,17 @@ CONTENDERS: Mapping[str, Contender] = {
 OTHER_PYTHON = (
     "dramatiq", "huey", "saq", "arq", "taskiq-list", "taskiq-stream", "streaq", "docket", "celery", "rq",
 )  # fmt: skip
-# What keeps its jobs in a list, or in a stream, and so compares with toril's list and stream queues.
+# Rivals that keep jobs in a list or a stream; they are compared with toril's list and stream queues.
 ON_LISTS = ("dramatiq", "huey", "taskiq-list", "celery", "rq")
 ON_STREAMS = ("taskiq-stream", "streaq")
 
 
 class UnknownContender(Exception):
-    """A name on the command line that nobody bears."""
+    """A name on the command line that no contender has."""
 
 
 def named(names: list[str]) -> list[Contender]:
-    """Contenders by name, in the order of the tables."""
+    """Returns contenders by name, in the order of the tables."""
     unknown = [name for name in names if name not in CONTENDERS]
     if unknown:
         raise UnknownContender(f"{', '.join(unknown)}: choose among {', '.join(CONTENDERS)}")

@@ -1,7 +1,7 @@
-"""The arena: one server on which contenders work one after another, and what each run cost.
+"""The environment of the runs: one server, the processes of the contenders, and what each run cost.
 
-Guarantee: each run starts on an empty server and in a fresh process; start-up is not part of any figure; the server's
-share of CPU and memory is taken from the server itself.
+Guarantee: each run starts on an empty server and in a new process. Start-up is not part of any figure. CPU and memory
+of the server are read from the server itself.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from benchmarks.contenders import Contender
 from benchmarks.figures import percentiles
 from tests.servers import Server
 
-TIME_LIMIT = 600.0  # seconds for one run; nothing here takes a tenth of it unless it hangs
-LAST_WORDS = 1200
-ENOUGH = 0.99  # of the jobs; docket leaves one behind now and then, and its rate does not depend on it
-PER_JOBS = 10_000  # memory is told for as many finished jobs
+TIME_LIMIT = 600.0  # seconds for one run, ten times what any run needs
+ERROR_CHARACTERS = 1200  # of standard error, in the message of a failed run
+ENOUGH = 0.99  # share of the jobs; docket sometimes leaves one, which does not change its rate
+PER_JOBS = 10_000  # memory is reported per this number of completed jobs
 BULLMQ_FOLDERS = ("toril", "node", "bullmq-py")
 
 
 class RunFailed(Exception):
-    """A contender did not do its work; the message ends with its own last words."""
+    """A contender did not complete its run; the message ends with its standard error."""
 
 
 class Unsupported(Exception):
-    """A contender does not offer this kind of work."""
+    """A contender does not offer this kind of workload."""
 
 
-class Arena:
-    """A started server and the ways of working on it."""
+class Environment:
+    """A started server, and the kinds of run that can be measured on it."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -42,7 +42,7 @@ class Arena:
         self._client.close()
 
     def clear(self) -> None:
-        """An empty server, with the memory of the last run given back."""
+        """Deletes all keys and returns freed memory to the system."""
         self._client.flushall()
         self._client.memory_purge()
 
@@ -50,81 +50,87 @@ class Arena:
         info = self._client.info("server")
         return str(info.get("valkey_version") or info["redis_version"])
 
-    # --- kinds of work --------------------------------------------------------------------------------------
+    # --- kinds of run --------------------------------------------------------------------------------------
 
-    def add(self, contender: Contender, words: Mapping[str, Any]) -> dict[str, float]:
-        """Adds jobs, in bulk or one by one."""
+    def add(self, contender: Contender, parameters: Mapping[str, Any]) -> dict[str, float]:
+        """Measures adding jobs, in bulk or one by one."""
         self.clear()
         cpu = self._cpu()
-        figures = self._ask(contender, words)
+        figures = self._run_task(contender, parameters)
         return {
             "rate": figures["jobs"] / figures["seconds"],
             "client_us": figures["cpu"] / figures["jobs"] * 1e6,
             "server_us": (self._cpu() - cpu) / figures["jobs"] * 1e6,
         }
 
-    def process(self, contender: Contender, words: Mapping[str, Any], processes: int = 1) -> dict[str, float]:
-        """Fills a queue, then works it off; only the second part is timed."""
-        if words.get("scripts_known"):
-            self._make_scripts_known(contender, words)
+    def process(
+        self, contender: Contender, parameters: Mapping[str, Any], processes: int = 1
+    ) -> dict[str, float]:
+        """Fills a queue, then processes it; only the processing is timed."""
+        if parameters.get("scripts_known"):
+            self._load_scripts(contender, parameters)
         self.clear()
         memory = self._memory()
-        jobs = words["jobs"]
-        self._ask(contender, {**words, "task": "bulk"})
+        jobs = parameters["jobs"]
+        self._run_task(contender, {**parameters, "task": "bulk"})
         cpu = self._cpu()
-        parts = self._ask_all([contender] * processes, {**words, "task": "process", "shared": processes > 1})
+        parts = self._run_tasks(
+            [contender] * processes, {**parameters, "task": "process", "shared": processes > 1}
+        )
         spent = self._cpu() - cpu
-        self._check(contender, words, parts)
+        self._check(contender, parameters, parts)
         done = sum(part["jobs"] for part in parts)
         alone = parts[0]["seconds"]
-        together = max(part["ended"] for part in parts) - min(part["began"] for part in parts)
+        elapsed = max(part["ended"] for part in parts) - min(part["began"] for part in parts)
         return {
-            "rate": done / (alone if processes == 1 else together),
+            "rate": done / (alone if processes == 1 else elapsed),
             "client_us": sum(part["cpu"] for part in parts) / done * 1e6,
             "server_us": spent / done * 1e6,
             "rss_mb": max(part["rss_mb"] for part in parts),
             "memory_mb": (self._memory() - memory) / jobs * PER_JOBS / 1e6,
         }
 
-    def _make_scripts_known(self, contender: Contender, words: Mapping[str, Any]) -> None:
-        """Scripts that the server has compiled stay in its memory: they are no part of what jobs need."""
+    def _load_scripts(self, contender: Contender, parameters: Mapping[str, Any]) -> None:
+        """Loads all scripts first, so that their memory is not counted as memory of jobs."""
         self.clear()
         for task in ("bulk", "process"):
-            self._ask(contender, {**words, "task": task, "jobs": 200})
+            self._run_task(contender, {**parameters, "task": task, "jobs": 200})
 
-    def latency(self, contender: Contender, words: Mapping[str, Any]) -> dict[str, float]:
-        """Single jobs on an idle worker, in milliseconds."""
+    def latency(self, contender: Contender, parameters: Mapping[str, Any]) -> dict[str, float]:
+        """Measures single jobs on an idle worker, in milliseconds."""
         self.clear()
-        figures = self._ask(contender, words)
+        figures = self._run_task(contender, parameters)
         return percentiles("started_", figures["started_ms"]) | percentiles("known_", figures["known_ms"])
 
-    def depth(self, contender: Contender, words: Mapping[str, Any], depth: int) -> dict[str, float]:
-        """The first jobs of a queue that holds `depth` beside those of a shallow one, in turns.
+    def depth(self, contender: Contender, parameters: Mapping[str, Any], depth: int) -> dict[str, float]:
+        """Measures the first jobs of a queue of `depth` jobs and of a short one, alternately.
 
-        Both have a server of their own that has seen nothing else, and are treated alike: with equal depths the two are
-        equal. A round ends while both queues still hold jobs: one that runs empty would fetch less and look faster.
+        Each queue has its own new server and is treated in the same way, so that equal depths give equal rates. A round
+        ends while both queues still hold jobs, because a queue that becomes empty fetches less and seems faster.
         """
         with Server.valkey() as one, Server.valkey() as other:
-            options = {**words["options"], "deep": depth, "deep_url": one.url, "shallow_url": other.url}
-            figures = self._ask(contender, {**words, "task": "rounds", "options": options})
+            options = {**parameters["options"], "deep": depth, "deep_url": one.url, "shallow_url": other.url}
+            figures = self._run_task(contender, {**parameters, "task": "rounds", "options": options})
         rounds = list(zip(figures["deep"], figures["shallow"], strict=True))
         deep, shallow = (statistics.median(rates) for rates in zip(*rounds, strict=True))
-        # Of each round by itself: the speed of the machine changes from one to the next.
+        # The ratio is taken per round, because the speed of the machine changes between rounds.
         ratio = statistics.median(deep / shallow for deep, shallow in rounds)
         return {"rate": deep, "shallow_rate": shallow, "beside_shallow": ratio}
 
-    # --- conversations --------------------------------------------------------------------------------------
+    # --- processes of contenders --------------------------------------------------------------------------------------
 
-    def _ask(self, contender: Contender, words: Mapping[str, Any]) -> dict[str, Any]:
-        return self._ask_all([contender], words)[0]
+    def _run_task(self, contender: Contender, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return self._run_tasks([contender], parameters)[0]
 
-    def _ask_all(self, contenders: Sequence[Contender], words: Mapping[str, Any]) -> list[dict[str, Any]]:
-        started = [self._start(one, words) for one in contenders]
-        return [self._answer(one, process) for one, process in zip(contenders, started, strict=True)]
+    def _run_tasks(
+        self, contenders: Sequence[Contender], parameters: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        started = [self._start(one, parameters) for one in contenders]
+        return [self._result(one, process) for one, process in zip(contenders, started, strict=True)]
 
-    def _start(self, contender: Contender, words: Mapping[str, Any]) -> subprocess.Popen[str]:
+    def _start(self, contender: Contender, parameters: Mapping[str, Any]) -> subprocess.Popen[str]:
         task = {
-            **words,
+            **parameters,
             "url": self.server.url,
             "kind": contender.kind,
             "uvloop": contender.folder != "toril" or contender.needs_uvloop,
@@ -138,21 +144,23 @@ class Arena:
         )
 
     @staticmethod
-    def _answer(contender: Contender, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def _result(contender: Contender, process: subprocess.Popen[str]) -> dict[str, Any]:
         try:
-            said, complained = process.communicate(timeout=TIME_LIMIT)
+            output, errors = process.communicate(timeout=TIME_LIMIT)
         except subprocess.TimeoutExpired as error:
             process.kill()
             process.communicate()
-            raise RunFailed(f"{contender.label} gave no answer within {TIME_LIMIT:g} s") from error
-        figures = _last_object(said)
+            raise RunFailed(f"{contender.label} did not end within {TIME_LIMIT:g} s") from error
+        figures = _last_object(output)
         if process.returncode or figures is None:
-            raise RunFailed(f"{contender.label} ended with {process.returncode}: {complained[-LAST_WORDS:]}")
+            raise RunFailed(
+                f"{contender.label} ended with {process.returncode}: {errors[-ERROR_CHARACTERS:]}"
+            )
         if figures.get("unsupported"):
             raise Unsupported(contender.label)
         return figures
 
-    # --- the server's side ----------------------------------------------------------------------------------
+    # --- the server ----------------------------------------------------------------------------------
 
     def _cpu(self) -> float:
         info = self._client.info("cpu")
@@ -162,20 +170,20 @@ class Arena:
         return int(self._client.info("memory")["used_memory"])
 
     def _check(
-        self, contender: Contender, words: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
+        self, contender: Contender, parameters: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]
     ) -> None:
-        """A worker that was told to stop has settled what it did: BullMQ's queues can be asked."""
+        """Raises unless all jobs were processed; on BullMQ queues the completed set is counted."""
         done = sum(part["jobs"] for part in parts)
-        if done < words["jobs"] * ENOUGH:
-            raise RunFailed(f"{contender.label} did {done} of {words['jobs']} jobs")
+        if done < parameters["jobs"] * ENOUGH:
+            raise RunFailed(f"{contender.label} did {done} of {parameters['jobs']} jobs")
         if contender.folder in BULLMQ_FOLDERS and not contender.kind:
-            completed = self._client.zcard(f"bull:{words['queue']}:completed")
-            if completed != words["jobs"]:
-                raise RunFailed(f"{contender.label} left {completed} of {words['jobs']} jobs completed")
+            completed = self._client.zcard(f"bull:{parameters['queue']}:completed")
+            if completed != parameters["jobs"]:
+                raise RunFailed(f"{contender.label} left {completed} of {parameters['jobs']} jobs completed")
 
 
-def _last_object(said: str) -> dict[str, Any] | None:
-    lines = said.strip().splitlines()
+def _last_object(output: str) -> dict[str, Any] | None:
+    lines = output.strip().splitlines()
     try:
         found = json.loads(lines[-1])
     except (IndexError, ValueError):

@@ -1,6 +1,6 @@
-"""What many runs say together: medians, spreads and ratios.
+"""Combines several runs: medians, spreads and ratios.
 
-Guarantee: pure. A ratio is one of medians of the same interleaved run; figures of different runs never meet.
+Guarantee: pure functions. A ratio is computed from medians of the same interleaved run, never from different runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 Run = Mapping[str, float]  # the metrics of one run, by name
 
-# Metrics of which less is better; of all others, more is.
+# Suffixes of metrics for which less is better; for all others, more is better.
 LESS_IS_BETTER = ("_us", "_ms", "_mb", "p50", "p95", "p99")
 
 
@@ -32,7 +32,7 @@ class Summary:
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Summary]:
-    """Each metric that any run has, over the runs that have it."""
+    """Returns a summary per metric, over the runs that have it."""
     names = dict.fromkeys(name for run in runs for name in run)
     return {name: _summary([run[name] for run in runs if name in run]) for name in names}
 
@@ -42,15 +42,15 @@ def _summary(values: Sequence[float]) -> Summary:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed (nearest rank)."""
+    """Returns the smallest value that at least `share` of all values do not exceed (nearest rank)."""
     if not values:
-        raise ValueError("no values, no percentile")
+        raise ValueError("no percentile of an empty list of values")
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def percentiles(prefix: str, values: Sequence[float]) -> dict[str, float]:
-    """p50, p95 and p99 under names that begin with `prefix`; nothing for no values."""
+    """Returns p50, p95 and p99 under names that begin with `prefix`; empty if there are no values."""
     if not values:
         return {}
     return {f"{prefix}p{round(share * 100)}": percentile(values, share) for share in (0.50, 0.95, 0.99)}
@@ -61,7 +61,7 @@ def less_is_better(metric: str) -> bool:
 
 
 def best(metric: str, medians: Mapping[str, float]) -> str | None:
-    """Who does best by this metric; None when nobody was measured."""
+    """Returns the name with the best median of this metric, or None if there are none."""
     if not medians:
         return None
     choose = min if less_is_better(metric) else max
@@ -69,5 +69,5 @@ def best(metric: str, medians: Mapping[str, float]) -> str | None:
 
 
 def ratio(ours: float, theirs: float) -> float:
-    """How many times theirs ours is; infinite beside nothing."""
+    """Returns ours divided by theirs; infinity if theirs is 0."""
     return ours / theirs if theirs else math.inf

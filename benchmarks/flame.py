@@ -1,7 +1,7 @@
-"""`python -m benchmarks.flame FILE.svg`: where the time of toril's worker goes, as a flame graph.
+"""`python -m benchmarks.flame FILE.svg`: draws a flame graph of the CPU time of toril's worker.
 
-Guarantee: a sampling profiler (py-spy, in an environment of its own) looks at an unchanged worker from outside. Waiting
-for the server is left out: what is drawn is CPU.
+Guarantee: a sampling profiler (py-spy, in its own virtual environment) samples an unmodified worker from another
+process. Time spent waiting for the server is left out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from benchmarks.contenders import ENVIRONMENTS, TORIL
+from benchmarks.contenders import INSTALL_ROOT, TORIL
 from benchmarks.installation import install_pinned
 from tests.servers import Server
 
 REQUIREMENTS = Path(__file__).resolve().parent / "profiler" / "requirements.txt"
 JOBS, CONCURRENCY, SAMPLES_PER_SECOND = 60_000, 100, 500
 WIDTH, ROW, TOP = 1200, 18, 40
-SMALLEST = 1.0  # Narrower boxes are left out: nobody could read or hit them.
-ROOT_FRAME = "run_forever"  # below it is start-up, which no figure counts
+SMALLEST = 1.0  # Narrower boxes are too small to read and are left out.
+ROOT_FRAME = "run_forever"  # frames outside it are start-up and are left out
 WAITING = "select (selectors.py"
 PLACE = re.compile(r"^(?P<name>.*) \((?P<file>[^)]*?):\d+\)$")
 COLOURS = {"toril/": "#2f8f6e", "redis/": "#c98b2b", "asyncio/": "#7b8fc7", "": "#a9b1ba"}
@@ -32,7 +32,7 @@ COLOURS = {"toril/": "#2f8f6e", "redis/": "#c98b2b", "asyncio/": "#7b8fc7", "": 
 
 @dataclass(slots=True)
 class Box:
-    """A function in its place of the call tree, and how many samples saw it."""
+    """A function at its position in the call tree, and the number of its samples."""
 
     name: str
     samples: int = 0
@@ -49,7 +49,7 @@ class Box:
 
 
 def tree(lines: Iterable[str]) -> Box:
-    """The call tree of collapsed stacks (`frame;frame;… count`), from the event loop down."""
+    """Returns the call tree of collapsed stacks (`frame;frame;… count`), from the event loop down."""
     root = Box("worker")
     for line in lines:
         stack, _, count = line.strip().rpartition(" ")
@@ -57,18 +57,18 @@ def tree(lines: Iterable[str]) -> Box:
         starts = [at for at, frame in enumerate(frames) if frame.startswith(f"BaseEventLoop.{ROOT_FRAME}")]
         starts = starts or [at for at, frame in enumerate(frames) if ROOT_FRAME in frame]
         if starts and WAITING not in frames[-1]:
-            root.add([_place(frame) for frame in frames[starts[-1] + 1 :]], int(count))
+            root.add([_frame_name(frame) for frame in frames[starts[-1] + 1 :]], int(count))
     return root
 
 
-def _place(frame: str) -> str:
-    """Function and file without the line: samples of one function belong together."""
+def _frame_name(frame: str) -> str:
+    """Returns function and file without the line number, so that samples of one function are grouped."""
     found = PLACE.match(frame.strip())
     return f"{found['name']} ({found['file']})" if found else frame.strip()
 
 
 def draw(root: Box, title: str) -> str:
-    """The tree as SVG: the wider a box, the more samples; hovering tells its name and share."""
+    """Returns the tree as SVG. The width of a box is its share of samples; its tooltip has name and share."""
     height = TOP + root.depth * ROW + 10
     boxes = "\n".join(_boxes(root, 0.0, 0, root.samples or 1))
     return (
@@ -83,8 +83,8 @@ def _boxes(box: Box, x: float, level: int, total: int) -> Iterator[str]:
     if width < SMALLEST:
         return
     y = TOP + level * ROW
-    room = int(width / 6)
-    label = escape(box.name[:room]) if room > 3 else ""
+    characters = int(width / 6)
+    label = escape(box.name[:characters]) if characters > 3 else ""
     yield (
         f"<g><title>{escape(box.name)}: {box.samples / total:.1%}</title>"
         f"<rect x='{x:.1f}' y='{y}' width='{width - 0.5:.1f}' height='{ROW - 1}' fill='{_colour(box.name)}'/>"
@@ -100,12 +100,12 @@ def _colour(name: str) -> str:
 
 
 def record(folder: Path) -> list[str]:
-    """Collapsed stacks of a worker that works off a full queue."""
-    home = ENVIRONMENTS / "profiler"
+    """Returns the collapsed stacks of a worker that processes a full queue."""
+    home = INSTALL_ROOT / "profiler"
     install_pinned("py-spy", home, [REQUIREMENTS], python=True)
     stacks = folder / "stacks"
     with Server.valkey() as server:
-        words = {
+        parameters = {
             "url": server.url,
             "queue": "flame",
             "jobs": JOBS,
@@ -113,11 +113,11 @@ def record(folder: Path) -> list[str]:
             "uvloop": False,
         }
         subprocess.run(
-            [*TORIL.command, json.dumps({**words, "task": "bulk"})], check=True, capture_output=True
+            [*TORIL.command, json.dumps({**parameters, "task": "bulk"})], check=True, capture_output=True
         )
         spy = [str(home / "bin" / "py-spy"), "record", "--rate", str(SAMPLES_PER_SECOND), "--format", "raw"]
-        work = [*TORIL.command, json.dumps({**words, "task": "process"})]
-        subprocess.run([*spy, "--output", str(stacks), "--", *work], check=True, capture_output=True)
+        worker = [*TORIL.command, json.dumps({**parameters, "task": "process"})]
+        subprocess.run([*spy, "--output", str(stacks), "--", *worker], check=True, capture_output=True)
     return stacks.read_text(encoding="utf-8").splitlines()
 
 

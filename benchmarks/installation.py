@@ -1,7 +1,7 @@
-"""Installs rivals on demand, each apart from all others, and remembers it.
+"""Installs rivals on demand, each into its own folder.
 
-Guarantee: a rival whose pinned versions are unchanged is not touched again; one that cannot be installed names itself
-and the reason, and the others go on.
+Guarantee: a rival whose pinned versions are unchanged is not installed again. If one cannot be installed, the error
+names it and the reason, and the run continues with the others.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 from benchmarks.contenders import ADAPTERS, Contender
 
 STAMP = "pinned.sha256"
-LAST_WORDS = 1500  # characters of an installer's complaint
+ERROR_CHARACTERS = 1500  # of the installer's output, in the message of an error
 
 
 class NotInstalled(Exception):
-    """A rival could not be installed; the message ends with the installer's own words."""
+    """A rival could not be installed; the message ends with the installer's output."""
 
 
 def install(contender: Contender) -> None:
-    """Makes sure that the contender can be started."""
-    if contender.environment is not None:
-        install_pinned(contender.label, contender.environment, _pins(contender), python=contender.python)
+    """Installs the contender if it is not installed."""
+    if contender.install_folder is not None:
+        install_pinned(contender.label, contender.install_folder, _pins(contender), python=contender.python)
 
 
 def install_pinned(label: str, home: Path, pins: list[Path], *, python: bool) -> None:
-    """Installs what `pins` say into `home`, unless it is there already."""
+    """Installs the packages of `pins` into `home`, unless they are installed already."""
     wanted = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()
     stamp = home / STAMP
     if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
@@ -66,5 +66,5 @@ def _install_node(home: Path, pins: list[Path]) -> None:
 def _run(*command: str, folder: Path | None = None) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        words = (done.stderr or done.stdout)[-LAST_WORDS:]
-        raise NotInstalled(f"{' '.join(command[:4])}: {words}")
+        output = (done.stderr or done.stdout)[-ERROR_CHARACTERS:]
+        raise NotInstalled(f"{' '.join(command[:4])}: {output}")

@@ -1,6 +1,6 @@
-"""How quiet the machine is: the share of its processors that others use while we do nothing.
+"""Measures the load of the machine: the share of CPU that other processes use while the benchmark is idle.
 
-Guarantee: a figure that was taken beside other work can be told from one that was not.
+Guarantee: every figure is stored with the load at its start.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-# Long enough for what runs all the time, short beside any work.
-GLANCE_SECONDS = 0.5
-# From here on others take what we would have measured.
+# Long enough to see continuous load, short compared with any workload.
+SAMPLE_SECONDS = 0.5
+# From this share on, other processes change the figures.
 BUSY = 0.10
 
 
 def _ticks() -> tuple[int, int]:
-    """Idle and all ticks of the processors so far."""
+    """Returns the idle ticks and all ticks of the CPUs since boot."""
     first = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
-    words = [int(word) for word in first.split()[1:9]]
-    return words[3] + words[4], sum(words)  # idle and iowait
+    ticks = [int(field) for field in first.split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)  # idle and iowait
 
 
-def others_share(seconds: float = GLANCE_SECONDS) -> float:
-    """What others use of all processors, between 0 and 1; nothing of ours may run meanwhile."""
+def others_share(seconds: float = SAMPLE_SECONDS) -> float:
+    """Returns the share of CPU that other processes use, between 0 and 1. The benchmark must be idle meanwhile."""
     idle, all_ = _ticks()
     time.sleep(seconds)
     idle_later, all_later = _ticks()
@@ -31,5 +31,5 @@ def others_share(seconds: float = GLANCE_SECONDS) -> float:
 
 
 def conditions() -> dict[str, object]:
-    """When, and beside how much other work, the next figures are taken."""
+    """Returns the time and the load under which the next figures are taken."""
     return {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "others": round(others_share(), 2)}

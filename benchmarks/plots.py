@@ -1,6 +1,6 @@
-"""Draws results as SVG, by hand: bars beside rivals and lines over sizes, readable on light and dark pages.
+"""Draws results as SVG: bars per contender and lines over sizes, readable on light and dark pages.
 
-Guarantee: pure text out of figures; the same figures give the same bytes.
+Guarantee: the same figures give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bar:
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
-    """Horizontal bars, longest first, with a whisker for the range of the runs."""
+    """Returns horizontal bars, longest first, each with a line for the range of the runs."""
     rows = sorted(rows, key=lambda row: -row.value)
     longest = max((row.high for row in rows), default=1.0) or 1.0
     span = WIDTH - LEFT - RIGHT
@@ -49,7 +49,7 @@ def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
 
 
 def lines(title: str, across: str, unit: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Lines over a logarithmic scale of sizes; the first series is ours."""
+    """Returns lines over a logarithmic scale of sizes; the first series is toril."""
     height, bottom = 320, 270
     points = [point for one in series.values() for point in one]
     left, right = (math.log10(edge(x for x, _ in points)) for edge in (min, max))
@@ -63,14 +63,14 @@ def lines(title: str, across: str, unit: str, series: Mapping[str, Sequence[tupl
     drawn += _grid(top, bottom) + _sizes(sorted({x for x, _ in points}), place, bottom)
     drawn.append(_text(70, bottom + 38, across))
     paths = [[place(x, y) for x, y in one] for one in series.values()]
-    heights = _apart([path[-1][1] + 4 for path in paths])
+    heights = _spread_labels([path[-1][1] + 4 for path in paths])
     for number, (label, path, label_y) in enumerate(zip(series, paths, heights, strict=True)):
         drawn += _line(label, path, label_y, number)
     return _svg(height, drawn)
 
 
-def _apart(heights: Sequence[float], least: float = 14) -> list[float]:
-    """The same heights, moved up as far as labels need not to cover each other."""
+def _spread_labels(heights: Sequence[float], least: float = 14) -> list[float]:
+    """Returns the heights, moved up so that labels do not overlap."""
     moved: dict[int, float] = {}
     last = math.inf
     for at in sorted(range(len(heights)), key=lambda at: -heights[at]):
@@ -116,11 +116,11 @@ def _whisker(low: float, high: float, y: float) -> str:
 
 
 def _text(
-    x: float, y: float, words: str, *, anchor: str = "start", weight: str = "400", colour: str = INK
+    x: float, y: float, text: str, *, anchor: str = "start", weight: str = "400", colour: str = INK
 ) -> str:
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' font-weight='{weight}' fill='{colour}'>"
-        f"{escape(words)}</text>"
+        f"{escape(text)}</text>"
     )
 
 
@@ -136,14 +136,14 @@ def _svg(height: float, content: Sequence[str]) -> str:
     )
 
 
-# --- which plots there are ------------------------------------------------------------------------------------------
+# --- list of plots -------------------------------------------------------------------------------------------------
 
 BAR_PLOTS = (
     ("process-100", "rate", "processing, concurrency 100, one process", "jobs/s"),
     ("process-1", "rate", "processing, concurrency 1", "jobs/s"),
     ("process-100", "client_us", "client CPU for each job, concurrency 100", "µs"),
     ("bulk", "rate", "bulk adds of 1,000", "jobs/s"),
-    ("add-50", "rate", "single adds, 50 under way", "jobs/s"),
+    ("add-50", "rate", "single adds, 50 at a time", "jobs/s"),
     ("latency", "started_p50", "one job on an idle worker, until its handler runs, p50", "ms"),
     ("two-processes", "rate", "processing by two processes", "jobs/s"),
     ("list", "rate", "list queues, concurrency 100", "jobs/s"),
@@ -151,19 +151,19 @@ BAR_PLOTS = (
 )
 LINE_PLOTS = (
     ("process-", "rate", "concurrency", "processing by concurrency, one process", "jobs/s"),
-    ("depth-", "beside_shallow", "jobs waiting", "speed beside that with 1,000 jobs waiting", ""),
+    ("depth-", "beside_shallow", "jobs waiting", "speed compared with 1,000 jobs waiting", ""),
     ("payload-", "rate", "bytes of payload", "processing by payload", "jobs/s"),
 )
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Writes every plot that the results allow; the files written."""
+    """Writes every plot for which there are results; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for work, metric, title, unit in BAR_PLOTS:
-        rows = _bars_of(results, work, metric)
+    for workload, metric, title, unit in BAR_PLOTS:
+        rows = _bars_of(results, workload, metric)
         if len(rows) > 1:
-            name = work if metric == "rate" else f"{work}-{metric.replace('_', '-')}"
+            name = workload if metric == "rate" else f"{workload}-{metric.replace('_', '-')}"
             written.append(_write(folder / f"{name}.svg", bars(title, unit, rows)))
     for prefix, metric, across, title, unit in LINE_PLOTS:
         series = _series(results, prefix, metric)
@@ -172,25 +172,26 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return written
 
 
-def _bars_of(results: Results, work: str, metric: str) -> list[Bar]:
+def _bars_of(results: Results, workload: str, metric: str) -> list[Bar]:
     return [
         Bar(CONTENDERS[name].label, one.median, one.low, one.high, name.startswith("toril"))
-        for name, summaries in results.get(work, {}).items()
+        for name, summaries in results.get(workload, {}).items()
         if (one := summaries.get(metric)) is not None
     ]
 
 
 def _series(results: Results, prefix: str, metric: str) -> dict[str, list[tuple[float, float]]]:
-    """Those that were measured at every size, ours first; a line with holes would mislead."""
-    works = sorted(
-        (work for work in results if work.startswith(prefix)), key=lambda work: int(work[len(prefix) :])
+    """Returns the lines of contenders that were measured at every size, toril first."""
+    workloads = sorted(
+        (workload for workload in results if workload.startswith(prefix)),
+        key=lambda workload: int(workload[len(prefix) :]),
     )
     shown = ("toril", "node-5", "node-6", "bullmq-py", "dramatiq", "saq", "huey")
     series = {}
     for name in shown:
-        found = [(work, results[work].get(name, {}).get(metric)) for work in works]
-        points = [(float(work[len(prefix) :]), one.median) for work, one in found if one is not None]
-        if points and len(points) == len(works):
+        found = [(workload, results[workload].get(name, {}).get(metric)) for workload in workloads]
+        points = [(float(workload[len(prefix) :]), one.median) for workload, one in found if one is not None]
+        if points and len(points) == len(workloads):
             series[CONTENDERS[name].label] = points
     return series
 

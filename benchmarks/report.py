@@ -1,4 +1,4 @@
-"""Shows a run: tables for people, JSON for programs."""
+"""Reports a run: tables on the terminal, JSON in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.machine_load import BUSY
 from benchmarks.record import Record
 from benchmarks.targets import Verdict
 
-# Under which heading a metric is shown, and how.
+# Heading and format of each metric.
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "rate": ("jobs/s", "{:,.0f}"),
     "client_us": ("client µs", "{:.1f}"),
@@ -33,8 +33,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 FIGURE = "{:.2f}"
 
 
-def environment(server_version: str) -> dict[str, Any]:
-    """Where and when the figures were taken."""
+def describe_machine(server_version: str) -> dict[str, Any]:
+    """Returns where and when the figures were taken."""
     return {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "server": f"Valkey {server_version}, no persistence, loopback",
@@ -43,8 +43,10 @@ def environment(server_version: str) -> dict[str, Any]:
     }
 
 
-def show_work(console: Console, title: str, results: Mapping[str, Mapping[str, Summary]], ours: str) -> None:
-    """One table: each contender's medians, and how many times theirs ours is."""
+def show_workload(
+    console: Console, title: str, results: Mapping[str, Mapping[str, Summary]], ours: str
+) -> None:
+    """Prints one table: the medians of each contender, and the ratio of ours to theirs."""
     metrics = list(dict.fromkeys(name for summaries in results.values() for name in summaries))
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
@@ -81,70 +83,74 @@ def _row(
     return [*cells, f"± {summaries[lead].spread:.0%}", f"[{mark}]{times:.2f} ×[/{mark}]"]
 
 
-def show_verdicts(console: Console, ack_errors: Sequence[Verdict]) -> None:
-    """Which promises the run kept."""
+def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Prints which targets the run met."""
     table = Table(title="targets", title_justify="left", title_style="bold")
     for heading, side in (
         ("", "left"),
         ("wanted", "right"),
         ("measured", "right"),
-        ("beside", "left"),
+        ("compared with", "left"),
         ("", "left"),
     ):
         table.add_column(heading, justify="right" if side == "right" else "left")
-    for one in ack_errors:
+    for one in verdicts:
         measured = "–" if one.figure is None else FIGURE.format(one.figure)
         rival = one.rival or ""
         beside = CONTENDERS[rival].label if rival in CONTENDERS else rival
-        kept = "[green]kept[/green]" if one.kept else "[red]missed[/red]"
-        table.add_row(one.target.title, one.target.bound, measured, beside, kept)
+        met = "[green]met[/green]" if one.met else "[red]missed[/red]"
+        table.add_row(one.target.title, one.target.bound, measured, beside, met)
     console.print(table)
 
 
-def show_circumstances(console: Console, content: Mapping[str, Any]) -> None:
-    """Where the figures were taken, and which of them beside other work."""
+def show_conditions(console: Console, content: Mapping[str, Any]) -> None:
+    """Prints where the figures were taken, and which of them on a loaded machine."""
     console.print("[dim]" + " · ".join(str(value) for value in content["environment"].values()) + "[/dim]")
-    shared = {work: one["others"] for work, one in content["conditions"].items() if one["others"] > BUSY}
-    for work, share in shared.items():
-        console.print(f"[yellow]not quiet[/yellow]: others used {share:.0%} of the processors before {work}")
+    shared = {
+        workload: one["others"] for workload, one in content["conditions"].items() if one["others"] > BUSY
+    }
+    for workload, share in shared.items():
+        console.print(
+            f"[yellow]machine load[/yellow]: other processes used {share:.0%} of the CPUs before {workload}"
+        )
 
 
-def as_json(environment: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """Everything, down to the single run."""
+def as_json(machine: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """Returns all figures, including each single run."""
     results = record.results()
     return {
-        "environment": dict(environment),
-        "conditions": {work: dict(one) for work, one in record.conditions.items()},
+        "environment": dict(machine),
+        "conditions": {workload: dict(one) for workload, one in record.conditions.items()},
         "works": {
-            work: {
+            workload: {
                 name: {
                     "runs": [dict(run) for run in several],
-                    "summary": {metric: asdict(one) for metric, one in results[work][name].items()},
+                    "summary": {metric: asdict(one) for metric, one in results[workload][name].items()},
                 }
                 for name, several in contenders.items()
             }
-            for work, contenders in record.runs.items()
+            for workload, contenders in record.runs.items()
         },
         "failures": list(record.failures),
     }
 
 
-def told(ack_errors: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Verdicts for programs."""
+def verdicts_as_json(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Returns the verdicts as JSON values."""
     return [
         {
             "title": one.target.title,
             "wanted": one.target.bound,
             "measured": one.figure,
             "beside": one.rival,
-            "kept": one.kept,
+            "kept": one.met,
         }
-        for one in ack_errors
+        for one in verdicts
     ]
 
 
-def together(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Two runs in one record: a work is taken whole, from the later run if that has it."""
+def merge(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges two runs. A workload is taken as a whole, from the later run if it has it."""
     failures = [line for line in earlier["failures"] if line.partition(",")[0] not in later["works"]]
     return {
         "environment": later["environment"],
@@ -160,11 +166,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_results(content: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Summary]]]:
-    """Results from what `write_json` wrote: plots can be drawn again without measuring again."""
+    """Returns the results that `write_json` wrote, so that plots can be drawn without measuring again."""
     return {
-        work: {
-            name: {metric: Summary(**one) for metric, one in said["summary"].items()}
-            for name, said in contenders.items()
+        workload: {
+            name: {metric: Summary(**one) for metric, one in figures["summary"].items()}
+            for name, figures in contenders.items()
         }
-        for work, contenders in content["works"].items()
+        for workload, contenders in content["works"].items()
     }

@@ -1,7 +1,7 @@
-"""Runs a plan: interleaved, round by round, and gathers what was measured.
+"""Runs the workloads of a plan in interleaved rounds, and records the figures.
 
-Guarantee: within a round every contender of a work has its turn (A B C, A B C …), so that what disturbs the machine
-disturbs all alike; a run that fails is told and the others go on.
+Guarantee: each round runs every contender of a workload once (A B C, A B C …), so that load on the machine affects
+all of them. A run that fails is recorded, and the others continue.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ import time
 from collections.abc import Mapping, Sequence
 
 from benchmarks.contenders import CONTENDERS, Contender
-from benchmarks.environment import Arena, RunFailed, Unsupported
+from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.figures import Summary
 from benchmarks.installation import NotInstalled, install
 from benchmarks.machine_load import conditions
 from benchmarks.record import Record
-from benchmarks.workloads import Work
+from benchmarks.workloads import Workload
 
 
-class AttemptRunner:
-    """Does works on one arena."""
+class BenchmarkRunner:
+    """Runs workloads in one environment."""
 
     def __init__(
-        self, arena: Arena, *, repeat: int | None = None, rivals: Sequence[str] | None = None
+        self, environment: Environment, *, repeat: int | None = None, rivals: Sequence[str] | None = None
     ) -> None:
-        self._arena = arena
-        self._repeat = repeat  # rounds of every work, if somebody says so
+        self._environment = environment
+        self._repeat = repeat  # rounds of every workload; None means what the workload says
         self._rivals = rivals
-        self._absent: set[str] = set()
+        self._unavailable: set[str] = set()
         self.record = Record()
 
-    def run(self, work: Work) -> Mapping[str, Mapping[str, Summary]]:
-        """All rounds of one work; the summaries of those who took part."""
-        # Present even if all fail, so that targets know that it was tried.
-        self.record.runs.setdefault(work.name, {})
-        contenders = self._present(work)
-        self.record.conditions[work.name] = conditions()
-        for number in range(self._repeat or work.repeat):
+    def run(self, workload: Workload) -> Mapping[str, Mapping[str, Summary]]:
+        """Runs all rounds of one workload; returns the summaries of the contenders that were measured."""
+        # The entry exists even if all runs fail, so that its targets count as missed.
+        self.record.runs.setdefault(workload.name, {})
+        contenders = self._available(workload)
+        self.record.conditions[workload.name] = conditions()
+        for number in range(self._repeat or workload.repeat):
             for contender in list(contenders):
-                if not self._turn(work, contender, number):
+                if not self._run_once(workload, contender, number):
                     contenders.remove(contender)
-        return self.record.results()[work.name]
+        return self.record.results()[workload.name]
 
-    def _present(self, work: Work) -> list[Contender]:
-        wanted = [CONTENDERS[name] for name in work.contenders if self._is_wanted(name)]
+    def _available(self, workload: Workload) -> list[Contender]:
+        wanted = [CONTENDERS[name] for name in workload.contenders if self._is_wanted(name)]
         return [one for one in wanted if self._is_installed(one)]
 
     def _is_wanted(self, name: str) -> bool:
@@ -52,35 +52,35 @@ class AttemptRunner:
         return ours or self._rivals is None or name in self._rivals
 
     def _is_installed(self, contender: Contender) -> bool:
-        if contender.name in self._absent:
+        if contender.name in self._unavailable:
             return False
         try:
             install(contender)
         except NotInstalled as error:
-            self._absent.add(contender.name)
-            self._tell(f"{contender.label} cannot take part: {error}")
+            self._unavailable.add(contender.name)
+            self._record_failure(f"{contender.label} cannot be installed: {error}")
             return False
         return True
 
-    def _turn(self, work: Work, contender: Contender, number: int) -> bool:
-        """One run; False when there is no point in another."""
+    def _run_once(self, workload: Workload, contender: Contender, number: int) -> bool:
+        """Runs once; returns False if the contender cannot run this workload."""
         began = time.monotonic()
         try:
-            run = work.run(self._arena, contender)
+            run = workload.run(self._environment, contender)
         except Unsupported:
             return False
         except (RunFailed, AssertionError) as error:
-            self._tell(f"{work.name}, {contender.label}: {error}")
+            self._record_failure(f"{workload.name}, {contender.label}: {error}")
             return False
-        self.record.note(work, contender, run)
+        self.record.note(workload, contender, run)
         metric, figure = next(iter(run.items()))
         took = time.monotonic() - began
         print(
-            f"  {work.name} #{number + 1} {contender.label}: {metric} {figure:,.1f} ({took:.1f} s)",
+            f"  {workload.name} #{number + 1} {contender.label}: {metric} {figure:,.1f} ({took:.1f} s)",
             file=sys.stderr,
         )
         return True
 
-    def _tell(self, failure: str) -> None:
+    def _record_failure(self, failure: str) -> None:
         self.record.failures.append(failure)
         print(f"  {failure}", file=sys.stderr)

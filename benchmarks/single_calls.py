@@ -1,7 +1,7 @@
-"""Times single calls: recovery of stalled jobs, lock extension, and the limits of the data model. toril only.
+"""Times single calls: stalled sweeps, lock extension, reading, taking and updating a job. toril only.
 
-Guarantee: calls of recovery are timed by what the server's main thread computes for them, as long as others must wait;
-the waiting of another client is timed beside, as it is felt. The limits of the data model are round trips.
+Guarantee: sweeps and extensions are timed by the CPU time of the server's main thread, during which other clients wait.
+The round trips of another client are timed at the same time. All other calls are timed as round trips.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.contenders import Contender
-from benchmarks.environment import Arena
+from benchmarks.environment import Environment
 from benchmarks.figures import percentile
 from tests.servers import Server
 from toril import Queue
@@ -26,23 +26,23 @@ from toril.transport import AsyncTransport, BlockingTransport
 TOKEN = "benchmark"
 LOCK_MS = 600_000
 TAKEN_AT_ONCE = 250
-LANES = 10
-PAUSE_BETWEEN_GLANCES = 0.001  # A bystander asks a thousand times a second at most.
+CONCURRENT_CALLS = 10
+PAUSE_BETWEEN_READS = 0.001  # seconds
 
 
-class Bystander:
-    """Another client of the same server, which measures how long it waits for its answers."""
+class OtherClient:
+    """Another client of the same server. It measures its own round trips."""
 
     def __init__(self, server: Server) -> None:
         self._client = server.client()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._read)
         self.waits_ms: list[float] = []
 
-    def _look(self) -> None:
-        while not self._over.wait(PAUSE_BETWEEN_GLANCES):
+    def _read(self) -> None:
+        while not self._over.wait(PAUSE_BETWEEN_READS):
             began = time.perf_counter()
-            self._client.get("bystander")
+            self._client.get("other-client")
             self.waits_ms.append((time.perf_counter() - began) * 1000)
 
     def __enter__(self) -> Self:
@@ -57,8 +57,8 @@ class Bystander:
         self._client.close()
 
 
-class Stopwatch:
-    """Runs commands and remembers how long the server computed for each, by name."""
+class ServerTimer:
+    """Runs commands and records the CPU time of the server for each, by name."""
 
     def __init__(self, transport: BlockingTransport, server: Server) -> None:
         self._transport = transport
@@ -82,30 +82,30 @@ class Stopwatch:
         return max(self.ms[name])
 
 
-def sweeping(arena: Arena, _: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    """Extends all locks, sweeps while all are alive, then sweeps when all have run out."""
-    arena.clear()
-    count: int = words["jobs"]
-    keys = QueueKeys(words["queue"])
-    with BlockingTransport(arena.server.url) as transport:
-        asyncio.run(_fill(arena.server.url, words["queue"], count))
+def sweeping(environment: Environment, _: Contender, parameters: Mapping[str, Any]) -> Mapping[str, float]:
+    """Extends all locks, sweeps while all are valid, then sweeps after all have expired."""
+    environment.clear()
+    count: int = parameters["jobs"]
+    keys = QueueKeys(parameters["queue"])
+    with BlockingTransport(environment.server.url) as transport:
+        asyncio.run(_fill(environment.server.url, parameters["queue"], count))
         ids = _take_all(transport, keys, count)
-        watch = Stopwatch(transport, arena.server)
-        with Bystander(arena.server) as other:
-            _extend(watch, keys, ids)
-            _sweep(watch, keys, "mark")
-            _sweep(watch, keys, "alive")
-            _expire(arena.server, keys, ids)
-            moved = _sweep(watch, keys, "stalled")
-        watch.close()
+        timer = ServerTimer(transport, environment.server)
+        with OtherClient(environment.server) as other:
+            _extend(timer, keys, ids)
+            _sweep(timer, keys, "mark")
+            _sweep(timer, keys, "alive")
+            _expire(environment.server, keys, ids)
+            moved = _sweep(timer, keys, "stalled")
+        timer.close()
     if moved != count:
         raise AssertionError(f"the sweep recovered {moved} of {count} stalled jobs")
     return {
-        "extend_ms": watch.longest("extend"),
-        "mark_ms": watch.longest("mark"),
-        "alive_ms": watch.longest("alive"),
-        "stalled_ms": watch.longest("stalled"),
-        "stalled_sum_ms": sum(watch.ms["stalled"]),
+        "extend_ms": timer.longest("extend"),
+        "mark_ms": timer.longest("mark"),
+        "alive_ms": timer.longest("alive"),
+        "stalled_ms": timer.longest("stalled"),
+        "stalled_sum_ms": sum(timer.ms["stalled"]),
         "others_p99": percentile(other.waits_ms, 0.99),
     }
 
@@ -125,21 +125,21 @@ def _take_all(transport: BlockingTransport, keys: QueueKeys, count: int) -> list
     return ids
 
 
-def _extend(watch: Stopwatch, keys: QueueKeys, ids: list[str]) -> None:
+def _extend(timer: ServerTimer, keys: QueueKeys, ids: list[str]) -> None:
     for start in range(0, len(ids), LOCKS_PER_CALL):
         pairs = [(job_id, TOKEN) for job_id in ids[start : start + LOCKS_PER_CALL]]
-        watch.run("extend", locks.extend_locks(keys, pairs, lock_ms=LOCK_MS))
+        timer.run("extend", locks.extend_locks(keys, pairs, lock_ms=LOCK_MS))
 
 
-def _sweep(watch: Stopwatch, keys: QueueKeys, name: str) -> int:
-    """One whole sweep in its bounded calls; how many jobs it moved back."""
+def _sweep(timer: ServerTimer, keys: QueueKeys, name: str) -> int:
+    """Runs one complete sweep in bounded calls; returns the number of jobs that it moved back."""
     now = int(time.time() * 1000)
-    # An interval of a millisecond: the next sweep need not wait for the guard of this one.
-    left = watch.run(name, locks.sweep_begin(keys, now_ms=now, interval_ms=1))
+    # With an interval of a millisecond the next sweep may start at once.
+    left = timer.run(name, locks.sweep_begin(keys, now_ms=now, interval_ms=1))
     moved = 0
     while left > 0:
         step = locks.sweep_step(keys, max_stalled=1, suspects=SUSPECTS_PER_STEP)
-        part, left = watch.run(name, step)
+        part, left = timer.run(name, step)
         moved += len(part)
     return moved
 
@@ -150,10 +150,10 @@ def _expire(server: Server, keys: QueueKeys, ids: list[str]) -> None:
             client.unlink(*(keys.lock(job_id) for job_id in ids[start : start + 1000]))
 
 
-def limits(arena: Arena, _: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    """p99 of reading a job, taking a job and emitting an event, ten calls under way."""
-    arena.clear()
-    return asyncio.run(_limits(arena.server.url, words["queue"], words["jobs"]))
+def limits(environment: Environment, _: Contender, parameters: Mapping[str, Any]) -> Mapping[str, float]:
+    """Measures the p99 of reading a job, taking a job and writing an event, ten calls at a time."""
+    environment.clear()
+    return asyncio.run(_limits(environment.server.url, parameters["queue"], parameters["jobs"]))
 
 
 async def _limits(url: str, name: str, count: int) -> dict[str, float]:
@@ -176,11 +176,11 @@ async def _p99(count: int, step: Callable[[int], Awaitable[Any]]) -> float:
     numbers = iter(range(count))
     waits: list[float] = []
 
-    async def lane() -> None:
+    async def caller() -> None:
         for number in numbers:
             began = time.perf_counter()
             await step(number)
             waits.append((time.perf_counter() - began) * 1000)
 
-    await asyncio.gather(*(lane() for _ in range(LANES)))
+    await asyncio.gather(*(caller() for _ in range(CONCURRENT_CALLS)))
     return percentile(waits, 0.99)

@@ -1,7 +1,7 @@
 """`python -m benchmarks.spark`: the Spark connector and the pipeline beside raw redis-py, in the same run.
 
-Only the ratios count; the machine is what it is. Sizes: `--events 500000 --jobs 200000 --rows 100000`.
-`--growth jobs` and `--growth queues` measure how the pipeline grows instead, and draw it into docs/performance.
+Compare ratios only: rates depend on the machine. Sizes: `--events 500000 --jobs 200000 --rows 100000`.
+`--growth jobs` and `--growth queues` measure rates by size instead, and write the plots to docs/performance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import Any
 import redis
 from pyspark.sql import SparkSession
 
-from benchmarks.spark_growth import PREFIX, Catch, catch_up, fill_events, grow, keep, timed
+from benchmarks.spark_growth import (
+    PREFIX,
+    CatchUp,
+    catch_up,
+    fill_events,
+    measure_growth,
+    timed,
+    write_results,
+)
 from tests.servers import Server
 from toril.commands.add import JobToAdd, add_job
 from toril.protocol.keys import QueueKeys
@@ -30,20 +38,22 @@ PLOTS = Path(__file__).parents[1] / "docs" / "performance"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One comparison: what, how many per second here, how many raw, and what was promised."""
+    """One comparison: what, rate of toril, rate of raw redis-py, and the target."""
 
     what: str
     rate: float
     raw: float
-    promise: float | None = None  # of the raw rate
+    target: float | None = None  # as a share of the raw rate
 
     @property
     def ratio(self) -> float:
         return self.rate / self.raw if self.raw else 0.0
 
     def __str__(self) -> str:
-        promised = f", promised {self.promise:.2f}" if self.promise else ""
-        return f"{self.what:34s} {self.rate:10,.0f}/s   raw {self.raw:10,.0f}/s   ratio {self.ratio:.2f}{promised}"
+        target = f", target {self.target:.2f}" if self.target else ""
+        return (
+            f"{self.what:34s} {self.rate:10,.0f}/s   raw {self.raw:10,.0f}/s   ratio {self.ratio:.2f}{target}"
+        )
 
 
 def raw_events(client: redis.Redis, queue: str) -> int:
@@ -61,7 +71,7 @@ def measure_pipeline(
     count = fill_events(client, "events", events // 4, hashes=True)
     raw = count / timed(lambda: raw_events(client, "events"))
     plain, filled = (
-        middle([catch_up(spark, server.url, events // 4, 1, snapshots) for _ in range(runs)])
+        median_run([catch_up(spark, server.url, events // 4, 1, snapshots) for _ in range(runs)])
         for snapshots in ("none", "all")
     )
     return [
@@ -71,8 +81,8 @@ def measure_pipeline(
     ]
 
 
-def middle(runs: Sequence[Catch]) -> Catch:
-    """The run in the middle of several; all are shown."""
+def median_run(runs: Sequence[CatchUp]) -> CatchUp:
+    """Prints all runs and returns the one with the median rate."""
     for one in runs:
         print(f"{one.rate:9,.0f} events/s  {one}", flush=True)
     return sorted(runs, key=lambda one: one.rate)[len(runs) // 2]
@@ -121,16 +131,16 @@ def measure_jobs(spark: SparkSession, server: Server, client: redis.Redis, count
 
 
 def compared(
-    what: str, count: int, ours: Callable[[], object], raw: Callable[[], object], promise: float
+    what: str, count: int, ours: Callable[[], object], raw: Callable[[], object], target: float
 ) -> Figure:
-    """The middle of three runs of each, one after the other, so that both see the same machine."""
+    """Compares the medians of three alternating runs of each side."""
     pairs = [(timed(raw), timed(ours)) for _ in range(3)]
     rates = [count / sorted(times)[1] for times in zip(*pairs, strict=True)]
-    return Figure(what, rates[1], rates[0], promise)
+    return Figure(what, rates[1], rates[0], target)
 
 
 def raw_enqueue(client: redis.Redis, count: int) -> None:
-    """One official script call per job, pipelined by a thousand."""
+    """Adds jobs with one official script call per job, 1,000 per pipeline."""
     keys = QueueKeys("raw", PREFIX)
     for start in range(0, count, 1000):
         pipe = client.pipeline(transaction=False)
@@ -155,7 +165,7 @@ def measure_enqueue(spark: SparkSession, server: Server, client: redis.Redis, co
 
 
 def warm_up(spark: SparkSession, server: Server, client: redis.Redis) -> None:
-    """Python workers are started and plans compiled before anything is measured."""
+    """Starts Python workers and compiles plans before the measurements."""
     measure_pipeline(spark, server, client, 100_000, runs=1)
     client.flushall()
     measure_jobs(spark, server, client, 10_000)
@@ -164,7 +174,7 @@ def warm_up(spark: SparkSession, server: Server, client: redis.Redis) -> None:
 
 
 def compare(spark: SparkSession, server: Server, client: redis.Redis, given: argparse.Namespace) -> None:
-    """All comparisons with raw redis-py."""
+    """Measures and prints all comparisons with raw redis-py."""
     figures = measure_pipeline(spark, server, client, given.events)
     client.flushall()
     figures.append(measure_jobs(spark, server, client, given.jobs))
@@ -196,7 +206,7 @@ def main() -> None:
         client.response_callbacks.pop("XRANGE", None)
         warm_up(spark, server, client)
         if given.growth:
-            print(keep(grow(spark, server, client, given.growth), given.growth, PLOTS))
+            print(write_results(measure_growth(spark, server, client, given.growth), given.growth, PLOTS))
         else:
             compare(spark, server, client, given)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")

@@ -1,7 +1,7 @@
-"""How the pipeline grows: from ten thousand to a million jobs, and from one queue to a hundred.
+"""Measures the pipeline by size: 10,000 to 1,000,000 jobs, and 1 to 100 queues.
 
-Guarantee: every point is a catch-up of its own, from an empty lake, in a session that is warm. A line that is level or
-rises means that time grows as the events do, or slower.
+Guarantee: every point is a separate run that starts with an empty lake, in a session that has run before. A level or
+rising line means that time grows in proportion to the events, or more slowly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (10_000, 100_000, 1_000_000)  # jobs on one queue
 QUEUES = (1, 10, 100)  # queues that share the same number of jobs
 SHARED_JOBS = 100_000
 
-# Lives of jobs as plain events, made inside the server: added, waiting, active, completed; with hashes if asked for.
+# Writes the events of completed jobs (added, waiting, active, completed) on the server; optionally also their hashes.
 _FILL = """
 local call = redis.call
 for n = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
@@ -45,8 +45,8 @@ end
 
 
 @dataclass(frozen=True, slots=True)
-class Catch:
-    """One catch-up: how much, and how long each step took."""
+class CatchUp:
+    """One run of the pipeline over all stored events: sizes, and the seconds of each step."""
 
     jobs: int
     queues: int
@@ -61,7 +61,7 @@ class Catch:
 
 
 def fill_events(client: redis.Redis, queue: str, jobs: int, *, hashes: bool = False) -> int:
-    """The events of `jobs` jobs; a few milliseconds of the server per call."""
+    """Writes the events of `jobs` jobs, 1,000 jobs per call; returns the number of events."""
     keys = QueueKeys(queue, PREFIX)
     run = client.register_script(_FILL)
     for start in range(0, jobs, 1_000):
@@ -77,19 +77,19 @@ def timed(act: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def catch_up(spark: SparkSession, url: str, jobs: int, queues: int, snapshots: str = "none") -> Catch:
-    """The whole way of everything that Redis holds, into a new lake."""
+def catch_up(spark: SparkSession, url: str, jobs: int, queues: int, snapshots: str = "none") -> CatchUp:
+    """Runs the whole pipeline over everything in Redis, into a new lake."""
     with tempfile.TemporaryDirectory() as folder:
         options = PipelineOptions(redis=url, prefix=PREFIX, lake=Path(folder), snapshots=snapshots)
         pipeline = Pipeline(options, spark=spark)
         steps = [timed(step) for step in (pipeline.ingest, pipeline.refine, pipeline.gold)]
         found = pipeline.query("select sum(attempts)::bigint as n from gold.queue_hour").to_pylist()
     assert found == [{"n": jobs}], found
-    return Catch(jobs, queues, jobs * 4, *steps)
+    return CatchUp(jobs, queues, jobs * 4, *steps)
 
 
-def grow(spark: SparkSession, server: Server, client: redis.Redis, what: str) -> list[Catch]:
-    """One series of catch-ups, smallest first."""
+def measure_growth(spark: SparkSession, server: Server, client: redis.Redis, what: str) -> list[CatchUp]:
+    """Runs one series of sizes, smallest first."""
     plan = [(size, 1) for size in SIZES] if what == "jobs" else [(SHARED_JOBS, count) for count in QUEUES]
     found = []
     for jobs, queues in plan:
@@ -101,16 +101,16 @@ def grow(spark: SparkSession, server: Server, client: redis.Redis, what: str) ->
     return found
 
 
-def keep(found: Sequence[Catch], what: str, folder: Path) -> Path:
-    """Writes the figures and their plot."""
+def write_results(found: Sequence[CatchUp], what: str, folder: Path) -> Path:
+    """Writes the figures and their plot; returns the path of the plot."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(one), "rate": round(one.rate)} for one in found]
     load = round(os.getloadavg()[0], 1)
     (folder / f"spark-by-{what}.json").write_text(json.dumps({"load": load, "points": rows}, indent=1))
     across = "jobs on one queue" if what == "jobs" else f"queues that share {SHARED_JOBS:,} jobs"
     series = {"whole pipeline": [(float(getattr(one, what)), one.rate) for one in found]}
-    for step in ("ingest", "refine"):  # gold depends on the time that the jobs span, not on their number
+    for step in ("ingest", "refine"):  # gold depends on the time range of the jobs, not on their number
         series[step] = [(float(getattr(one, what)), one.events / getattr(one, step)) for one in found]
     target = folder / f"spark-by-{what}.svg"
-    target.write_text(lines("catching up, Redis to gold", across, "events/s", series), encoding="utf-8")
+    target.write_text(lines("pipeline, Redis to gold", across, "events/s", series), encoding="utf-8")
     return target

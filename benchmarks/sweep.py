@@ -1,7 +1,7 @@
-"""How long a stalled sweep holds the server, call by call: `python -m benchmarks.sweep [jobs ...] [--upstream]`.
+"""`python -m benchmarks.sweep [jobs ...] [--upstream]`: how long each call of a stalled sweep blocks the server.
 
-Guarantee: the times are what the server's main thread computes for a call (`INFO cpu`), so neither the way there nor
-other load on the machine counts. Other clients wait for a call as long as it takes.
+Guarantee: times are the CPU time of the server's main thread per call (`INFO cpu`), without the network and other
+load on the machine. Other clients wait that long.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NOW = 1_700_000_000_000
 INTERVAL_MS = 1
 ADDED_AT_ONCE = 1_000
 TAKEN_AT_ONCE = 1_000
-PATIENCE = 120.0  # Seconds: upstream's sweep of 50,000 jobs takes some.
+COMMAND_TIMEOUT = 120.0  # seconds; the official sweep of 50,000 jobs takes 12
 
 
-class Bench:
-    """A server of its own and a queue whose jobs have lost their worker."""
+class StalledQueue:
+    """A queue whose jobs have all stalled, on its own server."""
 
     def __init__(self, transport: BlockingTransport, client: redis.Redis) -> None:
         self.keys = QueueKeys("sweep", hash_tag=False)
@@ -43,7 +43,7 @@ class Bench:
         return self._transport.run(command)
 
     def timed(self, command: Command[T]) -> tuple[T, float]:
-        """The value and the milliseconds that the server computed."""
+        """Returns the value and the CPU milliseconds of the server."""
         before = self._spent()
         value = self.run(command)
         return value, (self._spent() - before) * 1000
@@ -52,8 +52,8 @@ class Bench:
         spent: Any = self._client.info("cpu")
         return float(spent["used_cpu_user_main_thread"]) + float(spent["used_cpu_sys_main_thread"])
 
-    def lose(self, jobs: int) -> None:
-        """Adds jobs, takes them all, lets one sweep suspect them and their locks run out."""
+    def stall_jobs(self, jobs: int) -> None:
+        """Adds jobs, takes them all, marks them by one sweep, and removes their locks."""
         self._client.flushall()
         for first in range(0, jobs, ADDED_AT_ONCE):
             batch = [_job(number) for number in range(first, min(first + ADDED_AT_ONCE, jobs))]
@@ -74,46 +74,47 @@ def _job(number: int) -> JobToAdd:
     return JobToAdd(name="job", data=b'{"n":1}', options={"attempts": 3}, timestamp=NOW, id=f"j{number}")
 
 
-def sweep_in_steps(bench: Bench, jobs: int) -> str:
-    left, begin = bench.timed(locks.sweep_begin(bench.keys, now_ms=NOW, interval_ms=INTERVAL_MS))
+def sweep_in_steps(queue: StalledQueue, jobs: int) -> str:
+    left, begin = queue.timed(locks.sweep_begin(queue.keys, now_ms=NOW, interval_ms=INTERVAL_MS))
     steps: list[float] = []
     moved = 0
     while left > 0:
-        step = locks.sweep_step(bench.keys, max_stalled=1, suspects=SUSPECTS_PER_STEP)
-        (ids, left), spent = bench.timed(step)
+        step = locks.sweep_step(queue.keys, max_stalled=1, suspects=SUSPECTS_PER_STEP)
+        (ids, left), spent = queue.timed(step)
         moved += len(ids)
         steps.append(spent)
     return (
-        f"toril     {moved:>6,} of {jobs:,} moved: opening {begin:.1f} ms, {len(steps)} steps of {SUSPECTS_PER_STEP}: "
-        f"median {statistics.median(steps):.1f} ms, longest {max(steps):.1f} ms, in all {sum(steps) + begin:.0f} ms"
+        f"toril     {moved:>6,} of {jobs:,} moved: first call {begin:.1f} ms, "
+        f"{len(steps)} steps of {SUSPECTS_PER_STEP}: median {statistics.median(steps):.1f} ms, "
+        f"longest {max(steps):.1f} ms, total {sum(steps) + begin:.0f} ms"
     )
 
 
-def sweep_at_once(bench: Bench, jobs: int) -> str:
-    command = locks.sweep_at_once(bench.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL_MS)
-    ids, spent = bench.timed(command)
+def sweep_at_once(queue: StalledQueue, jobs: int) -> str:
+    command = locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL_MS)
+    ids, spent = queue.timed(command)
     return f"upstream  {len(ids):>6,} of {jobs:,} moved: one call of {spent:.0f} ms"
 
 
-def measure(sizes: Sequence[int], ways: Sequence[Callable[[Bench, int], str]]) -> None:
-    policy = ConnectionPolicy(command_timeout=PATIENCE)
+def measure(sizes: Sequence[int], methods: Sequence[Callable[[StalledQueue, int], str]]) -> None:
+    policy = ConnectionPolicy(command_timeout=COMMAND_TIMEOUT)
     with (
         Server.valkey() as server,
         server.client() as client,
         BlockingTransport(server.url, policy=policy) as transport,
     ):
-        bench = Bench(transport, client)
+        queue = StalledQueue(transport, client)
         for jobs in sizes:
-            for way in ways:
-                bench.lose(jobs)
-                print(way(bench, jobs), flush=True)
+            for method in methods:
+                queue.stall_jobs(jobs)
+                print(method(queue, jobs), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How long a stalled sweep holds the server, call by call.")
+    parser = argparse.ArgumentParser(description="How long each call of a stalled sweep blocks the server.")
     parser.add_argument("jobs", type=int, nargs="*", default=[10_000, 50_000], help="sizes to measure")
     parser.add_argument(
-        "--upstream", action="store_true", help="BullMQ's own sweep too (12 s for 50,000 jobs)"
+        "--upstream", action="store_true", help="also measure BullMQ's official sweep (12 s for 50,000 jobs)"
     )
     chosen = parser.parse_args()
     measure(chosen.jobs, [sweep_in_steps, sweep_at_once] if chosen.upstream else [sweep_in_steps])

@@ -1,7 +1,7 @@
-"""What is measured: each work with its contenders, its size and how often it is done.
+"""The workloads that are measured, each with its contenders, size and number of rounds.
 
-Guarantee: the quick plan holds every work that a target needs and ends within five minutes on two cores; the full plan
-holds all of it, at length.
+Guarantee: the quick plan has every workload that a target needs, except list and stream queues, and ends within five
+minutes on two cores. The full plan has all workloads with more jobs and contenders.
 """
 
 from __future__ import annotations
@@ -12,132 +12,144 @@ from typing import Any
 
 from benchmarks import single_calls
 from benchmarks.contenders import ON_LISTS, ON_STREAMS, OTHER_PYTHON, Contender
-from benchmarks.environment import Arena
+from benchmarks.environment import Environment
 
-Measure = Callable[[Arena, Contender, Mapping[str, Any]], Mapping[str, float]]
+Measure = Callable[[Environment, Contender, Mapping[str, Any]], Mapping[str, float]]
 
 QUEUE = "benchmark"
 NODE = ("node-5", "node-6")
 RIVALS = (*NODE, "bullmq-py", *OTHER_PYTHON)
-# Of the other Python libraries, these were the fastest of all; the full plan asks everybody.
+# The fastest of the other Python libraries. The full plan measures all of them.
 FAST_PYTHON = ("dramatiq", "huey", "saq")
-# BullMQ's own options for what toril writes by default: memory is compared between equals.
+# The job options that toril writes by default, for Node: memory is compared for equal jobs.
 EQUAL_OPTIONS = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
-# Slow contenders get fewer jobs, so that all runs take about as long; rates do not depend on it.
+# Slow contenders run this fraction of the jobs, so that all runs take about the same time. Rates do not depend on it.
 SLOW_SHARE = 8
-SHALLOW = 1000  # waiting jobs of the queue beside which deep ones are measured
+SHALLOW = 1000  # waiting jobs of the queue with which longer ones are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """One thing to measure."""
+class Workload:
+    """One workload: what is measured, with which contenders and parameters."""
 
     name: str
     title: str
     measure: Measure
     jobs: int  # for fast contenders
     contenders: tuple[str, ...] = ("toril",)
-    words: Mapping[str, Any] = field(default_factory=dict)
-    # Rounds. Where one job follows another, a slow moment of the machine weighs more than in a batch: there are more.
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    # Rounds. Workloads with one job at a time have more, because single slow moments affect them more.
     repeat: int = 3
-    equal_jobs: bool = False  # slow contenders get as many as fast ones
+    equal_jobs: bool = False  # slow contenders run as many jobs as fast ones
 
-    def run(self, arena: Arena, contender: Contender) -> Mapping[str, float]:
+    def run(self, environment: Environment, contender: Contender) -> Mapping[str, float]:
         share = 1 if contender.fast or self.equal_jobs else SLOW_SHARE
-        return self.measure(arena, contender, {**self.words, "queue": QUEUE, "jobs": self.jobs // share})
+        return self.measure(
+            environment, contender, {**self.parameters, "queue": QUEUE, "jobs": self.jobs // share}
+        )
 
 
-def _adding(arena: Arena, contender: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    return arena.add(contender, words)
+def _adding(
+    environment: Environment, contender: Contender, parameters: Mapping[str, Any]
+) -> Mapping[str, float]:
+    return environment.add(contender, parameters)
 
 
-def _processing(arena: Arena, contender: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    return arena.process(contender, words)
+def _processing(
+    environment: Environment, contender: Contender, parameters: Mapping[str, Any]
+) -> Mapping[str, float]:
+    return environment.process(contender, parameters)
 
 
-def _processing_by_two(arena: Arena, contender: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    return arena.process(contender, words, processes=2)
+def _processing_in_two_processes(
+    environment: Environment, contender: Contender, parameters: Mapping[str, Any]
+) -> Mapping[str, float]:
+    return environment.process(contender, parameters, processes=2)
 
 
-def _waiting(arena: Arena, contender: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-    return arena.latency(contender, words)
+def _latency(
+    environment: Environment, contender: Contender, parameters: Mapping[str, Any]
+) -> Mapping[str, float]:
+    return environment.latency(contender, parameters)
 
 
 def _at_depth(depth: int) -> Measure:
-    def measure(arena: Arena, contender: Contender, words: Mapping[str, Any]) -> Mapping[str, float]:
-        return arena.depth(contender, words, depth)
+    def measure(
+        environment: Environment, contender: Contender, parameters: Mapping[str, Any]
+    ) -> Mapping[str, float]:
+        return environment.depth(contender, parameters, depth)
 
     return measure
 
 
-def processing(concurrency: int, jobs: int, *contenders: str) -> Work:
-    return Work(
+def processing(concurrency: int, jobs: int, *contenders: str) -> Workload:
+    return Workload(
         name=f"process-{concurrency}",
         title=f"processing, concurrency {concurrency}, one process",
         measure=_processing,
         jobs=jobs,
         contenders=("toril", *contenders),
-        words={"concurrency": concurrency},
+        parameters={"concurrency": concurrency},
         repeat=5 if concurrency == 1 else 3,
     )
 
 
-def adding(concurrency: int, jobs: int, *contenders: str) -> Work:
-    return Work(
+def adding(concurrency: int, jobs: int, *contenders: str) -> Workload:
+    return Workload(
         name=f"add-{concurrency}",
         title="single adds, one after another"
         if concurrency == 1
-        else f"single adds, {concurrency} under way",
+        else f"single adds, {concurrency} at a time",
         measure=_adding,
         jobs=jobs,
         contenders=("toril", *contenders),
-        words={"task": "single", "concurrency": concurrency},
+        parameters={"task": "single", "concurrency": concurrency},
         repeat=5 if concurrency == 1 else 3,
     )
 
 
-def bulk(jobs: int, *contenders: str) -> Work:
-    return Work(
+def bulk(jobs: int, *contenders: str) -> Workload:
+    return Workload(
         name="bulk",
         title="bulk adds of 1,000",
         measure=_adding,
         jobs=jobs,
         contenders=("toril", *contenders),
-        words={"task": "bulk"},
+        parameters={"task": "bulk"},
     )
 
 
-def latency(samples: int, *contenders: str) -> Work:
-    return Work(
+def latency(samples: int, *contenders: str) -> Workload:
+    return Workload(
         name="latency",
         title="one job on an idle worker",
-        measure=_waiting,
+        measure=_latency,
         jobs=samples,
         contenders=("toril", *contenders),
-        words={"task": "latency"},
+        parameters={"task": "latency"},
         equal_jobs=True,
         repeat=7,
     )
 
 
-def growth(depth: int) -> Work:
-    return Work(
+def growth(depth: int) -> Workload:
+    return Workload(
         name=f"depth-{depth}",
         title=f"processing with {depth:,} jobs waiting",
         measure=_at_depth(depth),
         jobs=SHALLOW * 4 // 5,
-        words={"concurrency": 100, "options": {"rounds": 100, "shallow": SHALLOW}},
+        parameters={"concurrency": 100, "options": {"rounds": 100, "shallow": SHALLOW}},
         repeat=1,
     )
 
 
-MEMORY = Work(
+MEMORY = Workload(
     name="memory",
     title="server memory of 10,000 completed jobs, equal options",
     measure=_processing,
     jobs=10_000,
     contenders=("toril", "node-5"),
-    words={
+    parameters={
         "concurrency": 100,
         "options": EQUAL_OPTIONS,
         "worker": "worker-0123456789abcdef",
@@ -145,25 +157,25 @@ MEMORY = Work(
     },
     repeat=1,
 )
-RESIDENT = Work(
+RESIDENT = Workload(
     name="resident",
     title="memory of a worker after 100,000 jobs",
     measure=_processing,
     jobs=100_000,
-    words={"concurrency": 100},
+    parameters={"concurrency": 100},
     repeat=1,
 )
-LIMITS = Work(
+LIMITS = Workload(
     name="limits",
-    title="limits of the data model, concurrency 10",
+    title="single calls, concurrency 10",
     measure=single_calls.limits,
     jobs=3000,
-    repeat=9,  # A p99 of a second and a half is soon spoilt by a hiccup of the machine.
+    repeat=9,  # A run takes 1.5 s, so that one pause of the machine changes its p99.
 )
 
 
-def sweeping(jobs: int) -> Work:
-    return Work(
+def sweeping(jobs: int) -> Workload:
+    return Workload(
         name=f"sweep-{jobs}",
         title=f"recovery and lock extension with {jobs:,} active jobs",
         measure=single_calls.sweeping,
@@ -171,7 +183,7 @@ def sweeping(jobs: int) -> Work:
     )
 
 
-def quick_plan() -> list[Work]:
+def quick_plan() -> list[Workload]:
     return [
         processing(100, 24_000, *NODE, "bullmq-py", *FAST_PYTHON),
         processing(1, 5000, "node-5"),
@@ -186,12 +198,12 @@ def quick_plan() -> list[Work]:
     ]
 
 
-def full_plan() -> list[Work]:
+def full_plan() -> list[Workload]:
     return [
         *(processing(concurrency, 24_000, "toril-uvloop", *RIVALS) for concurrency in (100, 50, 10)),
         processing(1, 6000, "toril-uvloop", *RIVALS),
         processing(500, 60_000, "toril-uvloop", *NODE, "bullmq-py", *FAST_PYTHON),
-        _by_two(),
+        _two_processes(),
         bulk(30_000, "toril-uvloop", *RIVALS),
         adding(1, 4000, *RIVALS),
         adding(50, 16_000, "toril-uvloop", *RIVALS),
@@ -200,8 +212,8 @@ def full_plan() -> list[Work]:
         _payload(10_000, 8000, concurrency=50),
         _payload(1_000_000, 200, concurrency=5),
         *(_mixed(mix) for mix in ("retries", "delayed", "prioritized")),
-        _on("list", ON_LISTS),
-        _on("stream", ON_STREAMS),
+        _on_kind("list", ON_LISTS),
+        _on_kind("stream", ON_STREAMS),
         MEMORY,
         replace(RESIDENT, contenders=("toril", "node-5")),
         LIMITS,
@@ -211,51 +223,51 @@ def full_plan() -> list[Work]:
     ]
 
 
-def _by_two() -> Work:
-    return Work(
+def _two_processes() -> Workload:
+    return Workload(
         name="two-processes",
         title="processing, two processes of concurrency 50",
-        measure=_processing_by_two,
+        measure=_processing_in_two_processes,
         jobs=32_000,
         contenders=("toril", *NODE, "bullmq-py", *FAST_PYTHON),
-        words={"concurrency": 50},
+        parameters={"concurrency": 50},
     )
 
 
-def _payload(size: int, jobs: int, *, concurrency: int) -> Work:
-    return Work(
+def _payload(size: int, jobs: int, *, concurrency: int) -> Workload:
+    return Workload(
         name=f"payload-{size}",
         title=f"processing, payloads of {size:,} bytes, concurrency {concurrency}",
         measure=_processing,
         jobs=jobs,
         contenders=("toril", *NODE, "bullmq-py"),
-        words={"concurrency": concurrency, "payload_bytes": size},
+        parameters={"concurrency": concurrency, "payload_bytes": size},
         equal_jobs=size > 100_000,
     )
 
 
-def _mixed(mix: str) -> Work:
+def _mixed(mix: str) -> Workload:
     titles = {
         "retries": "processing, one job in ten fails once",
         "delayed": "processing, every other job was delayed",
         "prioritized": "processing, every other job has a priority",
     }
-    return Work(
+    return Workload(
         name=mix,
         title=f"{titles[mix]}, concurrency 100",
         measure=_processing,
         jobs=16_000,
         contenders=("toril", *NODE),
-        words={"concurrency": 100, "mix": mix},
+        parameters={"concurrency": 100, "mix": mix},
     )
 
 
-def _on(kind: str, rivals: tuple[str, ...]) -> Work:
-    return Work(
+def _on_kind(kind: str, rivals: tuple[str, ...]) -> Workload:
+    return Workload(
         name=kind,
         title=f"{kind} queues, processing at concurrency 100",
         measure=_processing,
         jobs=24_000,
         contenders=(f"toril-{kind}", *rivals),
-        words={"concurrency": 100},
+        parameters={"concurrency": 100},
     )

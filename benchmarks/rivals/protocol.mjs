@@ -1,7 +1,7 @@
-// The words between the runner and an adapter in Node: see protocol.py, of which this is the twin.
+// The protocol between the runner and an adapter in Node; protocol.py describes it.
 
 const IDLE_MS = 1000;
-const EMPTY_GLANCES = 10;
+const EMPTY_CHECKS = 10;
 const PAUSE_BETWEEN_SAMPLES_MS = 5;
 
 const cpuSeconds = () => {
@@ -15,7 +15,7 @@ export function payload(task, i) {
   return task.payload_bytes ? { i, pad: 'x'.repeat(task.payload_bytes) } : { i };
 }
 
-export class Stretch {
+export class Timer {
   constructor() {
     this.began = Date.now() / 1000;
     this.clock = performance.now();
@@ -37,23 +37,23 @@ export class Meter {
   constructor(task) {
     this.task = task;
     this.count = 0;
-    this.stretch = null;
+    this.timer = null;
     this.done = new Promise((resolve) => { this.resolve = resolve; });
   }
 
   tick() {
-    this.stretch ??= new Stretch();
+    this.timer ??= new Timer();
     this.count += 1;
     if (this.count >= this.task.jobs || this.task.shared) {
-      this.last = this.stretch.figures(this.count);
+      this.last = this.timer.figures(this.count);
       if (this.count >= this.task.jobs) this.resolve();
     }
   }
 
   async finished() {
     if (!this.task.shared) return this.done;
-    // One that was late may find that the others have done everything.
-    for (let seen = -1, empty = 0; seen !== this.count || (!this.count && empty < EMPTY_GLANCES); empty += 1) {
+    // A process that starts late may get no job at all.
+    for (let seen = -1, empty = 0; seen !== this.count || (!this.count && empty < EMPTY_CHECKS); empty += 1) {
       seen = this.count;
       await sleep(IDLE_MS);
     }
@@ -66,20 +66,20 @@ export class Meter {
 }
 
 export async function addInChunks(task, addMany, size = 1000) {
-  const stretch = new Stretch();
+  const timer = new Timer();
   for (let start = 0; start < task.jobs; start += size) {
     const length = Math.min(size, task.jobs - start);
     await addMany(Array.from({ length }, (_, k) => start + k));
   }
-  return stretch.figures(task.jobs);
+  return timer.figures(task.jobs);
 }
 
 export async function addOneByOne(task, add) {
   let next = 0;
-  const lane = async () => { while (next < task.jobs) await add(next++); };
-  const stretch = new Stretch();
-  await Promise.all(Array.from({ length: task.concurrency ?? 1 }, lane));
-  return stretch.figures(task.jobs);
+  const adder = async () => { while (next < task.jobs) await add(next++); };
+  const timer = new Timer();
+  await Promise.all(Array.from({ length: task.concurrency ?? 1 }, adder));
+  return timer.figures(task.jobs);
 }
 
 export class Latency {
@@ -93,11 +93,11 @@ export class Latency {
     this.startedAt = performance.now();
   }
 
-  async measure(add, know) {
+  async measure(add, waitDone) {
     for (let i = 0; i < this.task.jobs; i += 1) {
       await sleep(PAUSE_BETWEEN_SAMPLES_MS);
       const began = performance.now();
-      await know(await add(i));
+      await waitDone(await add(i));
       this.known.push(performance.now() - began);
       this.started.push(this.startedAt - began);
     }
@@ -105,9 +105,9 @@ export class Latency {
   }
 }
 
-export async function answer(tasks) {
+export async function runTask(tasks) {
   const task = JSON.parse(process.argv[2]);
-  const does = tasks[task.task];
-  const figures = does ? await does(task) : { unsupported: true };
+  const run = tasks[task.task];
+  const figures = run ? await run(task) : { unsupported: true };
   process.stdout.write(`\n${JSON.stringify(figures)}\n`, () => process.exit(0));
 }

@@ -1,11 +1,12 @@
-"""The words between the runner and an adapter: one JSON task in argv, one JSON object of figures on standard output.
+"""The protocol between the runner and an adapter: one JSON task in argv, one JSON object of figures on standard output.
 
-Guarantee: every adapter in Python measures with what stands here, so that all figures mean the same. It runs inside the
-rivals' own environments and needs the standard library only; the twin for Node is `protocol.mjs`.
+Guarantee: every Python adapter measures with the classes of this module, so that figures are comparable. The module
+runs in the virtual environments of the rivals and needs the standard library only. `protocol.mjs` is the same for
+Node.
 
     processing   from the start of the first handler to the end of the last; CPU of the process over the same span
     adding       from before the first call to after the last reply
-    latency      from before `add` to the start of the handler, and to the moment when the producer knows it is done
+    latency      from before `add` to the start of the handler, and to the moment when the producer has the result
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-IDLE_SECONDS = 1.0  # One of several processes is done when nothing came for this long.
-EMPTY_GLANCES = 10  # … or when as many such spans brought nothing at all.
-GIVE_UP_SECONDS = 120.0  # A rival that hangs fails its run, not the benchmark.
-PAUSE_BETWEEN_SAMPLES = 0.005  # Long enough for a worker to go back to its blocking wait.
+IDLE_SECONDS = 1.0  # One of several processes ends after this time without a job …
+EMPTY_CHECKS = 10  # … or after this many such times if it never had a job.
+GIVE_UP_SECONDS = 120.0  # A rival that hangs fails its run; the benchmark continues.
+PAUSE_BETWEEN_SAMPLES = 0.005  # Long enough for a worker to block on the queue again.
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Task:
-    """What the runner asks for."""
+    """The task that the runner sends."""
 
-    def __init__(self, words: dict[str, Any]) -> None:
-        self.name: str = words["task"]
-        self.url: str = words["url"]
-        self.queue: str = words["queue"]
-        self.jobs: int = words["jobs"]
-        self.concurrency: int = words.get("concurrency", 1)
-        self.payload_bytes: int = words.get("payload_bytes", 0)
-        self.options: dict[str, Any] = words.get("options", {})  # of each job, in BullMQ's words
-        self.worker: str = words.get("worker", "")  # its name, where memory is compared
-        self.mix: str = words.get("mix", "")  # "delayed", "prioritized", "retries": every tenth or other job
-        self.shared: bool = words.get("shared", False)  # other processes work on the same queue
-        self.kind: str = words.get("kind", "")  # list or stream, where a rival has both
-        self.uvloop: bool = words.get("uvloop", True)
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.name: str = parameters["task"]
+        self.url: str = parameters["url"]
+        self.queue: str = parameters["queue"]
+        self.jobs: int = parameters["jobs"]
+        self.concurrency: int = parameters.get("concurrency", 1)
+        self.payload_bytes: int = parameters.get("payload_bytes", 0)
+        self.options: dict[str, Any] = parameters.get("options", {})  # of each job, with BullMQ's names
+        self.worker: str = parameters.get("worker", "")  # name of the worker, where memory is compared
+        self.mix: str = parameters.get(
+            "mix", ""
+        )  # "delayed", "prioritized", "retries": every tenth or other job
+        self.shared: bool = parameters.get("shared", False)  # other processes take jobs of the same queue
+        self.kind: str = parameters.get("kind", "")  # list or stream, for rivals that offer both
+        self.uvloop: bool = parameters.get("uvloop", True)
 
     def payload(self, number: int) -> dict[str, Any]:
         return {"i": number, "pad": "x" * self.payload_bytes} if self.payload_bytes else {"i": number}
@@ -54,8 +57,8 @@ class Task:
             yield range(start, min(start + size, self.jobs))
 
 
-class Stretch:
-    """A span of time and what it cost this process."""
+class Timer:
+    """Measures the time and CPU of this process since it was created."""
 
     def __init__(self) -> None:
         self.began = time.time()
@@ -73,41 +76,41 @@ class Stretch:
 
 
 class Meter:
-    """Counts handled jobs; every handler calls `tick` as its only work."""
+    """Counts handled jobs. A handler calls `tick` and does nothing else."""
 
     def __init__(self, task: Task, *, goal: int | None = None) -> None:
         self._task = task
         self._goal = goal or task.jobs
         self._lock = threading.Lock()
-        self._stretch: Stretch | None = None
+        self._timer: Timer | None = None
         self._figures: dict[str, Any] | None = None
         self._done = threading.Event()
         self.count = 0
 
     def tick(self) -> None:
-        """One job was handled, in the event loop."""
-        if self._stretch is None:
-            self._stretch = Stretch()
+        """Counts one job that was handled in the event loop."""
+        if self._timer is None:
+            self._timer = Timer()
         self.count += 1
         if self.count == self._goal or self._task.shared:
-            self._figures = self._stretch.figures(self.count)
+            self._figures = self._timer.figures(self.count)
             if self.count >= self._goal:
                 self._done.set()
 
     def tick_in_thread(self) -> None:
-        """One job was handled, by one of several threads."""
+        """Counts one job that was handled by one of several threads."""
         with self._lock:
             self.tick()
 
     def wait(self) -> None:
-        """Blocks until all jobs were handled, or, among several processes, until no more come."""
+        """Blocks until all jobs were handled or, with several processes, until no more arrive."""
         if not self._task.shared:
             if not self._done.wait(GIVE_UP_SECONDS):
                 raise TimeoutError(f"{self.count} of {self._goal} jobs after {GIVE_UP_SECONDS:g} s")
             return
         seen, empty = -1, 0
-        # One that was late may find that the others have done everything.
-        while seen != self.count or (not self.count and empty < EMPTY_GLANCES):
+        # A process that starts late may get no job at all.
+        while seen != self.count or (not self.count and empty < EMPTY_CHECKS):
             seen, empty = self.count, empty + 1
             if self._done.wait(IDLE_SECONDS):
                 return
@@ -131,42 +134,42 @@ class Latency:
     def __init__(self, task: Task) -> None:
         self._samples = task.jobs
         self._handled = threading.Event()
-        self._in_loop = asyncio.Event()  # of no use to handlers in threads, and no harm
+        self._in_loop = asyncio.Event()  # unused by handlers in threads
         self._started_at = 0.0
         self.started: list[float] = []
         self.known: list[float] = []
 
     def tick(self) -> None:
-        """The handler runs."""
+        """Records the start of the handler."""
         self._started_at = time.perf_counter()
         self._handled.set()
         self._in_loop.set()
 
     async def measure(
-        self, add: Callable[[int], Awaitable[Any]], know: Callable[[Any], Awaitable[Any]] | None = None
+        self, add: Callable[[int], Awaitable[Any]], wait_done: Callable[[Any], Awaitable[Any]] | None = None
     ) -> dict[str, Any]:
         for number in range(self._samples):
             await asyncio.sleep(PAUSE_BETWEEN_SAMPLES)
             self._in_loop.clear()
             began = time.perf_counter()
             added = await add(number)
-            if know is not None:
-                await know(added)
+            if wait_done is not None:
+                await wait_done(added)
                 self.known.append((time.perf_counter() - began) * 1000)
             await self._in_loop.wait()
             self.started.append((self._started_at - began) * 1000)
         return self.figures()
 
     def measure_blocking(
-        self, add: Callable[[int], Any], know: Callable[[Any], Any] | None = None
+        self, add: Callable[[int], Any], wait_done: Callable[[Any], Any] | None = None
     ) -> dict[str, Any]:
         for number in range(self._samples):
             time.sleep(PAUSE_BETWEEN_SAMPLES)
             self._handled.clear()
             began = time.perf_counter()
             added = add(number)
-            if know is not None:
-                know(added)
+            if wait_done is not None:
+                wait_done(added)
                 self.known.append((time.perf_counter() - began) * 1000)
             if not self._handled.wait(30):
                 raise TimeoutError("an idle worker did not take a job within 30 s")
@@ -178,32 +181,32 @@ class Latency:
 
 
 async def add_in_chunks(task: Task, add_many: Callable[[range], Awaitable[Any]]) -> dict[str, Any]:
-    """Bulk adds of a thousand, one after another."""
-    stretch = Stretch()
+    """Adds jobs in bulk calls of 1,000, one after another."""
+    timer = Timer()
     for chunk in task.chunks():
         await add_many(chunk)
-    return stretch.figures(task.jobs)
+    return timer.figures(task.jobs)
 
 
 async def add_one_by_one(task: Task, add: Callable[[int], Awaitable[Any]]) -> dict[str, Any]:
-    """Single adds, as many under way as the task's concurrency says."""
+    """Adds single jobs, with the concurrency of the task."""
     numbers = iter(range(task.jobs))
 
-    async def lane() -> None:
+    async def adder() -> None:
         for number in numbers:
             await add(number)
 
-    stretch = Stretch()
-    await asyncio.gather(*(lane() for _ in range(task.concurrency)))
-    return stretch.figures(task.jobs)
+    timer = Timer()
+    await asyncio.gather(*(adder() for _ in range(task.concurrency)))
+    return timer.figures(task.jobs)
 
 
 def add_blocking(task: Task, add: Callable[[int], Any]) -> dict[str, Any]:
-    """Single adds of a library without asyncio; concurrency means threads."""
+    """Adds single jobs with a library without asyncio; concurrency is the number of threads."""
     numbers = iter(range(task.jobs))
     lock = threading.Lock()
 
-    def lane() -> None:
+    def adder() -> None:
         while True:
             with lock:
                 number = next(numbers, None)
@@ -211,16 +214,16 @@ def add_blocking(task: Task, add: Callable[[int], Any]) -> dict[str, Any]:
                 return
             add(number)
 
-    stretch = Stretch()
+    timer = Timer()
     if task.concurrency == 1:
-        lane()
+        adder()
     else:
-        threads = [threading.Thread(target=lane) for _ in range(task.concurrency)]
+        threads = [threading.Thread(target=adder) for _ in range(task.concurrency)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return stretch.figures(task.jobs)
+    return timer.figures(task.jobs)
 
 
 def memory() -> dict[str, float]:
@@ -228,25 +231,25 @@ def memory() -> dict[str, float]:
     return {"rss_mb": pages * PAGE / 1e6}
 
 
-def answer(**tasks: Callable[[Task], Any]) -> None:
-    """Does what argv asks for and says what it measured."""
+def run_task(**tasks: Callable[[Task], Any]) -> None:
+    """Runs the task in argv and prints its figures."""
     task = Task(json.loads(sys.argv[1]))
-    does = tasks.get(task.name)
-    if does is None:
-        say({"unsupported": True})
-    elif asyncio.iscoroutinefunction(does):
-        run(_done(does(task)), fast=task.uvloop)
+    function = tasks.get(task.name)
+    if function is None:
+        print_figures({"unsupported": True})
+    elif asyncio.iscoroutinefunction(function):
+        run(_print_awaited(function(task)), fast=task.uvloop)
     else:
-        say(does(task))
+        print_figures(function(task))
 
 
-async def _done(figures: Awaitable[dict[str, Any]]) -> None:
-    say(await figures)
+async def _print_awaited(figures: Awaitable[dict[str, Any]]) -> None:
+    print_figures(await figures)
 
 
-def say(figures: dict[str, Any]) -> None:
-    """The last words, and the end of the process at once: no rival's slow farewell is waited for."""
-    stdout = sys.__stdout__  # some rivals put their own in the place of sys.stdout
+def print_figures(figures: dict[str, Any]) -> None:
+    """Prints the figures and ends the process at once, without waiting for a rival's shutdown."""
+    stdout = sys.__stdout__  # some rivals replace sys.stdout
     assert stdout is not None
     stdout.write("\n" + json.dumps(figures) + "\n")
     stdout.flush()
@@ -254,7 +257,7 @@ def say(figures: dict[str, Any]) -> None:
 
 
 def run(coroutine: Any, *, fast: bool) -> None:
-    """With uvloop where the rival's environment has it: that is its recommended fast setting."""
+    """Runs with uvloop if it is installed for the rival, which then recommends it."""
     if fast and find_spec("uvloop"):
         import_module("uvloop").run(coroutine)
     else:

@@ -1,4 +1,4 @@
-"""arq, tuned: its poll every half second would allow 200 jobs/s; ten milliseconds is its best."""
+"""arq with a poll every 10 ms, its fastest setting; its default of 500 ms allows 200 jobs/s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker, func
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 POLL_SECONDS = 0.01
 
@@ -75,4 +75,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

@@ -1,4 +1,4 @@
-"""bullmq-py at its fast settings: uvloop, hiredis."""
+"""bullmq-py with uvloop and hiredis, its fastest settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 
 from bullmq import Queue, Worker
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 
 async def bulk(task: Task) -> dict[str, Any]:
@@ -53,4 +53,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

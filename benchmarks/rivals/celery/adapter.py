@@ -1,4 +1,4 @@
-"""Celery with threads in one process, its result backend on the same server, JSON as it recommends."""
+"""Celery with threads in one process, a result backend on the same server, and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 
 from celery import Celery
-from protocol import Latency, Meter, Task, add_blocking, answer
+from protocol import Latency, Meter, Task, add_blocking, run_task
 
 
 def _app(task: Task, tick: Any) -> tuple[Celery, Any]:
@@ -63,7 +63,7 @@ def latency(task: Task) -> dict[str, Any]:
     probe = Latency(task)
     app, handle = _app(task, probe.tick)
     _start(app, 1)
-    # A thread pool makes it believe that the whole process is inside a task.
+    # With a thread pool Celery assumes that the whole process is inside a task.
     return probe.measure_blocking(
         lambda i: handle.delay(task.payload(i)),
         lambda sent: sent.get(timeout=30, disable_sync_subtasks=False),
@@ -71,4 +71,4 @@ def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

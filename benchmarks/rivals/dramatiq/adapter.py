@@ -1,4 +1,4 @@
-"""dramatiq with threads and without results, which is its fastest; it has no bulk add."""
+"""dramatiq with threads and without results, its fastest settings; it has no bulk add."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
-from protocol import Latency, Meter, Task, add_blocking, answer
+from protocol import Latency, Meter, Task, add_blocking, run_task
 
 
 def _broker(task: Task, tick: Any) -> tuple[RedisBroker, Any]:
@@ -53,4 +53,4 @@ def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

@@ -1,4 +1,4 @@
-"""huey with threads and without results, which is its fastest; it has no bulk add."""
+"""huey with threads and without results, its fastest settings; it has no bulk add."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import redis
 from huey import RedisHuey
-from protocol import Latency, Meter, Task, add_blocking, answer
+from protocol import Latency, Meter, Task, add_blocking, run_task
 
 logging.disable(logging.WARNING)
 
@@ -59,4 +59,4 @@ def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

@@ -1,10 +1,10 @@
-// Node's BullMQ as an application uses it. `library` in the task's environment names the generation.
+// Node's BullMQ as an application uses it. RIVAL_LIBRARY names the package of the major version.
 
 import { createRequire } from 'node:module';
 
-import { addInChunks, addOneByOne, answer, Latency, Meter, payload } from '../protocol.mjs';
+import { addInChunks, addOneByOne, runTask, Latency, Meter, payload } from '../protocol.mjs';
 
-// The packages are installed beside the cached environments of the other rivals, not beside this file.
+// The packages are installed in RIVAL_HOME, not beside this file.
 const require = createRequire(`${process.env.RIVAL_HOME}/`);
 const { Queue, QueueEvents, Worker } = require(process.env.RIVAL_LIBRARY);
 
@@ -72,4 +72,4 @@ async function latency(task) {
   ));
 }
 
-await answer({ bulk, single, process: process_, latency });
+await runTask({ bulk, single, process: process_, latency });

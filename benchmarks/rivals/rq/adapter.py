@@ -1,4 +1,4 @@
-"""RQ with its worker that does not fork for each job, which is its fastest; one job at a time."""
+"""RQ with the worker that does not fork for each job, its fastest; one job at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 
 import redis
-from protocol import Latency, Meter, Stretch, Task, add_blocking, answer
+from protocol import Latency, Meter, Task, Timer, add_blocking, run_task
 from rq import Queue, SimpleWorker
 from rq.timeouts import TimerDeathPenalty
 
@@ -25,7 +25,7 @@ def handle(_data: Any) -> None:
 
 
 class ThreadWorker(SimpleWorker):
-    """Signals belong to the main thread, where the producer is."""
+    """Installs no signal handlers, because it does not run in the main thread."""
 
     death_penalty_class = TimerDeathPenalty
 
@@ -39,10 +39,10 @@ def _queue(task: Task) -> Queue:
 
 def bulk(task: Task) -> dict[str, Any]:
     queue = _queue(task)
-    stretch = Stretch()
+    timer = Timer()
     for part in task.chunks():
         queue.enqueue_many([Queue.prepare_data("adapter.handle", (task.payload(i),)) for i in part])
-    return stretch.figures(task.jobs)
+    return timer.figures(task.jobs)
 
 
 def single(task: Task) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _start(task: Task) -> None:
     threading.Thread(target=worker.work, daemon=True).start()
 
 
-def _called_by_name(function: Any) -> None:
-    """Jobs name this module as `adapter`, while it runs as a script."""
+def _set_tick(function: Any) -> None:
+    """Sets `tick` in the module `adapter`, which jobs import, while this file runs as a script."""
     import adapter
 
     adapter.tick = function
@@ -66,7 +66,7 @@ def process(task: Task) -> dict[str, Any]:
     if task.concurrency != 1:
         return {"unsupported": True}
     meter = Meter(task)
-    _called_by_name(meter.tick)
+    _set_tick(meter.tick)
     _start(task)
     meter.wait()
     return meter.figures()
@@ -74,11 +74,11 @@ def process(task: Task) -> dict[str, Any]:
 
 def latency(task: Task) -> dict[str, Any]:
     probe = Latency(task)
-    _called_by_name(probe.tick)
+    _set_tick(probe.tick)
     _start(task)
     queue = _queue(task)
     return probe.measure_blocking(lambda i: queue.enqueue("adapter.handle", task.payload(i)))
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

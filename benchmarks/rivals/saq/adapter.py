@@ -1,4 +1,4 @@
-"""saq at its fast settings: uvloop, hiredis; bulk adds are concurrent single ones, as its own batch is."""
+"""saq with uvloop and hiredis, its fastest settings; bulk adds are concurrent single adds, as in its own batch call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from saq import Queue, Worker
 
 
@@ -22,7 +22,7 @@ async def bulk(task: Task) -> dict[str, Any]:
     await queue.connect()
 
     async def add_many(part: range) -> None:
-        # Fifty at once is where its pool of connections does best.
+        # Its connection pool is fastest with 50 at a time.
         for start in range(part.start, part.stop, 50):
             numbers = range(start, min(start + 50, part.stop))
             await asyncio.gather(*(queue.enqueue("handle", ttl=3600, **task.payload(i)) for i in numbers))
@@ -69,4 +69,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

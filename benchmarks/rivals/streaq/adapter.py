@@ -1,4 +1,4 @@
-"""streaq: streams; its own enqueue_many for bulk adds."""
+"""streaq, which uses streams; bulk adds use its enqueue_many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from streaq import Worker
 
 logging.disable(logging.INFO)
@@ -59,7 +59,7 @@ async def latency(task: Task) -> dict[str, Any]:
     probe = Latency(task)
     worker, handle = _worker(task, probe.tick)
     running = asyncio.create_task(worker.run_async())
-    await asyncio.sleep(1)  # it has no signal for being ready
+    await asyncio.sleep(1)  # it does not signal that it is ready
 
     async def add(number: int) -> Any:
         return await handle.enqueue(task.payload(number))
@@ -70,4 +70,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

@@ -1,4 +1,4 @@
-"""taskiq with its brokers on a list and on a stream; it has no bulk add, so bulk is 50 adds under way."""
+"""taskiq with its brokers on a list and on a stream; it has no bulk add, so bulk is 50 adds at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from taskiq.api import run_receiver_task
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend, RedisStreamBroker
 
@@ -20,7 +20,7 @@ logging.disable(logging.WARNING)
 def _broker(task: Task, tick: Any) -> tuple[Any, Any]:
     results: Any = RedisAsyncResultBackend(task.url)
     if task.kind == "stream":
-        # From the first message: the stream is filled before the worker starts.
+        # Reads from the first message, because the stream is filled before the worker starts.
         broker: Any = RedisStreamBroker(task.url, queue_name=task.queue, consumer_id="0")
     else:
         broker = ListQueueBroker(task.url, queue_name=task.queue)
@@ -76,7 +76,7 @@ async def latency(task: Task) -> dict[str, Any]:
     probe = Latency(task)
     broker, handle = _broker(task, probe.tick)
     running = _receiver(broker, task)
-    await asyncio.sleep(1)  # it has no signal for being ready
+    await asyncio.sleep(1)  # it does not signal that it is ready
     figures = await probe.measure(
         lambda i: handle.kiq(task.payload(i)), lambda sent: sent.wait_result(check_interval=0.001, timeout=30)
     )
@@ -85,4 +85,4 @@ async def latency(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, latency=latency)

@@ -1,4 +1,4 @@
-"""toril itself, as an application uses it: `Queue`, `Worker`, and their list and stream kin."""
+"""toril as an application uses it: queues and workers of all three kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, answer
+from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 from toril import (
     Backoff,
@@ -79,11 +79,11 @@ async def process(task: Task) -> dict[str, Any]:
 
 
 async def rounds(task: Task) -> dict[str, Any]:
-    """The first jobs of a deep queue and of a shallow one, each on a server of its own, in turns."""
+    """Processes the first jobs of a long queue and of a short one, each on its own server, alternately."""
     places = {which: (task.options[f"{which}_url"], task.options[which]) for which in ("deep", "shallow")}
     rates: dict[str, list[float]] = {which: [] for which in places}
     for number in range(task.options["rounds"]):
-        for which in sorted(places, reverse=bool(number % 2)):  # neither is always the first
+        for which in sorted(places, reverse=bool(number % 2)):  # neither is always first
             rates[which].append(await _first_jobs(task, *places[which]))
     return rates
 
@@ -98,12 +98,12 @@ async def _first_jobs(task: Task, url: str, depth: int) -> float:
         await _fill_up(task, queue, depth)
         async with Worker(task.queue, handle, redis=url, concurrency=task.concurrency):
             await meter.finished()
-        await queue.clean()  # what is completed would fill both servers alike
+        await queue.clean()  # completed jobs would use memory on both servers
     return meter.rate()
 
 
 async def _fill_up(task: Task, queue: Queue[Any, Any], depth: int) -> None:
-    """As many jobs as `depth` wait, however many the last round took."""
+    """Adds jobs until `depth` jobs wait."""
     missing = depth - (await queue.get_job_counts()).waiting
     for start in range(0, missing, 1000):
         await queue.add_bulk([("job", task.payload(i)) for i in range(start, min(start + 1000, missing))])
@@ -119,9 +119,9 @@ async def latency(task: Task) -> dict[str, Any]:
         QUEUES[task.kind](task.queue, redis=task.url) as queue,
         WORKERS[task.kind](task.queue, handle, redis=task.url),
     ):
-        know = None if task.kind else lambda job: job.wait_until_finished(timeout=30)
-        return await probe.measure(lambda i: queue.add("job", task.payload(i)), know)
+        wait_done = None if task.kind else lambda job: job.wait_until_finished(timeout=30)
+        return await probe.measure(lambda i: queue.add("job", task.payload(i)), wait_done)
 
 
 if __name__ == "__main__":
-    answer(bulk=bulk, single=single, process=process, rounds=rounds, latency=latency)
+    run_task(bulk=bulk, single=single, process=process, rounds=rounds, latency=latency)

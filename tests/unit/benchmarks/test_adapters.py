@@ -9,77 +9,77 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
-from benchmarks.environment import Arena, RunFailed, Unsupported
+from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.installation import install
-from benchmarks.runner import AttemptRunner
-from benchmarks.workloads import QUEUE, Work, adding, bulk, latency, processing, sweeping
+from benchmarks.runner import BenchmarkRunner
+from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, processing, sweeping
 
 pytestmark = [pytest.mark.any_key, pytest.mark.timeout(300)]
 JOBS = 200
 
 
 @pytest.fixture
-def arena(valkey) -> Iterator[Arena]:
-    made = Arena(valkey)
+def environment(valkey) -> Iterator[Environment]:
+    made = Environment(valkey)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("name", ["toril", "node-5", "node-6"])
-def test_jobs_are_filled_in_and_worked_off(arena: Arena, name: str) -> None:
+def test_jobs_are_filled_in_and_worked_off(environment: Environment, name: str) -> None:
     install(CONTENDERS[name])
-    run = arena.process(CONTENDERS[name], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
+    run = environment.process(CONTENDERS[name], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
     assert run["rate"] > 0
     assert run["client_us"] > 0
     assert run["rss_mb"] > 10
 
 
-def test_two_processes_share_the_work(arena: Arena) -> None:
-    words = {"queue": QUEUE, "jobs": JOBS, "concurrency": 5}
-    assert arena.process(CONTENDERS["toril"], words, processes=2)["rate"] > 0
+def test_two_processes_share_the_work(environment: Environment) -> None:
+    parameters = {"queue": QUEUE, "jobs": JOBS, "concurrency": 5}
+    assert environment.process(CONTENDERS["toril"], parameters, processes=2)["rate"] > 0
 
 
-def test_a_round_measures_everybody_who_is_wanted(arena: Arena) -> None:
-    runner = AttemptRunner(arena, repeat=2, rivals=["node-5"])
-    for work in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
-        results = runner.run(work)
+def test_a_round_measures_everybody_who_is_wanted(environment: Environment) -> None:
+    runner = BenchmarkRunner(environment, repeat=2, rivals=["node-5"])
+    for workload in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
+        results = runner.run(workload)
         assert list(results) == ["toril", "node-5"]
         assert all(summary.runs == 2 for one in results.values() for summary in one.values())
     assert runner.record.failures == []
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_list_and_stream_queues_are_measured_in_the_same_way(arena: Arena, kind: str) -> None:
-    run = arena.process(CONTENDERS[f"toril-{kind}"], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
+def test_list_and_stream_queues_are_measured_in_the_same_way(environment: Environment, kind: str) -> None:
+    run = environment.process(CONTENDERS[f"toril-{kind}"], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
     assert run["rate"] > 0
 
 
-def test_recovery_moves_every_stalled_job_in_bounded_calls(arena: Arena) -> None:
-    run = sweeping(1200).run(arena, CONTENDERS["toril"])
+def test_recovery_moves_every_stalled_job_in_bounded_calls(environment: Environment) -> None:
+    run = sweeping(1200).run(environment, CONTENDERS["toril"])
     assert run["stalled_sum_ms"] > run["stalled_ms"] > 0
 
 
-def test_a_contender_that_fails_is_told_and_the_others_go_on(arena: Arena) -> None:
-    def measure(arena: Arena, contender, _words):
+def test_a_contender_that_fails_is_told_and_the_others_go_on(environment: Environment) -> None:
+    def measure(environment: Environment, contender, _parameters):
         if contender.name == "node-5":
             raise RunFailed("it fell over")
         return {"rate": 1.0}
 
-    runner = AttemptRunner(arena, repeat=3)
-    work = dataclasses.replace(processing(1, 10, "node-5"), measure=measure)
-    assert list(runner.run(work)) == ["toril"]
+    runner = BenchmarkRunner(environment, repeat=3)
+    workload = dataclasses.replace(processing(1, 10, "node-5"), measure=measure)
+    assert list(runner.run(workload)) == ["toril"]
     assert runner.record.failures == ["process-1, Node bullmq 5.62.0: it fell over"]
 
 
-def test_a_rival_says_what_it_does_not_offer(arena: Arena) -> None:
+def test_a_rival_says_what_it_does_not_offer(environment: Environment) -> None:
     with pytest.raises(Unsupported):
-        arena.add(CONTENDERS["toril"], {"task": "juggle", "queue": QUEUE, "jobs": 1})
+        environment.add(CONTENDERS["toril"], {"task": "juggle", "queue": QUEUE, "jobs": 1})
 
 
-def test_a_rival_that_breaks_is_quoted(arena: Arena) -> None:
+def test_a_rival_that_breaks_is_quoted(environment: Environment) -> None:
     broken = dataclasses.replace(CONTENDERS["toril"], variables={"PYTHONHOME": "/nowhere"})
     with pytest.raises(RunFailed, match="toril ended with"):
-        arena.add(broken, {"task": "bulk", "queue": QUEUE, "jobs": 1})
+        environment.add(broken, {"task": "bulk", "queue": QUEUE, "jobs": 1})
 
 
 def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
@@ -96,7 +96,12 @@ def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
 
 def test_slow_contenders_get_fewer_jobs() -> None:
     seen: list[int] = []
-    work = Work(name="x", title="x", measure=lambda _a, _c, words: seen.append(words["jobs"]) or {}, jobs=800)
+    workload = Workload(
+        name="x",
+        title="x",
+        measure=lambda _a, _c, parameters: seen.append(parameters["jobs"]) or {},
+        jobs=800,
+    )
     for name in ("toril", "saq"):
-        work.run(None, CONTENDERS[name])
+        workload.run(None, CONTENDERS[name])
     assert seen == [800, 100]

@@ -18,11 +18,11 @@ def content(**works: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "environment": {"taken": "then", "server": "Valkey 9", "python": "3.11", "machine": "Linux, 2 cores"},
         "conditions": {"process-1": {"others": 0.6}, "bulk": {"others": 0.01}},
         "works": {
-            work.replace("_", "-"): {
+            workload.replace("_", "-"): {
                 name.replace("_", "-"): {"runs": [], "summary": metrics}
                 for name, metrics in contenders.items()
             }
-            for work, contenders in works.items()
+            for workload, contenders in works.items()
         },
         "failures": ["bulk, rq 2: it ended\nwith a long story"],
     }
@@ -42,10 +42,10 @@ def test_each_work_has_its_table_with_the_best_first_and_our_ratio_to_each() -> 
 def test_a_figure_that_was_taken_beside_other_work_says_so() -> None:
     one = {"toril": {"rate": summary(5)}}
     written = page(content(process_1=one, bulk=one), full_plan())
-    assert written.count("*Others used 60% of the processors just before.*") == 1
+    assert written.count("*Other processes used 60% of the CPUs just before.*") == 1
 
 
 def test_who_did_not_take_part_and_which_promise_was_missed_is_told() -> None:
     written = page(content(bulk={"toril": {"rate": summary(1)}, "node_5": {"rate": summary(1)}}), full_plan())
-    assert "- Did not take part: bulk, rq 2: it ended\n" in written
+    assert "- Not measured: bulk, rq 2: it ended\n" in written
     assert "| bulk adds, beside Node 5.62.0 | ≥ 1.5 × | 1.00 | Node bullmq 5.62.0 | **missed** |" in written

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from benchmarks.figures import Summary
 from benchmarks.plots import Bar, bars, draw, lines
 from benchmarks.record import Record
-from benchmarks.report import as_json, read_results, together
+from benchmarks.report import as_json, merge, read_results
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -50,10 +50,10 @@ def test_a_later_run_replaces_whole_works_and_leaves_the_others() -> None:
         conditions={"bulk": {"others": 0.5}, "list": {"others": 0.5}},
     )
     later = Record(runs={"bulk": {"toril": [{"rate": 7.0}]}}, conditions={"bulk": {"others": 0.0}})
-    both = together(as_json({}, earlier), as_json({}, later))
+    both = merge(as_json({}, earlier), as_json({}, later))
     rates = {
-        work: {name: one["rate"].median for name, one in found.items()}
-        for work, found in read_results(both).items()
+        workload: {name: one["rate"].median for name, one in found.items()}
+        for workload, found in read_results(both).items()
     }
     assert rates == {"bulk": {"toril": 7.0}, "list": {"toril": 5.0}}
     assert both["failures"] == ["list, rq: it fell over"]
