@@ -276,8 +276,8 @@ def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path: Pat
 def test_a_pipeline_that_loses_its_server_names_the_cause(
     spark: SparkSession, start_valkey: Callable[..., Server], prefix: str, tmp_path: Path
 ) -> None:
+    from toril.errors import PipelineFailed
     from toril.spark.pipeline import Pipeline, PipelineOptions
-    from toril.spark.pipeline._spark_errors import PipelineFailed
 
     server = start_valkey()
     plain = PipelineOptions(redis=server.url, prefix=prefix, lake=tmp_path / "lake")

@@ -394,7 +394,8 @@ def test_a_lake_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_spark_without_java_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from toril.spark.pipeline.session import SparkUnavailable, check_java
+    from toril.errors import SparkUnavailable
+    from toril.spark.pipeline.session import check_java
 
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)

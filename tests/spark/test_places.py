@@ -14,8 +14,9 @@ from tests.servers import free_port
 from tests.spark.makers import Factories
 from tests.spark.places import connect_server, standalone, submit
 from tests.spark.test_kills import check_tables
+from toril.errors import SparkUnavailable
 from toril.lake import Lake
-from toril.spark.pipeline.session import SparkUnavailable, build_session
+from toril.spark.pipeline.session import build_session
 
 pytestmark = pytest.mark.timeout(600)  # several JVMs start, on shared cores
 # Any master will do; executors of their own are what the other tests are about. TORIL_TEST_MASTER names another.

@@ -20,10 +20,10 @@ from tests.servers import Server
 from tests.spark.makers import Factories
 from tests.spark.places import JAVA
 from toril.commands.locks import report_worker
+from toril.errors import SparkUnavailable
 from toril.lake import Lake
 from toril.spark.datasource import TorilDataSource
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline._java import SparkUnavailable
 from toril.spark.pipeline._spark_errors import cause_of
 from toril.spark.pipeline._worker_alerts import worker_alerts
 from toril.spark.python import as_portable, use_driver_python

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toril.backends._bullmq_delivery import BullmqDelivery
-from toril.backends.base import FinishedJob, LockLapsed
+from toril.backends.base import FinishedJob
 from toril.commands import read
 from toril.commands.worker import Settlement
 from toril.errors import (
     FailedChildren,
     JobNotFound,
     JobNotInState,
+    LockLapsed,
     LockLost,
     PendingChildren,
     RedisUnavailable,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from toril.errors import LockMissing, TorilError
+from toril.errors import TorilError
 from toril.protocol.outcome import Outcome
 from toril.protocol.refusals import Refusals
 
@@ -49,11 +49,6 @@ class Delivery(Protocol):
 
     @lock_lost.setter
     def lock_lost(self, lost: bool) -> None: ...
-
-
-class LockLapsed(LockMissing):
-    """A verdict: the lock ran out. The outcome is to be handed in again: its source then retakes the lock first, or
-    refuses the outcome for good."""
 
 
 @dataclass(slots=True)

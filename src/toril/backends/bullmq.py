@@ -15,11 +15,12 @@ from toril.backends._bullmq_delivery import BullmqConfig, BullmqDelivery, LockTo
 from toril.backends._lost_replies import LostReplies
 from toril.backends._outcome_encoding import OutcomeEncoder, given_back, ms, record_after
 from toril.backends._scheduler_runs import Series
-from toril.backends.base import Fetched, FinishedJob, LockLapsed, Promise
+from toril.backends.base import Fetched, FinishedJob, Promise
 from toril.commands import locks, manage, read, worker
 from toril.commands.locks import Sweep
 from toril.commands.worker import Pickup, Settlement
 from toril.errors import (
+    LockLapsed,
     LockMissing,
     RedisOutOfMemory,
     RedisUnavailable,

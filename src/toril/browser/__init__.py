@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toril.browser.errors import (
+from toril.browser.options import BrowserOptions
+from toril.errors import (
     AddressRefused,
     BrowserCrashed,
     BrowserTimeout,
@@ -13,7 +14,6 @@ from toril.browser.errors import (
     PageUnreachable,
     ResultTooLarge,
 )
-from toril.browser.options import BrowserOptions
 from toril.protocol.extras import needed
 
 with needed("browser"):

@@ -18,8 +18,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from toril.browser._addresses import may_visit
-from toril.browser.errors import AddressRefused
 from toril.browser.options import BrowserOptions
+from toril.errors import AddressRefused
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 

@@ -28,8 +28,8 @@ from playwright.async_api import (
 from playwright.async_api import Error as PlaywrightError
 
 from toril.browser._gate import Gate, Resolve, system_resolve
-from toril.browser.errors import BrowserCrashed
 from toril.browser.options import BrowserOptions, find_chromium
+from toril.errors import BrowserCrashed
 
 # No traffic of the browser's own, nothing that goes around the proxy. The switch for WebRTC has had two names; Chromium
 # ignores what it does not know.

@@ -28,7 +28,8 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from toril.browser._gate import REFUSED_HEADER, Resolve, system_resolve
 from toril.browser._pool import ANSWER_SECONDS, BrowserPool, Tab
 from toril.browser._requests import Extract, Pdf, Screenshot, Visit, read_request
-from toril.browser.errors import (
+from toril.browser.options import BrowserOptions
+from toril.errors import (
     AddressRefused,
     BrowserCrashed,
     BrowserTimeout,
@@ -37,10 +38,10 @@ from toril.browser.errors import (
     PageRefused,
     PageTooLarge,
     PageUnreachable,
+    PayloadMismatch,
+    PermanentError,
     ResultTooLarge,
 )
-from toril.browser.options import BrowserOptions
-from toril.errors import PayloadMismatch, PermanentError
 from toril.protocol.codec import to_json
 from toril.protocol.envelope import Envelope
 
@@ -150,7 +151,8 @@ class BrowserTasks(Mapping[str, Task]):
         return result
 
     def _too_large(self, what: str, size: int) -> ResultTooLarge:
-        return ResultTooLarge(f"the {what} has {size} bytes; {self.options.max_result_bytes} are allowed")
+        text = f"the {what} has {size} bytes; {self.options.max_result_bytes} are allowed"
+        return ResultTooLarge(text, error_code="result_too_large")
 
     # --- visiting a page ------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import typer
 from toril.cli._confirm import ask
 from toril.cli._options import AsJson, Yes
 from toril.cli._output import emit, moment, say, show_facts
+from toril.errors import ServerStartFailed
 from toril.server import DEFAULT_FOLDER, EmbeddedServer, ServerStatus, status, stop
-from toril.server.errors import ServerStartFailed
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the server keeps its data.")]
 _FOLDER = Path(DEFAULT_FOLDER)

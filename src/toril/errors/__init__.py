@@ -7,25 +7,36 @@
     │   ├── PayloadTooLarge                  data and options exceed the limit
     │   └── PayloadMismatch (PermanentError) the data does not fit the queue's payload model
     ├── TransientError                    worth another attempt: .retry_after
-    │   └── JobTimedOut (TimeoutError)       the handler ran longer than it may
+    │   ├── JobTimedOut (TimeoutError)       the handler ran longer than it may
+    │   ├── BrowserTimeout (TimeoutError)    playwright_timeout: the page took too long
+    │   ├── BrowserCrashed                   browser_crashed: the browser ended while the job ran
+    │   ├── PageUnreachable                  net::ERR_…: no connection, no such name, …
+    │   └── PageBusy                         http_503, http_429: the server answered with an error that may pass
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
     │   ├── ResultTooLarge                   the handler returned more than the worker's max_result_size
     │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
-    │   ├── StalledTooOften                  too many workers died with the job in hand
-    │   └── JobCancelled                     somebody cancelled the job
-    ├── HandlerSignal                     raised by a handler to steer its job; no attempt is counted
-    │   ├── RateLimitError                   wait: the far side is busy: .delay
-    │   ├── Postpone                         run me later: .delay (alias DelayedError)
-    │   ├── Requeue                          back to the queue, now (alias WaitingError)
-    │   └── WaitingChildrenError             wait for my children first
-    ├── JobFailed                         a job somebody waits for has failed: .job_id .reason .stacktrace
-    ├── ScriptRefused                     a script said no: .code .job_id .command
+    │   ├── StalledTooOften                  too many workers died while they ran the job
+    │   ├── ProcessDied                      the process of the handler ended: .exit_code
+    │   ├── JobCancelled                     the job was cancelled while it ran
+    │   ├── PageRefused                      http_404, …: the server answered with another error
+    │   ├── AddressRefused                   address_refused: the page, or a redirect, leads to a private address
+    │   ├── PageIsDownload                   download_refused: the address leads to a file, not to a page
+    │   └── PageTooLarge                     page_too_large: more bytes than a page may load
+    ├── StoppedByWorker                   the worker stops, and the job goes back to the queue
+    ├── HandlerSignal                     raised by a handler to end its attempt; no attempt is counted
+    │   ├── RateLimitError                   put the job back and pause fetching: .delay
+    │   ├── Postpone                         run the job again later: .delay (alias DelayedError)
+    │   ├── Requeue                          put the job back now (alias WaitingError)
+    │   └── WaitingChildrenError             run the job again when its children have finished
+    ├── JobFailed                         a job that was waited for has failed: .job_id .reason .stacktrace
+    ├── ScriptRefused                     a script changed nothing because of its conditions: .code .job_id .command
     │   ├── JobNotFound −1 · JobNotInState −3 · ParentNotFound −5
     │   ├── PendingChildren −4 (TransientError)
     │   ├── LockLost −6 (TransientError)     another worker holds the lock
-    │   │   └── LockMissing −2               nobody does: it ran out
+    │   │   └── LockMissing −2               no worker does: it expired
+    │   │       └── LockLapsed                  and the outcome may be sent again
     │   ├── ParentCannotBeReplaced −7 · JobBelongsToScheduler −8
     │   ├── FailedChildren −9 (PermanentError)
     │   ├── SchedulerIdCollision −10 · SchedulerSlotsBusy −11
@@ -42,13 +53,33 @@
     │   ├── ScriptsCorrupt (PermanentError)     the packaged scripts differ from their manifest
     │   └── UnsafeMix (PermanentError)          another library's version on this queue could destroy jobs
     ├── EmbeddedServerFailed              the embedded server did not start or died
+    │   ├── ServerMissing                    no server binary on this machine
+    │   ├── FolderUnusable                   the folder cannot hold a server: .folder
+    │   │   └── DiskFull                        its disk is full
+    │   ├── FolderTooNew                     its data was written by a newer server: .folder
+    │   ├── PortTaken                        another program listens there, or the server has another port: .port
+    │   ├── ServerNotReady (TimeoutError)    no reply in time: .folder .seconds
+    │   └── ServerStartFailed                the server ended instead of starting: .folder .log
+    ├── LakeError                         a table of the lake cannot be used
+    │   ├── CommitGone                       an old commit is no longer in a table's log: .table .version
+    │   ├── LakeTooNew                       the table was written by a newer toril: .table .found .known
+    │   ├── TableMissing                     the table does not exist yet: .table
+    │   └── TableRolledBack                  a table is older than what was made of it: .table .made
+    ├── SparkUnavailable                  Spark cannot start here
+    ├── PipelineFailed                    a step of the pipeline ended with an error of Spark
+    ├── QueueMissing                      a Spark source reads a queue that does not exist: .queues
+    ├── QueueStaysFull                    a Spark sink waited for a full queue: .queue .waiting
+    ├── RunChanged                        rows of an earlier run of a Spark sink cannot be recognised: .run
+    ├── OutsideSparkTask                  a writer was called outside of a Spark task
     ├── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
     └── Closed                            the object was used after it was closed
 
     UserWarning
     └── OptionWarning                     a value is allowed but probably not meant
 
-Guarantee: every error pickles with all its fields (handlers run in processes), and no message of a store
+Browser jobs fail with an `error_code`, which their dead letters carry: the word before the colon above.
+
+Guarantee: every error pickles with all its fields (handlers run in processes), and no message of a Redis
 error holds a password.
 """
 
@@ -57,7 +88,6 @@ from __future__ import annotations
 from toril.errors._base import (
     Closed,
     DelayedError,
-    EmbeddedServerFailed,
     ExtraMissing,
     HandlerSignal,
     InvalidOption,
@@ -72,10 +102,12 @@ from toril.errors._base import (
     PayloadTooLarge,
     PermanentError,
     Postpone,
+    ProcessDied,
     RateLimitError,
     Requeue,
     ResultTooLarge,
     StalledTooOften,
+    StoppedByWorker,
     TorilError,
     TransientError,
     UnknownBackoff,
@@ -84,6 +116,17 @@ from toril.errors._base import (
     WaitingChildrenError,
     WaitingError,
 )
+from toril.errors._browser import (
+    AddressRefused,
+    BrowserCrashed,
+    BrowserTimeout,
+    PageBusy,
+    PageIsDownload,
+    PageRefused,
+    PageTooLarge,
+    PageUnreachable,
+)
+from toril.errors._lake import CommitGone, LakeError, LakeTooNew, TableMissing, TableRolledBack
 from toril.errors._redis import (
     AccessDenied,
     CrossSlot,
@@ -104,6 +147,7 @@ from toril.errors._refusals import (
     JobLocked,
     JobNotFound,
     JobNotInState,
+    LockLapsed,
     LockLost,
     LockMissing,
     ParentCannotBeReplaced,
@@ -118,16 +162,41 @@ from toril.errors._refusals import (
     obliterate_refusal,
     refusal,
 )
+from toril.errors._server import (
+    DiskFull,
+    EmbeddedServerFailed,
+    FolderTooNew,
+    FolderUnusable,
+    PortTaken,
+    ServerMissing,
+    ServerNotReady,
+    ServerStartFailed,
+)
+from toril.errors._spark import (
+    OutsideSparkTask,
+    PipelineFailed,
+    QueueMissing,
+    QueueStaysFull,
+    RunChanged,
+    SparkUnavailable,
+)
 
 __all__ = [
     "AccessDenied",
+    "AddressRefused",
+    "BrowserCrashed",
+    "BrowserTimeout",
     "ChildrenDeduplicated",
     "Closed",
+    "CommitGone",
     "CrossSlot",
     "DelayedError",
+    "DiskFull",
     "EmbeddedServerFailed",
     "ExtraMissing",
     "FailedChildren",
+    "FolderTooNew",
+    "FolderUnusable",
     "HandlerSignal",
     "InvalidOption",
     "JobBelongsToScheduler",
@@ -137,6 +206,9 @@ __all__ = [
     "JobNotFound",
     "JobNotInState",
     "JobTimedOut",
+    "LakeError",
+    "LakeTooNew",
+    "LockLapsed",
     "LockLost",
     "LockMissing",
     "MalformedValue",
@@ -144,6 +216,12 @@ __all__ = [
     "NoSuchDatabase",
     "NotSerializable",
     "OptionWarning",
+    "OutsideSparkTask",
+    "PageBusy",
+    "PageIsDownload",
+    "PageRefused",
+    "PageTooLarge",
+    "PageUnreachable",
     "ParentCannotBeReplaced",
     "ParentDeduplicated",
     "ParentNotFound",
@@ -151,9 +229,14 @@ __all__ = [
     "PayloadTooLarge",
     "PendingChildren",
     "PermanentError",
+    "PipelineFailed",
+    "PortTaken",
     "Postpone",
+    "ProcessDied",
     "QueueHasActiveJobs",
+    "QueueMissing",
     "QueueNotPaused",
+    "QueueStaysFull",
     "RateLimitError",
     "RedisError",
     "RedisOutOfMemory",
@@ -161,12 +244,20 @@ __all__ = [
     "ReplyLost",
     "Requeue",
     "ResultTooLarge",
+    "RunChanged",
     "SchedulerIdCollision",
     "SchedulerSlotsBusy",
     "ScriptFailed",
     "ScriptRefused",
     "ScriptsCorrupt",
+    "ServerMissing",
+    "ServerNotReady",
+    "ServerStartFailed",
+    "SparkUnavailable",
     "StalledTooOften",
+    "StoppedByWorker",
+    "TableMissing",
+    "TableRolledBack",
     "TorilError",
     "TransientError",
     "UnknownBackoff",
@@ -181,5 +272,5 @@ __all__ = [
 ]
 
 for _name in __all__:
-    # One address for all of them, in tracebacks and pickles as well: which file holds a class is nobody's business.
+    # Tracebacks and pickles name the public module, so that a class may move between the files of this package.
     globals()[_name].__module__ = __name__

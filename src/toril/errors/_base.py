@@ -5,6 +5,7 @@ Guarantee: every error pickles with all its fields.
 
 from __future__ import annotations
 
+import signal
 from typing import Any, TypeVar
 
 _Error = TypeVar("_Error", bound="TorilError")
@@ -104,6 +105,10 @@ class UnknownBackoff(PermanentError):
 class ResultTooLarge(PermanentError):
     """The handler returned more bytes than a result may have: see the worker's option `max_result_size`."""
 
+    def __init__(self, message: str = "", *, error_code: str | None = None) -> None:
+        super().__init__(message)
+        self.error_code = error_code  # the dead letter's `last_error`, when given
+
 
 class JobTimedOut(TransientError, TimeoutError):
     """The handler ran longer than the job's time-out."""
@@ -116,6 +121,28 @@ class JobTimedOut(TransientError, TimeoutError):
 
 class StalledTooOften(PermanentError):
     """Too many workers died with the job in hand; the one who finds it next fails it."""
+
+
+class ProcessDied(PermanentError):
+    """The process of a handler ended before the handler did."""
+
+    def __init__(self, job_id: str, exit_code: int | None) -> None:
+        super().__init__(f"the process that ran job {job_id} died: {_exit_text(exit_code)}")
+        self.job_id = job_id
+        self.exit_code = exit_code
+
+
+def _exit_text(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        try:
+            return f"killed by {signal.Signals(-exit_code).name}"
+        except ValueError:
+            return f"killed by signal {-exit_code}"
+    return f"exit code {exit_code}"
+
+
+class StoppedByWorker(TorilError):
+    """The worker stops, and this job goes back to the queue."""
 
 
 class JobCancelled(PermanentError):
@@ -186,10 +213,6 @@ class JobFailed(TorilError):
 
 
 # --- the library's own parts --------------------------------------------------------------------------------
-
-
-class EmbeddedServerFailed(TorilError):
-    """The embedded server did not start, or died."""
 
 
 class ExtraMissing(TorilError, ModuleNotFoundError):

@@ -66,6 +66,11 @@ class LockMissing(LockLost):
     problem = "the lock has run out"
 
 
+class LockLapsed(LockMissing):
+    """The lock expired, and the same outcome may be sent again: the backend then takes the lock back first, or
+    refuses the outcome for good."""
+
+
 class JobNotInState(ScriptRefused):
     """The job is not where the command expects it."""
 

@@ -9,7 +9,7 @@ Guarantee: a table is read only by a toril that knows its schema; a newer one is
 
 from __future__ import annotations
 
-from toril.lake.errors import CommitGone, LakeError, LakeTooNew, TableMissing, TableRolledBack
+from toril.errors import CommitGone, LakeError, LakeTooNew, TableMissing, TableRolledBack
 from toril.protocol.extras import needed
 
 with needed("lake"):

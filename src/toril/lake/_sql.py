@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from toril.lake.errors import LakeError
+from toril.errors import LakeError
 from toril.protocol.extras import needed
 
 # MULTI is what DuckDB makes of PIVOT: it asks for the values first.

@@ -18,7 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from toril.lake.errors import CommitGone, LakeTooNew, TableMissing
+from toril.errors import CommitGone, LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
 
 _VERSION_KEY: Final = "toril.schemaVersion"

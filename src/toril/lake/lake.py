@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from toril.errors import LakeError, TableMissing
 from toril.lake._sql import check_read_only, connect, lock
 from toril.lake.delta_table import LakeTable
-from toril.lake.errors import LakeError, TableMissing
 from toril.lake.storage import normalise
 from toril.lake.tables import TABLES, TableSpec, table_spec
 from toril.protocol.extras import needed

@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from toril.errors import TableMissing
 from toril.lake import _report_sections as sections
-from toril.lake.errors import TableMissing
 from toril.lake.lake import Lake
 
 _MANY_MINUTES: Final = 360  # a longer time is shown by the hour

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toril.errors import ServerNotReady, ServerStartFailed
 from toril.server import _locks
 from toril.server._binary import server_binary
 from toril.server._control import Conversation, Message
+from toril.server._failures import from_os, from_supervisor
 from toril.server._folder import Folder
 from toril.server._settings import ServerSettings
-from toril.server.errors import ServerNotReady, ServerStartFailed, from_os, from_supervisor
 
 # -I -S: nothing of the user's environment or start-up files runs in the keeper, and it starts in half the time.
 _INTERPRETER_FLAGS = ("-I", "-S")

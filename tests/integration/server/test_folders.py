@@ -13,15 +13,15 @@ import redis
 
 import toril
 from tests.integration.server.users import User, processes_of, wait_until_gone
-from toril.errors import InvalidOption
-from toril.server import EmbeddedServer, lease, status
-from toril.server.errors import (
+from toril.errors import (
     FolderTooNew,
     FolderUnusable,
+    InvalidOption,
     PortTaken,
     ServerNotReady,
     ServerStartFailed,
 )
+from toril.server import EmbeddedServer, lease, status
 
 StartUser = Callable[..., User]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from toril.errors import ServerStartFailed
 from toril.server import EmbeddedServer, status, stop
 from toril.server._attach import join
 from toril.server._folder import Folder
 from toril.server._settings import ServerSettings
-from toril.server.errors import ServerStartFailed
 
 FULL = Path("/dev/full")
 SOON = 20.0  # seconds: far below the time-out of a start, far above what a busy machine needs
@@ -94,8 +94,8 @@ def test_a_server_that_finds_no_room_says_so_at_once(folder: Path) -> None:
     )
     assert time.monotonic() - started < SOON
     # Whatever else cannot write its files at the end, such as a measurement of coverage, may speak after it.
-    said = [line for line in run.stderr.splitlines() if line.startswith("toril.server.errors.")]
-    assert said[0].startswith(f"toril.server.errors.NoRoom: {folder}: [Errno 27]")
+    said = [line for line in run.stderr.splitlines() if line.startswith("toril.errors.")]
+    assert said[0].startswith(f"toril.errors.DiskFull: {folder}: [Errno 27]")
     assert said[0].endswith("free some space on its disk")
 
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from tests.integration.server.users import User, servers_of
+from toril.errors import PortTaken
 from toril.server import EmbeddedServer, lease, status
-from toril.server.errors import PortTaken
 
 StartUser = Callable[..., User]
 

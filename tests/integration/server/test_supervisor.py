@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from toril.errors import FolderUnusable
 from toril.server import _locks, _supervisor, server_binary
 from toril.server._attach import join
 from toril.server._control import PROTOCOL, Conversation
@@ -21,7 +22,6 @@ from toril.server._folder import Folder
 from toril.server._lifecycle import ServerLifecycle
 from toril.server._settings import ServerSettings
 from toril.server._supervisor import Supervisor
-from toril.server.errors import FolderUnusable
 
 PATIENCE = 20.0
 LEASE = {"want": "lease", "pid": 1, "port": None, "fsync": "everysec"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -90,8 +93,51 @@ def test_every_error_belongs_to_the_tree_and_says_what_it_means() -> None:
     raised = [cls for cls in classes if issubclass(cls, Exception) and not issubclass(cls, Warning)]
     assert all(issubclass(cls, TorilError) for cls in raised)
     assert all(cls.__doc__ for cls in raised)
-    assert errors.__doc__ is not None
-    assert all(cls.__name__ in errors.__doc__ for cls in classes)
+    assert set(_drawn_tree()) >= {cls.__name__ for cls in classes}
+
+
+def test_the_drawn_tree_shows_the_base_of_every_error() -> None:
+    drawn = _drawn_tree()
+    assert {name for name, bases in drawn.items() if bases and not _has_bases(name, bases)} == set()
+
+
+def _has_bases(name: str, bases: list[str]) -> bool:
+    found = {base.__name__ for base in getattr(errors, name).__mro__}
+    return found.issuperset(bases)
+
+
+def _drawn_tree() -> dict[str, list[str]]:
+    """Class -> the bases that the docstring of `toril.errors` draws: the node above it, and those in parentheses."""
+    tree: dict[str, list[str]] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        node = re.match(r" {4}([│ ]*[├└]── )?([A-Z].*)", line)
+        if node is None or line.startswith("     "):
+            continue
+        depth = len(node[1] or "") // 4
+        for name, others in re.findall(r"([A-Z]\w+)(?: −\d+)?(?: \((\w+)\))?", re.split(r"  +", node[2])[0]):
+            tree[name] = [*path[:depth][-1:], *([others] if others else [])]
+            path[depth:] = [name]
+    return tree
+
+
+def test_no_other_package_defines_an_error() -> None:
+    known = {name for name in errors.__all__ if inspect.isclass(getattr(errors, name))}
+    source = Path(errors.__file__).parents[1]
+    assert [found for path in source.rglob("*.py") for found in _error_classes(path, known)] == []
+
+
+def _error_classes(path: Path, known: set[str]) -> list[str]:
+    if path.parent == Path(errors.__file__).parent:
+        return []
+    classes = [
+        node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ClassDef)
+    ]
+    return [
+        f"{path.name}: {node.name}"
+        for node in classes
+        if {ast.unparse(base).rpartition(".")[2] for base in node.bases} & known
+    ]
 
 
 def test_an_invalid_option_names_the_field_the_problem_and_the_remedy() -> None:

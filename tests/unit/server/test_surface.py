@@ -9,9 +9,9 @@ import pickle
 import pytest
 
 import toril.server
-from toril.errors import EmbeddedServerFailed
-from toril.server import errors
-from toril.server.errors import NoRoom, from_os
+from toril import errors
+from toril.errors import DiskFull, EmbeddedServerFailed
+from toril.server._failures import from_os, from_supervisor
 
 
 def test_the_public_names_are_these() -> None:
@@ -51,7 +51,7 @@ def test_the_binary_is_there_and_runs() -> None:
 def test_every_answer_of_a_keeper_has_its_error(
     failure: dict[str, object], kind: type[EmbeddedServerFailed]
 ) -> None:
-    error = errors.from_supervisor("/x", failure)
+    error = from_supervisor("/x", failure)
     assert type(error) is kind
     assert str(failure.get("problem", "refused")) in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
@@ -64,8 +64,8 @@ def test_a_server_that_is_late_is_also_a_timeout() -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_told_from_a_folder_that_may_not_be_written(number: int) -> None:
     full = from_os("/data/x", OSError(number, os.strerror(number)))
-    assert isinstance(full, NoRoom)
+    assert isinstance(full, DiskFull)
     assert str(full).endswith("free some space on its disk")
     closed = from_os("/data/x", OSError(errno.EACCES, os.strerror(errno.EACCES)))
-    assert not isinstance(closed, NoRoom)
+    assert not isinstance(closed, DiskFull)
     assert str(closed).endswith("give a folder that you may write to")

@@ -17,15 +17,11 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final
 
-from toril.errors import TorilError
+from toril.errors import SparkUnavailable
 
 _KEPT: Final = 200  # lines
 _SHOWN: Final = 5  # of them in an error
 _SAY_NOTHING: Final = ("\tat ", "WARNING: Using incubator", "Using Spark's default", "Picked up ")
-
-
-class SparkUnavailable(TorilError):
-    """Spark cannot start here; the message says what is missing."""
 
 
 class _Output:

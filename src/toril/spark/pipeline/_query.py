@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from toril.errors import PipelineFailed
 from toril.spark.pipeline._listener import IngestListener
-from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
+from toril.spark.pipeline._spark_errors import cause_of
 
 _LOOK: Final = 0.1  # seconds
 

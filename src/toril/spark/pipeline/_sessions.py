@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toril.spark.pipeline._java import SparkUnavailable, death, forget, process
+from toril.errors import SparkUnavailable
+from toril.spark.pipeline._java import death, forget, process
 from toril.spark.pipeline.session import LOCAL, build_session, own_session
 from toril.spark.sources.first_contact import master_of
 

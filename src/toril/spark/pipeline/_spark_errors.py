@@ -9,18 +9,12 @@ import os
 import re
 from typing import Final
 
-from toril.errors import TorilError
-
 # A line of a Python traceback that names one of our errors, of which the text is taken, or a lost race for a commit, of
 # which the name stays: whoever reads it may try again.
 _OURS: Final = re.compile(r"^\s*(?:toril(?:\.\w+)+: |[\w.]*(?=CommitFailedError: ))(.+)$", re.MULTILINE)
 _NO_TORIL: Final = re.compile(
     r"ModuleNotFoundError: (No module named 'toril\b|the Python of Spark's workers, (\S+ on \S+),)"
 )
-
-
-class PipelineFailed(TorilError):
-    """A step of the pipeline ended with an error of Spark; the message holds its cause."""
 
 
 def cause_of(error: object) -> str:

@@ -131,7 +131,8 @@ class Pipeline:
         except Exception as error:
             from pyspark.errors import PySparkException
 
-            from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
+            from toril.errors import PipelineFailed
+            from toril.spark.pipeline._spark_errors import cause_of
 
             if reason := self._sessions.drop_if_dead(patience=1.0):
                 raise PipelineFailed(f"{name}: {reason}; the tables are whole, run it again") from error
@@ -153,7 +154,8 @@ class Pipeline:
         """What Redis holds now, to bronze; with a checkpoint of the user's, by a query that keeps it."""
         from pyspark.errors import PySparkException
 
-        from toril.spark.pipeline._spark_errors import PipelineFailed, cause_of
+        from toril.errors import PipelineFailed
+        from toril.spark.pipeline._spark_errors import cause_of
 
         try:
             if self.options.checkpoint is None:
@@ -278,7 +280,7 @@ class Pipeline:
 
     def _await_ingest(self) -> None:
         """Waits until the running ingest has committed everything that is in Redis now."""
-        from toril.spark.pipeline._spark_errors import PipelineFailed
+        from toril.errors import PipelineFailed
 
         goals = {queue: state.added for queue, state in self._states().items()}
         deadline = time.monotonic() + 60

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from toril.errors import SparkUnavailable
 from toril.spark.pipeline._java import (
-    SparkUnavailable,
     active_context,
     death,
     forget,

@@ -26,7 +26,7 @@ from toril.commands.bulk_enqueue import (
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.commands.manage import set_meta
 from toril.commands.once import AnyKeys, Calls, once
-from toril.errors import RedisOutOfMemory, TorilError
+from toril.errors import QueueStaysFull, RedisOutOfMemory, RunChanged, TorilError
 from toril.protocol.keys import QueueKeys
 from toril.spark.sinks._rows import WITHOUT_QUEUE, RowReader
 from toril.spark.sinks.options import SinkOptions
@@ -36,44 +36,6 @@ from toril.transport import BlockingTransport
 _MOST_BYTES = 4 * 1024 * 1024
 _SAMPLES = 5
 QUEUE_VERSION = "bullmq:5.62.0"  # whose wire the scripts speak
-
-
-class QueueStaysFull(TorilError):
-    """The queue had no room for longer than `wait_timeout`: .queue .waiting"""
-
-    def __init__(self, queue: str, waiting: int | None, seconds: float) -> None:
-        super().__init__(
-            f"queue {queue!r} held {waiting} jobs for {seconds:g} s; add workers, or raise max_waiting or wait_timeout"
-        )
-        self.queue = queue
-        self.waiting = waiting
-
-
-class RunChanged(TorilError):
-    """A save under the name of an earlier run whose rows cannot be recognised: .run"""
-
-    def __init__(self, run: str, problem: str, remedy: str) -> None:
-        super().__init__(f"run {run!r}: {problem}; nothing was added by this call. {remedy}")
-        self.run = run
-
-    @classmethod
-    def moved(cls, run: str, now: int, before: int) -> RunChanged:
-        return cls(
-            run,
-            f"a row of partition {now} was saved before as one of partition {before}, and rows without job_id are "
-            "known by content and partition",
-            "Repeat the save with the partitioning of the first one. For new runs: name columns that tell rows apart "
-            'with option("key", "…"), or use toril.spark.enqueue(df, …), for which partitions do not matter',
-        )
-
-    @classmethod
-    def known_otherwise(cls, run: str, now: str, before: str) -> RunChanged:
-        return cls(
-            run,
-            f"it knows its rows by {before} and this save by {now}, so what was saved cannot be recognised",
-            f"Repeat the save as it was first made, with rows known by {before}, or choose a new run, which adds "
-            "every row",
-        )
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from toril.commands.bulk_enqueue import Admission, forget_run
-from toril.errors import TorilError
+from toril.errors import OutsideSparkTask
 from toril.spark.python import Portable
 from toril.spark.sinks._identity import known_by
 from toril.spark.sinks._job_operations import JobOperator
@@ -41,15 +41,11 @@ class Message(WriterCommitMessage):
     query: str = ""  # of a stream: what its runs are named after
 
 
-class NoTask(TorilError):
-    """A writer was called outside of a Spark task."""
-
-
 def write_task(options: SinkOptions, run: str, save: str, batches: Iterator[pa.RecordBatch]) -> Message:
     """Writes the rows of one task of a save."""
     task = TaskContext.get()
     if task is None:
-        raise NoTask("the writer needs a Spark task; use df.write")
+        raise OutsideSparkTask("the writer needs a Spark task; use df.write")
     demand_jvm(options.jvm)
     with open_transport(options.url) as transport:
         if options.op != "enqueue":
@@ -164,5 +160,5 @@ def _micro_batch() -> tuple[str, int]:
     query = task.getLocalProperty("sql.streaming.queryId") if task else None
     batch = task.getLocalProperty("streaming.sql.batchId") if task else None
     if query is None or batch is None:
-        raise NoTask("the task belongs to no streaming query; use df.writeStream")
+        raise OutsideSparkTask("the task belongs to no streaming query; use df.writeStream")
     return query, int(batch)

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from toril.commands.bulk_enqueue import rejects_key
 from toril.commands.command import plain
-from toril.errors import InvalidOption, TorilError
+from toril.errors import InvalidOption, QueueMissing, TorilError
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sources.options import SourceOptions, is_pattern
 from toril.transport import BlockingTransport
@@ -23,17 +23,6 @@ from toril.transport.discovery import AnyKeys, QueueKind, QueueSearch, blocking_
 _SHARE: Final = 20  # of the time at most one part is spent searching: there may be millions of keys
 # Ends of keys by which a queue is found; other keys of a list or stream queue may outlive its jobs.
 _KEYS_OF_QUEUES: Final = ("", ":meta", ":dlq", ":scheduled", ":toril:rejects")
-
-
-class QueueMissing(TorilError):
-    """A queue that was asked for does not exist: .queues"""
-
-    def __init__(self, queues: list[str], where: str, prefix: str) -> None:
-        super().__init__(
-            f"no queue {', '.join(map(repr, queues))} under prefix {prefix!r} at {where}; check the name and the "
-            'prefix, or set option("missing", "ignore") to wait for it'
-        )
-        self.queues = queues
 
 
 def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:

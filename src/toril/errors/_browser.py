@@ -1,22 +1,11 @@
-"""How a browser job can fail, with the word that its dead letter will carry.
+"""Errors of browser jobs.
 
-    BrowserTimeout (TransientError)    playwright_timeout    the page, or what was asked of it, took too long
-    BrowserCrashed (TransientError)    browser_crashed       the browser went away while the job ran
-    PageUnreachable (TransientError)   net::ERR_…            no connection, no such name, …
-    PageBusy (TransientError)          http_503, http_429    the server answered with an error that may pass
-    PageRefused (PermanentError)       http_404, …           the server answered with another error
-    AddressRefused (PermanentError)    address_refused       the page, or a redirect, leads to a private address
-    PageIsDownload (PermanentError)    download_refused      the address leads to a file, not to a page
-    PageTooLarge (PermanentError)      page_too_large        more bytes than a page may load
-    ResultTooLarge (PermanentError)    result_too_large      more bytes than a result may have
-
-Guarantee: `error_code` is one stable word for each kind of failure, fit for filters.
+Guarantee: `error_code` is one stable word for each kind of failure, fit for filters; dead letters carry it.
 """
 
 from __future__ import annotations
 
-from toril import errors
-from toril.errors import PermanentError, TransientError
+from toril.errors._base import PermanentError, TransientError
 
 
 class BrowserTimeout(TransientError, TimeoutError):
@@ -26,13 +15,13 @@ class BrowserTimeout(TransientError, TimeoutError):
 
 
 class BrowserCrashed(TransientError):
-    """The browser went away while the job ran."""
+    """The browser ended while the job ran."""
 
     error_code = "browser_crashed"
 
 
 class PageUnreachable(TransientError):
-    """The page could not be loaded; `error_code` is Chromium's own word for it."""
+    """The page could not be loaded; `error_code` is Chromium's name for the reason."""
 
     def __init__(self, url: str, code: str) -> None:
         super().__init__(f"{url} cannot be reached: {code}")
@@ -81,9 +70,3 @@ class PageTooLarge(PermanentError):
     """The page loaded more bytes than it may."""
 
     error_code = "page_too_large"
-
-
-class ResultTooLarge(errors.ResultTooLarge):
-    """What was extracted has more bytes than a result may have."""
-
-    error_code = "result_too_large"

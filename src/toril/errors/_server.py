@@ -1,36 +1,15 @@
-"""Why an embedded server cannot be had.
-
-    EmbeddedServerFailed                  (toril.errors)
-    ├── ServerMissing                     no server binary on this machine
-    ├── FolderUnusable                    the folder cannot hold a server: .folder
-    │   └── NoRoom                           its disk is full
-    ├── FolderTooNew                      its data was written by a newer server: .folder
-    ├── PortTaken                         another program listens there, or the server has another port: .port
-    ├── ServerNotReady (TimeoutError)     no answer in time: .folder .seconds
-    └── ServerStartFailed                 the server ended instead of starting: .folder .log
+"""Errors of the embedded server.
 
 Guarantee: every message ends with what to do.
 """
 
 from __future__ import annotations
 
-import errno
-from typing import Any
+from toril.errors._base import TorilError
 
-from toril.errors import EmbeddedServerFailed
 
-__all__ = [
-    "EmbeddedServerFailed",
-    "FolderTooNew",
-    "FolderUnusable",
-    "NoRoom",
-    "PortTaken",
-    "ServerMissing",
-    "ServerNotReady",
-    "ServerStartFailed",
-    "from_os",
-    "from_supervisor",
-]
+class EmbeddedServerFailed(TorilError):
+    """The embedded server did not start, or died."""
 
 
 class ServerMissing(EmbeddedServerFailed):
@@ -51,7 +30,7 @@ class FolderUnusable(EmbeddedServerFailed):
         self.problem = problem
 
 
-class NoRoom(FolderUnusable):
+class DiskFull(FolderUnusable):
     """The disk of the folder takes no more data."""
 
     remedy = "free some space on its disk"
@@ -79,7 +58,7 @@ class PortTaken(EmbeddedServerFailed):
 
 
 class ServerNotReady(EmbeddedServerFailed, TimeoutError):
-    """Nobody answered in time."""
+    """The server did not answer in time."""
 
     def __init__(self, folder: str, seconds: float) -> None:
         super().__init__(
@@ -94,33 +73,8 @@ class ServerStartFailed(EmbeddedServerFailed):
     """The server ended instead of starting."""
 
     def __init__(self, folder: str, problem: str, log: str = "") -> None:
-        said = f"\n{log}" if log else ""
-        super().__init__(f"{folder}: {problem}; see server.log there{said}")
+        tail = f"\n{log}" if log else ""
+        super().__init__(f"{folder}: {problem}; see server.log there{tail}")
         self.folder = folder
         self.problem = problem
         self.log = log
-
-
-# A quota and a limit of the process are full disks to us.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-def from_os(folder: str, error: OSError) -> FolderUnusable:
-    """The error for what the system refused."""
-    return (NoRoom if error.errno in _FULL else FolderUnusable)(folder, str(error))
-
-
-def from_supervisor(folder: str, failure: dict[str, Any]) -> EmbeddedServerFailed:
-    """The error for what a keeper answered."""
-    problem = str(failure.get("problem", "the keeper refused"))
-    match failure.get("kind"):
-        case "folder":
-            return FolderUnusable(folder, problem)
-        case "room":
-            return NoRoom(folder, problem)
-        case "too-new":
-            return FolderTooNew(folder, problem)
-        case "port":
-            return PortTaken(int(failure["port"]), problem)
-        case _:
-            return ServerStartFailed(folder, problem, str(failure.get("log", "")))

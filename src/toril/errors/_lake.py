@@ -1,18 +1,11 @@
 """Errors of the lake.
 
-    TorilError
-    └── LakeError
-        ├── CommitGone      an old commit is no longer in a table's log: .table .version
-        ├── LakeTooNew      the table was written by a newer toril: .table .found .known
-        ├── TableMissing    the table does not exist yet: .table
-        └── TableRolledBack a table is older than what was made of it: .table .made
-
-Guarantee: each says which table it means and what to do.
+Guarantee: each names the table or place it is about, and says what to do.
 """
 
 from __future__ import annotations
 
-from toril.errors import TorilError
+from toril.errors._base import TorilError
 
 
 class LakeError(TorilError):
