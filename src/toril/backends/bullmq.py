@@ -77,9 +77,8 @@ class BullmqBackend:
         worker.settle(self.keys, [], take=0, pickup=self._new_pickup(), now_ms=0)
         await self.transport.connect()
         if self._terms.events_max_len is not None:
-            version = "bullmq:5.62.0"
             await self.transport.run_many(
-                manage.set_meta(self.keys, version=version, events_max_len=self._terms.events_max_len)
+                manage.set_meta(self.keys, events_max_len=self._terms.events_max_len)
             )
         if self._reader is None:
             self._reader = self.transport.open_reader(

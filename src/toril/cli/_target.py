@@ -16,13 +16,14 @@ from typing import Literal
 from toril.cli._output import print_server_first
 from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.transport import parse_address, whole_url
 from toril.transport.default_server import chosen_url
 
 Kind = Literal["bullmq", "list", "stream"]
 AnyQueue = Queue | ListQueue | StreamQueue
 
-DEFAULT_PREFIX = {"bullmq": "bull", "list": "msaas", "stream": "msaas"}
+DEFAULT_PREFIX = {"bullmq": BULLMQ_PREFIX, "list": ENVELOPE_PREFIX, "stream": ENVELOPE_PREFIX}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, Yes,
 from toril.cli._output import console, emit, in_progress, say, table, warn
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 
 _SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
 
@@ -50,7 +51,7 @@ def doctor(
 ) -> None:
     """Examine server and queues; the exit code is 1 when something needs to be done."""
     if acl is not None:
-        rules = acl_rules(acl, prefixes=[prefix] if prefix else ["bull", "msaas"])
+        rules = acl_rules(acl, prefixes=[prefix] if prefix else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
         if as_json:
             emit({"user": acl, "rules": rules})
         else:

@@ -14,6 +14,7 @@ import typer
 from toril.cli._options import AsJson, Env, RedisUrl
 from toril.cli._output import emit, emit_line, print_server, say, show, warn
 from toril.cli._target import Target
+from toril.protocol.compatibility import ENVELOPE_PREFIX
 
 if TYPE_CHECKING:
     from toril.spark.pipeline import Pipeline
@@ -106,7 +107,7 @@ def up(
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
     streams: StreamsOption = "*",
-    stream_prefix: StreamPrefixOption = "msaas",
+    stream_prefix: StreamPrefixOption = ENVELOPE_PREFIX,
     env: Env = "prod",
     snapshots: SnapshotsOption = "all",
     fill: FillOption = None,
@@ -166,7 +167,7 @@ def run(
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
     streams: StreamsOption = "*",
-    stream_prefix: StreamPrefixOption = "msaas",
+    stream_prefix: StreamPrefixOption = ENVELOPE_PREFIX,
     env: Env = "prod",
     snapshots: SnapshotsOption = "all",
     fill: FillOption = None,

@@ -17,6 +17,7 @@ from toril.commands.command import Command, call, plain
 from toril.commands.library import official, own
 from toril.commands.once import REMEMBERED_MS, Calls, once
 from toril.errors import JobLocked, obliterate_refusal, refusal
+from toril.protocol.compatibility import META_VERSION
 from toril.protocol.keys import QueueKeys
 
 # Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
@@ -318,7 +319,7 @@ def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
 
 
 def set_meta(
-    keys: QueueKeys, *, version: str, events_max_len: int | None = None
+    keys: QueueKeys, *, version: str = META_VERSION, events_max_len: int | None = None
 ) -> tuple[Command[None], ...]:
     """What a queue says of itself; written only where nothing is written yet, unless a length is asked for."""
     version_line = plain(_nothing, "HSETNX", keys.meta, "version", version)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeAlias, overload
 
 from toril.errors import Closed, TorilError
 from toril.events._stream import EventStream, Gap
+from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.event import KNOWN_EVENTS, Event
 from toril.protocol.keys import QueueKeys, check_text
 from toril.protocol.option_names import knows_its_options
@@ -48,7 +49,7 @@ class QueueEvents:
         name: str,
         *,
         redis: Any = None,
-        prefix: str = "bull",
+        prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         last_id: str = "$",
         policy: ConnectionPolicy | None = None,

@@ -161,7 +161,7 @@ class Inspection(QueuePart[T]):
         return await self._run(read.get_deduplication_job_id(self.keys, deduplication_id))
 
     async def get_version(self) -> str | None:
-        """Which library made the queue, such as `bullmq:5.62.0`."""
+        """The library that made the queue and its version, as in the meta hash."""
         return (await self._run(read.get_meta(self.keys))).get("version")
 
 

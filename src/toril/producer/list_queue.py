@@ -9,6 +9,7 @@ from toril.commands import envelopes, list_worker
 from toril.commands.command import Command
 from toril.errors import TorilError
 from toril.producer.envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.keys import ListKeys
 from toril.protocol.option_names import knows_its_options
 from toril.telemetry.hooks import MetricsCollector, Tracer
@@ -26,7 +27,7 @@ class ListQueue(EnvelopeQueue):
         name: str,
         *,
         redis: Any = None,
-        prefix: str = "msaas",
+        prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         source: str = "toril",

@@ -35,7 +35,6 @@ from toril.transport.waiting import Closing
 logger = logging.getLogger("toril.queue")
 
 # What we tell others to expect of us: the version whose scripts we run.
-VERSION: Final = "bullmq:5.62.0"
 _DEFAULTS: Final = JobOptions()
 
 
@@ -241,7 +240,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _introduce(self) -> None:
         other = self.keys.other_layout()
-        meta = manage.set_meta(self.keys, version=VERSION, events_max_len=self._events_max_len)
+        meta = manage.set_meta(self.keys, events_max_len=self._events_max_len)
         commands: list[Command[Any]] = [*(() if self._skip_meta else meta), read.get_counts(self.keys)]
         at = len(commands)
         commands += read.lengths(other) if other is not None else ()

@@ -8,6 +8,7 @@ from toril.commands import envelopes, stream_worker
 from toril.commands.once import Calls
 from toril.commands.stream_worker import StreamCounts
 from toril.producer.envelope_queue import BATCH, EnvelopeCounts, EnvelopeQueue
+from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.keys import StreamKeys
 from toril.protocol.option_names import knows_its_options
 from toril.telemetry.hooks import MetricsCollector, Tracer
@@ -25,7 +26,7 @@ class StreamQueue(EnvelopeQueue):
         name: str,
         *,
         redis: Any = None,
-        prefix: str = "msaas",
+        prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         group: str = "",

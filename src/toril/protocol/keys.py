@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toril.errors import InvalidOption
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 
 MAX_NAME_LENGTH = 255  # the data model's limit for queue names, job names and job ids
 
@@ -103,7 +104,7 @@ class QueueKeys:
     """The keys of a queue. `hash_tag=None` leaves the layout to `resolve`, once the server is known."""
 
     name: str
-    prefix: str = "bull"
+    prefix: str = BULLMQ_PREFIX
     hash_tag: bool | None = None
 
     node_name: str = field(init=False, repr=False)  # what Node calls this queue: with braces if it has them
@@ -254,7 +255,7 @@ class ListKeys:
     """The keys of one list queue: `msaas:prod:queue:jobs.generic` and what belongs to it."""
 
     purpose: str
-    prefix: str = "msaas"
+    prefix: str = ENVELOPE_PREFIX
     env: str = "prod"
     hash_tag: bool = False
 
@@ -295,7 +296,7 @@ class StreamKeys:
     """
 
     purpose: str
-    prefix: str = "msaas"
+    prefix: str = ENVELOPE_PREFIX
     env: str = "prod"
     hash_tag: bool = False
     group: str = ""

@@ -11,6 +11,7 @@ from toril.jobs import Job as AsyncJob
 from toril.producer import FlowNode, JobNode
 from toril.producer import FlowProducer as AsyncFlowProducer
 from toril.producer.flow import NO_OPTIONS
+from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.options import JobOptions
 from toril.sync._facade import Facade
@@ -26,7 +27,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         self,
         *,
         redis: Any = None,
-        prefix: str = "bull",
+        prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
         policy: ConnectionPolicy | None = None,

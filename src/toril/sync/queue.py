@@ -217,7 +217,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         return self._call(self._inner.get_deduplication_job_id, deduplication_id)
 
     def get_version(self) -> str | None:
-        """Which library made the queue, such as `bullmq:5.62.0`."""
+        """The library that made the queue and its version, as in the meta hash."""
         return self._call(self._inner.get_version)
 
     # --- changing -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from toril.errors import Closed
 from toril.events import Gap
 from toril.events import QueueEvents as AsyncQueueEvents
 from toril.events.queue_events import Callback, EventIterator, OfAll, OfEvent, OfGap
+from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.event import Event
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_options
@@ -31,7 +32,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
         name: str,
         *,
         redis: Any = None,
-        prefix: str = "bull",
+        prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         last_id: str = "$",
         policy: ConnectionPolicy | None = None,

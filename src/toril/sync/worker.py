@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack
 
+from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.sync._facade import Facade
@@ -178,7 +179,7 @@ class Worker(WorkerFacade[AsyncWorker]):
         handler: JobHandler | Mapping[str, JobHandler],
         *,
         redis: Any = None,
-        prefix: str = "bull",
+        prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         policy: ConnectionPolicy | None = None,
         options: WorkerOptions | None = None,

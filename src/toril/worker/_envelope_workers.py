@@ -25,6 +25,7 @@ from toril.commands.envelopes import EnvelopeKeys
 from toril.errors import InvalidOption, MalformedValue
 from toril.protocol.backoff import Backoff, envelope_delay
 from toril.protocol.codec import PayloadCodec, to_json
+from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.envelope import TRACE_FIELD, Envelope
 from toril.protocol.keys import ListKeys, StreamKeys, consumer_name
@@ -179,7 +180,7 @@ class ListWorker(_EnvelopeWorker):
         handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
         *,
         redis: Any = None,
-        prefix: str = "msaas",
+        prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         reliable: bool = False,
@@ -239,7 +240,7 @@ class StreamWorker(_EnvelopeWorker):
         handler: EnvelopeHandler | Mapping[str, EnvelopeHandler],
         *,
         redis: Any = None,
-        prefix: str = "msaas",
+        prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         group: str = "",

@@ -27,9 +27,10 @@ from toril.observe.doctor._server import examine_server
 from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
 from toril.observe.doctor.acl import examine_acl
 from toril.observe.overview import Glance, look
+from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
-from toril.transport.discovery import BULLMQ_PREFIX, nodes_of
+from toril.transport.discovery import nodes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from toril.commands.command import Arg, Command, Replay
 from toril.commands.library import check_all, official, own, own_names
 from toril.errors import AccessDenied, InvalidOption
 from toril.observe.doctor._finding import Finding, ok, problem
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.transport import AsyncTransport
 
 # What the drivers themselves say, besides what the scripts call. CLIENT SETINFO is not among them: connections do
@@ -58,7 +59,9 @@ def _commands_in(text: str) -> Iterator[str]:
             yield following.lower()
 
 
-def acl_rules(user: str, *, prefixes: Iterable[str] = ("bull", "msaas"), password: str | None = None) -> str:
+def acl_rules(
+    user: str, *, prefixes: Iterable[str] = (BULLMQ_PREFIX, ENVELOPE_PREFIX), password: str | None = None
+) -> str:
     """A line for the server's ACL file (or for ACL SETUSER): everything that toril needs, nothing else.
 
     Without a password a placeholder stands where its SHA-256 belongs.
@@ -71,7 +74,7 @@ def acl_rules(user: str, *, prefixes: Iterable[str] = ("bull", "msaas"), passwor
     return f"user {user} on {secret} resetkeys {keys} resetchannels -@all {commands}"
 
 
-async def examine_acl(transport: AsyncTransport, prefix: str = "bull") -> list[Finding]:
+async def examine_acl(transport: AsyncTransport, prefix: str = BULLMQ_PREFIX) -> list[Finding]:
     """Whether our user may do what queues and workers do."""
     probes = _probes(f"{prefix}:toril-doctor:nothing")
     replies = await transport.run_many([command for _, command in probes])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from toril.errors import InvalidOption
+from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.spark.sources.options import SourceOptions
 from toril.transport import parse_address
 
@@ -39,7 +40,7 @@ class PipelineOptions:
     # Hashes and logs of jobs with an attempt that ended: all, failed (that did not complete), none.
     snapshots: str = "all"
     streams: str = "*"  # stream and list queues whose entries and dead letters are kept; empty: none
-    stream_prefix: str = "msaas"
+    stream_prefix: str = ENVELOPE_PREFIX
     env: str = "prod"
     interval: float = 0.25  # seconds between two looks at Redis
     discover_every: float = (

@@ -35,7 +35,6 @@ from toril.transport import BlockingTransport
 # One call may carry large rows: this many bytes at most hold the server for some tens of milliseconds.
 _MOST_BYTES = 4 * 1024 * 1024
 _SAMPLES = 5
-QUEUE_VERSION = "bullmq:5.62.0"  # whose wire the scripts speak
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ class Sender:
         keys = self.options.keys(queue, cluster=self.transport.is_cluster)
         if queue not in self.tally.queues and isinstance(keys, QueueKeys) and queue != WITHOUT_QUEUE:
             # As every producer does: Node looks for it.
-            self.transport.run_many(set_meta(keys, version=QUEUE_VERSION))
+            self.transport.run_many(set_meta(keys))
         self.tally.queues.add(queue)
         deadline = time.monotonic() + self.options.wait_timeout
         while rows:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toril.errors import InvalidOption
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.transport import whole_url
 
@@ -63,7 +64,7 @@ class SinkOptions:
             url=whole_url(options["url"]) if "url" in options else None,
             queue=options.get("queue", options.get("path")),
             kind=kind,
-            prefix=options.get("prefix", "bull" if kind == "bullmq" else "msaas"),
+            prefix=options.get("prefix", BULLMQ_PREFIX if kind == "bullmq" else ENVELOPE_PREFIX),
             env=options.get("env", "prod"),
             op=_one_of("op", options.get("op", "enqueue"), OPERATIONS),
             run=_run(options.get("run")),

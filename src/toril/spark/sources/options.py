@@ -21,6 +21,7 @@ from toril.lake.tables import (
     WORKER_REPORTS,
     TableSpec,
 )
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.transport import whole_url
 
 SOURCES: Final[dict[str, TableSpec]] = {
@@ -70,7 +71,7 @@ class SourceOptions:
     table: str = "events"
     queues: tuple[str, ...] = ("*",)  # names, or patterns with * and ?
     kind: str = "bullmq"  # of the queues; stream, dlq and rejects may be those of stream and list queues
-    prefix: str = "bull"  # "msaas" for stream and list queues
+    prefix: str = BULLMQ_PREFIX
     env: str = "prod"  # of stream and list queues
     states: tuple[str, ...] = JOB_STATES  # jobs, logs
     since: datetime | None = None  # events, entries: from that time on; jobs, logs: of jobs finished since
@@ -101,7 +102,7 @@ class SourceOptions:
             table=table,
             queues=_queues(options.get("queues", "*")),
             kind=kind,
-            prefix=options.get("prefix", "bull" if kind == "bullmq" else "msaas"),
+            prefix=options.get("prefix", BULLMQ_PREFIX if kind == "bullmq" else ENVELOPE_PREFIX),
             env=options.get("env", "prod"),
             states=_states(options.get("states", "")),
             since=_time("since", options.get("since")),
