@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.conftest import QUEUE, Make, nothing
 from tests.servers import Server
-from toril import Job, Queue, sync
+from toril import InvalidOption, Job, Queue, WorkerOptions, sync
 from toril.protocol.state import JobState
 from toril.sync import Job as BlockingJob
 from toril.worker import WorkerState
@@ -119,3 +119,33 @@ async def test_a_collector_that_raises_costs_no_job_and_no_lock(make: Make, unde
     counts = await under_attack.get_job_counts()
     assert counts.completed == 20
     assert max(job.stalled_count for job in await under_attack.get_completed()) == 0
+
+
+class OlderMetrics:
+    """Written when there were fewer figures."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def increment_jobs_processed(self, queue: str, status: str, count: int = 1) -> None:
+        self.ended += [status] * count
+
+
+async def test_a_collector_without_the_methods_of_newer_figures_gets_the_others(
+    make: Make, under_attack: Queue
+) -> None:
+    async def handle(_: Job[Any]) -> None:
+        """Nothing."""
+
+    errors: list[BaseException] = []
+    metrics = OlderMetrics()
+    await under_attack.add_bulk([("unknown", {}), ("n", {})])
+    async with make({"n": handle}, metrics=metrics) as worker:
+        worker.on("error", errors.append)
+        await asyncio.wait_for(worker.run_until_idle(), 15)
+    assert (metrics.ended, errors) == (["completed"], [])
+
+
+def test_what_collects_nothing_is_refused_as_a_collector() -> None:
+    with pytest.raises(InvalidOption, match="metrics"):
+        WorkerOptions(metrics=object())  # type: ignore[arg-type]

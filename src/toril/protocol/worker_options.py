@@ -166,13 +166,17 @@ class WorkerOptions:
             "backoffs": (Mapping, "a mapping from names to functions"),
             "error_rules": (Sequence, "a list of rules"),
             "rate_limit": (RateLimit, "RateLimit(count, period)"),
-            "metrics": (MetricsCollector, "an object with the methods of MetricsCollector"),
             "tracer": (Tracer, "an object with the methods of Tracer"),
             "logger": (
                 (logging.Logger, logging.LoggerAdapter),
                 "a logger of logging; structlog: see StructlogHandler",
             ),
         }
+        if self.metrics is not None and not _collects(self.metrics):
+            given = type(self.metrics).__name__
+            raise InvalidOption(
+                "metrics", f"is a {given}", "give an object with the methods of MetricsCollector"
+            )
         for name, (kind, remedy) in wanted.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
@@ -200,6 +204,12 @@ class WorkerOptions:
         """
         told = "backoff_delay" in self.given or self.max_attempts is not None
         return Backoff("exponential", self.backoff_delay) if told and self.backoff_delay > 0 else None
+
+
+def _collects(collector: object) -> bool:
+    """Collectors of applications may lack the methods of figures that are newer than they."""
+    methods = [name for name in vars(MetricsCollector) if not name.startswith("_")]
+    return any(callable(getattr(collector, name, None)) for name in methods)
 
 
 def _check_backoff(name: str, function: BackoffFunction) -> None:

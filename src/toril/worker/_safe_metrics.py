@@ -1,6 +1,7 @@
 """Between a worker and the collector that an application gave it.
 
-Guarantee: a collector that raises costs neither a job nor a lock; it is said once for each figure.
+Guarantee: a collector that raises costs neither a job nor a lock; it is said once for each figure. One that was written
+before a figure existed, and so lacks its method, does not get that figure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from typing import Any, cast
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector
 
 
+def _take_nothing(*_: Any, **__: Any) -> None:
+    """In the place of a method that a collector does not have."""
+
+
 class _SafeMetrics:
     """Hands figures on."""
 
@@ -19,7 +24,7 @@ class _SafeMetrics:
         self._on_error = on_error
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        take = getattr(self._collector, name)
+        take = getattr(self._collector, name, _take_nothing)
         said = False
 
         def safe_metrics(*values: Any, **named: Any) -> None:
