@@ -200,3 +200,42 @@ def spoil_note(kind: Kind) -> None:
         (text,) = client.zrange(kind.queue.keys.scheduled, 0, -1)
         client.delete(kind.queue.keys.scheduled)
         client.zadd(kind.queue.keys.scheduled, {text.replace(b'"count":1', b'"count":"1"'): 1})
+
+
+async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_each_time(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusing is faster than working: an old worker must not keep all jobs delayed while a new one is idle."""
+    ran, outcomes, rests = asyncio.Event(), list[Any](), list[float]()
+
+    async def run(_: Any) -> None:
+        ran.set()
+
+    async with silent(), kind.worker({"new": run}) as new, kind.worker({"old": nothing}) as old:
+        await new.pause()
+        while "new" not in old._source.known_names:
+            await asyncio.sleep(0.01)
+        settle, rest = old._fetch_loop.settle, old._fetch_loop.rest
+        monkeypatch.setattr(
+            old._fetch_loop, "settle", lambda one: (outcomes.append(one.outcome), settle(one))
+        )
+        monkeypatch.setattr(old._fetch_loop, "rest", lambda seconds: (rests.append(seconds), rest(seconds)))
+        await kind.add("new", {"v": 1}, attempts=1)
+        while len(outcomes) < 3:
+            await asyncio.sleep(0.01)
+        assert {one.refusals.count for one in outcomes} == {1}
+        assert all(one.is_known_elsewhere and 0.08 <= one.delay <= 0.12 for one in outcomes)
+        assert len(rests) == len(outcomes)
+        new.resume()
+        await ran.wait()
+        await new.run_until_idle()
+
+
+async def test_a_worker_that_stopped_is_expected_to_know_nothing_when_its_time_is_over(kind: Kind) -> None:
+    async with silent(), kind.worker({"old": nothing}) as old:
+        async with kind.worker(nothing):
+            while "*" not in old._source.known_names:
+                await asyncio.sleep(0.01)
+        while "*" in old._source.known_names:  # three heartbeats
+            await asyncio.sleep(0.01)
+        assert old._source.known_names == {"old"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from toril.transport import AsyncTransport
 
 pytestmark = pytest.mark.timeout(120)
 MakeFleet = Callable[..., Fleet]
+
+REFUSED = re.compile(r"Outcome refused count=(\d+)")
 
 
 def events(client: redis.Redis, queue: Queue) -> collections.Counter[tuple[str, str]]:
@@ -143,7 +146,7 @@ async def test_a_worker_that_slept_longer_than_its_lock_finishes_nothing_twice(
         await ended(under_attack, 3)
         sleeper.send_signal(signal.SIGCONT)
         await asyncio.to_thread(
-            until, lambda: log.read_text().count("Outcome refused") == 3, "three refusals"
+            until, lambda: sum(map(int, REFUSED.findall(log.read_text()))) == 3, "three refusals"
         )
         told = events(client, under_attack)
     assert [told["completed", job.id] for job in jobs] == [1, 1, 1]

@@ -89,6 +89,7 @@ class BullmqConfig:
     stalled_ms: int
     max_stalled: int
     heartbeat: float  # seconds
+    names: tuple[str, ...] = ()  # of jobs that the worker has handlers for; "*": all
     limiter: Mapping[str, int] | None = None
     keep_completed: Mapping[str, Any] | None = None  # for jobs that say nothing themselves
     keep_failed: Mapping[str, Any] | None = None

@@ -52,6 +52,7 @@ class EnvelopeConfig:
 
     worker_id: str
     heartbeat: float = 15.0  # seconds
+    names: tuple[str, ...] = ()  # of jobs that the worker has handlers for; "*": all
     max_attempts: int | None = None
     result_ms: int = 0  # how long results are kept; 0: not at all
 
@@ -79,6 +80,7 @@ class EnvelopeBackend(ABC, Generic[K, T, H]):
         self._again_at = 0.0
         self._in_doubt: set[bytes | str] = set()  # references of outcomes whose reply was lost
         self._limited_until = 0.0
+        self.known_names: frozenset[str] = frozenset()
 
     # --- what each kind does in its own way -------------------------------------------------------------------
 
@@ -293,10 +295,17 @@ class EnvelopeBackend(ABC, Generic[K, T, H]):
         life = max(1000, round(self._terms.heartbeat * REPORT_LIVES * 1000))
         now = self._renewer_transport.now_ms()
         body = to_json({"worker": self._terms.worker_id, "at": now, **figures}, field="report")
-        calls = [*locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life)]
-        for answer in self._renewer_transport.run_many([*calls, *self._signs_of_life(now)]):
+        names = () if figures.get("state") == "stopped" else self._terms.names
+        calls = [
+            *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life),
+            *self._signs_of_life(now),
+            *locks.announce_names(self.keys, names, now_ms=now, life_ms=life),
+        ]
+        answers = self._renewer_transport.run_many(calls)
+        for answer in answers:
             if isinstance(answer, TorilError):
                 raise answer
+        self.known_names = answers[-1]
 
     def _signs_of_life(self, now_ms: int) -> list[Command[Any]]:  # noqa: ARG002
         """What goes along with each report."""

@@ -78,6 +78,9 @@ class Source(Protocol):
 
     kind: str
     promise: Promise
+    known_names: frozenset[
+        str
+    ]  # job names that living workers have handlers for, as of our last report; "*": all
 
     async def open(self) -> None:
         """Connects and says who we are; raises when the server cannot be reached within the policy."""
@@ -106,7 +109,7 @@ class Source(Protocol):
         """Recovers jobs that other workers left behind; their ids, or None when another worker did it just now."""
 
     def report(self, figures: dict[str, Any]) -> None:
-        """Publishes the worker's own figures for as long as it lives. Called from the keeper's thread."""
+        """Publishes the worker's own figures and names for as long as it lives. Called from the keeper's thread."""
 
     async def close(self) -> None:
         """Closes all connections."""

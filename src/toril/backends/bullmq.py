@@ -67,6 +67,7 @@ class BullmqBackend:
         self._settlements = OutcomeEncoder(terms)
         self._doubt = LostReplies(keys, transport)
         self._lapsed: set[BullmqDelivery] = set()  # outcomes refused because the lock had run out
+        self.known_names: frozenset[str] = frozenset()
         self._called = False  # whether the last wait ended by a marker
         self._series = Series(keys, transport, on_broken_scheduler)
 
@@ -338,11 +339,17 @@ class BullmqBackend:
         life = max(1000, round(self._terms.heartbeat * REPORT_LIVES * 1000))
         now = self._renewer_transport.now_ms()
         body = to_json({"worker": self._terms.worker_id, "at": now, **figures}, field="report")
-        for answer in self._renewer_transport.run_many(
-            locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life)
-        ):
+        names = () if figures.get("state") == "stopped" else self._terms.names
+        answers = self._renewer_transport.run_many(
+            [
+                *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life),
+                *locks.announce_names(self.keys, names, now_ms=now, life_ms=life),
+            ]
+        )
+        for answer in answers:
             if isinstance(answer, TorilError):
                 raise answer
+        self.known_names = answers[-1]
 
 
 def _refused(text: str) -> TorilError:

@@ -12,6 +12,9 @@ from toril.commands.command import Arg, Command, Replay, call, plain
 from toril.commands.library import official, own
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 
+# No worker announces its names for longer.
+_NAMES_MS = 600_000
+
 
 class HeldLock(NamedTuple):
     """A lock of ours, and the job's fields at pickup: by them a lock that ran out is retaken, or is known as lost."""
@@ -135,6 +138,20 @@ def report_worker(
         plain(_nothing, "ZADD", workers, now_ms, worker_id),
         plain(_nothing, "ZREMRANGEBYSCORE", workers, 0, now_ms - life_ms),
         plain(_nothing, "PEXPIRE", workers, life_ms),
+    )
+
+
+def announce_names(
+    keys: QueueKeys | ListKeys | StreamKeys, names: Sequence[str], *, now_ms: int, life_ms: int
+) -> tuple[Command[Any], ...]:
+    """The job names that a worker has handlers for ("*": all), for so long; the last value is what all workers have."""
+    known = keys.toril("names")
+    words = [word for name in names for word in (now_ms + life_ms, name)]
+    return (
+        *([plain(_nothing, "ZADD", known, *words)] if words else []),
+        plain(_nothing, "ZREMRANGEBYSCORE", known, 0, now_ms),
+        plain(_nothing, "PEXPIRE", known, max(life_ms, _NAMES_MS)),
+        plain(lambda found: frozenset(_ids(found)), "ZRANGE", known, 0, -1),
     )
 
 

@@ -96,6 +96,7 @@ class UnknownName:
 
     delay: float
     refusals: Refusals  # with this one
+    is_known_elsewhere: bool = False  # another worker has a handler for the name
 
 
 Outcome: TypeAlias = (
@@ -148,10 +149,17 @@ def judge_name(
     now_ms: int,
     options: WorkerOptions,
     rng: Random = random.random,
+    is_known_elsewhere: bool = False,
 ) -> Failed | UnknownName:
-    """What becomes of a job for whose name there is no handler; `before` are its refusals up to now."""
+    """What becomes of a job for whose name there is no handler; `before` are its refusals up to now.
+
+    They count only while no living worker knows the name: a job that others are too busy for neither waits longer and
+    longer nor fails.
+    """
     if options.unknown_names == "fail":
         return _failed(PermanentError(_lack(name, known)), "permanent")
+    if is_known_elsewhere:
+        return UnknownName(Refusals.delay_for_others(rng), Refusals(1, now_ms), is_known_elsewhere=True)
     refusals = Refusals.one_more(before, now_ms)
     if refusals.seconds(now_ms) < GIVE_UP_AFTER:
         return UnknownName(refusals.delay(rng), refusals)

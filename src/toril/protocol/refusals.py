@@ -17,6 +17,7 @@ from toril.protocol.backoff import Random, reconnect_delay
 
 FIRST_DELAY: Final = 1.0  # seconds; doubles with every refusal
 LONGEST_DELAY: Final = 60.0
+OTHERS_DELAY: Final = 0.1  # seconds, if another worker knows the name: it shall have the job soon
 GIVE_UP_AFTER: Final = 3600.0  # seconds after the first refusal: longer than a rolling deploy takes
 # Where the note stands: a field of the job's hash that other clients do not read, and a field of an envelope's `meta`.
 JOB_FIELD: Final = "toril:refusals"
@@ -44,6 +45,11 @@ class Refusals:
     def delay(self, rng: Random = random.random) -> float:
         """Seconds until the job is tried again: 1, 2, 4, … 60, each ±20 %."""
         return reconnect_delay(self.count - 1, initial=FIRST_DELAY, maximum=LONGEST_DELAY, rng=rng)
+
+    @staticmethod
+    def delay_for_others(rng: Random = random.random) -> float:
+        """Seconds until a job is tried again whose name another worker knows, ±20 %."""
+        return reconnect_delay(0, initial=OTHERS_DELAY, maximum=OTHERS_DELAY, rng=rng)
 
     # --- the note in a job's hash -----------------------------------------------------------------------------
 

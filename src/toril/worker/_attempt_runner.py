@@ -7,6 +7,7 @@ fresh copy of the context in which the worker was started.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -54,6 +55,7 @@ class Attempt:
         "delivery",
         "ended",
         "error",
+        "executor",
         "given_up",
         "reason",
         "refusal",
@@ -66,6 +68,7 @@ class Attempt:
 
     def __init__(self, delivery: Any) -> None:
         self.delivery = delivery
+        self.executor: Executor | None = None
         self.subject: Any = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -101,6 +104,7 @@ class AttemptRunner:
         on_error: Callable[[BaseException], Any],
         now_ms: Callable[[], int],
         torn_down: Callable[[], bool],
+        known_elsewhere: Callable[[str], bool],
     ) -> None:
         self._executors = executors
         # With one handler for all, nobody need look at a job's name.
@@ -117,7 +121,10 @@ class AttemptRunner:
         self._work_of = work_of
         self._on_error = on_error
         self._now_ms = now_ms
+        self._known_elsewhere = known_elsewhere  # whether another worker has a handler for this name
         self._torn_down = torn_down  # whether the event loop is being ended around us
+        # Jobs that are refused in the same moment are delayed alike: different delays cost the server a search each.
+        self._refused_at, self._jitter = 0, 0.0
         self._stop_reason: Callable[[str], TorilError] | None = None  # why no attempt begins any more
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
@@ -130,6 +137,11 @@ class AttemptRunner:
         attempt = Attempt(delivery)
         if self._stop_reason is not None:  # taken by a call that was in flight when the worker stopped
             self._on_end(attempt, Requeued(str(self._stop_reason(delivery.id))))
+            return
+        attempt.executor = executor = self._only or self._executor_of(delivery.name)
+        if executor is None and self._reject_reason(delivery) is None:
+            # Nothing is run, and thousands may come while a new version is rolled out: they need no lane.
+            self._on_end(attempt, self._without_handler(attempt))
             return
         self.attempts[id(delivery)] = attempt
         if alone:
@@ -195,7 +207,7 @@ class AttemptRunner:
                 outcome = await self._stopped(attempt)  # it was refused, or cancelled before its turn came
             else:
                 attempt.started = time.monotonic()
-                executor = self._only or self._executor_of(delivery.name)
+                executor = attempt.executor
                 if executor is None:
                     outcome = self._without_handler(attempt)
                 else:
@@ -249,8 +261,18 @@ class AttemptRunner:
         why = self._reject_reason(delivery)
         if why is not None:
             raise _error_of(why)
+        now_ms = self._now_ms()
+        if now_ms != self._refused_at:
+            self._refused_at, self._jitter = now_ms, random.random()
+        name = delivery.name
         outcome = judge_name(
-            delivery.name, self._known, delivery.refusals, now_ms=self._now_ms(), options=self._options
+            name,
+            self._known,
+            delivery.refusals,
+            now_ms=now_ms,
+            options=self._options,
+            rng=lambda: self._jitter,
+            is_known_elsewhere=self._known_elsewhere(name),
         )
         attempt.error = outcome.error if isinstance(outcome, Failed) else None
         return outcome

@@ -206,6 +206,7 @@ class ListWorker(_EnvelopeWorker):
             reliable=self.reliable,
             lock_ms=to_ms(float(options.lock_duration)),
             heartbeat=float(options.heartbeat_interval),
+            names=self._names,
             max_attempts=options.max_attempts,
             result_ms=self._result_ms,
         )
@@ -279,6 +280,7 @@ class StreamWorker(_EnvelopeWorker):
             consumer_idle_ms=to_ms(self._consumer_idle),
             keep=self._keep,
             heartbeat=float(options.heartbeat_interval),
+            names=self._names,
             max_attempts=options.max_attempts,
             result_ms=self._result_ms,
         )

@@ -102,6 +102,13 @@ class FetchLoop:
         self._taking = False
         self._cancel_timer()
 
+    def rest(self, seconds: float) -> None:
+        """Takes no jobs for so long; those in hand go on."""
+        if self._taking and self._loop is not None and not self._held:
+            self._cancel_timer()
+            self._held = True
+            self._timer = self._loop.call_later(seconds, self._reopen)
+
     async def stop_waiting(self) -> None:
         """Ends a blocking wait, losing nothing."""
         waiter = self._waiter

@@ -111,11 +111,12 @@ class WorkerLog:
     def stalled(self, job_ids: Sequence[str]) -> None:
         self._write_many("Job stalled", job_ids, lock_expired=True)
 
-    def lock_lost(self, job_id: str) -> None:
-        self._write(logging.WARNING, "Lock lost", job_id=job_id)
+    def lock_lost(self, job_ids: Sequence[str]) -> None:
+        self._write_many("Lock lost", job_ids)
 
-    def refused(self, job_id: str, error: TorilError) -> None:
-        self._write(logging.WARNING, "Outcome refused", job_id=job_id, error=redact(str(error)))
+    def refused(self, job_ids: Sequence[str], error: TorilError) -> None:
+        """`error` is that of the first."""
+        self._write_many("Outcome refused", job_ids, error=redact(str(error)))
 
     # --- the worker -----------------------------------------------------------------------------------------
 

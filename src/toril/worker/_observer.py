@@ -38,6 +38,7 @@ class WorkerObserver:
         self.measured = metrics is not NO_METRICS
         self.is_observed = True  # somebody counts or logs what happens to ordinary jobs
         self._unknown_names = UnknownNameLines()
+        self._refused: list[tuple[str, TorilError]] = []  # by the answer that is being told
         self.processed = 0
         self.failed = 0
 
@@ -64,7 +65,9 @@ class WorkerObserver:
         self._metrics.observe_job_duration(self._label, attempt.seconds)
 
     def settled(self, batch: Sequence[FinishedJob], at_ms: int) -> None:
-        """The queue has accepted these outcomes at this time."""
+        """The queue has accepted these outcomes at this time; those that it refused were told before."""
+        if self._refused:
+            self._write_refused()
         unnoticed = not self.is_observed and "completed" not in self._callbacks.listeners
         for settled in batch:
             if unnoticed and type(settled.outcome) is Completed:
@@ -122,15 +125,27 @@ class WorkerObserver:
 
     def refused(self, settled: FinishedJob, error: TorilError) -> None:
         """The queue would not have this outcome: the job is another's by now, or is gone."""
-        self._log.refused(settled.delivery.id, error)
+        self._refused.append((settled.delivery.id, error))
         if isinstance(error, ScriptRefused) and not settled.delivery.lock_lost:
             self._lost(settled.memo)
         self._callbacks.tell("error", error)
 
-    def lock_lost(self, attempt: Attempt) -> None:
-        self._metrics.increment_heartbeat_failure(self._label)
-        self._log.lock_lost(attempt.delivery.id)
-        self._lost(attempt)
+    def _write_refused(self) -> None:
+        """One line for each kind of refusal in an answer."""
+        refused, self._refused = self._refused, []
+        by_kind: dict[type[TorilError], list[tuple[str, TorilError]]] = {}
+        for one in refused:
+            by_kind.setdefault(type(one[1]), []).append(one)
+        for alike in by_kind.values():
+            self._log.refused([job_id for job_id, _ in alike], alike[0][1])
+
+    def locks_lost(self, attempts: Sequence[Attempt]) -> None:
+        """A heartbeat found that these jobs are no longer ours."""
+        if attempts:
+            self._metrics.increment_heartbeat_failure(self._label, len(attempts))
+            self._log.lock_lost([attempt.delivery.id for attempt in attempts])
+        for attempt in attempts:
+            self._lost(attempt)
 
     def _lost(self, attempt: Attempt) -> None:
         """Told once for each attempt, by the heartbeat or by the refusal of its outcome."""

@@ -48,6 +48,11 @@ from toril.worker._stalled_sweeper import StalledSweeper
 _STARTED = time.monotonic()
 # A pump that asks again while the worker is already stopping must not do so in a tight loop.
 PAUSE_WHILE_STOPPING = 0.05
+# A worker that meets jobs of names that others know takes none for so long: refusing is faster than working, and those
+# others would find the queue empty. Longer than the jobs are delayed, so that others ask for them first.
+LEAVE_TO_OTHERS = 0.3
+# How often a worker that refuses jobs looks whether others know their names by now.
+NAMES_SECONDS = 1.0
 
 
 class WorkerState(enum.Enum):
@@ -90,6 +95,7 @@ class WorkerServices(JobAdapter):
         self._callbacks = Callbacks(self._log.trouble)
         self._observer = WorkerObserver(self.label, self._metrics, self._log, self._callbacks, self._after)
         self._failure: TorilError | None = None
+        self._asked_names = -math.inf  # when we last looked which names other workers know
         self._back_at = -math.inf  # when the server last answered again after an outage
 
     def _begin_stop(self, timeout: float | None = None) -> None:
@@ -106,6 +112,15 @@ class WorkerServices(JobAdapter):
             self._log.state(state.value)
 
     # --- wiring ---------------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The job names that this worker announces to others."""
+        return tuple("*" if name is None else name for name in self._handlers)
+
+    def _is_known_elsewhere(self, name: str) -> bool:
+        known = self._source.known_names
+        return name in known or "*" in known
 
     @property
     def _own_policy(self) -> ConnectionPolicy:
@@ -144,6 +159,7 @@ class WorkerServices(JobAdapter):
             on_error=self._observer.trouble,
             now_ms=self._now_ms,
             torn_down=self._is_torn_down,
+            known_elsewhere=self._is_known_elsewhere,
         )
         self._fetch_loop = FetchLoop(
             self._source,
@@ -211,9 +227,18 @@ class WorkerServices(JobAdapter):
                 attempt.subject = self._job_for_callbacks(attempt.delivery)
             if self._observer.measured:
                 self._observer.ended(attempt)
+        if type(outcome) is UnknownName:
+            self._after_refusal(outcome, attempt.ended)
         if type(outcome) is Requeued and self._is_torn_down():
             self._fetch_loop.begin_returning()
         self._fetch_loop.settle(FinishedJob(attempt.delivery, outcome, attempt))
+
+    def _after_refusal(self, outcome: UnknownName, now: float) -> None:
+        if outcome.is_known_elsewhere:
+            self._fetch_loop.rest(LEAVE_TO_OTHERS)
+        elif now - self._asked_names >= NAMES_SECONDS:
+            self._asked_names = now
+            self._keeper.beat_soon()  # its report asks for the names of others
 
     def _on_verdict(self, settled: FinishedJob, error: TorilError) -> bool:
         """Whether the attempt goes on after its outcome was refused: another outcome will be handed in.
@@ -249,12 +274,11 @@ class WorkerServices(JobAdapter):
         return self._fetch_loop.in_hand()
 
     def _on_lost(self, deliveries: Sequence[Any]) -> None:
-        for delivery in deliveries:
-            # A job that ended meanwhile, or waits for its children now, gave its lock back by itself.
-            attempt = self._runner.attempts.get(id(delivery))
-            if attempt is None or delivery.lock_lost or getattr(attempt.subject, "waits_for_children", False):
-                continue
-            self._observer.lock_lost(attempt)
+        # A job that ended meanwhile, or waits for its children now, gave its lock back by itself.
+        found = [self._runner.attempts.get(id(one)) for one in deliveries if not one.lock_lost]
+        self._observer.locks_lost(
+            [one for one in found if one and not getattr(one.subject, "waits_for_children", False)]
+        )
 
     def _on_heartbeat_error(self, error: BaseException, jobs: int) -> None:
         if jobs:

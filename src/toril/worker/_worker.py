@@ -74,6 +74,7 @@ class Worker(BaseWorker):
             stalled_ms=round(float(options.stalled_check_interval) * 1000),
             max_stalled=options.max_stalled_count,
             heartbeat=float(options.heartbeat_interval),
+            names=self._names,
             limiter=options.rate_limit.to_wire() if options.rate_limit is not None else None,
             max_attempts=options.max_attempts,
             metrics_size=options.metrics_minutes,

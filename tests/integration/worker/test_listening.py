@@ -216,6 +216,50 @@ async def test_the_refusal_of_a_result_is_told_to_those_who_listen_for_lost_lock
     assert worker.processed == 0
 
 
+@pytest.mark.parametrize(("heartbeat", "event"), [(0.2, "Lock lost"), (30, "Outcome refused")])
+async def test_many_lost_jobs_are_one_line_with_their_number(
+    queue: Queue,
+    transport: AsyncTransport,
+    valkey_url: str,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    heartbeat: float,
+    event: str,
+) -> None:
+    lost, all_lost = list[str](), asyncio.Event()
+
+    async def handle(job: Job[Any]) -> None:
+        await transport.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
+        await stolen.wait()
+        if event == "Lock lost":
+            await all_lost.wait()
+
+    def note(job: Job[Any]) -> None:
+        lost.append(job.id)
+        if len(lost) == 20:
+            all_lost.set()
+
+    stolen = asyncio.Barrier(20)
+    worker = Worker(
+        QUEUE,
+        handle,
+        redis=valkey_url,
+        prefix=prefix,
+        concurrency=20,
+        lock_duration=60,
+        heartbeat_interval=heartbeat,
+        stalled_check_interval=60,
+    )
+    worker.on("lock_lost", note)
+    jobs = await queue.add_bulk([("n", {})] * 20)
+    async with asyncio.timeout(20), worker:
+        await all_lost.wait()
+    lines = [vars(one) for one in caplog.records if vars(one).get("event") == event]
+    assert sum(one["count"] for one in lines) == 20
+    assert len(lines) <= 4 and all(len(one["job_ids"]) <= 10 for one in lines)
+    assert set(lost) == {job.id for job in jobs}
+
+
 async def test_the_result_of_a_job_whose_queue_was_obliterated_is_told_as_an_error(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
