@@ -22,7 +22,7 @@ from typing import Self
 
 import redis
 
-from toril.server._binary import server_environment
+from toril.server.binary import server_environment
 
 READY_WITHIN = 20.0  # Seconds; a busy machine may need several to load a large append-only file.
 ATTEMPTS_FOR_A_PORT = (

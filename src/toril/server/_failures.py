@@ -29,7 +29,7 @@ def from_supervisor(folder: str, failure: dict[str, Any]) -> EmbeddedServerFaile
     match failure.get("kind"):
         case "folder":
             return FolderUnusable(folder, problem)
-        case "room":
+        case "disk-full":
             return DiskFull(folder, problem)
         case "too-new":
             return FolderTooNew(folder, problem)

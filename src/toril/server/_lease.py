@@ -1,4 +1,4 @@
-"""The use of a server: counted per process, and given back.
+"""Leases on a server: counted per process.
 
 Guarantee: however often a process leases a folder, it is one user, until its last lease is released or it ends.
 """
@@ -13,29 +13,29 @@ from typing import Self, get_args
 
 from toril.errors import InvalidOption
 from toril.server._client import SupervisorClient
-from toril.server._folder import DEFAULT_FOLDER, Folder
 from toril.server._settings import Fsync, ServerSettings
+from toril.server.folder import DEFAULT_FOLDER, Folder
 
 
 class Lease:
-    """One holder's use of a server, which runs at least until `release`."""
+    """A use of a server, which runs at least until `release`."""
 
-    def __init__(self, membership: SupervisorClient) -> None:
-        self._membership: SupervisorClient | None = membership
-        self.folder = membership.folder.root
-        self.url = membership.folder.url
-        self.port: int | None = membership.facts["port"]
+    def __init__(self, client: SupervisorClient) -> None:
+        self._client: SupervisorClient | None = client
+        self.folder = client.folder.root
+        self.url = client.folder.url
+        self.port: int | None = client.facts["port"]
 
     @property
     def tcp_url(self) -> str | None:
-        """The address on loopback, if somebody asked for a port."""
+        """The address on loopback, if the server has a port."""
         return f"redis://127.0.0.1:{self.port}" if self.port else None
 
     def release(self, *, wait: bool = False) -> None:
-        """Gives the use back; further calls do nothing. `wait`: return when the server is down or has other users."""
-        membership, self._membership = self._membership, None
-        if membership is not None:
-            _registry.give_back(membership, wait=wait)
+        """Ends the use; further calls do nothing. `wait`: returns when the server has ended or has other users."""
+        client, self._client = self._client, None
+        if client is not None:
+            _registry.release(client, wait=wait)
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +46,7 @@ class Lease:
         self.release()
 
     def __repr__(self) -> str:
-        return f"Lease({self.url!r}{'' if self._membership else ', released'})"
+        return f"Lease({self.url!r}{'' if self._client else ', released'})"
 
 
 def lease(
@@ -56,57 +56,57 @@ def lease(
     fsync: Fsync = "everysec",
     timeout: float = 30.0,
 ) -> Lease:
-    """The right to use the server of a folder, which is started if nobody uses it yet.
+    """Returns a lease on the server of a folder, which is started if it does not run.
 
-    `where` is the folder or its address (`embedded:`, `embedded:/path`). Blocks until the server answers, commonly for
+    `where` is the folder or its address (`embedded:`, `embedded:/path`). Blocks until the server answers, usually for
     a tenth of a second. A lease that is never released ends with the process.
     """
-    return Lease(_registry.take(Folder.at(where), _checked(port, fsync), timeout))
+    return Lease(_registry.acquire(Folder.at(where), _checked(port, fsync), timeout))
 
 
 class _Registry:
-    """The memberships of this process, one for each folder."""
+    """The clients of this process, one for each folder."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._members: dict[Folder, SupervisorClient] = {}
+        self._clients: dict[Folder, SupervisorClient] = {}
 
-    def take(self, folder: Folder, settings: ServerSettings, seconds: float) -> SupervisorClient:
+    def acquire(self, folder: Folder, settings: ServerSettings, seconds: float) -> SupervisorClient:
         with self._lock:
-            membership = self._members.get(folder)
-            if membership is not None and membership.is_usable():
-                membership.adapt(settings, seconds)
+            client = self._clients.get(folder)
+            if client is not None and client.is_usable():
+                client.add_settings(settings, seconds)
             else:
-                membership = self._members[folder] = SupervisorClient(folder, settings, seconds)
-            membership.leases += 1
-        return membership
+                client = self._clients[folder] = SupervisorClient(folder, settings, seconds)
+            client.leases += 1
+        return client
 
-    def give_back(self, membership: SupervisorClient, *, wait: bool) -> None:
+    def release(self, client: SupervisorClient, *, wait: bool) -> None:
         with self._lock:
-            membership.leases -= 1
-            if membership.leases:
+            client.leases -= 1
+            if client.leases:
                 return
-            if self._members.get(membership.folder) is membership:
-                del self._members[membership.folder]
-        membership.leave(wait=wait)
+            if self._clients.get(client.folder) is client:
+                del self._clients[client.folder]
+        client.detach(wait=wait)
 
-    def leave_all(self) -> None:
-        """At the end of the process: the kernel would do it too, but less tidily."""
-        while self._members:
-            self._members.popitem()[1].leave(wait=False)
+    def detach_all(self) -> None:
+        """Called at the end of the process. Without it, the kernel would close the connections."""
+        while self._clients:
+            self._clients.popitem()[1].detach(wait=False)
 
     def note_fork(self) -> None:
-        for membership in self._members.values():
-            membership.note_fork()
+        for client in self._clients.values():
+            client.note_fork()
 
     def continue_in_child(self) -> None:
         self._lock = threading.Lock()
-        for membership in self._members.values():
-            membership.continue_in_child()
+        for client in self._clients.values():
+            client.continue_in_child()
 
 
 _registry = _Registry()
-atexit.register(_registry.leave_all)
+atexit.register(_registry.detach_all)
 os.register_at_fork(after_in_parent=_registry.note_fork, after_in_child=_registry.continue_in_child)
 
 

@@ -1,7 +1,7 @@
-"""File locks that end with their holder.
+"""File locks that are freed when their holder ends.
 
-Guarantee: a lock taken here is freed by the kernel when the last process that has the descriptor ends, however it
-ends. Nobody ever unlocks explicitly: a fork shares the lock, and an unlock in the child would free the parent's.
+Guarantee: the kernel frees a lock when the last process that has the descriptor ends, however it ends. There is no
+explicit unlock: a fork shares the lock, and an unlock in the child would free the lock of the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_SIGNATURE_BYTES = 12  # more than any process number has digits
+_PID_BYTES = 12  # more than any process number has digits
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None if another process does."""
+    """Returns a descriptor that holds the lock, or None if another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,26 +30,26 @@ def try_lock(path: Path) -> int | None:
 
 
 def lock_within(path: Path, seconds: float) -> int | None:
-    """Like `try_lock`, but waits for the present holder to end."""
+    """Like `try_lock`, but waits up to `seconds` for the present holder to end."""
     deadline = time.monotonic() + seconds
     while (descriptor := try_lock(path)) is None and time.monotonic() < deadline:
         time.sleep(0.005)
     return descriptor
 
 
-def sign(descriptor: int) -> None:
-    """Writes who holds the lock into its file: for people, and to find a server that outlived its keeper."""
+def write_own_pid(descriptor: int) -> None:
+    """Writes the id of this process into the lock file: it names the holder to people and to other processes."""
     write_pid(descriptor, os.getpid())
 
 
 def write_pid(descriptor: int, pid: int) -> None:
-    """Always as many bytes, over the old ones: on a full disk that needs no room, except for a first signature."""
-    with suppress(OSError):  # The lock holds without a signature.
-        os.pwrite(descriptor, f"{pid}\n".encode().ljust(_SIGNATURE_BYTES), 0)
+    """Overwrites the same number of bytes each time, which succeeds on a full disk, except for the first write."""
+    with suppress(OSError):  # The lock is held without a process id, too.
+        os.pwrite(descriptor, f"{pid}\n".encode().ljust(_PID_BYTES), 0)
 
 
 def holder_of(path: Path) -> int | None:
-    """The process that signed the lock last; whether it lives is another question."""
+    """Returns the process id in the lock file; the process may have ended."""
     try:
         return int(path.read_text().strip())
     except (OSError, ValueError):
@@ -57,7 +57,7 @@ def holder_of(path: Path) -> int | None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file behind `descriptor` is still the one that others find at `path`."""
+    """Returns whether the file of `descriptor` is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:

@@ -1,7 +1,7 @@
-"""The server's process, as its parent sees it.
+"""The server process: start, requests, end.
 
-Guarantee: at most one server writes a folder's data (it holds a lock that it inherits), it dies with its parent, and
-it is asked to write and fsync everything before it is made to end.
+Guarantee: at most one server writes a folder's data (it holds a lock that it inherits), it ends with its parent, and
+it gets time to write and fsync everything before it is killed.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import sys
 from pathlib import Path
 
 from toril.server import _locks, _resp
-from toril.server._binary import server_environment
-from toril.server._folder import Folder, size_of
 from toril.server._settings import ServerSettings
+from toril.server.binary import server_environment
+from toril.server.folder import Folder, size_of
 
-# A healthy server without replicas is down in milliseconds; a slow disk may need seconds for its last fsync.
-_SHUTDOWN_GRACE = 10.0
-# A server whose keeper was killed gets SIGTERM from the kernel at that moment: it had time to write already.
-_LEFTOVER_GRACE = 3.0
+# A server without replicas ends in milliseconds; on a slow disk its last fsync may take seconds.
+_SHUTDOWN_SECONDS = 10.0
+# A server whose supervisor was killed gets SIGTERM from the kernel at once: it has had time to write.
+_LEFTOVER_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
-_LOG_LIMIT = 5_000_000  # bytes; the log of a long-lived folder must not grow for ever
+_LOG_LIMIT = 5_000_000  # bytes, after which a new log begins at the next start
 
 
 class FolderBusy(Exception):
-    """A server that is not ours still holds the folder and cannot be ended."""
+    """Another server has the folder locked and cannot be ended."""
 
 
 class ServerProcess:
-    """Starts, asks and ends the one server of a folder. To be used from the thread that starts it."""
+    """Starts, configures and ends the server of a folder. Used from the thread that starts it."""
 
     def __init__(self, folder: Folder, binary: Path) -> None:
         self._folder = folder
@@ -48,25 +48,23 @@ class ServerProcess:
 
     def spawn(self, settings: ServerSettings) -> None:
         """Starts the server; it is not ready yet. Raises FolderBusy, or OSError when it cannot be executed."""
-        lock = self._take_data()
+        lock = self._lock_data()
         try:
             self._trim_log()
             self._child = self._popen(settings, lock)
             _locks.write_pid(lock, self._child.pid)
         finally:
-            os.close(
-                lock
-            )  # The server has its own copy, and from now on it alone decides how long it is held.
+            os.close(lock)  # The server has inherited it and holds it until it ends.
 
-    def ended(self) -> int | None:
-        """The exit code, or None while the server lives."""
+    def exit_code(self) -> int | None:
+        """Returns the exit code, or None while the server runs."""
         return self._child.poll() if self._child else None
 
     def is_ready(self) -> bool:
         return _resp.is_ready(self._folder.server_socket)
 
     def version(self) -> str:
-        """The server's own word on what it is."""
+        """Returns the version that the server reports."""
         fields = _resp.info(self._folder.server_socket, "server")
         return fields.get("valkey_version") or fields.get("redis_version", "unknown")
 
@@ -75,29 +73,29 @@ class ServerProcess:
         _resp.call(self._folder.server_socket, "CONFIG", "SET", name, value)
 
     def shut_down(self) -> None:
-        """Ends the server: with SHUTDOWN or SIGTERM, which fsync; by force if it does not obey."""
+        """Ends the server: with SHUTDOWN or SIGTERM, which fsync; with SIGKILL if it does not end."""
         if self._child is None or self._child.poll() is not None:
-            return  # Whoever answers at our address now is not ours.
-        for ask in (self._ask_to_end, self._child.kill):
-            ask()
-            if self._wait(_SHUTDOWN_GRACE):
+            return  # A server that answers at this address now is another one.
+        for end in (self._request_shutdown, self._child.kill):
+            end()
+            if self._wait(_SHUTDOWN_SECONDS):
                 return
 
     def kill(self) -> None:
-        """Ends the server without a word; for data that is gone anyway."""
+        """Kills the server: for a folder that was deleted."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def log_tail(self) -> str:
-        """The last lines that this run of the server wrote."""
+        """Returns the last log lines of this run of the server."""
         return self._folder.log_tail(self._log_start)
 
     def _popen(self, settings: ServerSettings, lock: int) -> subprocess.Popen[bytes]:
         self._log_start = size_of(self._folder.log)
         self._parent = os.getpid()
-        return subprocess.Popen(  # noqa: S603 - our binary, our arguments
-            [str(self._binary), *settings.arguments(), *self._places()],
+        return subprocess.Popen(  # noqa: S603 - the packaged binary and fixed arguments
+            [str(self._binary), *settings.arguments(), *self._path_arguments()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -105,10 +103,10 @@ class ServerProcess:
             env=server_environment(),
             pass_fds=(lock,),
             process_group=0,  # One group with the processes that rewrite its file, so that they can end together.
-            preexec_fn=self._die_with_parent,  # noqa: PLW1509 - the keeper has no other threads
+            preexec_fn=self._end_with_parent,  # noqa: PLW1509 - the supervisor has no other threads
         )
 
-    def _places(self) -> list[str]:
+    def _path_arguments(self) -> list[str]:
         folder = self._folder
         return [
             *("--dir", str(folder.data)),
@@ -117,19 +115,19 @@ class ServerProcess:
             *("--logfile", str(folder.log)),
         ]
 
-    def _die_with_parent(self) -> None:
-        # SIGTERM and not SIGKILL: the server still writes what it has buffered. Elsewhere than on Linux a killed
-        # keeper leaves its server behind until the next one takes the folder over.
+    def _end_with_parent(self) -> None:
+        # SIGTERM and not SIGKILL: the server still writes what it has buffered. On other systems than Linux the
+        # server of a killed supervisor runs until the next supervisor of the folder ends it.
         if self._libc is not None:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != self._parent:  # The keeper died before the line above.
+            if os.getppid() != self._parent:  # The supervisor ended before the line above.
                 os._exit(1)
 
-    def _take_data(self) -> int:
-        lock = _locks.lock_within(self._folder.server_lock, _LEFTOVER_GRACE)
+    def _lock_data(self) -> int:
+        lock = _locks.lock_within(self._folder.server_lock, _LEFTOVER_SECONDS)
         if lock is None:
             self._end_leftover()
-            lock = _locks.lock_within(self._folder.server_lock, _LEFTOVER_GRACE)
+            lock = _locks.lock_within(self._folder.server_lock, _LEFTOVER_SECONDS)
         if lock is None:
             raise FolderBusy(f"another server (process {self._leftover()}) writes to this folder")
         return lock
@@ -141,19 +139,19 @@ class ServerProcess:
         pid = self._leftover()
         if pid is None:
             return
-        for victim in _group_of_server(pid):
+        for process_id in _processes_of_server(pid):
             try:
-                os.kill(victim, signal.SIGKILL)
+                os.kill(process_id, signal.SIGKILL)
             except OSError:
-                continue  # Gone meanwhile, or not ours: the lock will tell.
+                continue  # It has ended, or belongs to another user: the lock shows which.
 
-    def _ask_to_end(self) -> None:
+    def _request_shutdown(self) -> None:
         try:
             _resp.call(self._folder.server_socket, "SHUTDOWN")
         except (FileNotFoundError, ConnectionRefusedError, TimeoutError, _resp.ErrorReply):
             self._running().terminate()  # It does not listen yet, is busy, or refuses.
         except OSError:
-            return  # It hung up: that is how it agrees.
+            return  # It closed the connection: it is shutting down.
 
     def _wait(self, seconds: float) -> bool:
         try:
@@ -174,14 +172,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody uses at this moment."""
+    """Returns a TCP port on loopback that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _group_of_server(leader: int) -> list[int]:
-    """The server `leader` and the processes that it forked; empty if the number belongs to something else by now."""
+def _processes_of_server(leader: int) -> list[int]:
+    """Returns the server `leader` and the processes that it forked; empty if the id belongs to another program now."""
     candidates = [leader, *(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))]
     return sorted({pid for pid in candidates if _is_server(pid) and _group(pid) == leader})
 

@@ -1,6 +1,6 @@
-"""Just enough of the Redis protocol to greet the server: one command, one reply, by hand.
+"""A minimal Redis client for the supervisor: one connection, one command, one reply.
 
-Guarantee: no client library is loaded, and no call takes longer than its time-out per read.
+Guarantee: no client library is loaded, and no read takes longer than the time-out.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ class ErrorReply(Exception):
     """The server answered with an error."""
 
 
-def call(server_socket: Path, *words: str, timeout: float = 1.0) -> str:
-    """The reply to one command, as text. Raises OSError when nobody answers, ErrorReply when the server refuses."""
+def call(server_socket: Path, *arguments: str, timeout: float = 1.0) -> str:
+    """Returns the reply to one command, as text. Raises OSError without a connection, ErrorReply for an error reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         connection.connect(str(server_socket))
-        connection.sendall(encode(*words))
+        connection.sendall(encode(*arguments))
         with connection.makefile("rb") as replies:
             return decode(replies.readline(), replies.read)
 
 
 def info(server_socket: Path, section: str) -> dict[str, str]:
-    """One section of what the server says of itself. Raises like `call`."""
+    """Returns one section of INFO. Raises like `call`."""
     lines = call(server_socket, "INFO", section).splitlines()
     return dict(line.partition(":")[::2] for line in lines)
 
 
 def is_ready(server_socket: Path) -> bool:
-    """Whether the server answers PING. While it loads its data it refuses, and is not ready."""
+    """Returns whether the server answers PING. It does not while it loads its data."""
     try:
         return call(server_socket, "PING") == "PONG"
     except (OSError, ErrorReply):
         return False
 
 
-def encode(*words: str) -> bytes:
-    parts = [f"*{len(words)}\r\n".encode()]
-    for word in words:
-        raw = word.encode()
+def encode(*arguments: str) -> bytes:
+    parts = [f"*{len(arguments)}\r\n".encode()]
+    for argument in arguments:
+        raw = argument.encode()
         parts.append(b"$%d\r\n%s\r\n" % (len(raw), raw))
     return b"".join(parts)
 

@@ -1,6 +1,6 @@
-"""What a user may ask of the server, and how two users' wishes become one.
+"""The settings that a user may request, and how those of several users are merged.
 
-Guarantee: merging never weakens what an earlier user was promised.
+Guarantee: merging never weakens the settings of an earlier user.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _BY_SAFETY: tuple[Fsync, ...] = ("no", "everysec", "always")
 
 
 class PortConflict(Exception):
-    """The server listens on another port already."""
+    """The server already listens on another port."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """The wishes of one user, or the merged wishes of all."""
+    """The settings that one user requests, or the merged settings of all users."""
 
     port: int | None = None
     """A TCP port on loopback beside the unix socket; 0 for any free one, None for none."""
@@ -27,8 +27,8 @@ class ServerSettings:
     fsync: Fsync = "everysec"
     """When written data reaches the disk: a power cut costs nothing (`always`) or about a second."""
 
-    def joined_with(self, other: ServerSettings) -> ServerSettings:
-        """These settings, with what `other` asks in addition. The stricter fsync wins."""
+    def merged_with(self, other: ServerSettings) -> ServerSettings:
+        """Returns these settings together with `other`. The stricter fsync is taken."""
         return replace(
             self, port=self._port_with(other.port), fsync=max(self.fsync, other.fsync, key=_BY_SAFETY.index)
         )
@@ -39,7 +39,7 @@ class ServerSettings:
         if self.port is None:
             return wanted
         if wanted not in {0, self.port}:
-            raise PortConflict(f"the server of this folder listens on port {self.port} already")
+            raise PortConflict(f"the server of this folder already listens on port {self.port}")
         return self.port
 
     def as_message(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class ServerSettings:
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> ServerSettings:
-        """Raises ValueError for what no user of ours would ask."""
+        """Raises ValueError for settings that are not valid."""
         port, fsync = message.get("port"), message.get("fsync", "everysec")
         if port is not None and not (type(port) is int and 0 <= port <= 65535):
             raise ValueError(f"{port!r} is not a port")
@@ -56,7 +56,7 @@ class ServerSettings:
         return cls(port=port, fsync=fsync)
 
     def arguments(self) -> list[str]:
-        """The server's command line for these settings, together with what is never up for choice."""
+        """Returns the server's command-line options: these settings and the fixed ones."""
         return [
             *("--port", str(self.port or 0)),
             *("--bind", "127.0.0.1"),

@@ -1,6 +1,6 @@
-"""Looking at a folder's server, and stopping it for everybody.
+"""The status of a folder's server, and its stop for all users.
 
-Guarantee: neither starts a server, nor counts as a user.
+Guarantee: neither starts a server or counts as a user.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from toril.errors import ServerNotReady
 from toril.server import _locks
-from toril.server._attach import ask
-from toril.server._folder import DEFAULT_FOLDER, Folder
+from toril.server._attach import request
 from toril.server._unsaved_warning import warn_about_unsaved_data
+from toril.server.folder import DEFAULT_FOLDER, Folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerStatus:
-    """What is known of a folder's server at one moment."""
+    """The state of a folder's server at one moment."""
 
     folder: Path
     running: bool
@@ -31,41 +31,41 @@ class ServerStatus:
     users: tuple[int, ...] = ()
     """The processes that use it."""
     phase: str = "stopped"
-    """`stopped`, `starting`, `ready`, or `down`: it died and is about to be started again."""
+    """`stopped`, `starting`, `ready`, or `down`: it ended and is about to be started again."""
     port: int | None = None
     pid: int | None = None
-    keeper_pid: int | None = None
+    supervisor_pid: int | None = None
     version: str | None = None
     fsync: str | None = None
     ready_at: datetime | None = None
     restarts: int = 0
-    """How often it died and was started again."""
+    """How often it ended and was started again."""
 
 
 def status(where: str | os.PathLike[str] = DEFAULT_FOLDER) -> ServerStatus:
-    """How the server of a folder is."""
+    """Returns the status of the server of a folder."""
     folder = Folder.at(where)
-    answer = ask(folder, {"want": "status"}, seconds=5.0) or {}
+    answer = request(folder, {"want": "status"}, seconds=5.0) or {}
     return _status_of(folder, answer.get("status"))
 
 
 def stop(where: str | os.PathLike[str] = DEFAULT_FOLDER, *, timeout: float = 30.0) -> bool:
-    """Ends the server of a folder, whoever uses it. Returns when it is down; False if it was not running.
+    """Ends the server of a folder for all users. Returns when it has ended; False if it was not running.
 
-    Its data is written and fsynced. It stays down until somebody leases or starts it anew.
+    Its data is written and fsynced. It stays down until it is leased or started again.
     """
     folder = Folder.at(where)
-    was_running = ask(folder, {"want": "status"}, seconds=timeout) is not None
+    was_running = request(folder, {"want": "status"}, seconds=timeout) is not None
     if was_running:
         warn_about_unsaved_data(folder)
-        ask(folder, {"want": "stop"}, seconds=timeout)
-        _wait_for_keeper(folder, timeout)
+        request(folder, {"want": "stop"}, seconds=timeout)
+        _wait_for_supervisor_end(folder, timeout)
     return was_running
 
 
-def _wait_for_keeper(folder: Folder, seconds: float) -> None:
-    # The keeper closes its connections a moment before it is gone; its lock says when it is.
-    lock = _locks.lock_within(folder.keeper_lock, seconds)
+def _wait_for_supervisor_end(folder: Folder, seconds: float) -> None:
+    # The supervisor closes its connections a moment before it ends; its lock is free when it has ended.
+    lock = _locks.lock_within(folder.supervisor_lock, seconds)
     if lock is None:
         raise ServerNotReady(str(folder.root), seconds)
     os.close(lock)
@@ -83,7 +83,7 @@ def _status_of(folder: Folder, facts: dict[str, Any] | None) -> ServerStatus:
         phase=facts["phase"],
         port=facts["port"],
         pid=facts["pid"],
-        keeper_pid=facts["keeper_pid"],
+        supervisor_pid=facts["supervisor_pid"],
         version=facts["version"],
         fsync=facts["fsync"],
         ready_at=datetime.fromtimestamp(ready_at, UTC) if ready_at else None,

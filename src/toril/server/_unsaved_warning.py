@@ -1,6 +1,6 @@
-"""What is said before a server ends that cannot write its file.
+"""The log entry before a server ends that cannot write its append-only file.
 
-Guarantee: an end that loses something is never silent; whoever ends the server finds in the log what is lost and what
+Guarantee: if the end of a server loses data, the process that ends it logs an error that names what is lost and what
 is safe.
 """
 
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 
-from toril.server._attach import ask
-from toril.server._folder import Folder
+from toril.server._attach import request
+from toril.server.folder import Folder
 
 _log = logging.getLogger("toril.server")
 
-# The keeper asks the server in turn, which may be busy; nobody should wait long for a warning.
-_PATIENCE = 2.0
+# The supervisor asks the server, which may be busy. The end of a program must not wait long for a warning.
+_TIMEOUT = 2.0
 
 
 def warn_about_unsaved_data(folder: Folder, last_users: int | None = None) -> None:
-    """Logs an error when the end of the server would lose something; with more than `last_users` it goes on anyway."""
-    answer = ask(folder, {"want": "farewell"}, _PATIENCE) or {}
+    """Logs an error if the server is about to end and would lose data; it does not end with more than `last_users`."""
+    answer = request(folder, {"want": "unsaved"}, _TIMEOUT) or {}
     problem, users = answer.get("unsaved"), int(answer.get("users", 0))
     if problem is not None and (last_users is None or users <= last_users):
         _log.error(

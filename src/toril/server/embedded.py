@@ -1,4 +1,4 @@
-"""A server in a folder, for as long as a block of code.
+"""The server of a folder, used for the duration of a block of code.
 
     with EmbeddedServer("./data", port=None) as server:
         ...  # server.url
@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from toril.errors import Closed
-from toril.server._folder import DEFAULT_FOLDER, Folder
 from toril.server._lease import Lease, lease
 from toril.server._settings import Fsync
 from toril.server._status import ServerStatus, status
+from toril.server.folder import DEFAULT_FOLDER, Folder
 
 
 class EmbeddedServer:
-    """The server of the folder `path`: started if nobody uses it yet, shared otherwise."""
+    """The server of the folder `path`: started if it does not run, shared otherwise."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class EmbeddedServer:
     ) -> None:
         """`port`: also listen on loopback there (0: any free port). `fsync="always"`: a power cut loses nothing.
         `timeout`: seconds until the server must answer."""
-        self.path = Folder.at(path).root  # now: a change of directory before `start` must not move the data
+        self.path = Folder.at(path).root  # resolved now: a later change of directory must not move the data
         self._port = port
         self._fsync: Fsync = fsync
         self._timeout = timeout
@@ -55,19 +55,19 @@ class EmbeddedServer:
         return self._held().tcp_url
 
     def start(self) -> Self:
-        """Returns when the server answers; does nothing if this object has it already."""
+        """Returns when the server answers; does nothing if it was called before."""
         if self._lease is None:
             self._lease = lease(self.path, port=self._port, fsync=self._fsync, timeout=self._timeout)
         return self
 
     def stop(self) -> None:
-        """Gives the server back and, if nobody else uses it, waits until it has ended. Others keep it."""
+        """Ends this use of the server. If there is no other user, returns when the server has ended."""
         held, self._lease = self._lease, None
         if held is not None:
             held.release(wait=True)
 
     def status(self) -> ServerStatus:
-        """How the server is, whether or not this object uses it."""
+        """Returns the status of the server, whether or not this object uses it."""
         return status(self.path)
 
     def __enter__(self) -> Self:

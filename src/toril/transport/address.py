@@ -118,7 +118,7 @@ def _from_url(url: str) -> Address:
 
 def _folder(url: str) -> str:
     """The whole path, taken now: a change of directory between here and the first call must not move the data."""
-    from toril.server._folder import Folder  # only embedded users need it
+    from toril.server.folder import Folder  # only embedded users need it
 
     try:
         return str(Folder.at(url).root)

@@ -67,7 +67,7 @@ def default_url() -> str:
 
 def default_folder() -> str:
     """The whole path of `./.toril`, resolved when this is called for the first time in this process."""
-    from toril.server._folder import Folder  # only users of the default need it
+    from toril.server.folder import Folder  # only users of the default need it
 
     with _default.lock:
         if _default.folder is None:

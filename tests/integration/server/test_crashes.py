@@ -1,4 +1,4 @@
-"""What users notice when the server or its keeper is killed: a pause."""
+"""What users notice when the server or its supervisor is killed: a pause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_killed_server_comes_back_with_its_data_at_the_same_address(folder: Pa
         with lease(folder) as again:  # returns when the server answers
             after = status(folder)
             assert (again.url, again.port) == (server.url, server.port)
-        assert (after.restarts, after.keeper_pid) == (1, before.keeper_pid)
+        assert (after.restarts, after.supervisor_pid) == (1, before.supervisor_pid)
         assert after.pid != before.pid
         for url in (server.url, server.tcp_url):
             with redis.Redis.from_url(url) as client:
@@ -47,14 +47,14 @@ def test_a_server_that_is_killed_again_and_again_comes_back_each_time(folder: Pa
         assert status(folder).restarts == 3
 
 
-def test_when_the_keeper_is_killed_a_user_brings_keeper_and_server_back(
+def test_when_the_supervisor_is_killed_a_user_starts_supervisor_and_server_again(
     folder: Path, start_user: StartUser
 ) -> None:
     user = start_user(port=0).ready()
     with redis.Redis.from_url(user.url) as client:
         client.set("a", 1)
     before, running = status(folder), processes_of(folder)
-    kill_and_wait(before.keeper_pid)
+    kill_and_wait(before.supervisor_pid)
     assert "is gone" in user.next_line()
     assert "answers again" in user.next_line()
     assert wait_until_gone(running) == []
@@ -64,9 +64,11 @@ def test_when_the_keeper_is_killed_a_user_brings_keeper_and_server_back(
         assert client.get("a") == b"1"
 
 
-def test_a_keeper_that_is_terminated_under_its_users_is_replaced(folder: Path, start_user: StartUser) -> None:
+def test_a_supervisor_that_is_terminated_while_it_has_users_is_replaced(
+    folder: Path, start_user: StartUser
+) -> None:
     users = [start_user().ready(), start_user().ready()]
-    kill_and_wait(status(folder).keeper_pid, signal.SIGTERM)
+    kill_and_wait(status(folder).supervisor_pid, signal.SIGTERM)
     for user in users:
         assert "is gone" in user.next_line()
         assert "answers again" in user.next_line()
@@ -74,29 +76,29 @@ def test_a_keeper_that_is_terminated_under_its_users_is_replaced(folder: Path, s
     assert len(servers_of(folder)) == 1
 
 
-def test_when_users_and_keeper_are_killed_together_nothing_is_left(
+def test_when_users_and_supervisor_are_killed_together_no_process_is_left(
     folder: Path, start_user: StartUser
 ) -> None:
     user = start_user().ready()
-    running, keeper = processes_of(folder), status(folder).keeper_pid
-    assert keeper is not None
-    os.kill(keeper, signal.SIGSTOP)  # so that it cannot react to the death of its user
+    running, supervisor = processes_of(folder), status(folder).supervisor_pid
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGSTOP)  # so that it cannot react to the death of its user
     user.is_killed()
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     assert wait_until_gone(running) == []
 
 
-def test_a_server_that_outlived_its_keeper_is_ended_before_the_next_one_starts(
+def test_a_server_that_outlived_its_supervisor_is_ended_before_the_next_one_starts(
     folder: Path, start_user: StartUser
 ) -> None:
     user = start_user().ready()
     seen = status(folder)
     with redis.Redis.from_url(user.url, socket_timeout=None) as client:
         connection = client.connection_pool.get_connection()
-        # A server in an endless script cannot obey the signal that its keeper's death sends.
+        # A server in an endless script cannot obey the signal that its supervisor's death sends.
         connection.send_command("EVAL", "while true do end", 0)
         user.is_killed()
-        kill_and_wait(seen.keeper_pid)
+        kill_and_wait(seen.supervisor_pid)
         [leftover] = servers_of(folder)
         assert leftover.pid == seen.pid
         with EmbeddedServer(folder):
@@ -111,13 +113,13 @@ def test_a_power_cut_leaves_nothing_that_prevents_a_start(folder: Path, start_us
         client.set("kept", 1)
         client.set("torn", "x" * 1000)
     seen, running = status(folder), processes_of(folder)
-    assert seen.keeper_pid is not None
+    assert seen.supervisor_pid is not None
     assert seen.pid is not None
-    os.kill(seen.keeper_pid, signal.SIGSTOP)
-    for pid in (user.pid, seen.pid, seen.keeper_pid):
+    os.kill(seen.supervisor_pid, signal.SIGSTOP)
+    for pid in (user.pid, seen.pid, seen.supervisor_pid):
         os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(running) == []
-    assert (folder / "run" / "keeper.sock").exists()
+    assert (folder / "run" / "control.sock").exists()
     [written] = (folder / "data").rglob("*.incr.aof")
     os.truncate(written, written.stat().st_size - 100)
     with EmbeddedServer(folder) as server, redis.Redis.from_url(server.url) as client:
@@ -128,7 +130,7 @@ def test_a_user_killed_while_it_waits_for_the_server_leaves_nothing(
     folder: Path, start_user: StartUser
 ) -> None:
     user = start_user()
-    while not (folder / "run" / "keeper.sock").exists():
+    while not (folder / "run" / "control.sock").exists():
         assert user.process.poll() is None
     user.is_killed()
     assert wait_until_gone(processes_of(folder)) == []

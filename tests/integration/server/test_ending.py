@@ -27,10 +27,10 @@ CHURN = (
 )
 
 
-def test_the_last_user_takes_the_server_along(folder: Path, start_user: StartUser) -> None:
+def test_the_server_ends_with_its_last_user(folder: Path, start_user: StartUser) -> None:
     first, second = start_user().ready(), start_user().ready()
     running = processes_of(folder)
-    assert len(running) == 2  # a keeper and its server
+    assert len(running) == 2  # a supervisor and its server
     first.leaves()
     assert servers_of(folder)
     second.leaves()
@@ -86,7 +86,7 @@ def test_users_that_come_and_go_at_the_same_moment_always_get_a_server(
     assert [user.next_line() for user in users] == ["done"] * 3
 
 
-def test_stopping_on_request_ends_it_for_everybody_until_somebody_asks_anew(
+def test_a_stop_on_request_ends_it_for_all_users_until_it_is_leased_again(
     folder: Path, start_user: StartUser
 ) -> None:
     user = start_user().ready()
@@ -99,13 +99,13 @@ def test_stopping_on_request_ends_it_for_everybody_until_somebody_asks_anew(
     assert status(folder).users == (user.pid,)
 
 
-def test_a_stop_where_nothing_runs_says_so_and_creates_nothing(folder: Path) -> None:
+def test_a_stop_without_a_server_returns_false_and_creates_nothing(folder: Path) -> None:
     assert not stop(folder)
     assert not status(folder).running
     assert not folder.exists()
 
 
-def test_the_status_tells_who_uses_what(folder: Path, start_user: StartUser) -> None:
+def test_the_status_lists_users_and_settings(folder: Path, start_user: StartUser) -> None:
     user = start_user(fsync="always").ready()
     with EmbeddedServer(folder, port=0) as server:
         seen = server.status()
@@ -113,21 +113,21 @@ def test_the_status_tells_who_uses_what(folder: Path, start_user: StartUser) -> 
         assert (seen.folder, seen.url, seen.port) == (folder, server.url, server.port)
         assert sorted(seen.users) == sorted([user.pid, os.getpid()])
         assert [seen.pid] == [process.pid for process in servers_of(folder)]
-        assert psutil.Process(seen.pid).ppid() == seen.keeper_pid
+        assert psutil.Process(seen.pid).ppid() == seen.supervisor_pid
         assert seen.version is not None
         assert seen.version.startswith("9.")
         assert seen.ready_at is not None
         assert seen.data_bytes > 0
 
 
-def test_a_released_lease_says_so(folder: Path) -> None:
+def test_a_released_lease_is_shown_as_released(folder: Path) -> None:
     with lease(folder) as held:
         assert repr(held) == f"Lease('unix://{folder}/run/valkey.sock')"
     assert "released" in repr(held)
     assert held.tcp_url is None
 
 
-def test_ctrl_c_in_the_terminal_of_a_user_does_not_reach_keeper_and_server(
+def test_ctrl_c_in_the_terminal_of_a_user_does_not_reach_supervisor_and_server(
     folder: Path, start_user: StartUser
 ) -> None:
     start_user().ready()

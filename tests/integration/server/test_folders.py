@@ -82,7 +82,7 @@ def test_data_of_a_newer_server_is_refused_and_not_touched(folder: Path) -> None
         pass
 
 
-def test_broken_data_is_refused_with_the_servers_own_words(folder: Path) -> None:
+def test_broken_data_is_refused_with_the_log_of_the_server(folder: Path) -> None:
     with EmbeddedServer(folder) as server, redis.Redis.from_url(server.url) as client:
         client.set("a", 1)
     [written] = (folder / "data").rglob("*.incr.aof")
@@ -92,13 +92,13 @@ def test_broken_data_is_refused_with_the_servers_own_words(folder: Path) -> None
     assert "append only file" in refusal.value.log
 
 
-def test_too_little_time_is_said(folder: Path) -> None:
+def test_a_start_that_takes_too_long_is_a_timeout(folder: Path) -> None:
     with pytest.raises(ServerNotReady, match="give more time"):
         lease(folder, timeout=0.001)
 
 
 @pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70000}, {"fsync": "sometimes"}])
-def test_impossible_wishes_are_refused_before_anything_is_created(
+def test_invalid_settings_are_refused_before_anything_is_created(
     folder: Path, wrong: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidOption, match=next(iter(wrong))):

@@ -1,4 +1,4 @@
-"""A disk that takes no more data: said at once, and never silent. /dev/full and a limit stand for it."""
+"""A full disk is reported at once. /dev/full and a file size limit simulate it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import redis
 
 from toril.errors import ServerStartFailed
 from toril.server import EmbeddedServer, status, stop
-from toril.server._attach import join
-from toril.server._folder import Folder
+from toril.server._attach import attach
 from toril.server._settings import ServerSettings
+from toril.server.folder import Folder
 
 FULL = Path("/dev/full")
 SOON = 20.0  # seconds: far below the time-out of a start, far above what a busy machine needs
@@ -36,7 +36,7 @@ def fill_the_file_of(server: EmbeddedServer) -> None:
             time.sleep(0.01)
 
 
-def test_an_end_that_loses_something_is_not_silent(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_that_loses_data_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedServer(folder) as server:
         fill_the_file_of(server)
     (said,) = [record for record in caplog.records if record.name == "toril.server"]
@@ -46,9 +46,7 @@ def test_an_end_that_loses_something_is_not_silent(folder: Path, caplog: pytest.
     assert "append-only file cannot be written" in (folder / "server.log").read_text()
 
 
-def test_a_stop_on_request_that_loses_something_is_not_silent(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stop_on_request_that_loses_data_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedServer(folder) as server:
         fill_the_file_of(server)
         assert stop(folder)
@@ -57,7 +55,7 @@ def test_a_stop_on_request_that_loses_something_is_not_silent(
     ]
 
 
-def test_who_leaves_a_server_to_others_is_not_alarmed(
+def test_no_error_is_logged_if_the_server_has_other_users(
     folder: Path, caplog: pytest.LogCaptureFixture, start_user
 ) -> None:
     with EmbeddedServer(folder) as server:
@@ -67,13 +65,13 @@ def test_who_leaves_a_server_to_others_is_not_alarmed(
     other.leaves()
 
 
-def test_an_ordinary_end_says_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ordinary_end_logs_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="toril.server"), EmbeddedServer(folder):
         assert status(folder).running
     assert caplog.records == []
 
 
-def test_a_lock_that_cannot_be_signed_holds_all_the_same(folder: Path) -> None:
+def test_a_lock_without_a_process_id_is_held(folder: Path) -> None:
     Folder.at(folder).prepare()
     for name in ("run/server.lock", "server.log"):
         (folder / name).symlink_to(FULL)
@@ -81,7 +79,7 @@ def test_a_lock_that_cannot_be_signed_holds_all_the_same(folder: Path) -> None:
         assert client.ping()
 
 
-def test_a_server_that_finds_no_room_says_so_at_once(folder: Path) -> None:
+def test_a_full_disk_is_reported_at_the_start(folder: Path) -> None:
     Folder.at(folder).prepare()
     program = f"from toril.server import EmbeddedServer; EmbeddedServer({str(folder)!r}).start()"
     started = time.monotonic()
@@ -99,12 +97,12 @@ def test_a_server_that_finds_no_room_says_so_at_once(folder: Path) -> None:
     assert said[0].endswith("free some space on its disk")
 
 
-def test_a_keeper_that_cannot_live_is_told_of_at_once(folder: Path) -> None:
+def test_a_supervisor_that_cannot_run_is_reported_at_once(folder: Path) -> None:
     place = Folder.at(folder)
     place.prepare()
-    place.log.mkdir()  # the keeper's own words cannot be written: it ends before it answers
+    place.log.mkdir()  # the supervisor's own words cannot be written: it ends before it answers
     started = time.monotonic()
-    with pytest.raises(ServerStartFailed, match="the keeper ends as soon as it is started") as failure:
-        join(place, ServerSettings(), 60)
+    with pytest.raises(ServerStartFailed, match="the supervisor ends as soon as it is started") as failure:
+        attach(place, ServerSettings(), 60)
     assert "IsADirectoryError" in failure.value.log
     assert time.monotonic() - started < SOON

@@ -52,7 +52,7 @@ async def test_two_processes_see_one_queue_which_survives_kill_9_of_both(folder:
         producer.stdin.flush()
         assert says(producer) == 2
     running = processes_of(folder)
-    assert len(running) == 2  # the keeper and its server
+    assert len(running) == 2  # the supervisor and its server
     for producer in producers:
         producer.kill()
         producer.communicate()

@@ -42,9 +42,7 @@ def test_a_folder_is_the_same_by_whatever_name(folder: Path, start_user: StartUs
     assert len(servers_of(folder)) == 1
 
 
-def test_without_a_name_the_server_lives_in_the_working_directory(
-    folder: Path, start_user: StartUser
-) -> None:
+def test_the_default_folder_is_in_the_working_directory(folder: Path, start_user: StartUser) -> None:
     folder.mkdir()
     user = start_user("embedded:", cwd=folder)
     assert user.url == f"unix://{folder}/.toril/run/valkey.sock"
@@ -82,7 +80,7 @@ def test_a_later_user_can_add_a_port(folder: Path, start_user: StartUser) -> Non
 def test_a_second_port_is_refused_and_the_first_named(folder: Path) -> None:
     with (
         EmbeddedServer(folder, port=0) as server,
-        pytest.raises(PortTaken, match=f"listens on port {server.port} already") as refusal,
+        pytest.raises(PortTaken, match=f"already listens on port {server.port}") as refusal,
         EmbeddedServer(folder, port=1),
     ):
         pass

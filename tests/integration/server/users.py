@@ -107,7 +107,7 @@ class User:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """The server and the keeper of a folder, as the operating system sees them."""
+    """The server and the supervisor of a folder, as the operating system sees them."""
     return [process for process in psutil.process_iter() if _serves(process, folder)]
 
 
@@ -136,10 +136,10 @@ def _ends_before(deadline: float, pid: int) -> bool:
 def _serves(process: psutil.Process, folder: Path) -> bool:
     try:
         command = process.cmdline()
-        is_keeper = any("toril.server._supervisor" in word for word in command) and str(folder) in command
+        is_supervisor = any("toril.server._supervisor" in word for word in command) and str(folder) in command
         is_server = (
             any("valkey-server" in word for word in command) and Path(process.cwd()) == folder / "data"
         )
     except psutil.Error:
         return False
-    return is_keeper or is_server
+    return is_supervisor or is_server

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from toril.server._binary import server_environment
+from toril.server.binary import server_environment
 
 
 def test_the_allocator_is_set_for_deep_queues(monkeypatch: pytest.MonkeyPatch) -> None:

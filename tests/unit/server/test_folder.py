@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toril.server import _folder
-from toril.server._folder import Folder, _demand_private, size_of
+from toril.server import folder as folder_module
+from toril.server.folder import Folder, _check_private, size_of
 
 
 def test_an_address_and_its_path_are_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,22 +18,22 @@ def test_an_address_and_its_path_are_the_same_folder(tmp_path: Path, monkeypatch
     assert Folder.at("embedded:") == Folder.at(tmp_path / ".toril")
 
 
-def test_sockets_live_in_the_folder_while_their_path_is_short_enough() -> None:
+def test_sockets_are_in_the_folder_if_their_path_is_short_enough() -> None:
     assert Folder(Path("/data")).server_socket == Path("/data/run/valkey.sock")
-    longest = "/" + "d" * (103 - len("//run/keeper.sock"))
-    assert Folder(Path(longest)).keeper_socket.parent == Path(longest, "run")
-    assert Folder(Path(longest + "d")).keeper_socket.parent != Path(longest + "d", "run")
+    longest = "/" + "d" * (103 - len("//run/control.sock"))
+    assert Folder(Path(longest)).control_socket.parent == Path(longest, "run")
+    assert Folder(Path(longest + "d")).control_socket.parent != Path(longest + "d", "run")
 
 
 def test_sockets_of_long_paths_are_short_distinct_and_always_the_same() -> None:
     one, other = Folder(Path("/a" * 100)), Folder(Path("/b" * 100))
-    assert len(str(one.keeper_socket)) < 60
-    assert one.keeper_socket == Folder(Path("/a" * 100)).keeper_socket
-    assert one.keeper_socket != other.keeper_socket
+    assert len(str(one.control_socket)) < 60
+    assert one.control_socket == Folder(Path("/a" * 100)).control_socket
+    assert one.control_socket != other.control_socket
 
 
 def test_length_is_counted_in_bytes() -> None:
-    assert Folder(Path("/" + "ü" * 50)).keeper_socket.parent != Path("/" + "ü" * 50, "run")
+    assert Folder(Path("/" + "ü" * 50)).control_socket.parent != Path("/" + "ü" * 50, "run")
 
 
 def test_odd_characters_are_quoted_in_the_address() -> None:
@@ -41,17 +41,17 @@ def test_odd_characters_are_quoted_in_the_address() -> None:
 
 
 def test_a_socket_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    _demand_private(tmp_path, tmp_path.stat().st_uid)
+    _check_private(tmp_path, tmp_path.stat().st_uid)
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="another user"):
-        _demand_private(tmp_path, tmp_path.stat().st_uid)
+        _check_private(tmp_path, tmp_path.stat().st_uid)
 
 
 def test_a_link_in_place_of_the_socket_directory_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(PermissionError):
-        _demand_private(link, tmp_path.stat().st_uid)
+        _check_private(link, tmp_path.stat().st_uid)
 
 
 def test_the_size_counts_files_and_not_what_vanished(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_size_counts_files_and_not_what_vanished(tmp_path: Path) -> None:
 def short_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "short"
     root.mkdir()
-    monkeypatch.setattr(_folder, "_SHORT_ROOT", root)
+    monkeypatch.setattr(folder_module, "_SHORT_ROOT", root)
     return root
 
 

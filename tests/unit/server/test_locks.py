@@ -20,13 +20,13 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     os.close(again)
 
 
-def test_the_holder_signs(tmp_path: Path) -> None:
+def test_the_holder_writes_its_process_id(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert _locks.holder_of(path) is None
     held = _locks.try_lock(path)
     assert held is not None
     assert _locks.holder_of(path) is None
-    _locks.sign(held)
+    _locks.write_own_pid(held)
     assert _locks.holder_of(path) == os.getpid()
     os.close(held)
 

@@ -1,4 +1,4 @@
-"""What is said to the server and to the keeper, byte by byte."""
+"""The bytes that are sent to the server and to the supervisor."""
 
 from __future__ import annotations
 

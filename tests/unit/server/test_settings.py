@@ -1,4 +1,4 @@
-"""What users may ask of a server, and how wishes meet."""
+"""The settings of users, and how they are merged."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from toril.server._settings import PortConflict, ServerSettings
     ],
 )
 def test_a_port_once_given_stays(present: int | None, wanted: int | None, merged: int | None) -> None:
-    assert ServerSettings(port=present).joined_with(ServerSettings(port=wanted)).port == merged
+    assert ServerSettings(port=present).merged_with(ServerSettings(port=wanted)).port == merged
 
 
-def test_two_different_ports_cannot_be_had() -> None:
+def test_two_different_ports_are_a_conflict() -> None:
     with pytest.raises(PortConflict, match="7000"):
-        ServerSettings(port=7000).joined_with(ServerSettings(port=7001))
+        ServerSettings(port=7000).merged_with(ServerSettings(port=7001))
 
 
 @pytest.mark.parametrize("one", ["no", "everysec", "always"])
-def test_the_safest_fsync_wins_whoever_comes_first(one: str) -> None:
+def test_the_safest_fsync_is_taken_in_any_order(one: str) -> None:
     for pair in ((one, "always"), ("always", one)):
         first, second = (ServerSettings(fsync=fsync) for fsync in pair)
-        assert first.joined_with(second).fsync == "always"
+        assert first.merged_with(second).fsync == "always"
 
 
-def test_settings_survive_the_way_to_the_keeper() -> None:
+def test_settings_are_the_same_after_the_way_to_the_supervisor() -> None:
     settings = ServerSettings(port=7000, fsync="always")
     assert ServerSettings.from_message(settings.as_message()) == settings
 

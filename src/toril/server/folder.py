@@ -1,12 +1,12 @@
-"""The plan of a server's folder.
+"""The files of an embedded server's folder.
 
     <folder>/.gitignore          keeps the data out of the repository around it
     <folder>/data/               the append-only file, written by the server alone
-    <folder>/server.log          what server and keeper have to say
-    <folder>/run/start.lock      held by the process that is starting a keeper
-    <folder>/run/keeper.lock     held by the keeper as long as it lives
-    <folder>/run/server.lock     held by the server as long as it lives, so no two write the same data
-    <folder>/run/keeper.sock     users connect here
+    <folder>/server.log          the log of server and supervisor
+    <folder>/run/start.lock      held by the process that is starting a supervisor
+    <folder>/run/supervisor.lock held by the supervisor while it runs
+    <folder>/run/server.lock     held by the server while it runs, so that no two write the same data
+    <folder>/run/control.sock    users connect here
     <folder>/run/valkey.sock     clients connect here
 
 Guarantee: every process that names the folder, by whatever path, finds the same files. All of this can be deleted
@@ -24,21 +24,21 @@ from pathlib import Path
 from urllib.parse import quote
 
 DEFAULT_FOLDER = "./.toril"
-"""Where the server lives when nobody says otherwise."""
+"""The folder of the default server."""
 
 _SCHEME = "embedded:"
 
 # sun_path has 104 bytes on macOS and 108 on Linux, with the closing NUL.
 _LONGEST_SOCKET_PATH = 103
 
-# Short and the same in every session, unlike TMPDIR and XDG_RUNTIME_DIR, so all users find the same sockets.
+# Short, and the same in every session, unlike TMPDIR and XDG_RUNTIME_DIR: all users find the same sockets.
 _SHORT_ROOT = Path("/tmp")  # noqa: S108 - the folder below is checked to be ours alone
 
 
-_TRIES = 20  # Each is lost only if another folder's keeper ends at the same moment.
+_TRIES = 20  # Each fails only if another folder's supervisor ends at the same moment.
 
-# A new append-only file, its manifest and some lines of log fit into it many times over.
-_ROOM = 65536
+# Many times the size of a new append-only file, its manifest and some lines of log.
+_PROBE_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,16 @@ class Folder:
         return self.run / "start.lock"
 
     @property
-    def keeper_lock(self) -> Path:
-        return self.run / "keeper.lock"
+    def supervisor_lock(self) -> Path:
+        return self.run / "supervisor.lock"
 
     @property
     def server_lock(self) -> Path:
         return self.run / "server.lock"
 
     @property
-    def keeper_socket(self) -> Path:
-        return self._sockets() / "keeper.sock"
+    def control_socket(self) -> Path:
+        return self._sockets() / "control.sock"
 
     @property
     def server_socket(self) -> Path:
@@ -92,7 +92,7 @@ class Folder:
         return "unix://" + quote(str(self.server_socket))
 
     def prepare(self) -> None:
-        """Creates what is missing. Raises OSError where that is not possible."""
+        """Creates what is missing. Raises OSError if that is not possible."""
         for directory in (self.root, self.data, self.run):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ignore = self.root / ".gitignore"
@@ -101,23 +101,23 @@ class Folder:
         self._prepare_sockets()
 
     def clear_sockets(self) -> None:
-        """Removes what `prepare` made outside of the folder. Only for the holder of the keeper's lock."""
+        """Removes what `prepare` made outside of the folder. Only for the holder of the supervisor's lock."""
         if (sockets := self._sockets()) != self.run:
-            with suppress(OSError):  # Something is left in one of them: it stays.
+            with suppress(OSError):  # One of them is not empty: it stays.
                 sockets.rmdir()
                 sockets.parent.rmdir()
 
-    def demand_room(self) -> None:
-        """Raises OSError when the disk takes no more data."""
-        probe = self.run / f"room.{os.getpid()}"
+    def check_disk_space(self) -> None:
+        """Raises OSError if no more data can be written to the disk."""
+        probe = self.run / f"probe.{os.getpid()}"
         try:
-            probe.write_bytes(bytes(_ROOM))
+            probe.write_bytes(bytes(_PROBE_BYTES))
         finally:
             with suppress(OSError):
                 probe.unlink()
 
     def log_tail(self, start: int = 0) -> str:
-        """The last lines of the log, none from before `start`."""
+        """Returns the last lines of the log that were written after byte `start`."""
         try:
             with self.log.open("rb") as log:
                 log.seek(start)
@@ -127,17 +127,17 @@ class Folder:
         return "\n".join(lines[-8:])
 
     def data_bytes(self) -> int:
-        """The size of the data on disk."""
+        """Returns the size of the data on disk."""
         return sum(size_of(file) for file in self.data.rglob("*"))
 
     def _sockets(self) -> Path:
-        if len(os.fsencode(self.run / "keeper.sock")) <= _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(self.run / "control.sock")) <= _LONGEST_SOCKET_PATH:
             return self.run
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return _SHORT_ROOT / f"toril-{self._owner()}" / name
 
     def _owner(self) -> int:
-        # The folder's owner, not the caller: root and the owner must meet at the same sockets.
+        # The folder's owner, not the caller: root and the owner must use the same sockets.
         try:
             return self.root.stat().st_uid
         except OSError:
@@ -151,9 +151,9 @@ class Folder:
             try:
                 for directory in (sockets.parent, sockets):
                     directory.mkdir(mode=0o700, exist_ok=True)
-                    _demand_private(directory, self._owner())
+                    _check_private(directory, self._owner())
             except (FileNotFoundError, FileExistsError):
-                # The keeper of another folder has just removed the parent, which it found empty.
+                # The supervisor of another folder has just removed the parent directory, which was empty.
                 if not tries_left:
                     raise
             else:
@@ -161,7 +161,7 @@ class Folder:
 
 
 def size_of(file: Path) -> int:
-    """The bytes of one file; 0 if it vanished meanwhile, as files of a rewrite do."""
+    """Returns the bytes of one file; 0 if it was removed meanwhile, as files of a rewrite are."""
     try:
         found = file.lstat()
     except OSError:
@@ -169,8 +169,8 @@ def size_of(file: Path) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def _demand_private(directory: Path, owner: int) -> None:
-    # Anybody may create names in the shared folder first; a socket in a stranger's directory would be his.
+def _check_private(directory: Path, owner: int) -> None:
+    # Any user may create names in the shared folder first: a socket in another user's directory would belong to them.
     found = directory.lstat()
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {owner, os.getuid()}
     if not ours or found.st_mode & 0o022:
