@@ -200,7 +200,7 @@ async def test_browsers_are_replaced_after_so_many_pages(site: Site) -> None:
         for _ in range(5):
             await extract(tasks, site.url())
         assert tasks.pool.launched == 3
-        assert len(tasks.pool._houses) == 1
+        assert len(tasks.pool._browsers) == 1
 
 
 async def test_a_browser_that_has_grown_too_large_is_replaced(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The browser worker's tasks (extra `browser`): a real Chromium visits pages, in isolation and within limits."""
+"""The browser tasks (extra `browser`): Chromium loads pages, isolated from each other and within limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which addresses a page may be loaded from.
+"""The addresses that pages may be loaded from.
 
-Guarantee: an address that is not of the public internet is refused unless it was allowed, in whatever form it is
-written: mapped into IPv6, translated, tunnelled.
+Guarantee: an address that is not public is refused unless it was allowed, in every form: mapped into IPv6, translated,
+tunnelled.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Addresses of IPv4 hosts as IPv6 networks write them (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-# All that was ever given out of IPv6 for the public internet. Python's own tables name exceptions, and miss old ones.
+# All IPv6 addresses that are assigned to the public internet. Python's tables list exceptions, and lack old ones.
 _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address, and every address hidden in it, belongs to the public internet."""
-    return all(map(_is_public_itself, _unwrapped(address)))
+    """Returns whether the address, and every address embedded in it, is public."""
+    return all(map(_is_global_unicast, _embedded_addresses(address)))
 
 
-def _is_public_itself(address: Address) -> bool:
+def _is_global_unicast(address: Address) -> bool:
     if address.version == 6 and address not in _UNICAST:
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-def _unwrapped(address: Address) -> Iterator[Address]:
+def _embedded_addresses(address: Address) -> Iterator[Address]:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             yield address.ipv4_mapped
@@ -46,7 +46,7 @@ def _unwrapped(address: Address) -> Iterator[Address]:
 
 
 def may_visit(host: str, address: str, options: BrowserOptions) -> bool:
-    """Whether a connection to this address, found under this name, is allowed."""
+    """Returns whether a connection to this address of this host is allowed."""
     if options.allows_host(host):
         return True
     parsed = ipaddress.ip_address(address.partition("%")[0])

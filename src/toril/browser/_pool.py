@@ -1,8 +1,8 @@
-"""A pool of isolated pages over browsers that are replaced before they grow fat.
+"""A pool of isolated pages over browsers that are replaced before they use too much memory.
 
-Guarantee: every page has a context and a way out of its own (no cookie, cache, storage or connection of another job),
-never more pages at once than asked for, and after `close` no browser process is left. A browser, or its driver, that
-does not answer is killed and replaced: no job waits for it longer than its own time, or ten seconds.
+Guarantee: every page has its own context and proxy (no cookie, cache, storage or connection of another job), there are
+never more pages at once than `contexts`, and after `close` no browser process is left. A browser or driver that does
+not answer is killed and replaced: a job waits for it no longer than its own time-out, or ten seconds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from playwright.async_api import (
 )
 from playwright.async_api import Error as PlaywrightError
 
-from toril.browser._gate import Gate, Resolve, system_resolve
+from toril.browser._proxy import AddressProxy, Resolve, system_resolve
 from toril.browser.options import BrowserOptions, find_chromium
 from toril.errors import BrowserCrashed
 
-# No traffic of the browser's own, nothing that goes around the proxy. The switch for WebRTC has had two names; Chromium
-# ignores what it does not know.
+# No traffic of the browser itself, and no traffic outside the proxy. The switch for WebRTC has two names; Chromium
+# ignores the one that it does not know.
 ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -46,42 +46,42 @@ ARGUMENTS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--no-pings",
 )
-# Memory is measured once in so many pages: asking costs about a millisecond.
-PAGES_PER_LOOK = 5
-# A browser that answers at all opens a page, closes it, or ends, within this time, on a busy machine too.
+# Memory is measured once in so many pages, because it takes about a millisecond.
+PAGES_PER_MEMORY_CHECK = 5
+# A working browser opens a page, closes it, or ends, within this time, also on a busy machine.
 ANSWER_SECONDS = 10.0
 LAUNCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A page, and the only way out of it."""
+    """A page and its proxy."""
 
     page: Page
-    gate: Gate
+    proxy: AddressProxy
 
 
-class _Housed:
-    """A browser, the pages it has open, and whether it may open more."""
+class _PooledBrowser:
+    """A browser, its number of open pages, and whether it may open more."""
 
     def __init__(self, browser: Browser, pid: int | None) -> None:
         self.browser = browser
         self.open = 0
-        self.served = 0
-        self.retiring = False
+        self.pages_served = 0
+        self.is_retired = False
         self._pid = pid
-        self._born = None if pid is None else _born(pid)
+        self._start_time = None if pid is None else _start_time(pid)
 
     @property
     def usable(self) -> bool:
-        return not self.retiring and self.browser.is_connected()
+        return not self.is_retired and self.browser.is_connected()
 
     def kill(self) -> None:
-        """Ends its processes, whatever state they are in: Chromium has a process group of its own."""
-        self.retiring = True
+        """Kills its processes: Chromium has its own process group."""
+        self.is_retired = True
         pid, self._pid = self._pid, None
-        if pid is None or _born(pid) != self._born:
-            return  # it ended by itself, and its number may be another's by now
+        if pid is None or _start_time(pid) != self._start_time:
+            return  # it has ended, and its process id may belong to another program
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == pid:
                 os.killpg(pid, signal.SIGKILL)
@@ -94,101 +94,106 @@ class BrowserPool:
 
     def __init__(self, options: BrowserOptions | None = None, *, resolve: Resolve = system_resolve) -> None:
         self.options = options or BrowserOptions()
-        # Where a browser goes on its own account, outside every page; pages have gates of their own.
-        self.gate = Gate(self.options, resolve)
+        # For connections of the browser outside of pages; every page has its own proxy.
+        self.proxy = AddressProxy(self.options, resolve)
         self.launched = 0  # browsers started so far
         self._resolve = resolve
-        self._room = asyncio.Semaphore(self.options.contexts)
+        self._free_pages = asyncio.Semaphore(self.options.contexts)
         self._starting = asyncio.Lock()
         self._playwright: Playwright | None = None
-        self._current: _Housed | None = None
-        self._houses: set[_Housed] = set()
+        self._current: _PooledBrowser | None = None
+        self._browsers: set[_PooledBrowser] = set()
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[Tab]:
-        """A page in a context of its own; waits while all are taken."""
-        async with self._room, Gate(self.options, self._resolve, self.options.max_page_bytes) as gate:
-            house = await self._house()
-            house.open += 1
-            house.served += 1
+        """Opens a page in its own context; waits while all are in use."""
+        async with (
+            self._free_pages,
+            AddressProxy(self.options, self._resolve, self.options.max_page_bytes) as proxy,
+        ):
+            pooled = await self._usable_browser()
+            pooled.open += 1
+            pooled.pages_served += 1
             contexts: list[BrowserContext] = []
             try:
-                yield Tab(await self._open(house, gate, contexts), gate)
+                yield Tab(await self._open(pooled, proxy, contexts), proxy)
             finally:
-                house.open -= 1
-                await self._let_go(house, contexts)
+                pooled.open -= 1
+                await self._release(pooled, contexts)
 
-    async def _open(self, house: _Housed, gate: Gate, contexts: list[BrowserContext]) -> Page:
-        """A page; its context is noted in `contexts` as soon as there is one."""
+    async def _open(
+        self, pooled: _PooledBrowser, proxy: AddressProxy, contexts: list[BrowserContext]
+    ) -> Page:
+        """Opens a page; its context is added to `contexts` as soon as it exists."""
         try:
             async with asyncio.timeout(max(self.options.timeout, ANSWER_SECONDS)):
-                contexts.append(await house.browser.new_context(**self._manners(gate)))
+                contexts.append(await pooled.browser.new_context(**self._context_options(proxy)))
                 return await contexts[0].new_page()
         except TimeoutError as error:
-            house.kill()
+            pooled.kill()
             raise BrowserCrashed("the browser does not answer") from error
         except PlaywrightError as error:
-            house.retiring = True
-            raise BrowserCrashed("the browser gave no page") from error
+            pooled.is_retired = True
+            raise BrowserCrashed("the browser opened no page") from error
 
-    def _manners(self, gate: Gate) -> dict[str, Any]:
+    def _context_options(self, proxy: AddressProxy) -> dict[str, Any]:
         width, height = self.options.viewport
-        given = self.options.user_agent
+        user_agent = self.options.user_agent
         return {
             "viewport": {"width": width, "height": height},
             "accept_downloads": False,
             "service_workers": "block",
             "java_script_enabled": self.options.java_script,
-            "proxy": _through(gate),
-            **({} if given is None else {"user_agent": given}),
+            "proxy": _proxy_settings(proxy),
+            **({} if user_agent is None else {"user_agent": user_agent}),
         }
 
-    async def _let_go(self, house: _Housed, contexts: list[BrowserContext]) -> None:
+    async def _release(self, pooled: _PooledBrowser, contexts: list[BrowserContext]) -> None:
         for context in contexts:
             with contextlib.suppress(PlaywrightError):
-                await self._answered(house, context.close())
-        if not house.retiring:
-            house.retiring = await self._is_spent(house)
-        if house.retiring and house.open == 0:
-            await self._end(house)
+                await self._with_timeout(pooled, context.close())
+        if not pooled.is_retired:
+            pooled.is_retired = await self._must_be_replaced(pooled)
+        if pooled.is_retired and pooled.open == 0:
+            await self._end(pooled)
 
     @staticmethod
-    async def _answered(house: _Housed, step: Any) -> Any:
-        """What a browser answers; one that gives no answer is killed."""
+    async def _with_timeout(pooled: _PooledBrowser, step: Any) -> Any:
+        """Returns the result of a call to a browser; a browser that does not answer is killed."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await step
         except TimeoutError:
-            house.kill()
+            pooled.kill()
             return None
 
-    async def _is_spent(self, house: _Housed) -> bool:
-        if house.served >= self.options.pages_per_browser or not house.browser.is_connected():
+    async def _must_be_replaced(self, pooled: _PooledBrowser) -> bool:
+        if pooled.pages_served >= self.options.pages_per_browser or not pooled.browser.is_connected():
             return True
-        if house.served % PAGES_PER_LOOK:
+        if pooled.pages_served % PAGES_PER_MEMORY_CHECK:
             return False
-        memory = await self._answered(house, memory_of(house.browser))
+        memory = await self._with_timeout(pooled, memory_of(pooled.browser))
         return memory is None or memory > self.options.max_browser_memory
 
     # --- browsers -------------------------------------------------------------------------------------------
 
-    async def _house(self) -> _Housed:
+    async def _usable_browser(self) -> _PooledBrowser:
         async with self._starting:
             if self._current is None or not self._current.usable:
                 retired, self._current = self._current, await self._launch()
                 if retired is not None:
-                    retired.retiring = True
+                    retired.is_retired = True
                     if retired.open == 0:
                         await self._end(retired)
             return self._current
 
-    async def _launch(self) -> _Housed:
-        await self.gate.open()
+    async def _launch(self) -> _PooledBrowser:
+        await self.proxy.open()
         if self._playwright is not None:
             try:
                 return await self._start_browser(self._playwright)
             except (PlaywrightError, TimeoutError):
-                await self._dismiss_driver()  # it may be the one that is gone: a new one tells
+                await self._stop_driver()  # the driver may have ended: try with a new one
         self._playwright = await async_playwright().start()
         try:
             return await self._start_browser(self._playwright)
@@ -196,27 +201,27 @@ class BrowserPool:
             why = str(error).partition("\n")[0] or "it took too long"
             raise BrowserCrashed(f"Chromium did not start: {why}") from error
 
-    async def _start_browser(self, playwright: Playwright) -> _Housed:
+    async def _start_browser(self, playwright: Playwright) -> _PooledBrowser:
         async with asyncio.timeout(LAUNCH_SECONDS):
             browser = await playwright.chromium.launch(
                 executable_path=self.options.executable or find_chromium(),
                 args=list(ARGUMENTS),
                 chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root
-                proxy=_through(self.gate),
+                proxy=_proxy_settings(self.proxy),
             )
-            first, *_ = await processes_of(browser)
+            pid, *_ = await processes_of(browser)
         self.launched += 1
-        house = _Housed(browser, first)
-        self._houses.add(house)
-        return house
+        pooled = _PooledBrowser(browser, pid)
+        self._browsers.add(pooled)
+        return pooled
 
-    async def _end(self, house: _Housed) -> None:
-        self._houses.discard(house)
+    async def _end(self, pooled: _PooledBrowser) -> None:
+        self._browsers.discard(pooled)
         with contextlib.suppress(PlaywrightError):
-            await self._answered(house, house.browser.close())
-        house.kill()
+            await self._with_timeout(pooled, pooled.browser.close())
+        pooled.kill()
 
-    async def _dismiss_driver(self) -> None:
+    async def _stop_driver(self) -> None:
         playwright, self._playwright = self._playwright, None
         if playwright is not None:
             with contextlib.suppress(PlaywrightError, TimeoutError):
@@ -226,19 +231,19 @@ class BrowserPool:
     async def close(self) -> None:
         """Ends all browsers. May be called twice."""
         self._current = None
-        for house in list(self._houses):
-            await self._end(house)
-        await self._dismiss_driver()
-        await self.gate.close()
+        for pooled in list(self._browsers):
+            await self._end(pooled)
+        await self._stop_driver()
+        await self.proxy.close()
 
 
-def _through(gate: Gate) -> ProxySettings:
-    """All traffic goes through the gate, that to loopback, too."""
-    return {"server": gate.url, "bypass": "<-loopback>"}
+def _proxy_settings(proxy: AddressProxy) -> ProxySettings:
+    """Returns settings that send all traffic through the proxy, also that to loopback."""
+    return {"server": proxy.url, "bypass": "<-loopback>"}
 
 
 async def processes_of(browser: Browser) -> list[int]:
-    """The process ids of a browser: its own first, then those of its pages and services."""
+    """Returns the process ids of a browser: its main process first, then those of its pages and services."""
     session = await browser.new_browser_cdp_session()
     try:
         info = await session.send("SystemInfo.getProcessInfo")
@@ -248,17 +253,17 @@ async def processes_of(browser: Browser) -> list[int]:
     return [int(process["id"]) for process in found]
 
 
-def _born(pid: int) -> str | None:
-    """When a process began, in the kernel's own words; None when it is gone, or nobody tells."""
+def _start_time(pid: int) -> str | None:
+    """Returns the start time of a process as the kernel writes it; None if it is unknown."""
     try:
-        about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return about.rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return fields.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None
 
 
 async def memory_of(browser: Browser) -> int:
-    """Resident bytes over all processes of a browser; 0 where nobody tells."""
+    """Returns the resident bytes of all processes of a browser; 0 if they are unknown."""
     try:
         return sum(_resident(pid) for pid in await processes_of(browser))
     except (PlaywrightError, KeyError):

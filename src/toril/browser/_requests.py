@@ -1,6 +1,6 @@
-"""What a browser job asks for, checked before a browser is bothered.
+"""The payloads of browser jobs, validated before a browser is used.
 
-Guarantee: a payload that passes has an http(s) URL and values of the right kind; anything else is a validation error.
+Guarantee: a valid payload has an http(s) URL and values of the right types; anything else is a validation error.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from toril.errors import PayloadMismatch
 
 
 class Visit(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):
-    """What every task needs."""
+    """The fields of every task."""
 
     url: str
     wait_until: WaitUntil = "load"
-    timeout: float | None = None  # seconds; never more than the worker allows
+    timeout: float | None = None  # seconds; at most the time-out of the worker
 
 
 class Extract(Visit, kw_only=True, frozen=True):
-    """What `navigate_extract` needs."""
+    """The fields of `navigate_extract`."""
 
     selector: str
     all: bool = False  # every match, not only the first
 
 
 class Screenshot(Visit, kw_only=True, frozen=True):
-    """What `screenshot` needs."""
+    """The fields of `screenshot`."""
 
     selector: str | None = None
     full_page: bool = False
@@ -39,7 +39,7 @@ class Screenshot(Visit, kw_only=True, frozen=True):
 
 
 class Pdf(Visit, kw_only=True, frozen=True):
-    """What `pdf` needs."""
+    """The fields of `pdf`."""
 
     format: Literal["A3", "A4", "A5", "Letter", "Legal"] = "A4"
     landscape: bool = False
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=Visit)
 
 
 def read_request(model: type[T], payload: Mapping[str, Any]) -> T:
-    """The payload as a request of this kind."""
+    """Returns the payload as a request of this type."""
     try:
         request = msgspec.convert(payload, model)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""What can be said about a browser worker when it is made.
+"""The options of the browser tasks.
 
 Guarantee: options that exist are valid; durations are kept in seconds, sizes in bytes.
 """
@@ -22,7 +22,7 @@ MEGABYTE = 1024 * 1024
 
 
 def find_chromium() -> str | None:
-    """The machine's Chromium; None leaves the choice to Playwright's own download, if there is one."""
+    """Returns the path of Chromium; None if there is none, then Playwright uses its own download."""
     return os.environ.get("TORIL_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
@@ -32,13 +32,13 @@ class BrowserOptions:
 
     executable: str | None = None  # None: TORIL_CHROMIUM, or the machine's Chromium
     contexts: int = 4  # pages at the same time; more jobs wait for a free one
-    timeout: float = 30.0  # seconds for a whole job; a job may ask for less, never for more
+    timeout: float = 30.0  # seconds for a whole job; a job may set less, but not more
     allow: tuple[str, ...] = ()  # hosts and networks that may be visited though they are not public
     allow_private: bool = False  # every address may be visited: for closed networks only
     max_page_bytes: int = 50 * MEGABYTE  # what one page may load, all its resources together
     max_result_bytes: int = 5 * MEGABYTE  # what one job may return
-    pages_per_browser: int = 200  # then a fresh browser takes over: Chromium never gives all memory back
-    max_browser_memory: int = 1024 * MEGABYTE  # … or above so many bytes, over all its processes
+    pages_per_browser: int = 200  # then the browser is replaced: Chromium does not free all memory
+    max_browser_memory: int = 1024 * MEGABYTE  # or above so many bytes, over all its processes
     viewport: tuple[int, int] = (1280, 800)
     user_agent: str | None = None  # None: Chromium's own
     java_script: bool = True
@@ -61,20 +61,20 @@ class BrowserOptions:
         allow: object = self.allow
         if isinstance(allow, str):
             raise InvalidOption("allow", "is one string", 'give a tuple, such as ("10.0.0.0/8",)')
-        networks, hosts = _sorted_out(self.allow)
+        networks, hosts = _networks_and_hosts(self.allow)
         object.__setattr__(self, "_hosts", hosts)
         object.__setattr__(self, "_networks", networks)
 
     def allows_host(self, host: str) -> bool:
-        """Whether the host is allowed by its name, whatever its address."""
+        """Returns whether the host is allowed by its name, with any address."""
         return self.allow_private or host.lower().rstrip(".") in self._hosts
 
     def allows_address(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-        """Whether the address is allowed by one of the networks."""
+        """Returns whether the address is in an allowed network."""
         return any(address in network for network in self._networks if network.version == address.version)
 
 
-def _sorted_out(allowed: tuple[str, ...]) -> tuple[tuple[Network, ...], frozenset[str]]:
+def _networks_and_hosts(allowed: tuple[str, ...]) -> tuple[tuple[Network, ...], frozenset[str]]:
     networks: list[Network] = []
     hosts: list[str] = []
     for each in allowed:

@@ -1,9 +1,9 @@
-"""The only way out of the browser: a proxy on loopback that looks where each connection leads.
+"""The proxy on loopback through which the browser makes all connections, and which checks their addresses.
 
-Guarantee: a connection is made to the very address that was checked. So neither redirects, nor frames, scripts and
-images, nor a name that resolves to another address the second time, reach what is not allowed. Each connection carries
-one request to one host, so a server cannot lure the next request onto its own connection. What comes in is counted,
-whoever asked for it (frames, workers, sockets, other windows), and cut off at the limit.
+Guarantee: a connection is made to the address that was checked. So neither redirects, nor frames, scripts and images,
+nor a name that resolves to another address the second time, reach an address that is not allowed. Each connection
+carries one request to one host, so that no request goes over the connection of another host. Received bytes are
+counted for all parts of the page (frames, workers, sockets, other windows), and limited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toril.errors import AddressRefused
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-REFUSED_HEADER = "x-toril-refused"  # tells a refusal of ours from a server's own 403
+REFUSED_HEADER = "x-toril-refused"  # distinguishes a refusal of the proxy from a 403 of the server
 _HEAD_LIMIT = 64 * 1024
 _CHUNK = 64 * 1024
 _CONNECT_SECONDS = 10.0
@@ -31,7 +31,7 @@ _HOP_BY_HOP = ("connection", "proxy-connection", "keep-alive", "proxy-authorizat
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """All addresses of a host, as the machine's resolver knows them."""
+    """Returns all addresses of a host from the system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -43,11 +43,11 @@ class _Head:
     host: str
     port: int
     path: str
-    lines: list[bytes]  # header lines without those that concern one connection only
+    lines: list[bytes]  # headers without the hop-by-hop ones
 
 
-class Gate:
-    """A forward proxy for one page; `limit` is how many bytes it lets in (None: any number)."""
+class AddressProxy:
+    """A forward proxy for one page; `limit` is the number of bytes that may be received (None: no limit)."""
 
     def __init__(
         self, options: BrowserOptions, resolve: Resolve = system_resolve, limit: int | None = None
@@ -63,13 +63,13 @@ class Gate:
 
     @property
     def url(self) -> str:
-        """Where the browser finds the gate."""
+        """The address of the proxy."""
         if self._server is None:
-            raise RuntimeError("the gate is not open")
+            raise RuntimeError("the proxy is not open")
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def has_refused(self, host: str) -> bool:
-        """Whether a connection to this host was refused."""
+        """Returns whether a connection to this host was refused."""
         return host in self._refused
 
     async def open(self) -> None:
@@ -95,7 +95,7 @@ class Gate:
         await self.close()
 
     async def check(self, host: str, port: int) -> str:
-        """An allowed address of the host; raises `AddressRefused` if it has none."""
+        """Returns an allowed address of the host; raises AddressRefused if it has none."""
         addresses = await self._addresses(host, port)
         for address in addresses:
             if may_visit(host, address, self._options):
@@ -110,7 +110,7 @@ class Gate:
             pass
         try:
             return await self._resolve(host, port)
-        except UnicodeError as error:  # labels that are empty or too long have no form on the wire
+        except UnicodeError as error:  # empty or too long labels cannot be encoded
             raise OSError(f"{host!r} is not a host name") from error
 
     # --- one connection -------------------------------------------------------------------------------------
@@ -120,55 +120,57 @@ class Gate:
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-        # A cancelled connection is one of a page that is gone: nobody is left to be told.
-        quiet = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
-        with contextlib.suppress(*quiet):
+        # A connection is cancelled when its page is closed.
+        ignored = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError)
+        with contextlib.suppress(*ignored):
             try:
-                await self._answer(reader, writer)
+                await self._handle_request(reader, writer)
             finally:
                 writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = _parse(await reader.readuntil(b"\r\n\r\n"))
         if head is None:
-            await _say(writer, "400 Bad Request", "this proxy takes CONNECT and absolute http:// URLs")
+            await _send_response(
+                writer, "400 Bad Request", "this proxy takes CONNECT and absolute http:// URLs"
+            )
             return
         try:
             address = await self.check(head.host, head.port)
             async with asyncio.timeout(_CONNECT_SECONDS):
-                there, back = await asyncio.open_connection(address, head.port, limit=_HEAD_LIMIT)
+                from_host, to_host = await asyncio.open_connection(address, head.port, limit=_HEAD_LIMIT)
         except AddressRefused as error:
-            await _say(writer, "403 Forbidden", str(error), refused=True)
+            await _send_response(writer, "403 Forbidden", str(error), refused=True)
             return
         except (OSError, TimeoutError) as error:
-            await _say(writer, "502 Bad Gateway", type(error).__name__)
+            await _send_response(writer, "502 Bad Gateway", type(error).__name__)
             return
         try:
             if head.method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                await _both_ways(_fetch_loop(reader, back), _fetch_loop(there, writer, self._count))
+                await _exchange(_copy(reader, to_host), _copy(from_host, writer, self._count))
             else:
-                back.write(_request(head))
-                await _both_ways(_fetch_loop(reader, back), _respond(there, writer, self._count))
+                to_host.write(_request(head))
+                await _exchange(_copy(reader, to_host), _respond(from_host, writer, self._count))
         finally:
-            back.close()
+            to_host.close()
 
     def _count(self, size: int) -> None:
-        """Notes what came in; raises when that is more than the page may load."""
+        """Counts received bytes; raises if there are more than the page may load."""
         before, self._loaded = self._loaded, self._loaded + size
         if self._limit is None or self._loaded <= self._limit:
             return
         if before <= self._limit and self.on_excess is not None:
             self.on_excess()
-        raise ConnectionAbortedError("the page has loaded all that it may")
+        raise ConnectionAbortedError("the page has loaded more than its limit")
 
 
 def _parse(raw: bytes) -> _Head | None:
     first, *lines = raw[:-4].split(b"\r\n")
-    words = first.decode("latin-1").split(" ")
-    if len(words) != 3:
+    parts_of_line = first.decode("latin-1").split(" ")
+    if len(parts_of_line) != 3:
         return None
-    method, target, _ = words
+    method, target, _ = parts_of_line
     parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
     try:
         host, port = parts.hostname, parts.port
@@ -177,10 +179,10 @@ def _parse(raw: bytes) -> _Head | None:
     if not host or (method != "CONNECT" and parts.scheme != "http"):
         return None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Head(method, host, port or (443 if method == "CONNECT" else 80), path, _kept(lines))
+    return _Head(method, host, port or (443 if method == "CONNECT" else 80), path, _end_to_end_headers(lines))
 
 
-def _kept(lines: Sequence[bytes]) -> list[bytes]:
+def _end_to_end_headers(lines: Sequence[bytes]) -> list[bytes]:
     return [
         line for line in lines if line.partition(b":")[0].strip().lower().decode("latin-1") not in _HOP_BY_HOP
     ]
@@ -192,15 +194,15 @@ def _request(head: _Head) -> bytes:
 
 
 async def _respond(
-    there: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
+    from_host: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
 ) -> None:
-    """The server's answer, with the promise that this connection carries no other."""
-    first, *lines = (await there.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
-    writer.write(b"\r\n".join([first, *_kept(lines), b"Connection: close", b"", b""]))
-    await _fetch_loop(there, writer, count)
+    """Sends the server's response; the connection is closed after it."""
+    first, *lines = (await from_host.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
+    writer.write(b"\r\n".join([first, *_end_to_end_headers(lines), b"Connection: close", b"", b""]))
+    await _copy(from_host, writer, count)
 
 
-async def _fetch_loop(
+async def _copy(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None] | None = None
 ) -> None:
     while chunk := await source.read(_CHUNK):
@@ -213,21 +215,23 @@ async def _fetch_loop(
             target.write_eof()
 
 
-async def _both_ways(upwards: Awaitable[None], downwards: Awaitable[None]) -> None:
-    """Until the answer is complete; what still goes up then is of no use."""
-    up = asyncio.ensure_future(upwards)
+async def _exchange(sending: Awaitable[None], receiving: Awaitable[None]) -> None:
+    """Copies both ways until the response is complete; then the rest of the request is dropped."""
+    upload = asyncio.ensure_future(sending)
     try:
-        await downwards
+        await receiving
     finally:
-        up.cancel()
+        upload.cancel()
         with contextlib.suppress(asyncio.CancelledError, OSError):
-            await up
+            await upload
 
 
-async def _say(writer: asyncio.StreamWriter, status: str, text: str, *, refused: bool = False) -> None:
+async def _send_response(
+    writer: asyncio.StreamWriter, status: str, text: str, *, refused: bool = False
+) -> None:
     body = text.encode()
-    mark = f"{REFUSED_HEADER}: 1\r\n" if refused else ""
+    refused_line = f"{REFUSED_HEADER}: 1\r\n" if refused else ""
     size = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-    head = f"HTTP/1.1 {status}\r\n{mark}{size}Connection: close\r\n\r\n"
+    head = f"HTTP/1.1 {status}\r\n{refused_line}{size}Connection: close\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
