@@ -1,7 +1,7 @@
 """The command `toril`.
 
-Guarantee: the exit code is 0 for done, 1 for failed and 2 for input that could not be understood; an error is one line
-on standard error, never a stack trace; what is asked for with `--json` is JSON on standard output and nothing else.
+Guarantee: the exit code is 0 for success, 1 for a failure and 2 for a usage error; an error is one line on standard
+error, never a stack trace; with `--json` standard output is JSON and nothing else.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def main() -> None:
     except ExtraMissing as missing:
         sys.exit(f"toril: {missing}")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a locale without some letter stops nobody
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that the locale lacks are escaped
     sys.exit(run())

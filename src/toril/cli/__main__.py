@@ -1,4 +1,4 @@
-"""`python -m toril.cli`, for those whose PATH does not have the command."""
+"""`python -m toril.cli`: the command without a script in PATH."""
 
 from __future__ import annotations
 

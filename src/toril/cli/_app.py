@@ -1,4 +1,4 @@
-"""The commands in one tree, and what becomes of their errors."""
+"""The tree of commands, and how their errors are printed."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from toril.cli import (
     top,
     worker,
 )
-from toril.cli._completion import whole_words_of_bash
-from toril.cli._output import harmless, print_server, unprinted_server
+from toril.cli._completion import bash_completion_words
+from toril.cli._output import escape_control, print_server, take_server_line
 from toril.errors import InvalidOption, TorilError, redact
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="toril",
-    help="Job queues that speak BullMQ: run workers, look at queues, look after them.",
+    help="Job queues compatible with BullMQ: run workers, add jobs, inspect and maintain queues.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -100,49 +100,49 @@ for command in COMMANDS:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code; errors become one line on standard error."""
-    words = None if arguments is None else list(arguments)
+    """Runs one command line and returns its exit code; an error is one line on standard error."""
+    args = None if arguments is None else list(arguments)
     try:
-        with whole_words_of_bash():
-            code = app(args=words, prog_name="toril", standalone_mode=False)
+        with bash_completion_words():
+            code = app(args=args, prog_name="toril", standalone_mode=False)
             print_server()
     except (BrokenPipeError, SystemExit) as end:
         if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
             raise
-        # Whoever read our output has enough: nothing failed, though Typer ends with 1 then. Python would complain once
-        # more while it ends.
+        # The reader has closed the output, which is no failure, although Typer ends with 1. Without the redirection
+        # Python would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  # sorted below; what is not ours is raised again
+    except Exception as error:  # noqa: BLE001  # unknown errors are raised again with TORIL_DEBUG
         return _failed(error)
     finally:
-        unprinted_server()  # whoever was not understood, or has enough, need not know it
+        take_server_line()
     return code if isinstance(code, int) else 0
 
 
 def _failed(error: Exception) -> int:
     if isinstance(error, typer.Abort):
-        return _complain("nothing was done; answer yes, or give --yes", FAILED)
+        return _print_error("nothing was done; answer yes, or give --yes", FAILED)
     if hasattr(error, "format_message"):
-        # Typer's own errors, whichever Click it stands on.
+        # Typer's own errors, with any version of Click.
         command = getattr(getattr(error, "ctx", None), "command_path", "toril")
         problem = f"{error.format_message()} (see `{command} --help`)"
-        return _complain(problem, getattr(error, "exit_code", MISUSED))
+        return _print_error(problem, getattr(error, "exit_code", USAGE_ERROR))
     if isinstance(error, InvalidOption):
-        return _complain(str(error), MISUSED)
+        return _print_error(str(error), USAGE_ERROR)
     if isinstance(error, (TorilError, TimeoutError, OSError)):
-        return _complain(str(error) or type(error).__name__, FAILED)
+        return _print_error(str(error) or type(error).__name__, FAILED)
     if os.environ.get("TORIL_DEBUG"):
         raise error
-    return _complain(f"{type(error).__name__}: {error} (TORIL_DEBUG=1 shows where)", FAILED)
+    return _print_error(f"{type(error).__name__}: {error} (TORIL_DEBUG=1 shows where)", FAILED)
 
 
-def _complain(problem: str, code: int) -> int:
-    server = unprinted_server()
+def _print_error(problem: str, code: int) -> int:
+    server = take_server_line()
     if server and code == FAILED:
         problem = f"{problem} ({server})"
     line = " ".join(redact(problem).split())
-    print(f"toril: {harmless(line)}", file=sys.stderr)
+    print(f"toril: {escape_control(line)}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
-"""What the shell offers after the tabulator: names of queues, ids of jobs, states.
+"""Shell completion: names of queues, ids of jobs, states.
 
-Guarantee: a completion never starts a server, never waits for long and never prints an error.
+Guarantee: a completion never starts a server, ends within `TIMEOUT_SECONDS` and never prints an error.
 """
 
 from __future__ import annotations
@@ -16,122 +16,122 @@ import typer
 
 from toril.protocol.state import JobState
 
-# Longer than a server needs, shorter than a person waits.
-PATIENCE = 1.5
-MOST_JOBS = 50
-# Bash takes these for the borders of words, and hands over `list`, `:` and `gen` for `list:gen`.
-_BORDERS: Final = (":", "=")
+# Longer than a server needs, short enough for a person to wait.
+TIMEOUT_SECONDS = 1.5
+MAX_JOBS = 50
+# Bash splits words here, and passes `list`, `:` and `gen` for `list:gen`.
+_WORD_BREAKS: Final = (":", "=")
 
 
 @contextlib.contextmanager
-def whole_words_of_bash(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """Lets completions see the words that Bash has cut, and Bash the rest that it lacks of each completion."""
+def bash_completion_words(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Joins the words that Bash has split, and removes from each completion what Bash already has."""
     if environment.get("_TORIL_COMPLETE") != "complete_bash":
         yield
         return
-    words, place = environment.get("COMP_WORDS", "").split("\n"), int(environment.get("COMP_CWORD", "0"))
-    whole, place, kept = joined(words, place)
-    environment.update({"COMP_WORDS": "\n".join(whole), "COMP_CWORD": str(place)})
+    words, current = environment.get("COMP_WORDS", "").split("\n"), int(environment.get("COMP_CWORD", "0"))
+    complete, current, kept_by_bash = join_words(words, current)
+    environment.update({"COMP_WORDS": "\n".join(complete), "COMP_CWORD": str(current)})
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
             yield
     finally:
-        print("\n".join(line.removeprefix(kept) for line in printed.getvalue().splitlines()))
+        print("\n".join(line.removeprefix(kept_by_bash) for line in printed.getvalue().splitlines()))
 
 
-def joined(words: Sequence[str], place: int) -> tuple[list[str], int, str]:
-    """The words put together again, the place of the current one, and what Bash keeps of it.
+def join_words(words: Sequence[str], current: int) -> tuple[list[str], int, str]:
+    """Returns the words joined again, the index of the current one, and the part of it that Bash has.
 
     `list`, `:`, `gen` are one word again; `--queue`, `=`, `em` are the option and its value.
     """
-    whole: list[str] = []
-    at, kept, joining = len(words), "", False
+    complete: list[str] = []
+    at, kept_by_bash, after_break = len(words), "", False
     for number, word in enumerate(words):
-        border = word in _BORDERS
-        together = bool(whole) and (border or (joining and word != ""))
-        if number == place and together:
-            kept = whole[-1] + (word if border else "")
-        if together:
-            whole[-1] += word
+        is_break = word in _WORD_BREAKS
+        continues = bool(complete) and (is_break or (after_break and word != ""))
+        if number == current and continues:
+            kept_by_bash = complete[-1] + (word if is_break else "")
+        if continues:
+            complete[-1] += word
         else:
-            whole.append(word)
-        if number == place:
-            at = len(whole) - 1
-        joining = border
-    at = min(at, len(whole))
-    if at < len(whole) and whole[at].startswith("--") and "=" in whole[at]:
-        option, _, value = whole[at].partition("=")
-        whole[at : at + 1] = [option, value]
-        at, kept = at + 1, kept.partition("=")[2]
-    return whole, at, kept
+            complete.append(word)
+        if number == current:
+            at = len(complete) - 1
+        after_break = is_break
+    at = min(at, len(complete))
+    if at < len(complete) and complete[at].startswith("--") and "=" in complete[at]:
+        option, _, value = complete[at].partition("=")
+        complete[at : at + 1] = [option, value]
+        at, kept_by_bash = at + 1, kept_by_bash.partition("=")[2]
+    return complete, at, kept_by_bash
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Queues whose name begins like this."""
-    return _beginning(_quietly(ctx, _queues), incomplete)
+    """Returns the queues whose name starts with `incomplete`."""
+    return _starting_with(_complete(ctx, _queues), incomplete)
 
 
 def complete_queues(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Queues for the last place of a list with commas."""
+    """Returns completions of the last name in a list with commas."""
     before, comma, _ = incomplete.rpartition(",")
-    return _beginning([f"{before}{comma}{one}" for one in _quietly(ctx, _queues)], incomplete)
+    return _starting_with([f"{before}{comma}{one}" for one in _complete(ctx, _queues)], incomplete)
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The newest jobs of the queue that was named."""
-    return _beginning(_quietly(ctx, _jobs), incomplete)
+    """Returns the newest jobs of the queue on the command line."""
+    return _starting_with(_complete(ctx, _jobs), incomplete)
 
 
-def _beginning(values: list[str], incomplete: str) -> list[str]:
+def _starting_with(values: list[str], incomplete: str) -> list[str]:
     return [one for one in values if one.startswith(incomplete)]
 
 
 def complete_state(incomplete: str) -> list[str]:
-    """States that a job can be in."""
-    return _beginning([one.value for one in JobState if one is not JobState.UNKNOWN], incomplete)
+    """Returns the states of jobs."""
+    return _starting_with([one.value for one in JobState if one is not JobState.UNKNOWN], incomplete)
 
 
-def _quietly(ctx: typer.Context, look: Callable[[dict[str, Any]], Awaitable[list[str]]]) -> list[str]:
+def _complete(ctx: typer.Context, search: Callable[[dict[str, Any]], Awaitable[list[str]]]) -> list[str]:
     async def in_time() -> list[str]:
-        async with asyncio.timeout(PATIENCE):
-            return await look(dict(ctx.params))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await search(dict(ctx.params))
 
     try:
         return asyncio.run(in_time())
-    except Exception:  # noqa: BLE001  # whatever is wrong, it must not appear in the middle of a command line
+    except Exception:  # noqa: BLE001  # an error must not be printed into the command line
         return []
 
 
-def _target(given: dict[str, Any]) -> Any:
+def _target(params: dict[str, Any]) -> Any:
     from toril.cli._target import Target
     from toril.server import status
     from toril.transport.default_server import EMBEDDED
 
-    target = Target.of(given.get("redis"), given.get("prefix"), given.get("env") or "prod", quiet=True)
+    target = Target.of(params.get("redis"), params.get("prefix"), params.get("env") or "prod", quiet=True)
     if target.redis.startswith(EMBEDDED) and not status(target.redis).running:
         raise OSError("no server runs, and a completion starts none")
     return target
 
 
-async def _queues(given: dict[str, Any]) -> list[str]:
+async def _queues(params: dict[str, Any]) -> list[str]:
     from toril.transport import AsyncTransport
     from toril.transport.discovery import find_queues
 
-    target = _target(given)
+    target = _target(params)
     async with AsyncTransport(target.redis) as transport:
         found = await find_queues(transport, prefix=target.prefix, env=target.env)
     return list(dict.fromkeys(str(one) for one in found))
 
 
-async def _jobs(given: dict[str, Any]) -> list[str]:
+async def _jobs(params: dict[str, Any]) -> list[str]:
     from toril.cli._target import QueueName
 
-    target, where = _target(given), QueueName.parse(given.get("queue") or "")
+    target, where = _target(params), QueueName.parse(params.get("queue") or "")
     if where.kind == "bullmq":
-        async with target.bullmq(where, "inspect", look=True) as queue:
-            return [job.id for job in await queue.get_jobs(None, 0, MOST_JOBS)]
-    async with target.envelopes(where) as letters:
-        waiting = [one.job_id for one, _ in await letters.scheduled(MOST_JOBS)]
-        dead = [one.job_id async for one in letters.dead_letters()]
-    return [*waiting, *reversed(dead[-MOST_JOBS:])]
+        async with target.bullmq(where, "inspect", read_only=True) as queue:
+            return [job.id for job in await queue.get_jobs(None, 0, MAX_JOBS)]
+    async with target.envelopes(where) as queue:
+        waiting = [one.job_id for one, _ in await queue.scheduled(MAX_JOBS)]
+        dead = [one.job_id async for one in queue.dead_letters()]
+    return [*waiting, *reversed(dead[-MAX_JOBS:])]

@@ -1,6 +1,6 @@
-"""The question before something is destroyed.
+"""The question before jobs are removed.
 
-Guarantee: only a person at a terminal is asked; where there is none, as in a pipe or a script, the answer is no.
+Guarantee: the question is asked in a terminal only; without one, as in a pipe or a script, the answer is no.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import sys
 
 import typer
 
-from toril.cli._output import harmless, print_server
+from toril.cli._output import escape_control, print_server
 
 
-def ask(question: str, *, yes: bool) -> None:
-    """Goes on only if somebody said yes."""
+def confirm(question: str, *, yes: bool) -> None:
+    """Raises typer.Abort unless the answer is yes."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise typer.Abort
     print_server()
-    # Standard output belongs to the result, so the question goes elsewhere.
-    print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    # Standard output is for the result.
+    print(f"{escape_control(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort

@@ -1,7 +1,7 @@
-"""Jobs that failed for good, whatever the kind of their queue: one face for the commands.
+"""Jobs that failed for good, with one interface for all kinds of queues.
 
-On a BullMQ queue these are the jobs of the failed set; on list and stream queues the dead letters. A letter has an id
-of its own (where it lies) beside the id of its job; either names it.
+On a BullMQ queue these are the jobs of the failed set; on list and stream queues the dead letters. A dead letter has
+an entry id beside the id of its job; either selects it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from toril.protocol.envelope import DeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which of them: all that is given must hold."""
+class Selection:
+    """Which of them: a job must match all criteria."""
 
     ids: tuple[str, ...] = ()
     name: str | None = None
     reason: str | None = None  # a part of the error
-    terms: str | None = None  # a filter in words
+    terms: str | None = None  # the text of --filter
 
     def __bool__(self) -> bool:
         return bool(self.ids or self.name or self.reason or self.terms)
@@ -35,68 +35,76 @@ class Choice:
 class DeadJobs(Protocol):
     """The jobs of one queue that failed for good."""
 
-    def rows(self, choice: Choice, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
-        """What there is to say about each."""
+    def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+        """Yields the facts of each."""
 
-    async def replay(self, choice: Choice, *, rate: float | None, limit: int | None) -> int:
-        """Gives them another life; how many."""
+    async def replay(self, selection: Selection, *, rate: float | None, limit: int | None) -> int:
+        """Puts them back into the queue; returns the number."""
 
-    async def purge(self, choice: Choice, *, limit: int | None) -> int:
-        """Removes them for good; how many."""
+    async def purge(self, selection: Selection, *, limit: int | None) -> int:
+        """Removes them; returns the number."""
 
 
 @asynccontextmanager
-async def opened(target: Target, where: QueueName, *, look: bool = False) -> AsyncIterator[DeadJobs]:
-    """The graves of a queue."""
+async def open_dead_jobs(
+    target: Target, where: QueueName, *, read_only: bool = False
+) -> AsyncIterator[DeadJobs]:
+    """Opens the jobs of a queue that failed for good."""
     if where.kind == "bullmq":
-        async with target.bullmq(where, "dlq", look=look) as queue:
+        async with target.bullmq(where, "dlq", read_only=read_only) as queue:
             yield _FailedJobs(queue)
     else:
-        async with target.envelopes(where) as letters:
-            yield _Letters(letters)
+        async with target.envelopes(where) as queue:
+            yield _DeadLetters(queue)
 
 
-class _Letters:
+class _DeadLetters:
     """The dead letters of a list or stream queue."""
 
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
 
-    async def rows(self, choice: Choice, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
-        async for letter in self._queue.dead_letters(_letter_wanted(choice), newest_first=newest_first):
-            yield _letter_row(letter)
+    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+        async for dead_letter in self._queue.dead_letters(
+            _dead_letter_filter(selection), newest_first=newest_first
+        ):
+            yield _dead_letter_row(dead_letter)
 
-    async def replay(self, choice: Choice, *, rate: float | None, limit: int | None) -> int:
-        return await self._queue.replay(_letter_wanted(choice), rate=rate, limit=limit)
+    async def replay(self, selection: Selection, *, rate: float | None, limit: int | None) -> int:
+        return await self._queue.replay(_dead_letter_filter(selection), rate=rate, limit=limit)
 
-    async def purge(self, choice: Choice, *, limit: int | None) -> int:
-        return await self._queue.purge(_letter_wanted(choice), limit=limit)
+    async def purge(self, selection: Selection, *, limit: int | None) -> int:
+        return await self._queue.purge(_dead_letter_filter(selection), limit=limit)
 
 
-def _letter_wanted(choice: Choice) -> Callable[[DeadLetter], bool]:
-    chosen = parse_filter(choice.terms) if choice.terms else None
+def _dead_letter_filter(selection: Selection) -> Callable[[DeadLetter], bool]:
+    matches_terms = parse_filter(selection.terms) if selection.terms else None
 
-    def matches(letter: DeadLetter) -> bool:
+    def matches(dead_letter: DeadLetter) -> bool:
         return (
-            (not choice.ids or letter.entry_id in choice.ids or letter.job_id in choice.ids)
-            and (choice.name is None or letter.task_type == choice.name)
-            and (choice.reason is None or choice.reason in letter.last_error)
-            and (chosen is None or chosen(letter))
+            (
+                not selection.ids
+                or dead_letter.entry_id in selection.ids
+                or dead_letter.job_id in selection.ids
+            )
+            and (selection.name is None or dead_letter.task_type == selection.name)
+            and (selection.reason is None or selection.reason in dead_letter.last_error)
+            and (matches_terms is None or matches_terms(dead_letter))
         )
 
     return matches
 
 
-def _letter_row(letter: DeadLetter) -> dict[str, Any]:
+def _dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
     return {
-        "job_id": letter.job_id,
-        "entry_id": letter.entry_id,
-        "name": letter.task_type,
-        "attempts": letter.envelope.attempts,
-        "at": letter.dlq_ts,
-        "error": letter.last_error or letter.dlq_reason,
-        "reason": letter.dlq_reason,
-        "job": letter.as_dict(),
+        "job_id": dead_letter.job_id,
+        "entry_id": dead_letter.entry_id,
+        "name": dead_letter.task_type,
+        "attempts": dead_letter.envelope.attempts,
+        "at": dead_letter.dlq_ts,
+        "error": dead_letter.last_error or dead_letter.dlq_reason,
+        "reason": dead_letter.dlq_reason,
+        "job": dead_letter.as_dict(),
     }
 
 
@@ -106,32 +114,32 @@ class _FailedJobs:
     def __init__(self, queue: Queue[Any]) -> None:
         self._queue = queue
 
-    async def rows(self, choice: Choice, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
-        for job in await self._jobs(choice, newest_first=newest_first):
+    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+        for job in await self._jobs(selection, newest_first=newest_first):
             yield _job_row(job)
 
-    async def _jobs(self, choice: Choice, *, newest_first: bool) -> list[Job]:
-        wanted = _job_wanted(choice)
+    async def _jobs(self, selection: Selection, *, newest_first: bool) -> list[Job]:
+        matches = _job_filter(selection)
         failed = await self._queue.get_dead_letters()  # newest first
-        return [job for job in (failed if newest_first else reversed(failed)) if wanted(job)]
+        return [job for job in (failed if newest_first else reversed(failed)) if matches(job)]
 
-    async def replay(self, choice: Choice, *, rate: float | None, limit: int | None) -> int:
-        return await self._queue.retry_jobs(limit=limit, where=_job_wanted(choice), rate=rate)
+    async def replay(self, selection: Selection, *, rate: float | None, limit: int | None) -> int:
+        return await self._queue.retry_jobs(limit=limit, where=_job_filter(selection), rate=rate)
 
-    async def purge(self, choice: Choice, *, limit: int | None) -> int:
-        doomed = (await self._jobs(choice, newest_first=False))[:limit]
-        for job in doomed:
+    async def purge(self, selection: Selection, *, limit: int | None) -> int:
+        selected = (await self._jobs(selection, newest_first=False))[:limit]
+        for job in selected:
             await self._queue.remove(job.id)
-        return len(doomed)
+        return len(selected)
 
 
-def _job_wanted(choice: Choice) -> Callable[[Job], bool]:
-    if choice.terms:
+def _job_filter(selection: Selection) -> Callable[[Job], bool]:
+    if selection.terms:
         raise InvalidOption("filter", "is for list and stream queues", "use --name and --reason")
     return lambda job: (
-        (not choice.ids or job.id in choice.ids)
-        and (choice.name is None or job.name == choice.name)
-        and (choice.reason is None or choice.reason in (job.failed_reason or ""))
+        (not selection.ids or job.id in selection.ids)
+        and (selection.name is None or job.name == selection.name)
+        and (selection.reason is None or selection.reason in (job.failed_reason or ""))
     )
 
 

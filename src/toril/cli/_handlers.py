@@ -1,6 +1,6 @@
-"""From `app.module:handler` to the function it names, or from `app.tasks` to the tasks registered there.
+"""Loads the function that `app.module:handler` names, or the task registry of the module `app.tasks`.
 
-Guarantee: only what the user wrote on the command line is imported, and what is wrong with it is said in one line.
+Guarantee: only the module on the command line is imported; if that fails, InvalidOption names the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toril.worker import TaskRegistry
 
 
 def load_handler(text: str) -> Any:
-    """A function, or a mapping from job names to functions (a `TaskRegistry`, for instance)."""
+    """Returns a function, or a mapping from job names to functions such as a `TaskRegistry`."""
     module_name, colon, attribute = text.partition(":")
     if not module_name or (colon and not attribute):
         raise InvalidOption("handler", f"{text!r} names no function", "write package.module:function")
@@ -38,7 +38,7 @@ def load_handler(text: str) -> Any:
 
 
 def _registered_in(module_name: str) -> TaskRegistry:
-    """The tasks of a module that has one registry; it may have been imported from another module."""
+    """Returns the only task registry in a module; it may be imported from another module."""
     module = _module(module_name)
     found = {id(one): one for one in vars(module).values() if isinstance(one, TaskRegistry)}
     if len(found) != 1:
@@ -50,7 +50,7 @@ def _registered_in(module_name: str) -> TaskRegistry:
 def _module(name: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: the user's modules are where the user is
+        sys.path.insert(0, here)  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

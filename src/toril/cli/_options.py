@@ -1,4 +1,4 @@
-"""The options that many commands share, each defined once."""
+"""The options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ RedisUrl = Annotated[
         "--redis",
         metavar="URL",
         help="The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:FOLDER. "
-        "Left out: TORIL_REDIS_URL, then the embedded server in ./.toril.",
+        "Default: TORIL_REDIS_URL, then the embedded server in ./.toril.",
         show_default=False,
     ),
 ]
 Prefix = Annotated[
     str | None,
     typer.Option(
-        "--prefix", help="What keys begin with; left out: bull (BullMQ) or msaas.", show_default=False
+        "--prefix",
+        help="Prefix of all keys. Default: bull (BullMQ queues) or msaas (list and stream queues).",
+        show_default=False,
     ),
 ]
 Env = Annotated[str, typer.Option("--env", help="The environment in the keys of list and stream queues.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 QueueArgument = Annotated[
     str,
     typer.Argument(
@@ -56,12 +58,12 @@ QueuesOption = Annotated[
     typer.Option(
         "--queues",
         metavar="A,B",
-        help="Only these: NAME, list:NAME, stream:NAME. Left out: all.",
+        help="Only these queues: NAME, list:NAME, stream:NAME. Default: all.",
         autocompletion=complete_queues,
     ),
 ]
 
 
 def queue_names(text: str | None) -> list[str]:
-    """The queues of a list with commas."""
+    """Returns the names in a list with commas."""
     return [one.strip() for one in (text or "").split(",") if one.strip()]

@@ -1,6 +1,6 @@
-"""What the commands print: tables for people, JSON for programs.
+"""The output of commands: tables for people, JSON for programs.
 
-Guarantee: text that comes from a queue is shown as it is and never acted upon: no markup, no control characters.
+Guarantee: text from a queue has no effect on the terminal: markup and control characters are printed as text.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from rich.text import Text
 
 T = TypeVar("T")
 
-# A pipe has no width: wide enough for an id, a name and a reason beside each other.
+# The width without a terminal: enough for an id, a name and a reason in one line.
 PIPE_WIDTH = 160
-# A cell is there to be glanced at; `--json` has everything.
-LONGEST_CELL = 200
-UNBOUNDED = 10_000
-# The last column, where sentences stand, is folded down to this; below it nobody can read them.
-NARROWEST_LAST = 16
+# Characters of a cell; `--json` prints everything.
+MAX_CELL = 200
+UNLIMITED_WIDTH = 10_000
+# The last column, which holds sentences, is folded to no less than this.
+MIN_LAST_COLUMN = 16
 GUTTER = 3
-# Cells that say nothing.
-NOTHING = ("", "·", "–", "0")
+# Cells without information.
+EMPTY_CELLS = ("", "·", "–", "0")
 
-_OBEYED_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-# The line that says which server a command works on, until it is printed.
+# The line that names the server of the command, until it is printed.
 _server_line: list[str] = []
 
 
-def print_server_first(label: str) -> None:
-    """Which server it is, on standard error, before anything else is printed.
+def set_server_line(label: str) -> None:
+    """Sets the line that names the server; it is printed on standard error before anything else.
 
-    Not at once: input that is not understood is answered with one line alone.
+    It is not printed at once: for a usage error only the error is printed.
     """
-    _server_line[:] = [f"server: {harmless(label)}"]
+    _server_line[:] = [f"server: {escape_control(label)}"]
 
 
 def print_server() -> None:
-    """Prints that line now, unless it is printed already: before a long silence, or at the end."""
-    if line := unprinted_server():
+    """Prints the line now, unless it is printed already."""
+    if line := take_server_line():
         print(line, file=sys.stderr, flush=True)
 
 
-def unprinted_server() -> str:
-    """The line, for whoever prints it in another way; empty when there is none any more."""
+def take_server_line() -> str:
+    """Returns the line and forgets it; empty if it is printed already."""
     return _server_line.pop() if _server_line else ""
 
 
 def console() -> Console:
-    """Where tables go. Made anew, so that it follows whatever standard output is at the moment."""
+    """Returns a console on the present standard output."""
     print_server()
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
 
 
-def say(line: str) -> None:
-    """One line for people."""
+def print_line(line: str) -> None:
+    """Prints one line on standard output."""
     print_server()
-    print(harmless(line), flush=True)
+    print(escape_control(line), flush=True)
 
 
 def print_result(facts: Mapping[str, object], line: str, *, as_json: bool) -> None:
@@ -82,43 +82,43 @@ def print_result(facts: Mapping[str, object], line: str, *, as_json: bool) -> No
     if as_json:
         emit(facts)
     else:
-        say(line)
+        print_line(line)
 
 
 def warn(line: str) -> None:
-    """One line that does not belong to the result."""
+    """Prints one line on standard error."""
     print_server()
-    print(f"toril: {harmless(line)}", file=sys.stderr, flush=True)
+    print(f"toril: {escape_control(line)}", file=sys.stderr, flush=True)
 
 
-def harmless(text: object) -> str:
-    """Text without anything that a terminal would obey."""
+def escape_control(text: object) -> str:
+    """Returns text with control characters escaped."""
     return _CONTROL.sub(lambda sign: f"\\x{ord(sign[0]):02x}", str(text))
 
 
-def shortened(value: object, limit: int = LONGEST_CELL) -> str:
-    """One line of a value, for a cell."""
-    text = harmless(value).replace("\n", " ")
+def shorten(value: object, limit: int = MAX_CELL) -> str:
+    """Returns a value as one line of at most `limit` characters."""
+    text = escape_control(value).replace("\n", " ")
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def emit(value: Any) -> None:
-    """One JSON document."""
+    """Prints one JSON document."""
     print_server()
     print(_encoded(value, indent=2), flush=True)
 
 
 def emit_line(value: Any, file: TextIO | None = None) -> None:
-    """One JSON document in a line: for streams of them, and for files."""
+    """Prints one JSON document in one line, on standard output or to a file."""
     print_server()
     print(_encoded(value), file=file, flush=file is None)
 
 
 def _encoded(value: Any, indent: int | None = None) -> str:
-    """JSON in readable letters where the locale has them, with every sign escaped that a terminal would obey."""
-    foreign = "utf" not in (sys.stdout.encoding or "utf").lower()
-    text = json.dumps(value, default=_plain, ensure_ascii=foreign, indent=indent)
-    return _OBEYED_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+    """Returns JSON with control characters escaped; other characters only if the locale has none of them."""
+    ascii_only = "utf" not in (sys.stdout.encoding or "utf").lower()
+    text = json.dumps(value, default=_plain, ensure_ascii=ascii_only, indent=indent)
+    return _CONTROL_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:
@@ -136,16 +136,16 @@ def _plain(value: Any) -> Any:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Iterable[str] = ()
 ) -> Table:
-    """A plain table; the columns in `right` hold numbers."""
-    made = Table(
+    """Returns a plain table; the columns in `right` are right-aligned."""
+    result = Table(
         box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False
     )
     numbers = set(right)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        result.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(shortened(cell)) for cell in row))
-    return made
+        result.add_row(*(cell if isinstance(cell, Text) else Text(shorten(cell)) for cell in row))
+    return result
 
 
 def show(
@@ -156,80 +156,83 @@ def show(
     right: Iterable[str] = (),
     empty: str = "nothing here",
 ) -> None:
-    """A table on standard output, or a line that says that there is nothing."""
+    """Prints a table, or the line `empty` without rows."""
     if not rows:
-        say(empty)
+        print_line(empty)
         return
-    screen = console()
-    made = table(columns, rows, title=title, right=right)
-    if screen.measure(made, options=screen.options.update(width=UNBOUNDED)).maximum > screen.width:
+    terminal = console()
+    result = table(columns, rows, title=title, right=right)
+    if (
+        terminal.measure(result, options=terminal.options.update(width=UNLIMITED_WIDTH)).maximum
+        > terminal.width
+    ):
         columns, rows = _without_empty(columns, rows)
-        if _least_width(columns, rows) > screen.width:
-            _show_below_each_other(columns, rows)
+        if _minimum_width(columns, rows) > terminal.width:
+            _show_vertically(columns, rows)
             return
-        made = table(columns, rows, title=title, right=right)
-    screen.print(made)
+        result = table(columns, rows, title=title, right=right)
+    terminal.print(result)
 
 
-def _least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
-    """What a table needs to be read: every column in full, but for the last one, which may be folded."""
-    texts = [[column, *(shortened(row[at]) for row in rows)] for at, column in enumerate(columns)]
+def _minimum_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """Returns the width of a table with every column in full, except the last one, which may be folded."""
+    texts = [[column, *(shorten(row[at]) for row in rows)] for at, column in enumerate(columns)]
     widths = [max(map(cell_len, column)) for column in texts]
-    return sum(widths[:-1]) + min(widths[-1], NARROWEST_LAST) + GUTTER * (len(columns) - 1)
+    return sum(widths[:-1]) + min(widths[-1], MIN_LAST_COLUMN) + GUTTER * (len(columns) - 1)
 
 
-def _show_below_each_other(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For narrow screens: an id that is folded over four lines cannot be copied."""
+def _show_vertically(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """For narrow terminals: an id that is folded over several lines cannot be copied."""
     for row in rows:
-        show_facts({column or "–": shortened(cell) for column, cell in zip(columns, row, strict=True)})
+        show_facts({column or "–": shorten(cell) for column, cell in zip(columns, row, strict=True)})
         console().print()
 
 
 def _without_empty(
     columns: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> tuple[list[str], list[list[object]]]:
-    """Where there is not room for everything, columns that say nothing in any row go first."""
-    telling = [at for at in range(len(columns)) if any(str(row[at]) not in NOTHING for row in rows)]
-    return [columns[at] for at in telling], [[row[at] for at in telling] for row in rows]
+    """Returns the table without columns that are empty in all rows."""
+    shown = [at for at in range(len(columns)) if any(str(row[at]) not in EMPTY_CELLS for row in rows)]
+    return [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Names and values beside each other, the values in full."""
-    made = Table(box=None, show_header=False, pad_edge=False)
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
+    """Prints names and values, the values in full."""
+    result = Table(box=None, show_header=False, pad_edge=False)
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
     for name, value in facts.items():
-        made.add_row(Text(harmless(name)), Text(harmless(value)))
-    console().print(made)
+        result.add_row(Text(escape_control(name)), Text(escape_control(value)))
+    console().print(result)
 
 
-def in_batches(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequence[T]]:
-    """The items in parts, with a bar on standard error while there is more than one part and somebody to see it."""
+def batches_with_progress(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequence[T]]:
+    """Yields the items in batches, with a progress bar in a terminal if there are several batches."""
     parts = [items[start : start + size] for start in range(0, len(items), size)]
-    screen = Console(stderr=True)
-    if len(parts) < 2 or not screen.is_terminal:
+    terminal = Console(stderr=True)
+    if len(parts) < 2 or not terminal.is_terminal:
         yield from parts
         return
     print_server()
-    yield from track(parts, description=f"  {doing}", console=screen, transient=True)
+    yield from track(parts, description=f"  {doing}", console=terminal, transient=True)
 
 
 @contextlib.contextmanager
-def in_progress(doing: str) -> Iterator[None]:
-    """A bar on standard error while something runs whose length nobody knows, if there is somebody to see it."""
-    screen = Console(stderr=True)
-    if not screen.is_terminal:
+def progress_bar(doing: str) -> Iterator[None]:
+    """Shows a progress bar of unknown length on standard error, in a terminal."""
+    terminal = Console(stderr=True)
+    if not terminal.is_terminal:
         yield
         return
     print_server()
     columns = TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=screen, transient=True) as bar:
-        bar.add_task(harmless(doing), total=None)
+    with Progress(*columns, console=terminal, transient=True) as bar:
+        bar.add_task(escape_control(doing), total=None)
         yield
 
 
-def seconds(value: float | None) -> str:
-    """A duration as people say it."""
+def format_seconds(value: float | None) -> str:
+    """Returns a duration with its unit."""
     if value is None:
         return "–"
     if value < 1:
@@ -241,6 +244,6 @@ def seconds(value: float | None) -> str:
     return f"{value / 3600:.1f} h"
 
 
-def moment(value: datetime | None) -> str:
-    """A time of day in the reader's zone."""
+def format_time(value: datetime | None) -> str:
+    """Returns a time in the local time zone."""
     return "–" if value is None else value.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,7 +1,8 @@
-"""Many worker processes under one parent.
+"""Several worker processes under one parent.
 
-Guarantee: a child that dies is replaced, ever more slowly if it keeps dying; signals to the parent reach every child,
-the first as a request to finish, the second as an order to stop; children never outlive the parent, even a killed one.
+Guarantee: a child that dies is replaced, with growing delays if it keeps dying; signals to the parent are sent to every
+child, which finishes its jobs after the first and puts them back after the second; children end with the parent, even
+if it is killed.
 """
 
 from __future__ import annotations
@@ -18,114 +19,114 @@ from dataclasses import dataclass, field
 from toril.cli._output import warn
 from toril.protocol.backoff import reconnect_delay
 
-# A child that lived this long was well; its death is the first of a new row.
-WELL_AFTER = 10.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-MISUSED = 2
-# Which child a process is, and the pipe whose end tells it that its parent is gone.
-INDEX, LIFELINE = "TORIL_WORKER_INDEX", "TORIL_WORKER_LIFELINE"
+# Seconds after which earlier failures of a child do not count any more.
+STABLE_AFTER = 10.0
+FIRST_DELAY, LONGEST_DELAY = 0.2, 30.0
+USAGE_ERROR = 2
+# Variables of a child: its index, and the pipe that closes when its parent ends.
+INDEX, PARENT_PIPE = "TORIL_WORKER_INDEX", "TORIL_WORKER_LIFELINE"
 
 
 @dataclass(slots=True)
-class _Place:
-    """One of the places for children."""
+class _Slot:
+    """One child and its restarts."""
 
     index: int
     process: asyncio.subprocess.Process | None = None
-    deaths: int = 0
+    failures: int = 0
     code: int | None = None
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
 
 class ProcessSupervisor:
-    """Keeps `count` children running until they are told to stop."""
+    """Keeps `count` children running until it is stopped."""
 
-    def __init__(self, words: Sequence[str], count: int, environment: Mapping[str, str]) -> None:
-        self._words = list(words)
+    def __init__(self, arguments: Sequence[str], count: int, environment: Mapping[str, str]) -> None:
+        self._arguments = list(arguments)
         self._environment = dict(environment)
-        self._places = [_Place(index) for index in range(count)]
+        self._slots = [_Slot(index) for index in range(count)]
         self._stopping = asyncio.Event()
         self._signals = 0
         self._read_end, self._write_end = os.pipe()
 
     async def run(self) -> int:
-        """The exit code: 0 if every child ended as it was told."""
+        """Runs the children; returns 0 if all of them ended with 0."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._pass_on)
+            loop.add_signal_handler(number, self._terminate_children)
         try:
-            await asyncio.gather(*(self._keep(place) for place in self._places))
+            await asyncio.gather(*(self._keep_running(slot) for slot in self._slots))
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             os.close(self._write_end)
             os.close(self._read_end)
-        return max((place.code or 0 for place in self._places), default=0)
+        return max((slot.code or 0 for slot in self._slots), default=0)
 
-    def _pass_on(self) -> None:
+    def _terminate_children(self) -> None:
         self._signals += 1
         self._stopping.set()
-        for place in self._places:
-            if place.process is not None and place.process.returncode is None:
-                place.process.send_signal(signal.SIGTERM)
+        for slot in self._slots:
+            if slot.process is not None and slot.process.returncode is None:
+                slot.process.send_signal(signal.SIGTERM)
 
-    async def _keep(self, place: _Place) -> None:
+    async def _keep_running(self, slot: _Slot) -> None:
         while not self._stopping.is_set():
-            code = await self._live(place)
+            code = await self._run_child(slot)
             if self._stopping.is_set() and code == -signal.SIGTERM:
-                code = 0  # It had not yet come to listen for our signal, and had nothing in hand.
-            place.code = code if code >= 0 else 1
+                code = 0  # It had not installed its signal handler yet, and had no jobs.
+            slot.code = code if code >= 0 else 1
             if code == 0 or self._stopping.is_set():
                 return
-            if code == MISUSED:
-                self._pass_on()  # Another child would be refused for the same reason.
+            if code == USAGE_ERROR:
+                self._terminate_children()  # Another child would end with the same error.
                 return
-            await self._mourn(place, code)
+            await self._wait_before_restart(slot, code)
 
-    async def _live(self, place: _Place) -> int:
-        place.began = time.monotonic()
-        place.process = await asyncio.create_subprocess_exec(
+    async def _run_child(self, slot: _Slot) -> int:
+        slot.started = time.monotonic()
+        slot.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "toril.cli",
-            *self._words,
-            env={**os.environ, **self._environment, INDEX: str(place.index), LIFELINE: str(self._read_end)},
+            *self._arguments,
+            env={**os.environ, **self._environment, INDEX: str(slot.index), PARENT_PIPE: str(self._read_end)},
             stdin=subprocess.DEVNULL,
             pass_fds=[self._read_end],
-            start_new_session=True,  # Ctrl-C in the terminal is for the parent, which passes it on
+            start_new_session=True,  # Ctrl-C in the terminal reaches only the parent, which forwards it
         )
         if self._stopping.is_set():
-            place.process.send_signal(signal.SIGTERM)
-        return await place.process.wait()
+            slot.process.send_signal(signal.SIGTERM)
+        return await slot.process.wait()
 
-    async def _mourn(self, place: _Place, code: int) -> None:
-        place.deaths = 0 if time.monotonic() - place.began > WELL_AFTER else place.deaths + 1
-        pause = reconnect_delay(place.deaths, initial=FIRST_PAUSE, maximum=LONGEST_PAUSE, jitter=0.2)
+    async def _wait_before_restart(self, slot: _Slot, code: int) -> None:
+        slot.failures = 0 if time.monotonic() - slot.started > STABLE_AFTER else slot.failures + 1
+        delay = reconnect_delay(slot.failures, initial=FIRST_DELAY, maximum=LONGEST_DELAY, jitter=0.2)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        warn(f"worker process {place.index} died ({how}); the next one starts in {pause:.1f} s")
+        warn(f"worker process {slot.index} died ({how}); the next one starts in {delay:.1f} s")
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(delay):
                 await self._stopping.wait()
         except TimeoutError:
             return
 
 
 def child_index() -> int | None:
-    """Which child this process is; None: it has no foreman."""
+    """Returns the index of this child; None if this process is not a child."""
     text = os.environ.get(INDEX)
     return int(text) if text is not None else None
 
 
 def watch_parent(stop: asyncio.Event) -> None:
-    """Sets `stop` when the parent is gone: the kernel closes its end of the pipe, however it ended."""
-    text = os.environ.get(LIFELINE)
+    """Sets `stop` when the parent has ended: the kernel then closes its end of the pipe."""
+    text = os.environ.get(PARENT_PIPE)
     if text is None:
         return
-    lifeline = int(text)
+    pipe = int(text)
     loop = asyncio.get_running_loop()
 
-    def gone() -> None:
-        loop.remove_reader(lifeline)
+    def parent_ended() -> None:
+        loop.remove_reader(pipe)
         stop.set()
 
-    loop.add_reader(lifeline, gone)
+    loop.add_reader(pipe, parent_ended)

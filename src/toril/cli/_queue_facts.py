@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from toril.cli._target import Target
-from toril.observe.overview import Glance, QueueFigures, look
+from toril.observe.overview import QueueFigures, ServerOverview, read_overview
 from toril.transport import AsyncTransport
 from toril.transport.discovery import FoundQueue, find_queues
 
 
-async def read_queues(target: Target, only: FoundQueue | None = None) -> Glance:
+async def read_queues(target: Target, only: FoundQueue | None = None) -> ServerOverview:
+    """Reads one queue, or all queues of the server."""
     async with AsyncTransport(target.redis) as transport:
         found = [only] if only else await find_queues(transport, prefix=target.prefix, env=target.env)
-        return await look(transport, found)
+        return await read_overview(transport, found)
 
 
 def queue_facts(figures: QueueFigures) -> dict[str, Any]:
-    """A queue for programs."""
+    """Returns the figures of a queue for JSON output."""
     return {
         "queue": figures.label,
         "kind": figures.queue.kind,

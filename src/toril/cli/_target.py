@@ -1,11 +1,11 @@
-"""Which server and which queue a command is about.
+"""The server and the queue of a command.
 
     emails            a BullMQ queue
     list:NAME         a queue in a Redis list
     stream:NAME       a queue in a Redis stream
 
-Guarantee: `--redis` wins over TORIL_REDIS_URL, and without both it is the embedded server in `./.toril`. Which server
-it is, without its password, is the first line on standard error: standard output belongs to the result.
+Guarantee: `--redis` comes before TORIL_REDIS_URL; without both it is the embedded server in `./.toril`. The first line
+on standard error is the server's address without its password.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from toril.cli._output import print_server_first
+from toril.cli._output import set_server_line
 from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
@@ -28,7 +28,7 @@ DEFAULT_PREFIX = {"bullmq": BULLMQ_PREFIX, "list": ENVELOPE_PREFIX, "stream": EN
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """A queue as it is written in the shell."""
+    """A queue as it is written on the command line."""
 
     kind: Kind
     name: str
@@ -50,20 +50,20 @@ class QueueName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server, and how keys are named there."""
+    """A server, and the prefix and environment of keys."""
 
     redis: str
-    prefix: str | None = None  # None: the usual one of each kind
+    prefix: str | None = None  # None: the default of each kind
     env: str = "prod"
 
     @classmethod
     def of(
         cls, redis: str | None = None, prefix: str | None = None, env: str = "prod", *, quiet: bool = False
     ) -> Target:
-        """The server that was named, or the default one; which it is will be printed first, unless `quiet`."""
+        """Returns the server that was named, or the default one; its address is printed first, unless `quiet`."""
         target = cls(redis=whole_url(chosen_url(redis)), prefix=prefix, env=env)
         if not quiet:
-            print_server_first(target.server)
+            set_server_line(target.server)
         return target
 
     @property
@@ -74,11 +74,13 @@ class Target:
     def prefix_of(self, kind: Kind) -> str:
         return self.prefix or DEFAULT_PREFIX[kind]
 
-    def open(self, queue: QueueName, *, look: bool = False) -> AnyQueue:
-        """The queue, not yet connected; `look` leaves no trace in one that is only looked at."""
+    def open(self, queue: QueueName, *, read_only: bool = False) -> AnyQueue:
+        """Returns the queue, not yet connected; with `read_only` nothing is written to it."""
         match queue.kind:
             case "bullmq":
-                return Queue(queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=look)
+                return Queue(
+                    queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=read_only
+                )
             case "list":
                 return ListQueue(queue.name, redis=self.redis, prefix=self.prefix_of("list"), env=self.env)
             case "stream":
@@ -87,16 +89,16 @@ class Target:
                 )
 
     def envelopes(self, queue: QueueName) -> ListQueue | StreamQueue:
-        """The queue, if it is a list or a stream."""
+        """Returns a list or stream queue; raises InvalidOption for a BullMQ queue."""
         opened = self.open(queue)
         if isinstance(opened, Queue):
             raise InvalidOption("queue", f"{queue} is a BullMQ queue", "write list:NAME or stream:NAME")
         return opened
 
-    def bullmq(self, queue: QueueName, command: str, *, look: bool = False) -> Queue:
-        """The queue, if it is one of BullMQ's; others do not know what `command` asks for."""
+    def bullmq(self, queue: QueueName, command: str, *, read_only: bool = False) -> Queue:
+        """Returns a BullMQ queue; raises InvalidOption for another kind, which does not support `command`."""
         if queue.kind != "bullmq":
             raise InvalidOption(
                 "queue", f"{queue} is a {queue.kind} queue", f"`toril {command}` is for BullMQ queues"
             )
-        return Queue(queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=look)
+        return Queue(queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=read_only)

@@ -1,4 +1,4 @@
-"""What can be said to `toril worker`, each option defined once with its help."""
+"""The options of `toril worker` with their help."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Level = Literal["debug", "info", "warning", "error"]
 
 _SOME_KINDS = "List and stream queues"
 _BROWSER = "Browser tasks"
-_WATCHING = "Watching it"
+_MONITORING = "Monitoring"
 
 Handler = Annotated[
     str | None,
     typer.Argument(
         metavar="MODULE[:FUNCTION]",
-        help="A function of one argument, or a mapping of them by name; a module alone: its task registry.",
+        help="A function that takes a job, or a mapping of job names to functions. A module alone: its task registry.",
         show_default=False,
     ),
 ]
@@ -27,43 +27,58 @@ QueueOption = Annotated[
     typer.Option(
         "--queue",
         "-q",
-        help="NAME, list:NAME or stream:NAME; may be given many times.",
+        help="NAME, list:NAME or stream:NAME; can be repeated.",
         autocompletion=complete_queue,
         show_default=False,
     ),
 ]
 Concurrency = Annotated[
-    int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once, of each queue in each process.")
+    int,
+    typer.Option(
+        "--concurrency", "-c", min=1, help="Number of jobs that run at the same time, per queue and process."
+    ),
 ]
-Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")]
+Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="Number of worker processes.")]
 Executor = Annotated[
     Literal["auto", "async", "thread", "process"],
     typer.Option("--executor", help="Where the function runs."),
 ]
 LockDuration = Annotated[
-    float, typer.Option("--lock-duration", help="Seconds until a silent job counts as stalled.")
+    float,
+    typer.Option(
+        "--lock-duration", help="Seconds after which a job counts as stalled if its lock is not renewed."
+    ),
 ]
-JobTimeout = Annotated[float | None, typer.Option("--job-timeout", help="Seconds an attempt may take.")]
+JobTimeout = Annotated[float | None, typer.Option("--job-timeout", help="Seconds that an attempt may take.")]
 ShutdownTimeout = Annotated[
-    float, typer.Option("--shutdown-timeout", help="Seconds for jobs in hand to finish.")
+    float, typer.Option("--shutdown-timeout", help="Seconds that running jobs have to finish after a stop.")
 ]
-MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", help="Overrides what jobs ask for.")]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option("--max-attempts", help="Maximum attempts of every job, instead of the job's own."),
+]
 MaxResultSize = Annotated[
     int,
     typer.Option(
         "--max-result-size",
         min=0,
-        help="Bytes of JSON that a result may have; more fails the job. 0: no limit.",
+        help="Maximum size of a result in bytes of JSON; a larger one fails the job. 0: no limit.",
     ),
 ]
 RateOption = Annotated[
     str | None,
     typer.Option(
-        "--rate-limit", metavar="JOBS/SECONDS", help="BullMQ queues: over all workers, e.g. 100/60."
+        "--rate-limit",
+        metavar="JOBS/SECONDS",
+        help="BullMQ queues: maximum rate over all workers, e.g. 100/60.",
     ),
 ]
 RetryUnknown = Annotated[
-    bool, typer.Option("--retry-unknown", help="Retry errors of unknown kind, as BullMQ does.")
+    bool,
+    typer.Option(
+        "--retry-unknown",
+        help="Retry errors that are neither known as transient nor as permanent, as BullMQ does.",
+    ),
 ]
 UnknownNames = Annotated[
     Literal["requeue", "fail"],
@@ -72,21 +87,23 @@ UnknownNames = Annotated[
         help="Jobs whose name has no function: put them back for other workers, for up to an hour, or fail them.",
     ),
 ]
-UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when no jobs are left.")]
 
 Reliable = Annotated[
     bool,
-    typer.Option("--reliable", help="Lists: jobs of dead workers run again.", rich_help_panel=_SOME_KINDS),
+    typer.Option(
+        "--reliable", help="Lists: jobs of workers that died run again.", rich_help_panel=_SOME_KINDS
+    ),
 ]
 KeepResults = Annotated[
     float | None,
-    typer.Option("--keep-results", help="Seconds that results are kept.", rich_help_panel=_SOME_KINDS),
+    typer.Option("--keep-results", help="Store results for so many seconds.", rich_help_panel=_SOME_KINDS),
 ]
 Group = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="Streams: the consumer group; left out: NAME-workers.",
+        help="Streams: the consumer group. Default: NAME-workers.",
         rich_help_panel=_SOME_KINDS,
         show_default=False,
     ),
@@ -95,7 +112,7 @@ ClaimIdle = Annotated[
     float | None,
     typer.Option(
         "--claim-idle",
-        help="Streams: seconds after which a silent worker's jobs are taken over; left out: 300.",
+        help="Streams: seconds after which jobs of a worker that does not report are claimed. Default: 300.",
         rich_help_panel=_SOME_KINDS,
         show_default=False,
     ),
@@ -114,7 +131,7 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="HOST|NETWORK",
-        help="What pages may come from though it is not public; may be given many times.",
+        help="Host or network that pages may be loaded from although it is not public; can be repeated.",
         rich_help_panel=_BROWSER,
     ),
 ]
@@ -123,16 +140,18 @@ HttpPort = Annotated[
     int | None,
     typer.Option(
         "--http-port",
-        help="Serve /healthz, /readyz and, with the extra prometheus, /metrics; the n-th process adds n.",
-        rich_help_panel=_WATCHING,
+        help="Port for /healthz, /readyz and, with the extra prometheus, /metrics; the n-th process adds n.",
+        rich_help_panel=_MONITORING,
     ),
 ]
-HttpHost = Annotated[str, typer.Option("--http-host", help="Where to serve them.", rich_help_panel=_WATCHING)]
+HttpHost = Annotated[
+    str, typer.Option("--http-host", help="Address for --http-port.", rich_help_panel=_MONITORING)
+]
 LogLevel = Annotated[
     Level,
-    typer.Option("--log-level", help="From which level on lines are written.", rich_help_panel=_WATCHING),
+    typer.Option("--log-level", help="Lowest level that is logged.", rich_help_panel=_MONITORING),
 ]
 LogFormat = Annotated[
     Literal["text", "json"],
-    typer.Option("--log-format", help="How they look.", rich_help_panel=_WATCHING),
+    typer.Option("--log-format", help="Format of the log.", rich_help_panel=_MONITORING),
 ]

@@ -1,4 +1,4 @@
-"""The workers of this process, one for each queue, from their handler to their last word."""
+"""The workers of this process, one for each queue: makes, runs and stops them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from http import HTTPStatus
 from typing import Any
 
 from toril.cli._handlers import load_handler
-from toril.cli._output import emit_line, say, warn
+from toril.cli._output import emit_line, print_line, warn
 from toril.cli._process_supervisor import watch_parent
 from toril.cli._target import QueueName, Target
 from toril.errors import ExtraMissing, TorilError
 from toril.observe.health import QueueLengths, worker_exposition
-from toril.observe.http import Answer, Route
+from toril.observe.http import Response, Route
 from toril.protocol.extras import needed
 from toril.transport import parse_address
 from toril.worker import ListWorker, StreamWorker, Worker
@@ -26,7 +26,7 @@ AnyWorker = Worker | ListWorker | StreamWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class PlannedQueue:
     """One queue, and the options of its worker."""
 
     queue: QueueName
@@ -34,11 +34,11 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be run, and how."""
+class WorkerPlan:
+    """The workers that a process runs, and their options."""
 
     handler: str | None  # None: the browser tasks
-    served: tuple[Served, ...]
+    queues: tuple[PlannedQueue, ...]
     target: Target
     allow: tuple[str, ...]
     page_seconds: float | None  # for a whole browser job
@@ -49,27 +49,27 @@ class Order:
     as_json: bool
 
 
-def handler_of(order: Order) -> Any:
-    """What the workers run; what is wrong with it is said in one line."""
-    return load_handler(order.handler) if order.handler is not None else _browser_tasks(order)
+def load_plan_handler(plan: WorkerPlan) -> Any:
+    """Returns the handler of the workers; raises InvalidOption if it cannot be loaded."""
+    return load_handler(plan.handler) if plan.handler is not None else _browser_tasks(plan)
 
 
-def _browser_tasks(order: Order) -> Any:
+def _browser_tasks(plan: WorkerPlan) -> Any:
     from toril.browser import BrowserOptions, BrowserTasks
 
-    limits: dict[str, Any] = {} if order.page_seconds is None else {"timeout": order.page_seconds}
-    return BrowserTasks(BrowserOptions(contexts=order.contexts, allow=order.allow, **limits))
+    limits: dict[str, Any] = {} if plan.page_seconds is None else {"timeout": plan.page_seconds}
+    return BrowserTasks(BrowserOptions(contexts=plan.contexts, allow=plan.allow, **limits))
 
 
-def make(order: Order, handler: Any, metrics: Any = None) -> list[AnyWorker]:
-    """The workers, not yet started; wrong options are refused."""
-    return [_made(one, order.target, handler, metrics) for one in order.served]
+def make_workers(plan: WorkerPlan, handler: Any, metrics: Any = None) -> list[AnyWorker]:
+    """Returns the workers, not yet started; raises InvalidOption."""
+    return [_make_worker(one, plan.target, handler, metrics) for one in plan.queues]
 
 
-def _made(served: Served, target: Target, handler: Any, metrics: Any) -> AnyWorker:
-    queue = served.queue
+def _make_worker(planned: PlannedQueue, target: Target, handler: Any, metrics: Any) -> AnyWorker:
+    queue = planned.queue
     common: dict[str, Any] = {
-        **served.options,
+        **planned.options,
         "redis": target.redis,
         "prefix": target.prefix_of(queue.kind),
     }
@@ -77,31 +77,31 @@ def _made(served: Served, target: Target, handler: Any, metrics: Any) -> AnyWork
         common["metrics"] = metrics
     if queue.kind == "bullmq":
         return Worker(queue.name, handler, **common)
-    made: type[ListWorker | StreamWorker] = ListWorker if queue.kind == "list" else StreamWorker
-    return made(queue.name, handler, env=target.env, **common)
+    kind: type[ListWorker | StreamWorker] = ListWorker if queue.kind == "list" else StreamWorker
+    return kind(queue.name, handler, env=target.env, **common)
 
 
-async def work(order: Order) -> None:
-    """Runs until it is told to stop, its foreman is gone, or nothing is left to do."""
-    metrics = _Metrics.of(order)
-    handler = handler_of(order)
-    made = make(order, handler, metrics.collector)
-    if order.handler is None and not all("keep_results" in one.options for one in order.served):
-        warn("what the browser tasks bring is thrown away; --keep-results SECONDS keeps it")
-    async with _ended(handler), _exposed(order, made, metrics):
-        orphaned = asyncio.Event()
-        watch_parent(orphaned)
-        ending = asyncio.create_task(_stop_when(orphaned, made))
+async def run_workers(plan: WorkerPlan) -> None:
+    """Runs until a signal, the end of the parent process, or with --until-idle until no job is left."""
+    metrics = _Metrics.of(plan)
+    handler = load_plan_handler(plan)
+    workers = make_workers(plan, handler, metrics.collector)
+    if plan.handler is None and not all("keep_results" in one.options for one in plan.queues):
+        warn("results of the browser tasks are not kept; keep them with --keep-results SECONDS")
+    async with _handler_closed(handler), _http_served(plan, workers, metrics):
+        parent_ended = asyncio.Event()
+        watch_parent(parent_ended)
+        ending = asyncio.create_task(_stop_when(parent_ended, workers))
         try:
-            await (_until_idle(made, orphaned) if order.until_idle else _until_stopped(made))
+            await (_until_idle(workers, parent_ended) if plan.until_idle else _until_stopped(workers))
         finally:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ending
-    for one in made:
-        _report(one, as_json=order.as_json)
-    if any(one.left_behind for one in made):
-        # Python would wait for handlers that refuse to be cancelled, although their jobs are back in the queue.
+    for one in workers:
+        _report(one, as_json=plan.as_json)
+    if any(one.left_behind for one in workers):
+        # Python would wait for handlers that ignore their cancellation; their jobs are back in the queue.
         sys.stdout.flush()
         os._exit(0)
 
@@ -111,12 +111,12 @@ def _report(one: AnyWorker, *, as_json: bool) -> None:
         facts = {"worker_id": one.id, "queue": one.label, "processed": one.processed, "failed": one.failed}
         emit_line(facts)
     else:
-        say(f"{one.id} on {one.label}: {one.processed} jobs completed, {one.failed} failed")
+        print_line(f"{one.id} on {one.label}: {one.processed} jobs completed, {one.failed} failed")
 
 
 @contextlib.asynccontextmanager
-async def _ended(handler: Any) -> AsyncIterator[None]:
-    """The browser tasks have browsers to end; other handlers have nothing."""
+async def _handler_closed(handler: Any) -> AsyncIterator[None]:
+    """Closes the browsers of the browser tasks at the end; other handlers have nothing to close."""
     try:
         yield
     finally:
@@ -124,52 +124,52 @@ async def _ended(handler: Any) -> AsyncIterator[None]:
             await handler.close()
 
 
-async def _until_stopped(made: Sequence[AnyWorker]) -> None:
-    """Every worker hears every signal; if one gives up, the others end as well, and its error is raised."""
+async def _until_stopped(workers: Sequence[AnyWorker]) -> None:
+    """Every worker handles signals; if one fails, the others end, too, and its error is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in made:
+            for one in workers:
                 group.create_task(one.run())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
 
 
-async def _until_idle(made: Sequence[AnyWorker], orphaned: asyncio.Event) -> None:
-    """Ends when no queue has anything left: what a job of one queue adds to another is done as well."""
+async def _until_idle(workers: Sequence[AnyWorker], parent_ended: asyncio.Event) -> None:
+    """Ends when all queues are idle, also those to which jobs of the others added."""
     async with contextlib.AsyncExitStack() as running:
-        for one in made:
+        for one in workers:
             await running.enter_async_context(one)
-        ended = await _each_until_idle(made, orphaned)
-        while len(made) > 1 and ended != (ended := await _each_until_idle(made, orphaned)):
+        ended = await _each_until_idle(workers, parent_ended)
+        while len(workers) > 1 and ended != (ended := await _each_until_idle(workers, parent_ended)):
             pass
 
 
-async def _each_until_idle(made: Sequence[AnyWorker], orphaned: asyncio.Event) -> int:
-    """How many jobs have ended when each queue, one after the other, was found idle."""
-    for one in made:
-        if not orphaned.is_set():
+async def _each_until_idle(workers: Sequence[AnyWorker], parent_ended: asyncio.Event) -> int:
+    """Waits until each queue was idle once; returns the number of jobs that have ended."""
+    for one in workers:
+        if not parent_ended.is_set():
             await one.run_until_idle()
-    return sum(one.processed + one.failed for one in made)
+    return sum(one.processed + one.failed for one in workers)
 
 
-async def _stop_when(orphaned: asyncio.Event, made: Sequence[AnyWorker]) -> None:
-    await orphaned.wait()
-    await asyncio.gather(*(one.stop() for one in made))
+async def _stop_when(parent_ended: asyncio.Event, workers: Sequence[AnyWorker]) -> None:
+    await parent_ended.wait()
+    await asyncio.gather(*(one.stop() for one in workers))
 
 
-# --- what is served over HTTP -----------------------------------------------------------------------------------
+# --- HTTP --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Metrics:
-    """The metrics that all workers of this process share, or why there are none."""
+    """The metrics that all workers of this process share, or the reason why there are none."""
 
     collector: Any = None
     missing: str = ""
 
     @classmethod
-    def of(cls, order: Order) -> _Metrics:
-        if order.port is None:
+    def of(cls, plan: WorkerPlan) -> _Metrics:
+        if plan.port is None:
             return cls()
         try:
             return cls(_collector())
@@ -183,51 +183,53 @@ def _collector() -> Any:
 
         from toril.telemetry.prometheus import PrometheusMetrics
     registry = CollectorRegistry()
-    for about_the_process in (ProcessCollector, PlatformCollector, GCCollector):
-        about_the_process(registry=registry)
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
     return PrometheusMetrics(registry)
 
 
 @contextlib.asynccontextmanager
-async def _exposed(order: Order, made: Sequence[AnyWorker], metrics: _Metrics) -> AsyncIterator[None]:
-    if order.port is None:
+async def _http_served(
+    plan: WorkerPlan, workers: Sequence[AnyWorker], metrics: _Metrics
+) -> AsyncIterator[None]:
+    if plan.port is None:
         yield
         return
     async with contextlib.AsyncExitStack() as stack:
-        route = await _metrics_route(order, made, metrics, stack)
-        exposition = worker_exposition(*made, metrics=route, host=order.host, port=order.port)
-        await stack.enter_async_context(exposition)
+        route = await _metrics_route(plan, workers, metrics, stack)
+        http_server = worker_exposition(*workers, metrics=route, host=plan.host, port=plan.port)
+        await stack.enter_async_context(http_server)
         if metrics.missing:
             warn(f"/metrics is not served: {metrics.missing}")
-        if not order.as_json:
+        if not plan.as_json:
             paths = "/healthz and /readyz" if metrics.missing else "/metrics, /healthz and /readyz"
-            say(f"serving {exposition.url}{paths}")
+            print_line(f"serving {http_server.url}{paths}")
         yield
 
 
 async def _metrics_route(
-    order: Order, made: Sequence[AnyWorker], metrics: _Metrics, stack: contextlib.AsyncExitStack
+    plan: WorkerPlan, workers: Sequence[AnyWorker], metrics: _Metrics, stack: contextlib.AsyncExitStack
 ) -> Route:
     if metrics.missing:
-        return _says(f"{metrics.missing}\n", HTTPStatus.NOT_IMPLEMENTED)
+        return _text_route(f"{metrics.missing}\n", HTTPStatus.NOT_IMPLEMENTED)
     from toril.telemetry.prometheus import CONTENT_TYPE
 
-    address = parse_address(order.target.redis)
-    lengths = [QueueLengths(one.keys, address, metrics.collector) for one in made]
+    address = parse_address(plan.target.redis)
+    lengths = [QueueLengths(one.keys, address, metrics.collector) for one in workers]
     for one in lengths:
         stack.push_async_callback(one.close)
 
-    async def route() -> Answer:
-        with contextlib.suppress(TorilError):  # Redis may be away; the workers' own figures are not
+    async def route() -> Response:
+        with contextlib.suppress(TorilError):  # without Redis the workers' own figures are served
             for one in lengths:
                 await one.refresh()
-        return Answer(metrics.collector.render(), content_type=CONTENT_TYPE)
+        return Response(metrics.collector.render(), content_type=CONTENT_TYPE)
 
     return route
 
 
-def _says(text: str, status: HTTPStatus) -> Route:
-    async def route() -> Answer:
-        return Answer(text.encode(), status)
+def _text_route(text: str, status: HTTPStatus) -> Route:
+    async def route() -> Response:
+        return Response(text.encode(), status)
 
     return route

@@ -1,4 +1,4 @@
-"""`toril add`: jobs from the shell, one or many."""
+"""`toril add`: adds one or several jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import emit, in_batches, say, warn
+from toril.cli._output import batches_with_progress, emit, print_line, warn
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption
 from toril.jobs import Job
@@ -28,30 +28,33 @@ def add_to(app: typer.Typer) -> None:
 
 def add(
     queue: QueueArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What kind of work it is.", show_default=False)],
-    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The payload.")] = "{}",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.", show_default=False)],
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The data of the job.")] = "{}",
     lines: Annotated[
         Path | None,
         typer.Option(
-            "--lines", metavar="FILE", help="One job for each line of JSON in a file; - is standard input."
+            "--lines",
+            metavar="FILE",
+            help="Add one job for each line of JSON in a file; - is standard input.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Add the same job so many times.")] = 1,
-    delay: Annotated[float | None, typer.Option("--delay", help="Seconds before it may run.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="1 is first; left out: none.")] = None,
-    attempts: Annotated[int | None, typer.Option("--attempts", help="How often it is tried.")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to add the job.")] = 1,
+    delay: Annotated[float | None, typer.Option("--delay", help="Seconds until it may run.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="1 is taken first. Default: none.")
+    ] = None,
+    attempts: Annotated[int | None, typer.Option("--attempts", help="Maximum number of attempts.")] = None,
     backoff: Annotated[
         str | None,
-        typer.Option(
-            "--backoff", metavar="KIND:SECONDS", help="The pause between attempts, e.g. exponential:2."
-        ),
+        typer.Option("--backoff", metavar="KIND:SECONDS", help="Delay between attempts, e.g. exponential:2."),
     ] = None,
     job_id: Annotated[
-        str | None, typer.Option("--job-id", help="An id of your own: it is added once.")
+        str | None, typer.Option("--job-id", help="Id of the job; a job with the same id is not added again.")
     ] = None,
-    lifo: Annotated[bool, typer.Option("--lifo", help="To the front of the queue.")] = False,
+    lifo: Annotated[bool, typer.Option("--lifo", help="Add it to the front of the queue.")] = False,
     wait: Annotated[
-        float | None, typer.Option("--wait", metavar="SECONDS", help="Wait for its end and print the result.")
+        float | None,
+        typer.Option("--wait", metavar="SECONDS", help="Wait for the end of the job and print its result."),
     ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
@@ -65,8 +68,8 @@ def add(
     if job_id is not None and len(payloads) > 1:
         raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
     if where.kind != "bullmq":
-        refused = {"priority": priority, "backoff": backoff, "lifo": lifo or None, "wait": wait}
-        _refuse(where, [option for option, value in refused.items() if value is not None])
+        unsupported = {"priority": priority, "backoff": backoff, "lifo": lifo or None, "wait": wait}
+        _reject_options(where, [option for option, value in unsupported.items() if value is not None])
         ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
         _print(where, ids, [], None, as_json=as_json)
         return
@@ -107,12 +110,12 @@ def _backoff(text: str) -> Backoff:
         return Backoff.fixed(seconds)
     if kind == "exponential":
         return Backoff.exponential(seconds)
-    own = Backoff.custom(kind, seconds)
+    custom = Backoff.custom(kind, seconds)
     warn(f"backoff {kind!r} is neither fixed nor exponential: workers need a function of that name")
-    return own
+    return custom
 
 
-def _refuse(where: QueueName, options: list[str]) -> None:
+def _reject_options(where: QueueName, options: list[str]) -> None:
     if options:
         raise InvalidOption(f"--{options[0]}", f"is not offered by {where.kind} queues", "leave it out")
 
@@ -128,8 +131,8 @@ async def _add_jobs(
     settings = JobOptions(**options)
     async with target.bullmq(where, "add") as queue:
         jobs: list[Job[Any]] = []
-        for part in in_batches(payloads, "adding"):
-            jobs += await queue.add_bulk([NewJob(name, one, settings) for one in part])
+        for batch in batches_with_progress(payloads, "adding"):
+            jobs += await queue.add_bulk([NewJob(name, one, settings) for one in batch])
         if wait is None:
             return jobs, None
         results = await asyncio.gather(*(job.wait_until_finished(timeout=wait) for job in jobs))
@@ -145,15 +148,19 @@ async def _add_envelopes(
     attempts: int | None,
     job_id: str | None,
 ) -> list[str]:
-    most = DEFAULT_MAX_ATTEMPTS if attempts is None else attempts
+    max_attempts = DEFAULT_MAX_ATTEMPTS if attempts is None else attempts
     async with target.envelopes(where) as queue:
         if job_id is not None:
             return [
-                (await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=most)).job_id
+                (
+                    await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=max_attempts)
+                ).job_id
             ]
         ids: list[str] = []
-        for part in in_batches(payloads, "adding"):
-            added = await queue.add_bulk([(name, one) for one in part], delay=delay, max_attempts=most)
+        for batch in batches_with_progress(payloads, "adding"):
+            added = await queue.add_bulk(
+                [(name, one) for one in batch], delay=delay, max_attempts=max_attempts
+            )
             ids += (one.job_id for one in added)
         return ids
 
@@ -161,7 +168,7 @@ async def _add_envelopes(
 def _print(
     where: QueueName, ids: list[str], existing: list[str], results: list[Any] | None, *, as_json: bool
 ) -> None:
-    """`existing` are the jobs that were in the queue before."""
+    """`existing`: jobs that were in the queue before."""
     if as_json:
         more = {} if results is None else {"results": results}
         emit({"queue": str(where), "ids": ids, "existing": existing, **more})
@@ -170,8 +177,8 @@ def _print(
         warn(f"{len(existing)} of {len(ids)} jobs existed already and were not added")
     if results is not None:
         for result in results:
-            say(json.dumps(result, ensure_ascii=False))
+            print_line(json.dumps(result, ensure_ascii=False))
     elif len(ids) == 1:
-        say(ids[0])
+        print_line(ids[0])
     else:
-        say(f"{len(ids) - len(existing)} jobs added to {where}")
+        print_line(f"{len(ids) - len(existing)} jobs added to {where}")

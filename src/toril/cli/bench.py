@@ -1,7 +1,7 @@
-"""`toril bench`: how fast queue and worker are here, on the server that is asked.
+"""`toril bench`: measures the speed of queue and worker on a server.
 
-Guarantee: it works on a queue of its own and leaves nothing behind; its figures are of one process that does nothing in
-its handler, so they are a bound for real work and no promise.
+Guarantee: it uses its own queue and removes it. The figures are those of one process with an empty handler: an upper
+bound for real jobs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Prefix, RedisUrl
-from toril.cli._output import emit, in_progress, say, seconds, show
+from toril.cli._output import emit, format_seconds, print_line, progress_bar, show
 from toril.cli._target import Target
 from toril.errors import TorilError
 from toril.jobs import Job
 from toril.producer import Queue
 from toril.worker import Worker
 
-PART = 500  # jobs in one call of add_bulk
-ALONE = 200  # jobs that are added one by one and waited for
+BULK_SIZE = 500  # jobs per call of add_bulk
+SINGLE_JOBS = 200  # jobs that are added one at a time
 
-_SILENT = logging.getLogger("toril.bench")
-_SILENT.setLevel(logging.ERROR)
+_LOGGER = logging.getLogger("toril.bench")
+_LOGGER.setLevel(logging.ERROR)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,23 +39,25 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bench(
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="How many jobs are added and processed.")
-    ] = 20_000,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once.")] = 100,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of jobs to add and process.")] = 20_000,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, help="Number of jobs that run at the same time.")
+    ] = 100,
     rivals: Annotated[
         bool,
-        typer.Option("--rivals", help="In a checkout of toril: all its benchmarks, beside other libraries."),
+        typer.Option(
+            "--rivals", help="In a checkout of toril: run all its benchmarks, with other libraries."
+        ),
     ] = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast jobs are added, taken and processed here, in one process."""
+    """Measure how fast jobs are added and processed in one process."""
     if rivals:
-        raise typer.Exit(_beside_others(as_json=as_json))
+        raise typer.Exit(_run_benchmarks(as_json=as_json))
     target = Target.of(redis, prefix)
-    with in_progress("measuring"):
+    with progress_bar("measuring"):
         figures = asyncio.run(_measure(target, jobs, concurrency))
     if as_json:
         emit({"server": target.server, "jobs": jobs, "concurrency": concurrency, **figures})
@@ -64,40 +66,40 @@ def bench(
         ("jobs added in bulk", f"{figures['bulk_added_per_second']:,.0f} /s"),
         ("jobs added one by one", f"{figures['added_per_second']:,.0f} /s"),
         ("jobs processed", f"{figures['processed_per_second']:,.0f} /s"),
-        ("from add to handler, median", seconds(figures["start_p50_seconds"])),
-        ("from add to handler, p99", seconds(figures["start_p99_seconds"])),
+        ("from add to handler, median", format_seconds(figures["start_p50_seconds"])),
+        ("from add to handler, p99", format_seconds(figures["start_p99_seconds"])),
     ]
     show(["what", "how much"], rows, right=["how much"])
-    say(f"{jobs} jobs, {concurrency} at once, in one process, on {target.server}")
+    print_line(f"{jobs} jobs, {concurrency} at once, in one process, on {target.server}")
 
 
-def _beside_others(*, as_json: bool) -> int:
+def _run_benchmarks(*, as_json: bool) -> int:
     if as_json:
         raise TorilError("the benchmarks write their JSON to a file: python -m benchmarks --json FILE")
     if not Path("benchmarks/__main__.py").exists():
-        raise TorilError("there are no benchmarks here; run it in a checkout of toril")
+        raise TorilError("there are no benchmarks in this folder; run it in a checkout of toril")
     return subprocess.run([sys.executable, "-m", "benchmarks"], check=False).returncode
 
 
 async def _measure(target: Target, jobs: int, concurrency: int) -> dict[str, float]:
     name = f"toril-bench-{uuid.uuid4().hex[:8]}"
-    there: dict[str, Any] = {"redis": target.redis, "prefix": target.prefix_of("bullmq")}
+    connection: dict[str, Any] = {"redis": target.redis, "prefix": target.prefix_of("bullmq")}
     async with contextlib.AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(Queue(name, **there))
+        queue = await stack.enter_async_context(Queue(name, **connection))
         stack.push_async_callback(queue.obliterate, force=True)
-        figures = {"bulk_added_per_second": await _bulk(queue, jobs)}
-        figures["processed_per_second"] = await _processing(name, there, jobs, concurrency)
-        return figures | await _alone(queue, name, there)
+        figures = {"bulk_added_per_second": await _measure_bulk(queue, jobs)}
+        figures["processed_per_second"] = await _measure_processing(name, connection, jobs, concurrency)
+        return figures | await _measure_single(queue, name, connection)
 
 
-async def _bulk(queue: Queue, jobs: int) -> float:
-    began = time.perf_counter()
-    for start in range(0, jobs, PART):
-        await queue.add_bulk([("work", {"n": start})] * min(PART, jobs - start))
-    return jobs / (time.perf_counter() - began)
+async def _measure_bulk(queue: Queue, jobs: int) -> float:
+    started = time.perf_counter()
+    for start in range(0, jobs, BULK_SIZE):
+        await queue.add_bulk([("work", {"n": start})] * min(BULK_SIZE, jobs - start))
+    return jobs / (time.perf_counter() - started)
 
 
-async def _processing(name: str, there: dict[str, Any], jobs: int, concurrency: int) -> float:
+async def _measure_processing(name: str, connection: dict[str, Any], jobs: int, concurrency: int) -> float:
     left, done = jobs, asyncio.Event()
 
     async def handle(_: Job[Any]) -> None:
@@ -106,27 +108,27 @@ async def _processing(name: str, there: dict[str, Any], jobs: int, concurrency: 
         if not left:
             done.set()
 
-    async with Worker(name, handle, concurrency=concurrency, logger=_SILENT, **there):
-        began = time.perf_counter()
+    async with Worker(name, handle, concurrency=concurrency, logger=_LOGGER, **connection):
+        started = time.perf_counter()
         await done.wait()
-        return jobs / (time.perf_counter() - began)
+        return jobs / (time.perf_counter() - started)
 
 
-async def _alone(queue: Queue, name: str, there: dict[str, Any]) -> dict[str, float]:
-    started: asyncio.Queue[float] = asyncio.Queue()
+async def _measure_single(queue: Queue, name: str, connection: dict[str, Any]) -> dict[str, float]:
+    starts: asyncio.Queue[float] = asyncio.Queue()
     waits, adding = [], 0.0
 
     async def handle(_: Job[Any]) -> None:
-        started.put_nowait(time.perf_counter())
+        starts.put_nowait(time.perf_counter())
 
-    async with Worker(name, handle, logger=_SILENT, **there):
-        for _ in range(ALONE):
-            began = time.perf_counter()
+    async with Worker(name, handle, logger=_LOGGER, **connection):
+        for _ in range(SINGLE_JOBS):
+            started = time.perf_counter()
             await queue.add("work", {})
-            adding += time.perf_counter() - began
-            waits.append(await started.get() - began)
+            adding += time.perf_counter() - started
+            waits.append(await starts.get() - started)
     return {
-        "added_per_second": ALONE / adding,
+        "added_per_second": SINGLE_JOBS / adding,
         "start_p50_seconds": statistics.median(waits),
         "start_p99_seconds": statistics.quantiles(waits, n=100)[98],
     }

@@ -1,6 +1,6 @@
-"""`toril dlq`: jobs that failed for good, whatever the kind of their queue.
+"""`toril dlq`: jobs that failed for good, of queues of all kinds.
 
-Guarantee: nothing is replayed or removed that was not chosen: an id, a filter, or `--all` must be given.
+Guarantee: only selected jobs are replayed or removed: ids, a filter, or `--all` must be given.
 """
 
 from __future__ import annotations
@@ -14,19 +14,32 @@ from typing import Annotated, Any
 
 import typer
 
-from toril.cli._confirm import ask
-from toril.cli._dead_jobs import Choice, opened
+from toril.cli._confirm import confirm
+from toril.cli._dead_jobs import Selection, open_dead_jobs
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import emit, emit_line, in_progress, moment, print_result, shortened, show, show_facts
+from toril.cli._output import (
+    emit,
+    emit_line,
+    format_time,
+    print_result,
+    progress_bar,
+    shorten,
+    show,
+    show_facts,
+)
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, JobNotFound
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="Jobs, or letters, by id: see `toril dlq list`.", show_default=False),
+    typer.Argument(
+        metavar="ID", help="Ids of jobs or dead letters, as in `toril dlq list`.", show_default=False
+    ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name or task type.")]
-ReasonOption = Annotated[str | None, typer.Option("--reason", help="Only those whose error contains this.")]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="Only jobs whose error contains this text.")
+]
 FilterOption = Annotated[
     str | None,
     typer.Option(
@@ -36,25 +49,25 @@ FilterOption = Annotated[
         "fields: dlq_reason, last_error, dlq_ts, task_type, job_id, attempts, user_id, payload.NAME, …",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")]
+All = Annotated[bool, typer.Option("--all", help="All jobs.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of jobs, oldest first.")]
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Jobs that failed for good: list, show, replay, purge, export.", no_args_is_help=True
     )
-    group.command("list")(list_letters)
-    group.command("show")(show_letter)
+    group.command("list")(list_dead_jobs)
+    group.command("show")(show_dead_job)
     group.command("replay")(replay)
     group.command("purge")(purge)
     group.command("export")(export)
     app.add_typer(group, name="dlq")
 
 
-def list_letters(
+def list_dead_jobs(
     queue: QueueArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of jobs, newest first.")] = 20,
     name: NameOption = None,
     reason: ReasonOption = None,
     terms: FilterOption = None,
@@ -64,17 +77,17 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List jobs that failed for good, newest first."""
-    choice = Choice(name=name, reason=reason, terms=terms)
-    rows = asyncio.run(_rows(Target.of(redis, prefix, env), QueueName.parse(queue), choice, limit))
+    selection = Selection(name=name, reason=reason, terms=terms)
+    rows = asyncio.run(_rows(Target.of(redis, prefix, env), QueueName.parse(queue), selection, limit))
     if as_json:
         emit(rows)
         return
     cells = [
-        (_id(one), one["name"], one["attempts"], _when(one), one["reason"], shortened(one["error"], 90))
+        (_id(one), one["name"], one["attempts"], _when(one), one["reason"], shorten(one["error"], 90))
         for one in rows
     ]
     columns = ["id", "name", "attempts", "failed at", "reason", "error"]
-    show(columns, cells, right=["attempts"], empty=f"no dead jobs {'match' if choice else f'in {queue}'}")
+    show(columns, cells, right=["attempts"], empty=f"no dead jobs {'match' if selection else f'in {queue}'}")
 
 
 def _id(row: dict[str, Any]) -> str:
@@ -82,38 +95,38 @@ def _id(row: dict[str, Any]) -> str:
 
 
 def _when(one: dict[str, Any]) -> str:
-    """The time in the reader's zone; somebody else's letter may say anything."""
+    """Returns the time in the local time zone, or the text if it is not a time."""
     try:
-        return moment(datetime.fromisoformat(one["at"]))
+        return format_time(datetime.fromisoformat(one["at"]))
     except (TypeError, ValueError):
         return str(one["at"])
 
 
-async def _rows(target: Target, where: QueueName, choice: Choice, limit: int) -> list[dict[str, Any]]:
+async def _rows(target: Target, where: QueueName, selection: Selection, limit: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    async with opened(target, where, look=True) as graves:
-        async for row in graves.rows(choice):
+    async with open_dead_jobs(target, where, read_only=True) as dead_jobs:
+        async for row in dead_jobs.rows(selection):
             rows.append(row)
             if len(rows) >= limit:
                 break
     return rows
 
 
-def show_letter(
+def show_dead_job(
     queue: QueueArgument,
-    letter: Annotated[
-        str, typer.Argument(metavar="ID", help="The id of a job, or of a letter.", show_default=False)
+    dead_job: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a job, or of a dead letter.", show_default=False)
     ],
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Show everything about a job that failed for good; the newest letter, if a job has several."""
+    """Show everything about a job that failed for good; if it has several dead letters, the newest."""
     target, where = Target.of(redis, prefix, env), QueueName.parse(queue)
-    rows = asyncio.run(_rows(target, where, Choice(ids=(letter,)), 1))
+    rows = asyncio.run(_rows(target, where, Selection(ids=(dead_job,)), 1))
     if not rows:
-        raise _not_there(queue, letter)
+        raise _not_found(queue, dead_job)
     if as_json:
         emit(rows[0])
         return
@@ -121,8 +134,8 @@ def show_letter(
     show_facts({**facts, "job": json.dumps(rows[0]["job"], ensure_ascii=False, indent=2, default=str)})
 
 
-def _not_there(queue: str, *ids: str) -> JobNotFound:
-    hint = f"see `toril dlq list {queue}`; it was replayed, purged, or never died"
+def _not_found(queue: str, *ids: str) -> JobNotFound:
+    hint = f"see `toril dlq list {queue}`; it was replayed or purged, or it has not failed"
     return JobNotFound(", ".join(ids), hint=hint)
 
 
@@ -133,26 +146,26 @@ def replay(
     name: NameOption = None,
     reason: ReasonOption = None,
     terms: FilterOption = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Maximum number of jobs per second.")] = None,
     limit: Limit = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Give dead jobs another life, with all their attempts. Repeating it replays nothing twice."""
+    """Put jobs that failed for good back into their queue, with all their attempts. No job is replayed twice."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    choice = Choice(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
-    _check_chosen(choice, everything, limit)
+    selection = Selection(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
+    _check_selection(selection, everything, limit)
 
     async def run() -> int:
-        async with opened(target, where) as graves:
-            return await graves.replay(choice, rate=rate, limit=limit)
+        async with open_dead_jobs(target, where) as dead_jobs:
+            return await dead_jobs.replay(selection, rate=rate, limit=limit)
 
-    with in_progress(f"replaying jobs of {queue}"):
+    with progress_bar(f"replaying jobs of {queue}"):
         moved = asyncio.run(run())
-    if choice.ids and not moved:
-        raise _not_there(queue, *choice.ids)
+    if selection.ids and not moved:
+        raise _not_found(queue, *selection.ids)
     print_result({"queue": queue, "replayed": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
@@ -170,21 +183,21 @@ def purge(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead jobs for good."""
+    """Remove jobs that failed for good."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    choice = Choice(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
-    _check_chosen(choice, everything, limit)
+    selection = Selection(ids=tuple(ids or ()), name=name, reason=reason, terms=terms)
+    _check_selection(selection, everything, limit)
     which = "All" if everything else "Matching"
-    ask(f"{which} dead jobs of {queue} will be gone for good. Go on?", yes=yes)
+    confirm(f"{which} dead jobs of {queue} will be removed. Continue?", yes=yes)
 
     async def run() -> int:
-        async with opened(target, where) as graves:
-            return await graves.purge(choice, limit=limit)
+        async with open_dead_jobs(target, where) as dead_jobs:
+            return await dead_jobs.purge(selection, limit=limit)
 
-    with in_progress(f"removing dead jobs of {queue}"):
+    with progress_bar(f"removing dead jobs of {queue}"):
         removed = asyncio.run(run())
-    if choice.ids and not removed:
-        raise _not_there(queue, *choice.ids)
+    if selection.ids and not removed:
+        raise _not_found(queue, *selection.ids)
     print_result({"queue": queue, "purged": removed}, f"{removed} jobs removed", as_json=as_json)
 
 
@@ -194,7 +207,7 @@ def export(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Gets one JSON object in a line; - is standard output.",
+            help="The file to write, one JSON object per line; - is standard output.",
             show_default=False,
         ),
     ],
@@ -206,31 +219,31 @@ def export(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Write dead jobs to a file, oldest first; they stay where they are."""
+    """Write jobs that failed for good to a file, oldest first; they are not removed."""
     target, where = Target.of(redis, prefix, env), QueueName.parse(queue)
-    choice = Choice(name=name, reason=reason, terms=terms)
+    selection = Selection(name=name, reason=reason, terms=terms)
     if str(file) == "-":
-        asyncio.run(_export(target, where, choice, None))
+        asyncio.run(_export(target, where, selection, None))
         return
-    with in_progress(f"reading dead jobs of {queue}"):
-        written = asyncio.run(_export(target, where, choice, file))
+    with progress_bar(f"reading dead jobs of {queue}"):
+        written = asyncio.run(_export(target, where, selection, file))
     facts = {"queue": queue, "file": str(file), "exported": written}
     print_result(facts, f"{written} jobs written to {file}", as_json=as_json)
 
 
-async def _export(target: Target, where: QueueName, choice: Choice, file: Path | None) -> int:
+async def _export(target: Target, where: QueueName, selection: Selection, file: Path | None) -> int:
     written = 0
-    async with opened(target, where, look=True) as graves:
+    async with open_dead_jobs(target, where, read_only=True) as dead_jobs:
         with file.open("w", encoding="utf-8") if file is not None else contextlib.nullcontext() as sink:
-            async for row in graves.rows(choice, newest_first=False):
-                where_it_lies = {"entry_id": row["entry_id"]} if row["entry_id"] else {}
-                emit_line({**where_it_lies, **row["job"]}, sink)
+            async for row in dead_jobs.rows(selection, newest_first=False):
+                position = {"entry_id": row["entry_id"]} if row["entry_id"] else {}
+                emit_line({**position, **row["job"]}, sink)
                 written += 1
     return written
 
 
-def _check_chosen(choice: Choice, everything: bool, limit: int | None) -> None:
-    if everything and choice:
-        raise InvalidOption("--all", "is given together with a choice", "give one or the other")
-    if not everything and not choice and limit is None:
+def _check_selection(selection: Selection, everything: bool, limit: int | None) -> None:
+    if everything and selection:
+        raise InvalidOption("--all", "is given together with other criteria", "give one or the other")
+    if not everything and not selection and limit is None:
         raise InvalidOption("jobs", "say which", "give ids, --name, --reason, --filter or --limit, or --all")

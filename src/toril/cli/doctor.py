@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from toril.cli._confirm import ask
+from toril.cli._confirm import confirm
 from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, Yes, queue_names
-from toril.cli._output import console, emit, in_progress, say, table, warn
+from toril.cli._output import console, emit, print_line, progress_bar, table, warn
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
@@ -28,19 +28,21 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     queues: QueuesOption = None,
     most_keys: Annotated[
-        int, typer.Option("--most-keys", min=1, help="Keys to look at in each queue.")
+        int, typer.Option("--most-keys", min=1, help="Maximum number of keys to examine in each queue.")
     ] = 20_000,
     acl: Annotated[
         str | None,
         typer.Option(
-            "--acl", metavar="USER", help="Print the rules of a user who may do just what toril needs."
+            "--acl",
+            metavar="USER",
+            help="Print the ACL rules of a user with exactly the commands that toril needs.",
         ),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
             "--repair",
-            help="First put jobs that are in no list back, take ids without data out, give schedulers their next run.",
+            help="First repair: put lost jobs back, remove ids without data, add missing runs of schedulers.",
         ),
     ] = False,
     yes: Yes = False,
@@ -49,20 +51,20 @@ def doctor(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Examine server and queues; the exit code is 1 when something needs to be done."""
+    """Examine the server and its queues; the exit code is 1 if there is a problem or a warning."""
     if acl is not None:
         rules = acl_rules(acl, prefixes=[prefix] if prefix else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
         if as_json:
             emit({"user": acl, "rules": rules})
         else:
-            say(rules)
+            print_line(rules)
         return
     target = Target.of(redis, prefix, env)
     examination = Doctor(
         target.redis, queues=queue_names(queues), prefix=prefix, env=env, most_keys=most_keys
     )
-    repaired = _repaired(examination, yes=yes) if repair else None
-    with in_progress("examining"):
+    repaired = _repair(examination, yes=yes) if repair else None
+    with progress_bar("examining"):
         diagnosis = asyncio.run(examination.examine())
     if as_json:
         done = {} if repaired is None else {"repaired": repaired}
@@ -76,17 +78,17 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _repaired(examination: Doctor, *, yes: bool) -> list[Repairs]:
-    ask("Repair queues: put lost jobs back, and take ids without jobs out of their lists?", yes=yes)
-    with in_progress("repairing"):
+def _repair(examination: Doctor, *, yes: bool) -> list[Repairs]:
+    confirm("Repair queues: put lost jobs back, and remove ids without jobs from their lists?", yes=yes)
+    with progress_bar("repairing"):
         return asyncio.run(examination.repair())
 
 
 def _print_repairs(repaired: list[Repairs] | None) -> None:
     if repaired is not None and not repaired:
-        say("nothing to repair")
+        print_line("nothing to repair")
     for one in repaired or ():
-        say(
+        print_line(
             f"{one.queue}: {len(one.put_back)} jobs put back, {len(one.removed_ids)} ids without data removed, "
             f"{len(one.schedulers)} schedulers have a next run again"
         )
@@ -97,10 +99,10 @@ def _print_repairs(repaired: list[Repairs] | None) -> None:
 def _print(diagnosis: Diagnosis) -> None:
     rows = [(_sign(one), one.check, one.queue or "", _text(one)) for one in diagnosis.findings]
     console().print(table(["", "check", "queue", "finding"], rows))
-    todo = len(diagnosis.problems())
-    say(
+    count = len(diagnosis.problems())
+    print_line(
         f"{diagnosis.server}: "
-        + (f"{todo} {'thing' if todo == 1 else 'things'} to do" if todo else "healthy")
+        + (f"{count} {'thing' if count == 1 else 'things'} to do" if count else "healthy")
     )
 
 

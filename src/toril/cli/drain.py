@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toril.cli._confirm import ask
+from toril.cli._confirm import confirm
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import in_progress, print_result
+from toril.cli._output import print_result, progress_bar
 from toril.cli._target import QueueName, Target
 
 
@@ -26,10 +26,10 @@ def drain(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Remove all jobs that wait; those that run, those that ended and the next runs of schedulers stay."""
+    """Remove all waiting jobs; running and ended jobs and the next runs of schedulers stay."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
-    ask(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
-    with in_progress(f"draining {queue}"):
+    confirm(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
+    with progress_bar(f"draining {queue}"):
         removed = asyncio.run(_drain(target, where, delayed=delayed))
     print_result({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, BullmqArgument, Prefix, RedisUrl
-from toril.cli._output import emit_line, harmless, print_server, say, shortened, warn
+from toril.cli._output import emit_line, escape_control, print_line, print_server, shorten, warn
 from toril.cli._target import QueueName, Target
 from toril.commands import read
 from toril.errors import InvalidOption
@@ -25,27 +25,31 @@ def add_to(app: typer.Typer) -> None:
 
 def events(
     queue: BullmqArgument,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many past events.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, help="Number of past events to print first.")
+    ] = 20,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with new events until Ctrl-C.")
+    ] = False,
     kind: Annotated[
-        list[str] | None, typer.Option("--type", help="Only events of this type; may be given again.")
+        list[str] | None, typer.Option("--type", help="Only events of this type; can be repeated.")
     ] = None,
     job: Annotated[str | None, typer.Option("--job", help="Only events of this job.")] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened in a queue, and with --follow what happens."""
+    """Print the events of a queue: past ones, and with --follow new ones."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
     if where.kind != "bullmq":
         raise InvalidOption("queue", f"{where.kind} queues have no events", "give a BullMQ queue")
-    show = _Printer(set(kind or ()), job, as_json=as_json)
+    print_event = _Printer(set(kind or ()), job, as_json=as_json)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_events(target, where, last, show, follow=follow))
+        asyncio.run(_events(target, where, last, print_event, follow=follow))
 
 
 class _Printer:
-    """Prints those events that somebody wants, one in a line."""
+    """Prints the selected events, one per line."""
 
     def __init__(self, kinds: set[str], job: str | None, *, as_json: bool) -> None:
         self._kinds = kinds
@@ -61,23 +65,27 @@ class _Printer:
         if self._as_json:
             emit_line(event.as_dict())
         else:
-            rest = " ".join(f"{name}={shortened(value, 80)}" for name, value in event.fields.items())
+            rest = " ".join(f"{name}={shorten(value, 80)}" for name, value in event.fields.items())
             time = event.time.astimezone().strftime("%H:%M:%S.%f")[:-3]
-            say(f"{time}  {event.type:<17} {harmless(event.job_id or '')}  {rest}".rstrip())
+            print_line(f"{time}  {event.type:<17} {escape_control(event.job_id or '')}  {rest}".rstrip())
 
 
-async def _events(target: Target, where: QueueName, last: int, show: _Printer, *, follow: bool) -> None:
+async def _events(
+    target: Target, where: QueueName, last: int, print_event: _Printer, *, follow: bool
+) -> None:
     prefix = target.prefix_of("bullmq")
     async with AsyncTransport(target.redis) as transport:
         keys = QueueKeys(where.name, prefix).resolve(cluster=transport.is_cluster)
         past = await transport.run(read.last_events(keys, last)) if last else []
         newest = past[-1][0] if past else await transport.run(read.last_event_id(keys))
     for entry_id, fields in past:
-        show(Event.from_entry(entry_id, fields))
+        print_event(Event.from_entry(entry_id, fields))
     if newest == "0-0":
         warn(f"{where} has no events{' yet' if follow else ''}")
     if follow:
         print_server()
-        async with QueueEvents(where.name, redis=target.redis, prefix=prefix, last_id=newest) as happening:
-            async for event in happening:
-                show(event)
+        async with QueueEvents(
+            where.name, redis=target.redis, prefix=prefix, last_id=newest
+        ) as events_of_queue:
+            async for event in events_of_queue:
+                print_event(event)

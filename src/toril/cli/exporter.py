@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
-from toril.cli._output import emit, print_server, say
+from toril.cli._output import emit, print_line, print_server
 from toril.cli._target import Target
 from toril.observe.grafana_files import dashboard_text, rules_text
 
@@ -19,16 +19,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def exporter(
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 9538,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")
+    ] = 9538,
     queues: QueuesOption = None,
     search_every: Annotated[
         float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
     ] = 60.0,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
     show: Annotated[
         Literal["grafana", "alerts"] | None,
-        typer.Option("--print", help="Print a Grafana dashboard or Prometheus' alert rules, and end."),
+        typer.Option("--print", help="Print a Grafana dashboard or the alert rules of Prometheus, and exit."),
     ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
@@ -57,7 +59,7 @@ def exporter(
         if as_json:
             emit({"url": f"{url}/metrics"})
         else:
-            say(f"serving {url}/metrics; Ctrl-C ends it")
+            print_line(f"serving {url}/metrics; Ctrl-C ends it")
 
     with contextlib.suppress(KeyboardInterrupt):
         if not asyncio.run(run()):
@@ -65,8 +67,8 @@ def exporter(
 
 
 async def _print_once(exporter: Any, *, as_json: bool) -> bool:
-    """The metrics, as Prometheus reads them or as JSON; whether the server answered."""
-    from toril.observe.exporter import written
+    """Prints the metrics in the format of Prometheus or as JSON; returns whether the server answered."""
+    from toril.observe.exporter import encode_metrics
 
     families = await exporter.families()
     if as_json:
@@ -79,6 +81,6 @@ async def _print_once(exporter: Any, *, as_json: bool) -> bool:
         )
     else:
         print_server()
-        print(written(families).decode(), end="")
+        print(encode_metrics(families).decode(), end="")
     (up,) = (family.samples[0].value for family in families if family.name == "bullmq_exporter_up")
     return bool(up)

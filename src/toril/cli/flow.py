@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, RedisUrl
-from toril.cli._output import console, emit, harmless
+from toril.cli._output import console, emit, escape_control
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, JobNotFound
 from toril.jobs import Job
@@ -33,13 +33,16 @@ def add_to(app: typer.Typer) -> None:
 
 def add_flow(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A flow as JSON; - is standard input.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File with a flow as JSON; - is standard input.", show_default=False
+        ),
     ],
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a job with the jobs it waits for."""
+    """Add a job together with the jobs that it waits for."""
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     target = Target.of(redis, prefix)
     root = _node(parse_json(text, "flow", f"write {_SHAPE}"))
@@ -74,7 +77,7 @@ def _node(given: Any) -> FlowNode:
 def show_flow(
     queue: BullmqArgument,
     job: JobArgument,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Generations to show.")] = 10,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Number of levels to show.")] = 10,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
@@ -112,7 +115,7 @@ def _as_json(node: JobNode[Job[Any]], states: dict[tuple[str, str], str]) -> dic
 def _tree(node: JobNode[Job[Any]], states: dict[tuple[str, str], str]) -> Tree:
     job = node.job
     state = states.get((job.queue_name, job.id), "")
-    tree = Tree(Text(harmless(f"{job.queue_name}  {job.name}  {job.id}  {state}".rstrip())))
+    tree = Tree(Text(escape_control(f"{job.queue_name}  {job.name}  {job.id}  {state}".rstrip())))
     for child in node.children:
         tree.add(_tree(child, states))
     return tree

@@ -11,7 +11,7 @@ import typer
 
 from toril.cli._completion import complete_job, complete_state
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import emit, moment, say, shortened, show, show_facts
+from toril.cli._output import emit, format_time, print_line, shorten, show, show_facts
 from toril.cli._queue_facts import queue_facts, read_queues
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
@@ -20,11 +20,11 @@ from toril.protocol.record import JobRecord
 from toril.transport import parse_address
 from toril.transport.discovery import FoundQueue
 
-# Characters of a value on a screen: some twenty lines.
-MOST_SHOWN = 2_000
+# Characters of a value that are shown: about twenty lines.
+MAX_SHOWN = 2_000
 
 
-_MOMENTS = ("timestamp", "processedOn", "finishedOn")
+_TIMES = ("timestamp", "processedOn", "finishedOn")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,23 +35,23 @@ def inspect(
     queue: QueueArgument,
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job's id: show all of it.", autocompletion=complete_job),
+        typer.Argument(metavar="[JOB]", help="The id of a job to show in full.", autocompletion=complete_job),
     ] = None,
     state: Annotated[
         str | None,
         typer.Option(
             "--state",
-            help="List jobs in this state: waiting, active, failed, …",
+            help="List only jobs in this state: waiting, active, failed, …",
             autocompletion=complete_state,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many jobs to list.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of jobs to list.")] = 20,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Show a queue, its newest jobs, or one job with everything it holds."""
+    """Show a queue with its newest jobs, or one job in full."""
     where = QueueName.parse(queue)
     target = Target.of(redis, prefix, env)
     if where.kind != "bullmq":
@@ -63,7 +63,7 @@ def inspect(
 
 
 async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json: bool) -> None:
-    async with target.bullmq(where, "inspect", look=True) as queue:
+    async with target.bullmq(where, "inspect", read_only=True) as queue:
         job = await queue.get_job(job_id)
         if job is None:
             raise JobNotFound(job_id)
@@ -72,13 +72,13 @@ async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json
     if as_json:
         emit({"state": state.value, **job.record.as_dict(), "logs": logs.lines})
         return
-    facts = {"state": state.value, "data": _start_of(job.record, MOST_SHOWN), **_without_data(job.record)}
-    shown = {name: _fact(name, value) for name, value in facts.items() if value not in (None, [], {})}
+    facts = {"state": state.value, "data": _start_of(job.record, MAX_SHOWN), **_without_data(job.record)}
+    shown = {name: _readable(name, value) for name, value in facts.items() if value not in (None, [], {})}
     show_facts(shown | ({"logs": "\n".join(logs.lines)} if logs.lines else {}))
 
 
 def _without_data(record: JobRecord) -> dict[str, Any]:
-    """Everything but the payload, which may be huge and need not be decoded to be glanced at."""
+    """Returns all fields except the data, which may be large and is not decoded."""
     facts = JobRecord(
         record.id, {name: value for name, value in record.fields.items() if name != b"data"}
     ).as_dict()
@@ -96,10 +96,10 @@ def _start_of(record: JobRecord, characters: int) -> str:
     )
 
 
-def _fact(name: str, value: Any) -> str:
-    """What people can read: times in their zone, stack traces as Python prints them."""
-    if name in _MOMENTS and isinstance(value, int):
-        return moment(datetime.fromtimestamp(value / 1000, UTC))
+def _readable(name: str, value: Any) -> str:
+    """Returns times in the local time zone, and stack traces as Python prints them."""
+    if name in _TIMES and isinstance(value, int):
+        return format_time(datetime.fromtimestamp(value / 1000, UTC))
     if name == "stacktrace" and isinstance(value, list):
         return _cell("\n".join(str(one).rstrip() for one in value))
     return _cell(value)
@@ -107,13 +107,13 @@ def _fact(name: str, value: Any) -> str:
 
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= MOST_SHOWN * 2 else f"{text[:MOST_SHOWN]}… (--json has all)"
+    return text if len(text) <= MAX_SHOWN * 2 else f"{text[:MAX_SHOWN]}… (--json has all)"
 
 
 async def _inspect_queue(
     target: Target, where: QueueName, state: str | None, limit: int, *, as_json: bool
 ) -> None:
-    async with target.bullmq(where, "inspect", look=True) as queue:
+    async with target.bullmq(where, "inspect", read_only=True) as queue:
         counts = await queue.get_job_counts()
         paused, workers = await queue.is_paused(), await queue.get_workers()
         jobs = await queue.get_jobs(state, 0, limit - 1)
@@ -134,36 +134,43 @@ async def _inspect_queue(
         return
     shown = ", ".join(f"{number} {name}" for name, number in counts.as_dict().items() if number)
     shown = shown or ("empty" if known else "empty, and never used (`toril queues` lists those that are)")
-    say(f"{where}: {shown}{'; paused' if paused else ''}; {len(workers)} workers connected")
+    print_line(f"{where}: {shown}{'; paused' if paused else ''}; {len(workers)} workers connected")
     _show_jobs(jobs[:limit], states)
 
 
 def _show_jobs(jobs: list[Job], states: dict[str, str]) -> None:
     rows = [
-        (job.id, job.name, states[job.id], job.attempts_made, moment(job.timestamp), _gist(job))
+        (
+            job.id,
+            job.name,
+            states[job.id],
+            job.attempts_made,
+            format_time(job.timestamp),
+            _data_or_reason(job),
+        )
         for job in jobs
     ]
     if rows:
         show(["job", "name", "state", "attempts", "added", "data or reason"], rows, right=["attempts"])
 
 
-def _gist(job: Job) -> str:
+def _data_or_reason(job: Job) -> str:
     if job.failed_reason:
-        return shortened(job.failed_reason, 60)
-    return shortened(job.record.raw_data[:240].decode(errors="replace"), 60)
+        return shorten(job.failed_reason, 60)
+    return shorten(job.record.raw_data[:240].decode(errors="replace"), 60)
 
 
 async def _inspect_envelopes(
     target: Target, where: QueueName, job_id: str | None, limit: int, *, as_json: bool
 ) -> None:
     cluster = parse_address(target.redis).is_cluster
-    found = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=cluster)
-    glance = await read_queues(target, found)
+    named = FoundQueue.named(str(where), prefix=target.prefix, env=target.env, cluster=cluster)
+    overview = await read_queues(target, named)
     async with target.envelopes(where) as queue:
         scheduled = await queue.scheduled(limit)
-        letters = [one async for one in queue.dead_letters()][-limit:]
+        dead_letters = [one async for one in queue.dead_letters()][-limit:]
     envelopes = [("delayed", one.as_dict()) for one, _ in scheduled]
-    envelopes += [("dead", one.as_dict()) for one in letters]
+    envelopes += [("dead", one.as_dict()) for one in dead_letters]
     if job_id is not None:
         envelopes = [(state, one) for state, one in envelopes if one["job_id"] == job_id]
         if not envelopes:
@@ -171,9 +178,13 @@ async def _inspect_envelopes(
                 job_id, hint="only delayed and dead jobs of list and stream queues can be looked up"
             )
     if as_json:
-        emit({**queue_facts(glance.queues[0]), "jobs": [{"state": state, **one} for state, one in envelopes]})
+        emit(
+            {**queue_facts(overview.queues[0]), "jobs": [{"state": state, **one} for state, one in envelopes]}
+        )
         return
-    say(f"{where}: " + ", ".join(f"{number} {name}" for name, number in glance.queues[0].states.items()))
+    print_line(
+        f"{where}: " + ", ".join(f"{number} {name}" for name, number in overview.queues[0].states.items())
+    )
     rows = [
         (
             one["job_id"],

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, RedisUrl
-from toril.cli._output import emit, emit_line, print_server, say
+from toril.cli._output import emit, emit_line, print_line, print_server
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
 
-# Without an event for lines of a log, we look; faster than a person reads.
-LOOK_EVERY = 0.25
+# There is no event for log lines, so they are polled.
+POLL_SECONDS = 0.25
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,13 +24,15 @@ def add_to(app: typer.Typer) -> None:
 def logs(
     queue: BullmqArgument,
     job: JobArgument,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last lines.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=1, help="Print only so many last lines.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of a job."""
+    """Print the log lines of a job."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_logs(target, where, job, tail, follow=follow, as_json=as_json))
@@ -39,7 +41,7 @@ def logs(
 async def _logs(
     target: Target, where: QueueName, job_id: str, tail: int | None, *, follow: bool, as_json: bool
 ) -> None:
-    async with target.bullmq(where, "logs", look=True) as queue:
+    async with target.bullmq(where, "logs", read_only=True) as queue:
         if await queue.get_job(job_id) is None:
             raise JobNotFound(job_id)
         found = await queue.get_job_logs(job_id)
@@ -57,7 +59,7 @@ async def _logs(
             seen += len(more.lines)
             if ended:
                 return
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def _print_lines(lines: list[str], *, as_json: bool) -> None:
@@ -65,4 +67,4 @@ def _print_lines(lines: list[str], *, as_json: bool) -> None:
         if as_json:
             emit_line(line)
         else:
-            say(line)
+            print_line(line)

@@ -17,6 +17,6 @@ def add_to(app: typer.Typer) -> None:
 def pause(
     queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
 ) -> None:
-    """Let all workers leave the queue alone; jobs that run go on."""
+    """Stop all workers from taking jobs of the queue; running jobs continue."""
     run_on_queue(Target.of(redis, prefix), queue, "pause", lambda one: one.pause())
     print_result({"queue": queue, "paused": True}, f"{queue} is paused", as_json=as_json)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
-from toril.cli._output import emit, emit_line, print_server, say, show, warn
+from toril.cli._output import emit, emit_line, print_server, show, warn
+from toril.cli._output import print_line as say
 from toril.cli._target import Target
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 

@@ -24,14 +24,14 @@ def promote(
     jobs: JobsArgument = None,
     everything: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many, those that are due first.")
+        int | None, typer.Option("--limit", min=1, help="Maximum number of jobs, in the order of their time.")
     ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Make delayed jobs ready now."""
+    """Make delayed jobs ready to run now."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     require_ids_or_all(jobs, everything or limit is not None)
     if where.kind != "bullmq":
@@ -49,8 +49,8 @@ async def _promote_envelopes(
     async with target.envelopes(where) as queue:
         moved = await queue.promote(jobs, limit=limit)
     if jobs and moved < len(set(jobs)):
-        missed = len(set(jobs)) - moved
-        raise TorilError(f"{missed} of these jobs do not wait for their time; see `toril inspect {where}`")
+        missing = len(set(jobs)) - moved
+        raise TorilError(f"{missing} of these jobs are not delayed; see `toril inspect {where}`")
     return moved
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toril.cli._confirm import ask
+from toril.cli._confirm import confirm
 from toril.cli._options import AsJson, Env, JobsArgument, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import in_progress, print_result
+from toril.cli._output import print_result, progress_bar
 from toril.cli._queue_operations import raise_first, require_ids_or_all
 from toril.cli._target import AnyQueue, QueueName, Target
 from toril.errors import JobNotFound, TorilError
@@ -23,10 +23,8 @@ def add_to(app: typer.Typer) -> None:
 def remove(
     queue: QueueArgument,
     jobs: JobsArgument = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="The whole queue, with everything in it.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --all: also while jobs run.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="The whole queue with all its jobs.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --all: even if jobs are running.")] = False,
     yes: Yes = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
@@ -37,32 +35,32 @@ def remove(
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     require_ids_or_all(jobs, everything)
     if jobs:
-        ask(f"Remove {len(jobs)} jobs of {queue}?", yes=yes)
+        confirm(f"Remove {len(jobs)} jobs of {queue}?", yes=yes)
         removed = asyncio.run(_remove_each(target, where, jobs))
         print_result({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
         return
-    ask(f"Remove the queue {queue} with all its jobs?", yes=yes)
-    with in_progress(f"removing {queue}"):
+    confirm(f"Remove the queue {queue} with all its jobs?", yes=yes)
+    with progress_bar(f"removing {queue}"):
         asyncio.run(_obliterate(target, where, force=force))
     print_result({"queue": queue, "removed": "all"}, f"{queue} is gone", as_json=as_json)
 
 
 async def _remove_each(target: Target, where: QueueName, jobs: list[str]) -> int:
-    """Each job that is there; the first refusal is raised when all had their turn."""
-    removed, refusals = 0, list[TorilError]()
+    """Returns the number of removed jobs; if some could not be removed, the first error is raised after the last."""
+    removed, errors = 0, list[TorilError]()
     async with target.open(where) as queue:
         for job_id in jobs:
             try:
                 if not await _is_removed(queue, job_id):
-                    raise JobNotFound(job_id, hint=_WHERE_JOBS_ARE[where.kind])
+                    raise JobNotFound(job_id, hint=_HINTS[where.kind])
                 removed += 1
             except TorilError as error:
-                refusals.append(error)
-    raise_first(refusals)
+                errors.append(error)
+    raise_first(errors)
     return removed
 
 
-_WHERE_JOBS_ARE = {
+_HINTS = {
     "bullmq": "see `toril inspect QUEUE`",
     "list": "only delayed and dead jobs of a list can be removed one by one",
     "stream": "only delayed and dead jobs of a stream can be removed one by one",
@@ -79,7 +77,7 @@ async def _is_removed(queue: AnyQueue, job_id: str) -> bool:
 
 
 async def _obliterate(target: Target, where: QueueName, *, force: bool) -> None:
-    async with target.open(where, look=True) as queue:
+    async with target.open(where, read_only=True) as queue:
         if isinstance(queue, Queue):
             await queue.obliterate(force=force)
         else:

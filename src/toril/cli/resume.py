@@ -17,6 +17,6 @@ def add_to(app: typer.Typer) -> None:
 def resume(
     queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
 ) -> None:
-    """Let workers take jobs of the queue again."""
+    """Let workers take jobs of a paused queue again."""
     run_on_queue(Target.of(redis, prefix), queue, "resume", lambda one: one.resume())
     print_result({"queue": queue, "paused": False}, f"{queue} is running", as_json=as_json)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from toril.cli._options import AsJson, Env, JobsArgument, Prefix, QueueArgument, RedisUrl
-from toril.cli._output import in_progress, print_result
+from toril.cli._output import print_result, progress_bar
 from toril.cli._queue_operations import require_ids_or_all, run_for_each_job, run_on_queue
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
@@ -23,32 +23,34 @@ def add_to(app: typer.Typer) -> None:
 def retry(
     queue: QueueArgument,
     jobs: JobsArgument = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, or those chosen below.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All jobs, or all that match the other options.")
+    ] = False,
     state: Annotated[
-        Literal["failed", "completed"], typer.Option("--state", help="Which ended jobs.")
+        Literal["failed", "completed"], typer.Option("--state", help="State of the jobs.")
     ] = "failed",
     name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", help="Only those whose reason contains this.")
+        str | None, typer.Option("--reason", help="Only jobs whose error contains this text.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")
+        int | None, typer.Option("--limit", min=1, help="Maximum number of jobs, oldest first.")
     ] = None,
     timestamp: Annotated[
         datetime | None,
-        typer.Option("--timestamp", help="Only jobs that ended up to then, in UTC."),
+        typer.Option("--timestamp", help="Only jobs that ended before this time (UTC)."),
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="At most so many in a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Maximum number of jobs per second.")] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Send ended jobs back to the queue: some by id, or all that match. On list and stream queues: dead letters."""
+    """Put ended jobs back into the queue, by id or all that match. On list and stream queues: dead letters."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     require_ids_or_all(jobs, everything or bool(name or reason or limit or timestamp))
     until = None if timestamp is None else timestamp.replace(tzinfo=timestamp.tzinfo or UTC)
-    with in_progress(f"retrying jobs of {queue}"):
+    with progress_bar(f"retrying jobs of {queue}"):
         if where.kind != "bullmq":
             moved = asyncio.run(_replay(target, where, jobs or [], until, name, reason, limit, rate))
         elif jobs:
@@ -86,18 +88,18 @@ async def _replay(
 ) -> int:
     missing = set(ids)
 
-    def wanted(letter: Any) -> bool:
-        named = {letter.job_id, letter.entry_id} & set(ids)
-        missing.difference_update(named)
+    def matches(dead_letter: Any) -> bool:
+        matching_ids = {dead_letter.job_id, dead_letter.entry_id} & set(ids)
+        missing.difference_update(matching_ids)
         return (
-            (not ids or bool(named))
-            and (until is None or datetime.fromisoformat(letter.dlq_ts) <= until)
-            and (name is None or letter.task_type == name)
-            and (reason is None or reason in (letter.last_error or ""))
+            (not ids or bool(matching_ids))
+            and (until is None or datetime.fromisoformat(dead_letter.dlq_ts) <= until)
+            and (name is None or dead_letter.task_type == name)
+            and (reason is None or reason in (dead_letter.last_error or ""))
         )
 
     async with target.envelopes(where) as queue:
-        moved = await queue.replay(wanted, rate=rate, limit=limit)
+        moved = await queue.replay(matches, rate=rate, limit=limit)
     if missing:
         raise JobNotFound(", ".join(sorted(missing)), hint=f"see `toril dlq list {where}`")
     return moved

@@ -7,17 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from toril.cli._confirm import ask
+from toril.cli._confirm import confirm
 from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, BullmqArgument, Prefix, RedisUrl, Yes
-from toril.cli._output import emit, moment, say, seconds, show
+from toril.cli._output import emit, format_seconds, format_time, print_line, show
 from toril.cli._target import QueueName, Target
 from toril.jobs import Job
 from toril.producer.schedulers import Scheduler
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Jobs that come again: list, set, remove.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Schedulers, which add jobs by a cron pattern or at an interval: list, set, remove.",
+        no_args_is_help=True,
+    )
     group.command("list")(list_schedulers)
     group.command("set")(set_scheduler)
     group.command("remove")(remove_scheduler)
@@ -27,11 +30,11 @@ def add_to(app: typer.Typer) -> None:
 def list_schedulers(
     queue: BullmqArgument, redis: RedisUrl = None, prefix: Prefix = None, as_json: AsJson = False
 ) -> None:
-    """List the schedulers of a queue, the one that is due first first."""
+    """List the schedulers of a queue, by the time of their next run."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
 
     async def run() -> list[Scheduler]:
-        async with target.bullmq(where, "schedulers", look=True) as opened:
+        async with target.bullmq(where, "schedulers", read_only=True) as opened:
             return await opened.schedulers.list()
 
     found = asyncio.run(run())
@@ -39,7 +42,8 @@ def list_schedulers(
         emit([_facts(one) for one in found])
         return
     rows = [
-        (one.id, one.name, one.cron or seconds(one.every), moment(one.next_run), one.runs) for one in found
+        (one.id, one.name, one.cron or format_seconds(one.every), format_time(one.next_run), one.runs)
+        for one in found
     ]
     columns = ["scheduler", "job", "when", "next run", "runs"]
     show(columns, rows, right=["runs"], empty="no schedulers")
@@ -62,17 +66,19 @@ def _facts(one: Scheduler) -> dict[str, Any]:
 def set_scheduler(
     queue: BullmqArgument,
     scheduler: Annotated[str, typer.Argument(metavar="ID", help="The scheduler's id.", show_default=False)],
-    cron: Annotated[str | None, typer.Option("--cron", help='When, as a pattern: "0 3 * * *".')] = None,
+    cron: Annotated[str | None, typer.Option("--cron", help='Cron pattern, e.g. "0 3 * * *".')] = None,
     every: Annotated[float | None, typer.Option("--every", help="Seconds between runs.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", help="The pattern's time zone: Europe/Zurich.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many runs.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The jobs' name; left out: the id.")] = None,
-    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The jobs' payload.")] = "{}",
+    tz: Annotated[
+        str | None, typer.Option("--tz", help="Time zone of the pattern, e.g. Europe/Zurich.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of runs.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the jobs. Default: the id.")] = None,
+    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="Data of the jobs.")] = "{}",
     redis: RedisUrl = None,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a scheduler, or change the one of that id."""
+    """Create a scheduler, or change the one with that id."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
     payload = parse_json(data, "data")
 
@@ -86,7 +92,7 @@ def set_scheduler(
     if as_json:
         emit({"id": scheduler, "next_job": job.id})
     else:
-        say(f"{scheduler} is set; its next job is {job.id}")
+        print_line(f"{scheduler} is set; its next job is {job.id}")
 
 
 def remove_scheduler(
@@ -99,7 +105,7 @@ def remove_scheduler(
 ) -> None:
     """Remove a scheduler and its next job."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
-    ask(f"Remove the scheduler {scheduler} of {queue}?", yes=yes)
+    confirm(f"Remove the scheduler {scheduler} of {queue}?", yes=yes)
 
     async def run() -> bool:
         async with target.bullmq(where, "schedulers") as opened:
@@ -109,4 +115,4 @@ def remove_scheduler(
     if as_json:
         emit({"id": scheduler, "removed": removed})
     else:
-        say(f"{scheduler} is gone" if removed else f"there was no {scheduler}")
+        print_line(f"{scheduler} is gone" if removed else f"there was no {scheduler}")

@@ -1,11 +1,11 @@
-"""`toril scripts`: which scripts run on the server, and whether they are the ones that were released."""
+"""`toril scripts`: the Lua scripts, checked against their manifest."""
 
 from __future__ import annotations
 
 import typer
 
 from toril.cli._options import AsJson
-from toril.cli._output import emit, say, show
+from toril.cli._output import emit, print_line, show
 from toril.commands.library import check_all, own, own_names, upstream
 
 
@@ -15,9 +15,9 @@ def add_to(app: typer.Typer) -> None:
 
 def scripts(
     as_json: AsJson = False,
-    own_too: bool = typer.Option(False, "--own", help="List toril's own scripts as well."),
+    own_too: bool = typer.Option(False, "--own", help="Also list toril's own scripts."),
 ) -> None:
-    """List BullMQ's scripts with their hashes, after checking each of them against the manifest."""
+    """Check BullMQ's scripts against the manifest and list them with their hashes."""
     found = check_all()
     ours = {name: own(name).sha1 for name in own_names()}
     origin = upstream()
@@ -28,9 +28,9 @@ def scripts(
     if own_too:
         show(["toril's own script", "SHA-1 (its name on the server)"], list(ours.items()))
     package, reference = origin["package"], origin["reference"]
-    say(
+    print_line(
         f"{len(found)} official scripts, each as the manifest says: from {package['name']} {package['version']} "
         f"({package['registry']}), held against {reference['package']} {reference['version']} "
         f"({reference['registry']}, commit {reference['commit'][:12]})"
     )
-    say(f"{len(ours)} scripts of toril's own")
+    print_line(f"{len(ours)} scripts of toril's own")

@@ -1,7 +1,7 @@
-"""`toril top`: all queues on one live screen.
+"""`toril top`: a live view of all queues.
 
-Guarantee: it reads what a scrape reads, once for each picture, and a few jobs of each queue; it changes
-nothing. Without a terminal it prints pictures one after the other.
+Guarantee: each picture reads what a scrape of the exporter reads, and a few jobs of each queue; nothing is changed.
+Without a terminal the pictures are printed one after the other.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queu
 from toril.cli._output import console, emit_line
 from toril.cli._queue_facts import queue_facts
 from toril.cli._target import Target
-from toril.cli._top_screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, drawn, painted
+from toril.cli._top_screen import NEWEST_FAILURES, SLOWEST, JobLine, Picture, render, render_svg
 from toril.commands import read
 from toril.errors import RedisUnavailable, TorilError
 from toril.observe.discovery import QueueDiscovery
-from toril.observe.overview import Glance, QueueFigures, look
+from toril.observe.overview import QueueFigures, ServerOverview, read_overview
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.transport import AsyncTransport
 
-# A rate over the last pictures: steady enough to read, quick enough to follow.
+# Number of pictures over which rates are computed.
 PICTURES = 6
-SAMPLE = 20  # active jobs of a queue looked at for the slowest
+SAMPLE = 20  # active jobs of a queue among which the slowest are searched
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,46 +42,50 @@ def add_to(app: typer.Typer) -> None:
 
 def top(
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between pictures.")] = 1.0,
-    pictures: Annotated[int | None, typer.Option("--pictures", min=1, help="End after so many.")] = None,
+    pictures: Annotated[
+        int | None, typer.Option("--pictures", min=1, help="Exit after so many pictures.")
+    ] = None,
     queues: QueuesOption = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Also write the last picture to a file.")
+        Path | None, typer.Option("--svg", metavar="FILE", help="Also write the last picture to an SVG file.")
     ] = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Watch rates, states, workers, slow and failing jobs, until Ctrl-C."""
+    """Show rates, states, workers, slow and failed jobs, updated until Ctrl-C."""
     target = Target.of(redis, prefix, env)
-    album: list[Picture] = []
+    last_picture: list[Picture] = []
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_watch(target, queue_names(queues), every, pictures, album, as_json=as_json))
-    if svg is not None and album:
-        svg.write_text(painted(album[-1]), encoding="utf-8")
+        asyncio.run(
+            _show_pictures(target, queue_names(queues), every, pictures, last_picture, as_json=as_json)
+        )
+    if svg is not None and last_picture:
+        svg.write_text(render_svg(last_picture[-1]), encoding="utf-8")
 
 
-class Watcher:
-    """Looks again and again and remembers enough to tell rates."""
+class OverviewReader:
+    """Reads pictures, and computes rates from the last ones."""
 
-    def __init__(self, transport: AsyncTransport, directory: QueueDiscovery) -> None:
+    def __init__(self, transport: AsyncTransport, discovery: QueueDiscovery) -> None:
         self._transport = transport
-        self._directory = directory
+        self._discovery = discovery
         self._past: deque[tuple[float, dict[str, dict[str, int]]]] = deque(maxlen=PICTURES)
 
-    async def look(self) -> Picture:
-        glance = await look(self._transport, await self._directory.queues())
-        numbers = {one.label: _running_numbers(one) for one in glance.queues}
-        events = await self._events(glance)
+    async def read_overview(self) -> Picture:
+        overview = await read_overview(self._transport, await self._discovery.queues())
+        numbers = {one.label: _totals(one) for one in overview.queues}
+        events = await self._events(overview)
         for queue, counts in events.items():
             numbers[queue] |= counts
         self._past.append((time.monotonic(), numbers))
-        slowest, failing = await self._jobs(glance)
-        return Picture(glance=glance, rates=self._rates(), slowest=slowest, failing=failing)
+        slowest, failing = await self._jobs(overview)
+        return Picture(overview=overview, rates=self._rates(), slowest=slowest, failing=failing)
 
-    async def _events(self, glance: Glance) -> dict[str, dict[str, int]]:
-        """Where the id counter or the event stream tells how much ever happened."""
-        queues = [one for one in glance.queues if isinstance(one.queue.keys, QueueKeys)]
+    async def _events(self, overview: ServerOverview) -> dict[str, dict[str, int]]:
+        """Returns the total number of events of each BullMQ queue."""
+        queues = [one for one in overview.queues if isinstance(one.queue.keys, QueueKeys)]
         states = await self._transport.run_many([read.event_total(_keys(one)) for one in queues])
         return {
             one.label: {"events": state}
@@ -102,17 +106,17 @@ class Watcher:
             if queue in old
         }
 
-    async def _jobs(self, glance: Glance) -> tuple[list[JobLine], list[JobLine]]:
-        queues = [one for one in glance.queues if isinstance(one.queue.keys, QueueKeys)]
-        active = await self._of(queues, "active", SAMPLE)
-        failed = await self._of(queues, "failed", NEWEST_FAILURES)
-        slowest = [_line(queue, record, glance.now_ms, "processedOn") for queue, record in active]
-        failing = [_line(queue, record, glance.now_ms, "finishedOn") for queue, record in failed]
+    async def _jobs(self, overview: ServerOverview) -> tuple[list[JobLine], list[JobLine]]:
+        queues = [one for one in overview.queues if isinstance(one.queue.keys, QueueKeys)]
+        active = await self._jobs_in(queues, "active", SAMPLE)
+        failed = await self._jobs_in(queues, "failed", NEWEST_FAILURES)
+        slowest = [_line(queue, record, overview.now_ms, "processedOn") for queue, record in active]
+        failing = [_line(queue, record, overview.now_ms, "finishedOn") for queue, record in failed]
         slowest.sort(key=lambda one: -one.seconds)
         failing.sort(key=lambda one: one.seconds)
         return slowest[:SLOWEST], failing[:NEWEST_FAILURES]
 
-    async def _of(
+    async def _jobs_in(
         self, queues: Sequence[QueueFigures], state: str, count: int
     ) -> list[tuple[str, JobRecord]]:
         ascending = state == "active"
@@ -143,7 +147,7 @@ def _known(fields: Sequence[str], values: Sequence[bytes | None]) -> dict[bytes,
 def _keys(figures: QueueFigures) -> QueueKeys:
     keys = figures.queue.keys
     if not isinstance(keys, QueueKeys):
-        raise TypeError(f"{figures.queue} is no BullMQ queue")
+        raise TypeError(f"{figures.queue} is not a BullMQ queue")
     return keys
 
 
@@ -154,46 +158,46 @@ def _line(queue: str, record: JobRecord, now_ms: int, since: str) -> JobLine:
     return JobLine(queue=queue, job_id=record.id, name=record.name, seconds=ago, text=text)
 
 
-def _running_numbers(figures: QueueFigures) -> dict[str, int]:
-    """Numbers that only grow while nothing is removed; their growth is a rate."""
+def _totals(figures: QueueFigures) -> dict[str, int]:
+    """Returns totals from which rates are computed."""
     totals = getattr(figures.overview, "totals", None)
     if totals is not None:
         return {"completed": totals.get("completed", 0), "failed": totals.get("dead", 0)}
     return {name: figures.states.get(name, 0) for name in ("completed", "failed")}
 
 
-async def _watch(
+async def _show_pictures(
     target: Target,
     names: list[str],
     every: float,
     pictures: int | None,
-    album: list[Picture],
+    last_picture: list[Picture],
     *,
     as_json: bool,
 ) -> None:
     screen = console()
     async with AsyncTransport(target.redis) as transport:
-        directory = QueueDiscovery(transport, names, prefix=target.prefix, env=target.env, search_every=10)
-        watcher = Watcher(transport, directory)
+        discovery = QueueDiscovery(transport, names, prefix=target.prefix, env=target.env, search_every=10)
+        reader = OverviewReader(transport, discovery)
         live = (
             Live(console=screen, auto_refresh=False, screen=True)
             if screen.is_terminal and not as_json
             else None
         )
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(directory.close)
+            stack.push_async_callback(discovery.close)
             stack.enter_context(live or contextlib.nullcontext())
             shown = 0
             while pictures is None or shown < pictures:
                 try:
-                    picture = await watcher.look()
+                    picture = await reader.read_overview()
                 except RedisUnavailable as error:
-                    # A server that restarts is worth waiting for; one that was never there is not.
+                    # Waits for a server that restarts, but not for one that never answered.
                     if not shown or live is None:
                         raise
                     live.update(Text(f"toril top  {error}"), refresh=True)
                 else:
-                    album[:] = [picture]
+                    last_picture[:] = [picture]
                     _show(picture, live, as_json=as_json)
                 shown += 1
                 if shown != pictures:
@@ -205,17 +209,17 @@ def _show(picture: Picture, live: Live | None, *, as_json: bool) -> None:
         emit_line(_as_json(picture))
     elif live is not None:
         screen = live.console.size
-        live.update(drawn(picture, screen.width, screen.height), refresh=True)
+        live.update(render(picture, screen.width, screen.height), refresh=True)
     else:
         screen_like = console()
-        screen_like.print(drawn(picture, screen_like.width))
+        screen_like.print(render(picture, screen_like.width))
 
 
 def _as_json(picture: Picture) -> dict[str, Any]:
     return {
-        "time_ms": picture.glance.now_ms,
+        "time_ms": picture.overview.now_ms,
         "queues": [
-            {**queue_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.glance.queues
+            {**queue_facts(one), "rates": picture.rates.get(one.label, {})} for one in picture.overview.queues
         ],
         "slowest": picture.slowest,
         "failing": picture.failing,

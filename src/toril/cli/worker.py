@@ -1,7 +1,7 @@
-"""`toril worker`: runs your function on the jobs of one queue or several, in one process or many.
+"""`toril worker`: runs a function on the jobs of one or several queues, in one or several processes.
 
-Guarantee: SIGTERM and Ctrl-C let jobs in hand finish within the time-out and hand back the others; a second one does
-not wait. What is wrong with an option or a handler is said in one line, before the log begins.
+Guarantee: after SIGTERM or Ctrl-C running jobs may finish within the time-out, and the others are put back; after a
+second signal all are put back. An invalid option or handler is reported in one line, before the log begins.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import typer
 
-from toril.cli import _worker_options as words
+from toril.cli import _worker_options as cli_options
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
-from toril.cli._output import emit_line, print_server, print_server_first, say
+from toril.cli._output import emit_line, print_line, print_server, set_server_line
 from toril.cli._process_supervisor import ProcessSupervisor, child_index
 from toril.cli._target import QueueName, Target
-from toril.cli._worker_process import Order, Served, handler_of, make, work
+from toril.cli._worker_process import PlannedQueue, WorkerPlan, load_plan_handler, make_workers, run_workers
 from toril.errors import InvalidOption
 from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE, RateLimit
 from toril.transport.default_server import VARIABLE
@@ -31,50 +31,50 @@ def add_to(app: typer.Typer) -> None:
 
 def worker(
     *,
-    handler: words.Handler = None,
-    queue: words.QueueOption,
-    concurrency: words.Concurrency = 1,
-    processes: words.Processes = 1,
-    executor: words.Executor = "auto",
-    lock: words.LockDuration = 30.0,
-    timeout: words.JobTimeout = None,
-    shutdown: words.ShutdownTimeout = 30.0,
-    attempts: words.MaxAttempts = None,
-    max_result_size: words.MaxResultSize = DEFAULT_MAX_RESULT_SIZE,
-    rate: words.RateOption = None,
-    retry_unknown: words.RetryUnknown = False,
-    unknown_names: words.UnknownNames = "requeue",
-    until_idle: words.UntilIdle = False,
-    reliable: words.Reliable = False,
-    keep_results: words.KeepResults = None,
-    group: words.Group = None,
-    claim_idle: words.ClaimIdle = None,
-    browser: words.Browser = False,
-    allow: words.Allow = None,
-    http_port: words.HttpPort = None,
-    http_host: words.HttpHost = "127.0.0.1",
-    log_level: words.LogLevel = "info",
-    log_format: words.LogFormat = "text",
+    handler: cli_options.Handler = None,
+    queue: cli_options.QueueOption,
+    concurrency: cli_options.Concurrency = 1,
+    processes: cli_options.Processes = 1,
+    executor: cli_options.Executor = "auto",
+    lock: cli_options.LockDuration = 30.0,
+    timeout: cli_options.JobTimeout = None,
+    shutdown: cli_options.ShutdownTimeout = 30.0,
+    attempts: cli_options.MaxAttempts = None,
+    max_result_size: cli_options.MaxResultSize = DEFAULT_MAX_RESULT_SIZE,
+    rate: cli_options.RateOption = None,
+    retry_unknown: cli_options.RetryUnknown = False,
+    unknown_names: cli_options.UnknownNames = "requeue",
+    until_idle: cli_options.UntilIdle = False,
+    reliable: cli_options.Reliable = False,
+    keep_results: cli_options.KeepResults = None,
+    group: cli_options.Group = None,
+    claim_idle: cli_options.ClaimIdle = None,
+    browser: cli_options.Browser = False,
+    allow: cli_options.Allow = None,
+    http_port: cli_options.HttpPort = None,
+    http_host: cli_options.HttpHost = "127.0.0.1",
+    log_level: cli_options.LogLevel = "info",
+    log_format: cli_options.LogFormat = "text",
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Run a function, or the browser tasks, on the jobs of one queue or several until Ctrl-C or SIGTERM."""
+    """Run a function, or the browser tasks, on the jobs of one or several queues until Ctrl-C or SIGTERM."""
     queues = _queues(queue)
     _check_handler(queues, handler, browser=browser, allow=allow)
-    options = _given(concurrency=concurrency, executor=executor, lock_duration=lock)
-    options |= _given(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
-    some_kinds = _given(reliable=reliable or None, group=group, claim_idle=claim_idle)
-    some_kinds |= _given(keep_results=keep_results)
+    options = _set_options(concurrency=concurrency, executor=executor, lock_duration=lock)
+    options |= _set_options(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
+    some_kinds = _set_options(reliable=reliable or None, group=group, claim_idle=claim_idle)
+    some_kinds |= _set_options(keep_results=keep_results)
     options["max_result_size"] = max_result_size or None
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
     options["unknown_names"] = unknown_names
-    if not browser:  # its tasks keep to their time themselves, and say what took so long
-        options |= _given(job_timeout=timeout)
-    order = Order(
+    if not browser:  # browser tasks have their own time-out, whose error names the page
+        options |= _set_options(job_timeout=timeout)
+    plan = WorkerPlan(
         handler=handler,
-        served=_served(queues, options, some_kinds),
+        queues=_planned_queues(queues, options, some_kinds),
         target=Target.of(redis, prefix, env, quiet=True),
         allow=tuple(allow or ()),
         page_seconds=timeout,
@@ -84,58 +84,59 @@ def worker(
         until_idle=until_idle,
         as_json=as_json,
     )
-    _run(order, processes, log_level, log_format)
+    _run(plan, processes, log_level, log_format)
 
 
-def _run(order: Order, processes: int, level: words.Level, style: str) -> None:
-    # A handler that makes a Queue("…") means the worker's server, in one process as in many.
-    os.environ[VARIABLE] = order.target.redis
-    made = make(order, handler_of(order))  # what is wrong is refused here, once, rather than in every child
+def _run(plan: WorkerPlan, processes: int, level: cli_options.Level, style: str) -> None:
+    # A Queue("…") that a handler makes uses the worker's server, with one process and with many.
+    os.environ[VARIABLE] = plan.target.redis
+    # Invalid options are reported here, once, and not by every child.
+    workers = make_workers(plan, load_plan_handler(plan))
     if child_index() is None:
-        _print_server(order, style)
+        _print_server(plan, style)
     if processes > 1 and child_index() is None:
-        if not order.as_json:
-            each = sum(one.options.concurrency for one in made)
-            queues = ", ".join(str(one.queue) for one in order.served)
-            say(f"{processes} processes with {each} jobs each on {queues}; Ctrl-C ends them")
-        raise typer.Exit(_lead(order, processes))
+        if not plan.as_json:
+            each = sum(one.options.concurrency for one in workers)
+            queues = ", ".join(str(one.queue) for one in plan.queues)
+            print_line(f"{processes} processes with {each} jobs each on {queues}; Ctrl-C ends them")
+        raise typer.Exit(_run_processes(plan, processes))
     _write_log(level, style)
-    asyncio.run(work(order))
+    asyncio.run(run_workers(plan))
 
 
-def _print_server(order: Order, style: str) -> None:
-    """Which server it is, on standard error; as JSON where that carries a log of JSON lines."""
+def _print_server(plan: WorkerPlan, style: str) -> None:
+    """Prints the server on standard error; as JSON if the log there is JSON."""
     if style == "json":
-        emit_line({"server": order.target.server}, sys.stderr)
+        emit_line({"server": plan.target.server}, sys.stderr)
     else:
-        print_server_first(order.target.server)
+        set_server_line(plan.target.server)
         print_server()
 
 
-def _lead(order: Order, processes: int) -> int:
-    # Children read the address from their environment, which only their own user can see.
-    own_words = _without_address(sys.argv[1:])
-    return asyncio.run(ProcessSupervisor(own_words, processes, {VARIABLE: order.target.redis}).run())
+def _run_processes(plan: WorkerPlan, processes: int) -> int:
+    # Children read the address from their environment, which other users of the machine cannot see.
+    arguments = _without_address(sys.argv[1:])
+    return asyncio.run(ProcessSupervisor(arguments, processes, {VARIABLE: plan.target.redis}).run())
 
 
-def _without_address(words: Sequence[str]) -> list[str]:
+def _without_address(arguments: Sequence[str]) -> list[str]:
     left: list[str] = []
-    given = iter(words)
-    for word in given:
+    remaining = iter(arguments)
+    for word in remaining:
         if word == "--redis":
-            next(given, None)
+            next(remaining, None)
         elif not word.startswith("--redis="):
             left.append(word)
     return left
 
 
-def _write_log(level: words.Level, style: str) -> None:
+def _write_log(level: cli_options.Level, style: str) -> None:
     from toril.telemetry.logging import log_as_json, log_as_text
 
     (log_as_json if style == "json" else log_as_text)(level.upper())
 
 
-# --- what was said --------------------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------------------------
 
 
 def _queues(texts: Sequence[str]) -> tuple[QueueName, ...]:
@@ -160,14 +161,14 @@ def _check_handler(
         raise InvalidOption("--allow", "is for the browser tasks", "give --browser, or leave it out")
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _set_options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _served(
+def _planned_queues(
     queues: Sequence[QueueName], options: dict[str, Any], some_kinds: dict[str, Any]
-) -> tuple[Served, ...]:
-    """Each queue with its options; of those that not every kind has, it gets the ones that its kind has."""
+) -> tuple[PlannedQueue, ...]:
+    """Returns each queue with its options; options of some kinds are given to queues of these kinds only."""
     for name in some_kinds:
         if not any(queue.kind in _KINDS[name] for queue in queues):
             wanted = " or ".join(f"{kind}:NAME" for kind in _KINDS[name])
@@ -175,7 +176,7 @@ def _served(
             problem = f"is not for {', '.join(map(str, queues))}"
             raise InvalidOption(f"--{name.replace('_', '-')}", problem, remedy)
     return tuple(
-        Served(
+        PlannedQueue(
             queue, {**options, **{name: v for name, v in some_kinds.items() if queue.kind in _KINDS[name]}}
         )
         for queue in queues
@@ -199,4 +200,6 @@ def _rate(text: str | None) -> RateLimit | None:
     except ValueError as error:
         if isinstance(error, InvalidOption):
             raise
-        raise InvalidOption("rate-limit", f"{text!r} is no rate", "write JOBS/SECONDS, e.g. 100/60") from None
+        raise InvalidOption(
+            "rate-limit", f"{text!r} is not a rate", "write JOBS/SECONDS, e.g. 100/60"
+        ) from None

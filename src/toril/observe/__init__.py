@@ -1,1 +1,1 @@
-"""Doctor and exporter."""
+"""Figures of queues for people and monitoring: doctor, exporter, health checks."""

@@ -1,8 +1,8 @@
 """Prometheus metrics of all queues of a server, without a worker.
 
-Guarantee: a scrape is one pipelined read, whatever the number of queues and jobs; names come from the caller or from a
-search that runs at the start and then at its own pace, beside the scrapes. A server that is away is a metric
-(`bullmq_exporter_up 0`), not an error. No two time series share their labels.
+Guarantee: a scrape is one pipelined read, whatever the number of queues and jobs. Names come from the caller, or from a
+search at the start that is repeated in the background. A server that does not answer is a metric
+(`bullmq_exporter_up 0`), not an error. No two time series have the same labels.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from toril.commands.overview import EnvelopeOverview
 from toril.errors import TorilError
 from toril.observe.discovery import QueueDiscovery
 from toril.observe.health import lengths_of
-from toril.observe.http import Answer, Exposition
-from toril.observe.overview import Glance, QueueFigures, look
+from toril.observe.http import HttpServer, Response
+from toril.observe.overview import QueueFigures, ServerOverview, read_overview
 from toril.protocol.extras import needed
 from toril.telemetry.prometheus import CONTENT_TYPE
 from toril.transport import AsyncTransport, ConnectionPolicy
@@ -28,12 +28,12 @@ with needed("prometheus"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 DEFAULT_PORT: Final = 9538
-# A scrape must answer while Prometheus still listens, also when the server does not.
+# A scrape must end before Prometheus' time-out, also when the server does not answer.
 POLICY: Final = ConnectionPolicy(connect_timeout=2.0, command_timeout=4.0, call_attempts=1)
 
 
 class Exporter:
-    """Reads the queues of a server and says it in Prometheus' words."""
+    """Reads the queues of a server and returns Prometheus metrics."""
 
     def __init__(
         self,
@@ -44,49 +44,49 @@ class Exporter:
         env: str = "prod",
         search_every: float = 60.0,
     ) -> None:
-        """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that are found."""
+        """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that exist."""
         self._transport = AsyncTransport(redis, policy=POLICY)
-        self._directory = QueueDiscovery(
+        self._discovery = QueueDiscovery(
             self._transport, queues, prefix=prefix, env=env, search_every=search_every
         )
         self._scraping = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Searches for queues, so that no scrape has to; a server that is away is asked with the first scrape."""
+        """Searches for queues before the first scrape; if the server does not answer, the first scrape searches."""
         with contextlib.suppress(TorilError):
-            await self._directory.queues()
+            await self._discovery.queues()
 
     async def scrape(self) -> bytes:
-        """What `/metrics` shows."""
-        return written(await self.families())
+        """Returns the body of `/metrics`."""
+        return encode_metrics(await self.families())
 
     async def families(self) -> list[Metric]:
-        """The same as values."""
+        """Returns the same metrics as values."""
         async with self._scraping:
             began = time.monotonic()
-            glance, trouble = await self._look()
+            overview, error = await self._read_overview()
             seconds = time.monotonic() - began
-        return list(_families(glance, trouble, seconds))
+        return list(_families(overview, error, seconds))
 
-    async def _look(self) -> tuple[Glance, TorilError | None]:
+    async def _read_overview(self) -> tuple[ServerOverview, TorilError | None]:
         try:
-            return await look(self._transport, await self._directory.queues()), None
+            return await read_overview(self._transport, await self._discovery.queues()), None
         except TorilError as error:
-            return Glance(queues=[], troubles={}, now_ms=0), error
+            return ServerOverview(queues=[], errors={}, now_ms=0), error
 
-    def exposition(self, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> Exposition:
-        """A web server with `/metrics`, not yet started."""
+    def http_server(self, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> HttpServer:
+        """Returns a web server with `/metrics`, not yet started."""
 
-        async def metrics() -> Answer:
-            return Answer(await self.scrape(), content_type=CONTENT_TYPE)
+        async def metrics() -> Response:
+            return Response(await self.scrape(), content_type=CONTENT_TYPE)
 
-        async def alive() -> Answer:
-            return Answer(b"ok\n")
+        async def alive() -> Response:
+            return Response(b"ok\n")
 
-        return Exposition({"/metrics": metrics, "/healthz": alive}, host=host, port=port)
+        return HttpServer({"/metrics": metrics, "/healthz": alive}, host=host, port=port)
 
     async def close(self) -> None:
-        await self._directory.close()
+        await self._discovery.close()
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -96,13 +96,13 @@ class Exporter:
         await self.close()
 
 
-def written(families: list[Metric]) -> bytes:
-    """Metrics in Prometheus' words."""
-    return generate_latest(_Collected(families))
+def encode_metrics(families: list[Metric]) -> bytes:
+    """Returns metrics in the text format of Prometheus."""
+    return generate_latest(_Registry(families))
 
 
-class _Collected:
-    """What `generate_latest` needs of a registry."""
+class _Registry:
+    """The part of a registry that `generate_latest` uses."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -111,27 +111,27 @@ class _Collected:
         return self._families
 
 
-def _families(glance: Glance, trouble: TorilError | None, seconds: float) -> Iterator[Metric]:
-    up = GaugeMetricFamily("bullmq_exporter_up", "1: the server answered.", value=0 if trouble else 1)
-    took = GaugeMetricFamily("bullmq_exporter_scrape_seconds", "How long the read took.", value=seconds)
-    unread = GaugeMetricFamily(
-        "bullmq_exporter_unreadable_queues", "Queues that could not be read.", value=len(glance.troubles)
+def _families(overview: ServerOverview, error: TorilError | None, seconds: float) -> Iterator[Metric]:
+    up = GaugeMetricFamily("bullmq_exporter_up", "1: the server answered.", value=0 if error else 1)
+    duration = GaugeMetricFamily("bullmq_exporter_scrape_seconds", "How long the read took.", value=seconds)
+    unreadable = GaugeMetricFamily(
+        "bullmq_exporter_unreadable_queues", "Queues that could not be read.", value=len(overview.errors)
     )
     status = GaugeMetricFamily(
         "bullmq_redis_connection_status", "1 for the status that holds.", labels=["status"]
     )
-    status.add_metric(["connected"], 0 if trouble else 1)
-    status.add_metric(["disconnected"], 1 if trouble else 0)
-    yield from (up, took, unread, status)
-    if trouble is None:
-        yield from _queue_families(glance.queues)
-        yield from _stream_families(glance.queues)
+    status.add_metric(["connected"], 0 if error else 1)
+    status.add_metric(["disconnected"], 1 if error else 0)
+    yield from (up, duration, unreadable, status)
+    if error is None:
+        yield from _queue_families(overview.queues)
+        yield from _stream_families(overview.queues)
 
 
 def _gauge(name: str, text: str, values: Iterable[tuple[list[str], float]], labels: list[str]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
-    for words, value in values:
-        family.add_metric(words, value)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
     return family
 
 
@@ -149,7 +149,7 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
         ["queue", "state"],
     )
     figures: dict[str, tuple[str, Callable[[QueueFigures], float]]] = {
-        "bullmq_queue_paused": ("1: workers leave the queue alone.", lambda one: float(one.paused)),
+        "bullmq_queue_paused": ("1: workers take no jobs of the queue.", lambda one: float(one.paused)),
         "bullmq_oldest_waiting_seconds": (
             "For how long the job that is taken next has been ready.",
             lambda one: one.oldest_waiting,
@@ -173,14 +173,16 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
 
 
 def _ids(figures: QueueFigures) -> list[str]:
-    """Workers by name, each once, whatever somebody else wrote under our keys."""
+    """Returns the names of workers, each once, whatever the reports contain."""
     return list(dict.fromkeys(str(report.get("worker", "?")) for report in figures.workers))
 
 
 def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
-    seen = [(one.label, one.queue.kind, one.overview) for one in queues]
+    overview = [(one.label, one.queue.kind, one.overview) for one in queues]
     streams = [
-        (name, view) for name, kind, view in seen if kind == "stream" and isinstance(view, EnvelopeOverview)
+        (name, view)
+        for name, kind, view in overview
+        if kind == "stream" and isinstance(view, EnvelopeOverview)
     ]
     yield _gauge(
         "bullmq_stream_lag",
@@ -199,7 +201,7 @@ def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
         "Jobs of list and stream queues, by what became of them.",
         labels=["queue", "outcome"],
     )
-    for name, _, view in seen:
+    for name, _, view in overview:
         if isinstance(view, EnvelopeOverview):
             for outcome, count in sorted(view.totals.items()):
                 totals.add_metric([name, outcome], count)
@@ -210,8 +212,8 @@ async def serve(exporter: Exporter, *, host: str, port: int, on_start: Any = Non
     """Serves until cancelled."""
     async with exporter:
         await exporter.prepare()
-        async with exporter.exposition(host=host, port=port) as exposition:
+        async with exporter.http_server(host=host, port=port) as http_server:
             if on_start is not None:
-                on_start(exposition.url)
+                on_start(http_server.url)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

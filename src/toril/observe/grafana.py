@@ -1,6 +1,6 @@
-"""One definition of what is watched: the Grafana dashboard and the Prometheus alert rules are made from it.
+"""The panels and alerts from which the Grafana dashboard and the Prometheus alert rules are made.
 
-Guarantee: pure data. A panel brings the alert about what it shows, with one query for both.
+Guarantee: pure data. A panel contains the alert on its query.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Severity = Literal["warning", "critical"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """When somebody must be told."""
+    """A threshold above which Prometheus raises an alert."""
 
     name: str
     above: float
-    lasting: str  # how long it must be so, as Prometheus writes it
+    lasting: str  # how long the value must be above it, as Prometheus writes it
     severity: Severity
     summary: str
     remedy: str
@@ -27,7 +27,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture: a title, and queries by their legend. `%s` stands for the choice of queues."""
+    """One panel: a title, and queries by their legend. `%s` stands for the selection of queues."""
 
     title: str
     queries: dict[str, str]
@@ -37,7 +37,7 @@ class Panel:
 
 
 def _percentile(rank: float, metric: str) -> str:
-    # The buckets' rates are added up by `le` first: a quantile of raw buckets would be of no time in particular.
+    # The rates of the buckets are summed by `le` first: a quantile of raw buckets has no time range.
     return f"histogram_quantile({rank}, sum by (le, queue) (rate({metric}_bucket%s[5m])))"
 
 
@@ -64,19 +64,19 @@ _MISSED: Final = (
     "sum by (queue) (rate(bullmq_heartbeat_failure_total%s[5m])) / "
     "sum by (queue) (rate(bullmq_heartbeat_success_total%s[5m]))"
 )
-# A worker that serves its own metrics is told of by the exporter as well: it is one worker all the same.
+# A worker that serves its own metrics is reported by the exporter, too: it is counted once.
 _WORKERS: Final = "count by (queue) (max by (queue, worker_id) (bullmq_active_workers%s) == 1)"
 
 PANELS: Final = (
     Panel(
         title="Throughput",
-        text="Attempts that ended, by what became of the job.",
+        text="Attempts that ended, by outcome.",
         unit="reqps",
         queries={"{{queue}} {{status}}": "sum by (queue, status) (rate(bullmq_jobs_processed_total%s[5m]))"},
     ),
     Panel(
         title="Error rate",
-        text="Jobs that failed for good, in a second.",
+        text="Jobs that failed for good, per second.",
         unit="reqps",
         queries={"{{queue}}": _FAILED},
         alerts=(
@@ -103,7 +103,7 @@ PANELS: Final = (
                 lasting="10m",
                 severity="warning",
                 summary="more than 10 % of the attempts on {{ $labels.queue }} are retried",
-                remedy="look at what handlers depend on: a service is away, slow, or limits us",
+                remedy="check the services that handlers call: one is unavailable, slow, or limits the rate",
             ),
         ),
     ),
@@ -115,7 +115,7 @@ PANELS: Final = (
     ),
     Panel(
         title="Queue length",
-        text="Jobs that wait for their turn.",
+        text="Jobs that wait to be taken.",
         queries={"{{queue}}": 'max by (queue) (bullmq_queue_length{state="wait",queue=~"$queue"})'},
         alerts=(
             Alert(
@@ -142,13 +142,13 @@ PANELS: Final = (
                 lasting="5m",
                 severity="critical",
                 summary="jobs wait on {{ $labels.queue }} and no worker runs",
-                remedy="start workers: `toril worker`; `toril doctor` tells more",
+                remedy="start workers: `toril worker`; `toril doctor` shows details",
             ),
         ),
     ),
     Panel(
         title="Heartbeat failures",
-        text="Locks that could not be renewed, in a second.",
+        text="Locks that could not be renewed, per second.",
         unit="reqps",
         queries={"{{queue}}": "sum by (queue) (rate(bullmq_heartbeat_failure_total%s[5m]))"},
         alerts=(
@@ -159,7 +159,7 @@ PANELS: Final = (
                 lasting="5m",
                 severity="warning",
                 summary="more than 5 % of the renewals of locks on {{ $labels.queue }} fail",
-                remedy="look at the connection to Redis and its latency; raise lock_duration",
+                remedy="check the connection to Redis and its latency; raise lock_duration",
             ),
         ),
     ),
@@ -187,7 +187,7 @@ PANELS: Final = (
     ),
     Panel(
         title="Stalled jobs",
-        text="Jobs of dead workers that were put back, in a second.",
+        text="Jobs of workers that died and were put back, per second.",
         unit="reqps",
         queries={"{{queue}}": "sum by (queue) (rate(bullmq_stalled_jobs_total%s[5m]))"},
         alerts=(
@@ -208,7 +208,7 @@ PANELS: Final = (
                 lasting="5m",
                 severity="critical",
                 summary="more than 10 % of the active jobs on {{ $labels.queue }} stalled within five minutes",
-                remedy="look at the workers' memory and exit codes: they die with jobs in hand",
+                remedy="check memory and exit codes of the workers: they end while jobs run",
             ),
         ),
     ),
@@ -225,13 +225,13 @@ PANELS: Final = (
                 lasting="10m",
                 severity="warning",
                 summary="renewing the locks of {{ $labels.queue }} takes longer than 10 ms (p95)",
-                remedy="look at the latency of Redis, long scripts and the network",
+                remedy="check the latency of Redis, long scripts and the network",
             ),
         ),
     ),
     Panel(
         title="Skipped sweeps",
-        text="Searches for stalled jobs that were skipped because the one before still ran, in a second.",
+        text="Searches for stalled jobs that were skipped because the one before still ran, per second.",
         unit="reqps",
         queries={"{{queue}}": "sum by (queue) (rate(bullmq_stalled_checker_skipped_total%s[5m]))"},
         alerts=(
@@ -242,13 +242,13 @@ PANELS: Final = (
                 lasting="5m",
                 severity="warning",
                 summary="searches for stalled jobs on {{ $labels.queue }} do not end in time",
-                remedy="look at the latency of Redis, and at how many jobs are active",
+                remedy="check the latency of Redis, and the number of active jobs",
             ),
         ),
     ),
     Panel(
         title="Broken schedulers",
-        text="Schedulers whose next job could not be made.",
+        text="Schedulers whose next job could not be added.",
         queries={"{{queue}}": "max by (queue) (bullmq_broken_schedulers%s)"},
         alerts=(
             Alert(
@@ -257,14 +257,14 @@ PANELS: Final = (
                 above=0,
                 lasting="5m",
                 severity="critical",
-                summary="a scheduler of {{ $labels.queue }} cannot be read, so its series stands still",
+                summary="a scheduler of {{ $labels.queue }} cannot be read, so it adds no more jobs",
                 remedy="see `toril doctor`; set the scheduler again with a pattern that can be read",
             ),
         ),
     ),
     Panel(
         title="Unknown job names",
-        text="Jobs that workers put back because they have no handler for their name, in a second.",
+        text="Jobs that workers put back because they have no handler for their name, per second.",
         unit="reqps",
         queries={"{{queue}}": "sum by (queue) (rate(bullmq_jobs_unknown_name_total%s[5m]))"},
         alerts=(
@@ -274,14 +274,14 @@ PANELS: Final = (
                 above=0,
                 lasting="20m",
                 severity="warning",
-                summary="workers of {{ $labels.queue }} have been meeting jobs that they have no handler for",
-                remedy="start workers that know the names in the log: after an hour of refusals a job fails",
+                summary="workers of {{ $labels.queue }} take jobs that they have no handler for",
+                remedy="start workers with handlers for the names in the log: after an hour without one a job fails",
             ),
         ),
     ),
     Panel(
         title="Dead letters",
-        text="Jobs that failed for good and are still there.",
+        text="Jobs that failed for good and are still stored.",
         queries={"{{queue}}": "max by (queue) (bullmq_dlq_depth%s)"},
         alerts=(
             Alert(
@@ -297,7 +297,7 @@ PANELS: Final = (
     ),
     Panel(
         title="Streams",
-        text="Entries that nobody has got yet, and those that are not acknowledged.",
+        text="Entries that no consumer has received, and entries that are not acknowledged.",
         queries={
             "lag {{queue}}": "max by (queue) (bullmq_stream_lag%s)",
             "pending {{queue}}": "max by (queue) (bullmq_stream_pending%s)",
@@ -305,7 +305,7 @@ PANELS: Final = (
     ),
     Panel(
         title="Redis",
-        text="1: connected. Attempts to reconnect, in a second.",
+        text="1: connected. Attempts to reconnect, per second.",
         queries={
             "connected": 'min(bullmq_redis_connection_status{status="connected"})',
             "reconnects": "sum(rate(bullmq_redis_reconnect_attempts_total[5m]))",
@@ -317,8 +317,8 @@ PANELS: Final = (
                 above=0,
                 lasting="1m",
                 severity="critical",
-                summary="a worker or the exporter has lost Redis",
-                remedy="start the server, or mend the network; workers come back by themselves",
+                summary="a worker or the exporter has no connection to Redis",
+                remedy="start the server, or repair the network; workers reconnect by themselves",
             ),
         ),
     ),

@@ -1,6 +1,6 @@
-"""The files that Grafana and Prometheus read, made from the panels.
+"""The files for Grafana and Prometheus, made from the panels.
 
-Guarantee: a panel and the alert about the same thing use the same query, so that what woke somebody can be seen.
+Guarantee: a panel and its alert use the same query, so that the cause of an alert is visible in the panel.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _for_dashboard(query: str) -> str:
 
 
 def _for_rules(query: str) -> str:
-    """Rules are about all queues: the choice of the dashboard is left out."""
+    """Returns the query for all queues, without the selection of the dashboard."""
     return query.replace("%s", "").replace(',queue=~"$queue"', "")
 
 
 def dashboard() -> dict[str, Any]:
-    """A Grafana dashboard, ready to be imported."""
+    """Returns a Grafana dashboard that can be imported."""
     return {
         "title": "toril",
         "uid": "toril",
@@ -91,7 +91,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
 
 
 def _thresholds(panel: Panel) -> dict[str, Any]:
-    """A line where the panel's own query would raise an alert."""
+    """Returns a line at the threshold of the alert on the panel's own query."""
     own = [alert for alert in panel.alerts if not alert.query]
     if not own:
         return {}
@@ -104,7 +104,7 @@ def _thresholds(panel: Panel) -> dict[str, Any]:
 
 
 def rules() -> dict[str, Any]:
-    """Prometheus' alert rules as a document."""
+    """Returns the alert rules of Prometheus as a document."""
     return {"groups": [{"name": "toril", "rules": list(_rules())}]}
 
 
@@ -128,10 +128,10 @@ def _rules() -> Iterator[dict[str, Any]]:
 
 
 def dashboard_text() -> str:
-    """The dashboard as the file to import."""
+    """Returns the dashboard as a file to import."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 
 def rules_text() -> str:
-    """The rules as a rule file: JSON, which is YAML."""
+    """Returns the rules as a rule file in JSON, which is valid YAML."""
     return json.dumps(rules(), indent=2) + "\n"

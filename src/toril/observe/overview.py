@@ -1,7 +1,7 @@
-"""All queues of a server at one glance.
+"""The figures of all queues of a server.
 
-Guarantee: one pipeline for all queues, whatever their number and kind; a queue that cannot be read says why and does
-not hide the others.
+Guarantee: one pipeline for all queues, whatever their number and kind. For a queue that cannot be read the error is
+returned, and the others are read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from toril.transport.discovery import FoundQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """One queue, in words that fit all kinds."""
+    """The figures of one queue, by the same names for all kinds."""
 
     queue: FoundQueue
-    label: str  # the queue as people and metrics name it: no two queues of a glance share it
+    label: str  # the queue's name in output and metrics, unique within an overview
     overview: QueueOverview | EnvelopeOverview
     now_ms: int
 
     @property
     def states(self) -> dict[str, int]:
-        """State → number of jobs, by the names that the kind itself uses."""
+        """State → number of jobs; the states are those of the kind."""
         seen = self.overview
         if isinstance(seen, QueueOverview):
             return seen.counts.as_dict()
@@ -41,7 +41,7 @@ class QueueFigures:
 
     @property
     def ready(self) -> int:
-        """Jobs that a worker could take now, or could if the queue were not paused."""
+        """The number of jobs that a worker could take now, or could if the queue were not paused."""
         seen = self.overview
         if isinstance(seen, QueueOverview):
             return seen.counts.ready + seen.counts.paused
@@ -49,7 +49,7 @@ class QueueFigures:
 
     @property
     def dead(self) -> int:
-        """Jobs that failed for good and are still there."""
+        """The number of jobs that failed for good and are still stored."""
         seen = self.overview
         return seen.counts.failed if isinstance(seen, QueueOverview) else seen.dead
 
@@ -59,17 +59,17 @@ class QueueFigures:
 
     @property
     def broken_schedulers(self) -> int:
-        """Schedulers whose next job could not be made."""
+        """The number of schedulers whose next job could not be added."""
         return self.overview.broken_schedulers if isinstance(self.overview, QueueOverview) else 0
 
     @property
     def oldest_waiting(self) -> float:
-        """For how many seconds the job that is taken next has been ready; 0 when there is none."""
+        """The seconds since the job that is taken next became ready; 0 without one."""
         return self._age(self.overview.ready_since_ms)
 
     @property
     def oldest_dead(self) -> float:
-        """For how many seconds the oldest dead job has lain there; 0 when there is none."""
+        """The seconds since the oldest job that failed for good failed; 0 without one."""
         seen = self.overview
         is_queue = isinstance(seen, QueueOverview)
         return self._age(seen.oldest_failed_ms if is_queue else seen.oldest_dead_ms)  # type: ignore[union-attr]
@@ -79,37 +79,37 @@ class QueueFigures:
 
     @property
     def workers(self) -> list[Mapping[str, Any]]:
-        """What workers that run last said of themselves; one that stopped leaves a last word for a while."""
+        """The last reports of running workers; a stopped worker's last report is stored for a while."""
         return [one for one in self.overview.workers if one.get("state") != "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """What was seen, and what could not be."""
+class ServerOverview:
+    """The figures of queues, and the errors of those that could not be read."""
 
     queues: list[QueueFigures]
-    troubles: dict[str, TorilError]  # queue → why it could not be read
+    errors: dict[str, TorilError]  # queue → why it could not be read
     now_ms: int
 
 
-async def look(transport: AsyncTransport, queues: Sequence[FoundQueue]) -> Glance:
-    """Reads all queues in one pipeline; raises when the server itself is away."""
+async def read_overview(transport: AsyncTransport, queues: Sequence[FoundQueue]) -> ServerOverview:
+    """Reads all queues in one pipeline; raises if the server does not answer."""
     clock, *replies = await transport.run_many([server_time(), *(any_overview(one.keys) for one in queues)])
     for reply in (clock, *replies):
         if isinstance(reply, RedisUnavailable) or (reply is clock and isinstance(reply, TorilError)):
             raise reply
     now_ms = round(clock * 1000)
-    seen, troubles = [], {}
+    seen, errors = [], {}
     for queue, label, reply in zip(queues, _labels(queues), replies, strict=True):
         if isinstance(reply, TorilError):
-            troubles[label] = reply
+            errors[label] = reply
         else:
             seen.append(QueueFigures(queue=queue, label=label, overview=reply, now_ms=now_ms))
-    return Glance(queues=seen, troubles=troubles, now_ms=now_ms)
+    return ServerOverview(queues=seen, errors=errors, now_ms=now_ms)
 
 
 def _labels(queues: Sequence[FoundQueue]) -> list[str]:
-    """Names; of a queue that lives in both layouts, the one with a hash tag is named as Node names it."""
+    """Returns names; of a queue that exists in both layouts, the one with a hash tag is named as in Node."""
     plain = {str(one) for one in queues if not one.hash_tag}
     return [
         f"{{{one.name}}}" if one.kind == "bullmq" and one.hash_tag and str(one) in plain else str(one)

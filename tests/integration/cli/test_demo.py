@@ -49,7 +49,7 @@ def test_it_runs_on_a_server_that_is_there(toril: Toril, valkey: Server) -> None
 def test_in_a_terminal_it_shows_bars(folder: Path) -> None:
     out = in_terminal("demo", *QUICK)
     assert "━" in out and "40/40" in out
-    assert "every job had the fate that was planned for it" in out
+    assert "every job had its planned outcome" in out
 
 
 def test_no_server_is_left_when_it_is_over(toril: Toril) -> None:

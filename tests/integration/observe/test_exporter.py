@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.servers import Server, ValkeyCluster, free_port
 from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.observe.exporter import Exporter
-from toril.observe.http import Answer, Exposition
+from toril.observe.http import HttpServer, Response
 from toril.transport import AsyncTransport
 from toril.transport.discovery import find_queues
 
@@ -195,17 +195,17 @@ async def test_a_server_that_goes_away_is_a_metric_and_comes_back(
     start_valkey: Callable[..., Server],
 ) -> None:
     server = start_valkey()
-    async with Exporter(server.url) as exporter, exporter.exposition(port=0) as exposition:
-        assert await scraped(exposition) == (200, 1)
+    async with Exporter(server.url) as exporter, exporter.http_server(port=0) as http_server:
+        assert await scraped(http_server) == (200, 1)
         await asyncio.to_thread(server.stop)
-        assert await scraped(exposition) == (200, 0)
+        assert await scraped(http_server) == (200, 0)
         server.start()
-        assert await scraped(exposition) == (200, 1)
+        assert await scraped(http_server) == (200, 1)
 
 
-async def scraped(exposition: Exposition) -> tuple[int, float]:
+async def scraped(http_server: HttpServer) -> tuple[int, float]:
     def get() -> tuple[int, bytes]:
-        with urllib.request.urlopen(f"{exposition.url}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"{http_server.url}/metrics", timeout=20) as answer:
             return answer.status, answer.read()
 
     code, body = await asyncio.to_thread(get)
@@ -262,24 +262,24 @@ async def test_a_list_worker_with_reliable_pickup_shows_what_it_has_in_hand(
     ],
 )
 async def test_requests_are_answered_by_their_kind(request_text: bytes, status: bytes) -> None:
-    async with Exposition({"/ok": said_ok, "/broken": broken}) as exposition:
-        answer = await asked(exposition.port, request_text)
+    async with HttpServer({"/ok": said_ok, "/broken": broken}) as http_server:
+        answer = await asked(http_server.port, request_text)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.endswith(b"\r\n\r\n") if request_text.startswith(b"HEAD") else answer.endswith(b"\n")
     assert b"secret" not in answer
 
 
-async def said_ok() -> Answer:
-    return Answer(b"ok\n")
+async def said_ok() -> Response:
+    return Response(b"ok\n")
 
 
-async def broken() -> Answer:
+async def broken() -> Response:
     raise ValueError("secret")
 
 
 async def test_a_request_that_never_ends_is_dropped() -> None:
-    async with Exposition({"/ok": said_ok}) as exposition:
-        assert await asked(exposition.port, b"GET /" + b"a" * 100_000) == b""
+    async with HttpServer({"/ok": said_ok}) as http_server:
+        assert await asked(http_server.port, b"GET /" + b"a" * 100_000) == b""
 
 
 async def asked(port: int, request: bytes) -> bytes:
@@ -295,6 +295,6 @@ async def asked(port: int, request: bytes) -> bytes:
 
 async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
     port = free_port()
-    async with Exposition({"/ok": said_ok}, port=port):
+    async with HttpServer({"/ok": said_ok}, port=port):
         with pytest.raises(OSError, match="address already in use"):
-            await Exposition({"/ok": said_ok}, port=port).start()
+            await HttpServer({"/ok": said_ok}, port=port).start()

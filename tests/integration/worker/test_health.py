@@ -11,7 +11,7 @@ import pytest
 from tests.servers import Server, free_port
 from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.overview import any_overview
-from toril.observe.overview import look
+from toril.observe.overview import read_overview
 from toril.transport import AsyncTransport
 from toril.transport.discovery import find_queues
 from toril.worker import WorkerHealth
@@ -126,8 +126,8 @@ async def test_a_worker_that_stopped_leaves_its_figures_and_is_counted_no_more(
         assert [(one["worker"], one["state"], one["processed"]) for one in found.workers] == [
             (worker.id, "stopped", 3)
         ]
-        glance = await look(transport, await find_queues(transport, prefix=prefix))
-        assert [one.workers for one in glance.queues] == [[]]
+        overview = await read_overview(transport, await find_queues(transport, prefix=prefix))
+        assert [one.workers for one in overview.queues] == [[]]
 
 
 async def until_reported(transport: AsyncTransport, keys: Any) -> None:

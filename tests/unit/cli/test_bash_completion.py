@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toril.cli._completion import joined
+from toril.cli._completion import join_words
 
 CASES = {
     "nothing is cut": (["toril", "inspect", "em"], 2, ["toril", "inspect", "em"], 2, ""),
@@ -37,4 +37,4 @@ CASES = {
 def test_words_are_put_together_again(
     words: list[str], place: int, whole: list[str], at: int, kept: str
 ) -> None:
-    assert joined(words, place) == (whole, at, kept)
+    assert join_words(words, place) == (whole, at, kept)

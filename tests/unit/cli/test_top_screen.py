@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from toril.cli._top_screen import JobLine, Picture, drawn
+from toril.cli._top_screen import JobLine, Picture, render
 from toril.commands.overview import EnvelopeOverview
-from toril.observe.overview import Glance, QueueFigures
+from toril.observe.overview import QueueFigures, ServerOverview
 from toril.transport.discovery import FoundQueue
 
 
@@ -31,14 +31,16 @@ def picture(queues: int) -> Picture:
         JobLine(queue="emails", job_id="2ede92bf-853b-4fe2-9e77-c5589f4b8a2c", name="send", seconds=n, text="no " * 99)
         for n in range(5)
     ]  # fmt: skip
-    seen = [queue(number, waiting=number % 2, workers=2) for number in range(queues)]
-    return Picture(glance=Glance(queues=seen, troubles={}, now_ms=0), rates={}, slowest=lines, failing=lines)
+    overview = [queue(number, waiting=number % 2, workers=2) for number in range(queues)]
+    return Picture(
+        overview=ServerOverview(queues=overview, errors={}, now_ms=0), rates={}, slowest=lines, failing=lines
+    )
 
 
 def lines_of(shown: Picture, width: int, height: int | None) -> list[str]:
     screen = Console(width=width, file=io.StringIO(), markup=False, highlight=False)
     with screen.capture() as capture:
-        screen.print(drawn(shown, width, height))
+        screen.print(render(shown, width, height))
     return capture.get().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""`toril demo`: the main job of the product, end to end, on an embedded server."""
+"""`toril demo`: adds and processes jobs on an embedded server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The demo while it runs: bars in a terminal, a line now and then elsewhere.
+"""The progress of the demo: bars in a terminal, otherwise lines.
 
-Guarantee: nothing is drawn with control sequences when standard output is no terminal.
+Guarantee: no control sequences are printed if standard output is not a terminal.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from toril.cli._output import console, say
+from toril.cli._output import console, print_line
 from toril.cli.demo._workload import Tally
 
-# In a terminal it looks alive; in a log a line every half second is plenty.
+# Seconds between two updates of the bars, and between two lines.
 DRAW_EVERY = 0.05
 LINE_EVERY = 0.5
 MOST_REPORTS = 5
 
 
-class Board(Protocol):
+class ProgressDisplay(Protocol):
     """Shows a tally."""
 
     def draw(self) -> None: ...
     def close(self) -> None: ...
 
 
-class LineBoard:
-    """For pipes and logs."""
+class LineDisplay:
+    """Prints lines, for pipes and logs."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -45,7 +45,7 @@ class LineBoard:
 
     def _line(self, elapsed: float) -> None:
         tally = self._tally
-        say(
+        print_line(
             f"  {elapsed:4.1f} s  {tally.done:>5} of {tally.added} done   "
             f"completed {tally.completed}  failed {tally.failed}  retries {tally.retried}"
         )
@@ -54,8 +54,8 @@ class LineBoard:
         self._line(time.monotonic() - self._began)
 
 
-class BarBoard:
-    """For terminals: a bar for all jobs and one for each report in hand."""
+class BarDisplay:
+    """Draws bars: one for all jobs and one for each running report."""
 
     def __init__(self, tally: Tally, screen: Console) -> None:
         self._tally = tally
@@ -89,24 +89,24 @@ class BarBoard:
 
 
 @contextlib.asynccontextmanager
-async def drawn(tally: Tally, *, quiet: bool) -> AsyncIterator[None]:
-    """Draws the tally again and again while the block runs."""
+async def show_progress(tally: Tally, *, quiet: bool) -> AsyncIterator[None]:
+    """Shows the tally while the block runs."""
     if quiet:
         yield
         return
     screen = console()
-    board: Board = BarBoard(tally, screen) if screen.is_terminal else LineBoard(tally)
-    drawing = asyncio.create_task(_draw(board))
+    display: ProgressDisplay = BarDisplay(tally, screen) if screen.is_terminal else LineDisplay(tally)
+    drawing = asyncio.create_task(_refresh(display))
     try:
         yield
     finally:
         drawing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await drawing
-        board.close()
+        display.close()
 
 
-async def _draw(board: Board) -> None:
+async def _refresh(display: ProgressDisplay) -> None:
     while True:
-        board.draw()
+        display.draw()
         await asyncio.sleep(DRAW_EVERY)

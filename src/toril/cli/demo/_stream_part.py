@@ -1,6 +1,6 @@
-"""The demo's second act: a stream queue, dead letters, and their second life.
+"""The second part of the demo: a stream queue, its dead letters, and their replay.
 
-Guarantee: it is played on a server of our own only: what a stream queue leaves behind for a while goes with the server.
+Guarantee: it runs only on the demo's own server, and the keys of the stream queue are removed with that server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOBS, BROKEN = 30, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPart:
-    """How it went."""
+    """The counts of the second part."""
 
     jobs: int
     dead_letters: int
@@ -31,12 +31,12 @@ class StreamPart:
         return (self.dead_letters, self.replayed, self.completed) == (BROKEN, BROKEN, self.jobs)
 
 
-async def play(url: str, logger: logging.Logger) -> StreamPart:
-    """Adds jobs of which some die, mends what was broken, and replays the dead letters."""
-    mended = False
+async def run_stream_part(url: str, logger: logging.Logger) -> StreamPart:
+    """Adds jobs of which some fail for good, removes the cause, and replays the dead letters."""
+    repaired = False
 
     async def resize(envelope: Envelope) -> None:
-        if envelope.payload["number"] <= BROKEN and not mended:
+        if envelope.payload["number"] <= BROKEN and not repaired:
             raise PermanentError("the disk is full")
 
     async with StreamQueue(NAME, redis=url, env="demo") as queue:
@@ -45,7 +45,7 @@ async def play(url: str, logger: logging.Logger) -> StreamPart:
         async with worker:
             await worker.run_until_idle()
             dead = (await queue.counts()).dead
-            mended = True
+            repaired = True
             replayed = await queue.replay()
             await worker.run_until_idle()
         completed = (await queue.totals()).get("completed", 0)

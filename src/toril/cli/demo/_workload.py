@@ -1,11 +1,11 @@
-"""What the demo does: a producer, a worker, and jobs of every fate.
+"""The jobs and handlers of the demo.
 
-    email     short, most of them; one in eight fails at first and is tried again
+    email     short, most of them; one in eight fails once and is retried
     report    longer, with progress and log lines
-    import    refused for good by its handler
+    import    fails for good
     reminder  delayed
 
-Guarantee: the fate of every job is decided by its data, so the counts at the end are known beforehand.
+Guarantee: the outcome of every job is determined by its data, so the counts at the end are known before the start.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from toril.protocol.options import JobOptions, NewJob
 
 QUEUE = "demo"
 SHARES = {"report": 0.1, "import": 0.05, "reminder": 0.15}
-# One in eight: enough retries to see some, few enough to wait for.
+# One email in eight fails once.
 FLAKY_EVERY = 8
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far."""
+    """Counts of jobs by outcome."""
 
     added: int = 0
     completed: int = 0
     failed: int = 0
     retried: int = 0
-    reports: dict[str, float] = field(default_factory=dict)  # the progress of reports that run
+    reports: dict[str, float] = field(default_factory=dict)  # progress of running reports
 
     @property
     def done(self) -> int:
         return self.completed + self.failed
 
 
-def written(count: int) -> list[NewJob]:
-    """The jobs of a demo with `count` of them, in an order that mixes their kinds."""
+def planned_jobs(count: int) -> list[NewJob]:
+    """Returns `count` jobs of all names, shuffled."""
     jobs: list[NewJob] = []
     for kind, share in SHARES.items():
         jobs += (_job(kind, number) for number in range(1, max(1, round(count * share)) + 1))
@@ -53,26 +53,26 @@ def written(count: int) -> list[NewJob]:
 
 
 def _job(kind: str, number: int) -> NewJob:
-    patient = Backoff.fixed(0.25)
+    backoff = Backoff.fixed(0.25)
     match kind:
         case "email":
             data = {"to": f"reader-{number}@example.org", "flaky": number % FLAKY_EVERY == 0}
-            return NewJob(kind, data, JobOptions(attempts=3, backoff=patient))
+            return NewJob(kind, data, JobOptions(attempts=3, backoff=backoff))
         case "report":
             return NewJob(kind, {"pages": 5, "number": number}, JobOptions(priority=2))
         case "reminder":
             return NewJob(kind, {"number": number}, JobOptions(delay=0.2 + (number % 5) * 0.2))
         case _:
-            return NewJob(kind, {"file": f"table-{number}.csv"}, JobOptions(attempts=3, backoff=patient))
+            return NewJob(kind, {"file": f"table-{number}.csv"}, JobOptions(attempts=3, backoff=backoff))
 
 
 def expected_failures(jobs: list[NewJob]) -> int:
-    """How many of them end in failed."""
+    """Returns how many of them fail for good."""
     return sum(job.name == "import" for job in jobs)
 
 
 class DemoHandlers:
-    """The worker's handlers. `pace` stretches or shortens their work."""
+    """The handlers of the worker. `pace` scales their durations."""
 
     def __init__(self, tally: Tally, pace: float) -> None:
         self._tally = tally

@@ -1,7 +1,7 @@
-"""`toril demo`: an embedded server, a producer, a worker; retries and failures included.
+"""`toril demo`: an embedded server, a producer and a worker, with retries and failures.
 
-Guarantee: it needs nothing but this package, leaves nothing behind, and its exit code says whether every job had the
-fate that was planned for it.
+Guarantee: it needs only this package and removes everything it created; the exit code is 0 if every job had its planned
+outcome.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, RedisUrl
-from toril.cli._output import emit, print_server_first, say, seconds, show
+from toril.cli._output import emit, format_seconds, print_line, set_server_line, show
 from toril.cli._target import Target
-from toril.cli.demo._progress import drawn
-from toril.cli.demo._stream_part import StreamPart, play
-from toril.cli.demo._workload import QUEUE, DemoHandlers, Tally, expected_failures, written
+from toril.cli.demo._progress import show_progress
+from toril.cli.demo._stream_part import StreamPart, run_stream_part
+from toril.cli.demo._workload import QUEUE, DemoHandlers, Tally, expected_failures, planned_jobs
 from toril.errors import TorilError
 from toril.jobs import Job
 from toril.producer import Queue
 from toril.protocol.state import JobCounts
 from toril.worker import Worker
 
-_REFUSED = "not every job had the fate that was planned for it"
+_NOT_AS_PLANNED = "not every job had its planned outcome"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The middle, the slow end and the slowest of some durations, in seconds."""
+    """Median, 95th percentile and maximum of durations, in seconds."""
 
     median: float
     p95: float
@@ -57,7 +57,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How the demo went."""
+    """The results of the demo."""
 
     server: str
     jobs: int
@@ -70,7 +70,7 @@ class Report:
     waited: Spread
     ran: Spread
     as_planned: bool
-    stream: StreamPart | None = None  # on a server of our own
+    stream: StreamPart | None = None  # only on the demo's own server
 
     @property
     def rate(self) -> float:
@@ -78,25 +78,27 @@ class Report:
 
 
 def demo(
-    jobs: Annotated[int, typer.Option("--jobs", min=10, max=100_000, help="How many jobs to add.")] = 300,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Jobs at the same time.")] = 10,
+    jobs: Annotated[int, typer.Option("--jobs", min=10, max=100_000, help="Number of jobs to add.")] = 300,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Number of jobs that run at the same time.")
+    ] = 10,
     pace: Annotated[
-        float, typer.Option("--pace", min=0.0, help="Stretches the handlers' work; 0: none at all.")
+        float, typer.Option("--pace", min=0.0, help="Factor for the duration of handlers; 0: no waiting.")
     ] = 1.0,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch jobs being added and processed, on a server of its own unless --redis names one."""
+    """Add and process sample jobs, on a temporary server unless --redis names one."""
     with _server(redis, quiet=as_json) as url:
-        report = asyncio.run(_play(url, jobs, concurrency, pace, quiet=as_json))
+        report = asyncio.run(_run(url, jobs, concurrency, pace, quiet=as_json))
         if redis is None:
-            report = replace(report, stream=asyncio.run(play(url, _silent_logger())))
+            report = replace(report, stream=asyncio.run(run_stream_part(url, _silent_logger())))
     if as_json:
         emit({**asdict(report), "rate": round(report.rate, 1)})
     else:
         _print(report)
     if not report.as_planned or (report.stream is not None and not report.stream.as_planned):
-        raise TorilError(_REFUSED)
+        raise TorilError(_NOT_AS_PLANNED)
 
 
 @contextlib.contextmanager
@@ -106,46 +108,48 @@ def _server(redis: str | None, *, quiet: bool) -> Iterator[str]:
         return
     from toril.server import EmbeddedServer
 
-    began = time.monotonic()
+    started = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="toril-demo-") as folder,
         EmbeddedServer(folder) as server,
     ):
         if quiet:
-            print_server_first(server.url)
+            set_server_line(server.url)
         else:
             version = server.status().version
-            say(f"server    Valkey {version} in {folder}, ready after {seconds(time.monotonic() - began)}")
+            print_line(
+                f"server    Valkey {version} in {folder}, ready after {format_seconds(time.monotonic() - started)}"
+            )
         yield server.url
 
 
-async def _play(url: str, count: int, concurrency: int, pace: float, *, quiet: bool) -> Report:
+async def _run(url: str, count: int, concurrency: int, pace: float, *, quiet: bool) -> Report:
     tally = Tally()
-    plan = written(count)
+    plan = planned_jobs(count)
     name = f"{QUEUE}-{uuid.uuid4().hex[:6]}"
-    clerk = DemoHandlers(tally, pace)
+    handlers = DemoHandlers(tally, pace)
     async with Queue(name, redis=url) as queue:
         try:
-            began = time.monotonic()
+            started = time.monotonic()
             await queue.add_bulk(plan)
             added = time.monotonic()
             tally.added = len(plan)
             worker = Worker(
-                name, clerk.handlers(), redis=url, concurrency=concurrency, logger=_silent_logger()
+                name, handlers.handlers(), redis=url, concurrency=concurrency, logger=_silent_logger()
             )
             _count(worker, tally)
             if not quiet:
-                say(f"producer  {len(plan)} jobs added in {seconds(added - began)}")
-                say(f"worker    {worker.id}, {concurrency} jobs at the same time")
-            async with drawn(tally, quiet=quiet):
+                print_line(f"producer  {len(plan)} jobs added in {format_seconds(added - started)}")
+                print_line(f"worker    {worker.id}, {concurrency} jobs at the same time")
+            async with show_progress(tally, quiet=quiet):
                 await _finish(worker, tally)
-            return await _report(queue, plan, tally, added - began, time.monotonic() - added)
+            return await _report(queue, plan, tally, added - started, time.monotonic() - added)
         finally:
             await queue.obliterate(force=True)
 
 
 def _silent_logger() -> logging.Logger:
-    """The demo tells by itself what happens; the worker's own lines would say it twice."""
+    """Returns a logger without output: the demo prints its own progress."""
     logger = logging.getLogger("toril.demo")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
@@ -162,17 +166,17 @@ def _count(worker: Worker, tally: Tally) -> None:
 
 
 async def _finish(worker: Worker, tally: Tally) -> None:
-    """Runs the worker until every job has ended, those that were delayed included."""
-    over = asyncio.Event()
+    """Runs the worker until every job has ended, also the delayed ones."""
+    done = asyncio.Event()
 
-    def look(*_: object) -> None:
+    def check(*_: object) -> None:
         if tally.done >= tally.added:
-            over.set()
+            done.set()
 
-    worker.on("completed", look)
-    worker.on("failed", look)
+    worker.on("completed", check)
+    worker.on("failed", check)
     async with worker:
-        await over.wait()
+        await done.wait()
 
 
 async def _report(
@@ -186,7 +190,7 @@ async def _report(
             reason = job.failed_reason.partition(" ")[2]
             failures[reason] = failures.get(reason, 0) + 1
     return Report(
-        server=queue._transport.address.label,  # noqa: SLF001  # the label has no secrets
+        server=queue._transport.address.label,  # noqa: SLF001  # the label has no password
         jobs=len(plan),
         add_seconds=add_seconds,
         run_seconds=run_seconds,
@@ -201,7 +205,7 @@ async def _report(
 
 
 def _waited(job: Job) -> float:
-    """Seconds between the moment the job was due and the last pickup."""
+    """Returns the seconds between the time a job was due and the start of its last attempt."""
     begun = job.processed_on
     return 0.0 if begun is None else max(0.0, (begun - job.timestamp).total_seconds() - job.delay)
 
@@ -218,12 +222,12 @@ def _as_planned(counts: JobCounts, plan: list[Any]) -> bool:
 
 def _print(report: Report) -> None:
     counts = {state: number for state, number in report.counts.items() if number}
-    say("")
+    print_line("")
     show(
         ["what", "how many", "time", "median", "95 %", "longest"],
         [
-            ("added", report.jobs, seconds(report.add_seconds), "", "", ""),
-            ("processed", sum(counts.values()), seconds(report.run_seconds), "", "", ""),
+            ("added", report.jobs, format_seconds(report.add_seconds), "", "", ""),
+            ("processed", sum(counts.values()), format_seconds(report.run_seconds), "", "", ""),
             *((f"  {state}", number, "", "", "", "") for state, number in sorted(counts.items())),
             ("  attempts", report.attempts, "", "", "", ""),
             ("  retries", report.retries, "", "", "", ""),
@@ -233,16 +237,25 @@ def _print(report: Report) -> None:
         right=["how many", "time", "median", "95 %", "longest"],
     )
     for reason, number in report.failures.items():
-        say(f"{number} failed for good: {reason}")
+        print_line(f"{number} failed for good: {reason}")
     if report.stream is not None:
-        act = report.stream
-        say(
-            f"then a stream queue: {act.jobs} jobs, {act.dead_letters} of them dead letters, "
-            f"{act.replayed} replayed, {act.completed} completed in the end"
+        stream = report.stream
+        print_line(
+            f"then a stream queue: {stream.jobs} jobs, {stream.dead_letters} of them dead letters, "
+            f"{stream.replayed} replayed, {stream.completed} completed in the end"
         )
-    say(f"{report.rate:.0f} jobs per second; every job had the fate that was planned for it")
-    say('next: `toril add emails send --data \'{"to": "a@b.c"}\'`, `toril queues`, `toril worker --help`')
+    print_line(f"{report.rate:.0f} jobs per second; every job had its planned outcome")
+    print_line(
+        'next: `toril add emails send --data \'{"to": "a@b.c"}\'`, `toril queues`, `toril worker --help`'
+    )
 
 
 def _spread(what: str, count: int, spread: Spread) -> tuple[object, ...]:
-    return what, count, "", seconds(spread.median), seconds(spread.p95), seconds(spread.longest)
+    return (
+        what,
+        count,
+        "",
+        format_seconds(spread.median),
+        format_seconds(spread.p95),
+        format_seconds(spread.longest),
+    )

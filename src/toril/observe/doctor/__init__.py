@@ -1,7 +1,7 @@
-"""The doctor: what is wrong with a server and its queues, and what to do about it.
+"""The doctor: finds problems of a server and its queues, with a remedy for each.
 
-Guarantee: an examination changes nothing. It reads, tries commands on keys that do not exist, and measures; every
-finding comes with a remedy. A repair removes no job.
+Guarantee: an examination changes nothing. It reads, tries commands on keys that do not exist, and measures. Every
+problem has a remedy. A repair removes no job.
 """
 
 from __future__ import annotations

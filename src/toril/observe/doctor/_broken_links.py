@@ -1,7 +1,7 @@
-"""Ties between jobs that do not hold: parents of children that are gone, jobs in two places, schedulers without a run.
+"""Broken links between jobs: parents of deleted children, jobs in two places, schedulers without a next run.
 
-Guarantee: as elsewhere in the doctor, every suspect is looked at a second time before it is named; at most `MOST` jobs
-of each kind are looked at.
+Guarantee: every finding is confirmed by a second examination before it is reported; at most `MOST` jobs of each kind
+are examined.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
 
 MOST: Final = 2_000
-CHILDREN: Final = 20  # of one parent: if they are gone, they are gone together
-SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
+CHILDREN: Final = 20  # examined of one parent
+CONFIRM_AFTER: Final = 0.3  # seconds: longer than a script runs
 
-Look = Callable[[Sequence[str] | None], Awaitable[list[str]]]
+Find = Callable[[Sequence[str] | None], Awaitable[list[str]]]
 
 
 async def examine_links(transport: AsyncTransport, keys: QueueKeys, name: str) -> list[Finding]:
-    """Findings about jobs that depend on something that is not there, or that are there twice."""
-    ties = _Ties(transport, keys)
+    """Returns findings about jobs that depend on something that does not exist, or that exist twice."""
+    links = _QueueLinks(transport, keys)
     found = [
-        (await _twice(ties.childless), _CHILDLESS),
-        (await _twice(ties.doubled), _DOUBLED),
-        (await _twice(ties.runless), _RUNLESS),
+        (await _confirmed(links.parents_without_children), _WITHOUT_CHILDREN),
+        (await _confirmed(links.jobs_in_two_places), _IN_TWO_PLACES),
+        (await _confirmed(links.schedulers_without_run), _WITHOUT_RUN),
     ]
     return [
         problem("stuck", f"{len(ids)} {text}: {_some(ids)}", remedy, name)
@@ -40,61 +40,63 @@ async def examine_links(transport: AsyncTransport, keys: QueueKeys, name: str) -
     ]
 
 
-_CHILDLESS = (
+_WITHOUT_CHILDREN = (
     "jobs wait for children that do not exist any more",
-    "add what is needed again and `toril remove` them; look for keys that were deleted by hand, or evicted",
+    "`toril remove` them, and add again what is needed; check whether keys were deleted by hand, or evicted",
 )
-_DOUBLED = (
+_IN_TWO_PLACES = (
     "jobs are in two places at once, and may run twice",
-    "`toril remove` them and add them again; look for clients that move jobs without BullMQ's scripts",
+    "`toril remove` them and add them again; check for clients that move jobs without BullMQ's scripts",
 )
-_RUNLESS = (
-    "schedulers have no next run, so nothing will come of them",
-    "`toril doctor --repair` makes the next run, or puts it back to its place",
+_WITHOUT_RUN = (
+    "schedulers have no next run, so they add no more jobs",
+    "`toril doctor --repair` adds the next run, or puts it back into its list",
 )
 
 
 async def schedulers_without_run(transport: AsyncTransport, keys: QueueKeys) -> list[str]:
-    """Schedulers whose next run is in no list."""
-    return await _twice(_Ties(transport, keys).runless)
+    """Returns schedulers whose next run is in no list."""
+    return await _confirmed(_QueueLinks(transport, keys).schedulers_without_run)
 
 
-async def _twice(look: Look) -> list[str]:
-    """What a first look suspects and a second one confirms."""
-    suspects = await look(None)
+async def _confirmed(find: Find) -> list[str]:
+    """Returns what two examinations find."""
+    suspects = await find(None)
     if not suspects:
         return []
-    await asyncio.sleep(SECOND_LOOK)
-    return await look(suspects)
+    await asyncio.sleep(CONFIRM_AFTER)
+    return await find(suspects)
 
 
-class _Ties:
-    """Looks at one queue."""
+class _QueueLinks:
+    """Finds broken links in one queue."""
 
     def __init__(self, transport: AsyncTransport, keys: QueueKeys) -> None:
         self._transport = transport
         self._keys = keys
 
-    async def childless(self, suspects: Sequence[str] | None) -> list[str]:
-        """Parents whose open dependencies are none, or name a job that is not there."""
+    async def parents_without_children(self, suspects: Sequence[str] | None) -> list[str]:
+        """Returns waiting parents without open dependencies, or with one on a job that does not exist."""
         keys = self._keys
         parents = suspects or await self._members(keys.waiting_children)
-        ties = await self._all(
+        links = await self._all(
             [plain(_texts, "SRANDMEMBER", keys.dependencies(one), CHILDREN) for one in parents]
         )
         places = await self._all([plain(_there, "ZSCORE", keys.waiting_children, one) for one in parents])
-        children = [child for tie in ties for child in tie or ()]
+        children = [child for open_children in links for child in open_children or ()]
         exist = dict(
             zip(children, await self._all([plain(bool, "EXISTS", one) for one in children]), strict=True)
         )
         return [
             parent
-            for parent, tie, waits in zip(parents, ties, places, strict=True)
-            if waits and tie is not None and (not tie or not all(exist[child] for child in tie))
+            for parent, open_children, waits in zip(parents, links, places, strict=True)
+            if waits
+            and open_children is not None
+            and (not open_children or not all(exist[child] for child in open_children))
         ]
 
-    async def doubled(self, suspects: Sequence[str] | None) -> list[str]:
-        """Jobs that stand in more than one list, or twice in one; read in one go, so that few can move meanwhile."""
+    async def jobs_in_two_places(self, suspects: Sequence[str] | None) -> list[str]:
+        """Returns jobs that are in more than one list, or twice in one; one read, so that few move meanwhile."""
         keys = self._keys
         lists = (keys.wait, keys.active, keys.paused)
         sets = (keys.prioritized, keys.delayed, keys.completed, keys.failed, keys.waiting_children)
@@ -103,8 +105,8 @@ class _Ties:
         seen = Counter(one for page in await self._all(commands) for one in page or ())
         return [one for one, times in seen.items() if times > 1 and (suspects is None or one in suspects)]
 
-    async def runless(self, suspects: Sequence[str] | None) -> list[str]:
-        """Schedulers whose next run is in no list."""
+    async def schedulers_without_run(self, suspects: Sequence[str] | None) -> list[str]:
+        """Returns schedulers whose next run is in no list."""
         keys = self._keys
         rows = await self._transport.run(plain(_pairs, "ZRANGE", keys.repeat, 0, MOST - 1, "WITHSCORES"))
         rows = [(one, at) for one, at in rows if suspects is None or one in suspects]
@@ -120,7 +122,7 @@ class _Ties:
         return await self._transport.run(plain(_texts, "ZRANGE", key, 0, MOST - 1))
 
     async def _all(self, commands: Sequence[Any]) -> list[Any]:
-        """Replies in order; None for one that the server refused."""
+        """Returns the replies in order; None for an error."""
         replies: list[Any] = []
         for start in range(0, len(commands), 500):
             part = await self._transport.run_many(commands[start : start + 500])

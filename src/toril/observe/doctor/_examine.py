@@ -1,6 +1,6 @@
 """The whole examination, from the connection to single jobs.
 
-Guarantee: a part that cannot be examined is a finding, and the other parts are examined all the same.
+Guarantee: a part that cannot be examined is a finding, and the other parts are examined.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from toril.errors import (
 )
 from toril.observe.discovery import QueueDiscovery
 from toril.observe.doctor._finding import Finding, note, ok, problem
-from toril.observe.doctor._layout import mixed_generations, mixed_layouts, twins_of
+from toril.observe.doctor._layout import both_layouts, mixed_generations, mixed_layouts
 from toril.observe.doctor._repair import Repairs, repair_queue
 from toril.observe.doctor._server import examine_server
 from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
 from toril.observe.doctor.acl import examine_acl
-from toril.observe.overview import Glance, look
+from toril.observe.overview import ServerOverview, read_overview
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
@@ -35,7 +35,7 @@ from toril.transport.discovery import nodes_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found, worst first."""
+    """The findings, worst first."""
 
     server: str
     findings: list[Finding]
@@ -43,7 +43,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing needs to be done."""
+        """Whether there is no problem and no warning."""
         return not any(one.level in ("problem", "warning") for one in self.findings)
 
     def problems(self) -> list[Finding]:
@@ -73,11 +73,11 @@ class Doctor:
     async def examine(self) -> Diagnosis:
         findings = list(self._scripts())
         queues = 0
-        # Twice is enough to tell a hiccup from an absence.
+        # Two attempts: one lost connection is not a problem.
         async with AsyncTransport(self._address, policy=ConnectionPolicy(call_attempts=2)) as transport:
-            reached = await self._connection(transport)
-            findings.append(reached)
-            if reached.level == "ok":
+            connection = await self._connection(transport)
+            findings.append(connection)
+            if connection.level == "ok":
                 findings += await self._servers(transport)
                 findings += await self._part("rights", examine_acl(transport, self._prefix or BULLMQ_PREFIX))
                 more, queues = await self._queues(transport)
@@ -86,7 +86,7 @@ class Doctor:
         return Diagnosis(server=self._address.label, findings=findings, queues=queues)
 
     async def repair(self) -> list[Repairs]:
-        """Mends what can be mended without removing a job, in all queues of BullMQ; what was done in each."""
+        """Repairs all BullMQ queues without removing a job. Returns what was done in each."""
         async with AsyncTransport(self._address, policy=ConnectionPolicy(call_attempts=2)) as transport:
             await transport.connect()
             found = await QueueDiscovery(transport, self._names, prefix=self._prefix, env=self._env).queues()
@@ -110,9 +110,9 @@ class Doctor:
         try:
             await transport.connect()
         except AccessDenied as error:
-            return problem("connection", f"{label} does not let us in: {error}", "check user and password")
+            return problem("connection", f"{label} refuses the login: {error}", "check user and password")
         except NoSuchDatabase as error:
-            return problem("connection", f"{label} answers: {error}", "give another number")
+            return problem("connection", f"{label} answers: {error}", "give another database number")
         except (RedisUnavailable, EmbeddedServerFailed, OSError) as error:
             return problem(
                 "connection", f"{label} cannot be reached: {error}", "start the server, or check the address"
@@ -120,7 +120,7 @@ class Doctor:
         return ok("connection", f"{label} answers")
 
     async def _servers(self, transport: AsyncTransport) -> list[Finding]:
-        """Each server of a cluster, or the one there is."""
+        """Examines each node of a cluster, or the single server."""
         findings: list[Finding] = []
         async for node in nodes_of(transport):
             found = await self._part("server", examine_server(node, self._wall_clock))
@@ -137,12 +137,14 @@ class Doctor:
     async def _queues(self, transport: AsyncTransport) -> tuple[list[Finding], int]:
         try:
             found = await QueueDiscovery(transport, self._names, prefix=self._prefix, env=self._env).queues()
-            glance = await look(transport, twins_of(found) if not transport.is_cluster else found)
+            overview = await read_overview(
+                transport, both_layouts(found) if not transport.is_cluster else found
+            )
         except TorilError as error:
             return [note("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")], 0
-        findings = list(mixed_layouts(glance.queues))
-        findings += _unreadable(glance)
-        for figures in glance.queues:
+        findings = list(mixed_layouts(overview.queues))
+        findings += _unreadable(overview)
+        for figures in overview.queues:
             if figures.queue in found:
                 findings += mixed_generations(figures)
                 findings += await self._part(
@@ -155,7 +157,7 @@ class Doctor:
         return findings, len(found)
 
 
-def _unreadable(glance: Glance) -> list[Finding]:
+def _unreadable(overview: ServerOverview) -> list[Finding]:
     return [
         problem(
             "queues",
@@ -163,5 +165,5 @@ def _unreadable(glance: Glance) -> list[Finding]:
             "a key of the queue has another type: remove it, or rename",
             queue,
         )
-        for queue, error in glance.troubles.items()
+        for queue, error in overview.errors.items()
     ]

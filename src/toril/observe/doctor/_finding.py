@@ -1,4 +1,4 @@
-"""What an examination says."""
+"""The results of an examination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ORDER: dict[Level, int] = {"problem": 0, "warning": 1, "note": 2, "ok": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One statement. `problem`: jobs are lost, stuck or about to be; `warning`: they could be; `note`: good to know."""
+    """One result. `problem`: jobs are lost or stuck, or soon will be; `warning`: they could be; `note`: information."""
 
     check: str
     level: Level

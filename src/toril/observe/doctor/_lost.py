@@ -1,7 +1,7 @@
-"""Jobs without a place, and places without a job.
+"""Jobs in no list, and ids in lists without a job.
 
-Guarantee: what moves while we look is not named: every suspect is looked at a second time. A search looks at a bounded
-number of keys, and says when that was not all.
+Guarantee: a job that moves meanwhile is not reported: every finding is confirmed by a second examination. A search
+reads a bounded number of keys, and reports whether that was all.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from toril.transport import AsyncTransport
 from toril.transport.discovery import STEP, escape_pattern, nodes_of, scan_pages
 
 PIPELINE: Final = 500
-SECOND_LOOK: Final = 0.3  # seconds: longer than any script runs
-# Ids looked at from each end of a list or set: what is wrong with one is seldom in the middle of a million others.
-EACH_END: Final = 1000
-# The keys of a queue are searched for among those of its neighbours: for each key wanted, so many are looked at.
-NEIGHBOURS: Final = 10
+CONFIRM_AFTER: Final = 0.3  # seconds: longer than any script runs
+# Ids that are examined at each end of a list or set.
+IDS_PER_END: Final = 1000
+# The keys of a queue are searched among those of other queues: so many are scanned for each key wanted.
+SCANNED_PER_KEY: Final = 10
 
 
 @dataclass(slots=True)
 class FoundKeys:
-    """What a search through a queue's keys found."""
+    """The jobs and locks among the keys of a queue."""
 
     jobs: list[str]
     locks: list[str]
@@ -37,7 +37,7 @@ class FoundKeys:
 
 
 async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> FoundKeys:
-    """Up to `most` keys of a queue: the ids of jobs and of locks among them."""
+    """Returns the ids of jobs and of locks among up to `most` keys of a queue."""
     found = FoundKeys([], [], True)
     shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
     matching = passed = 0
@@ -48,17 +48,17 @@ async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> Found
                     (found.locks if match[2] else found.jobs).append(match[1])
             matching += len(page)
             passed += STEP
-            if matching > most or passed > most * NEIGHBOURS:
+            if matching > most or passed > most * SCANNED_PER_KEY:
                 found.complete = False
                 return found
     return found
 
 
 async def jobs_in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
-    """Those of the jobs that have data and are in no list."""
+    """Returns the jobs that have data and are in no list."""
     suspects = await _in_no_list(transport, keys, jobs)
     if suspects:
-        await asyncio.sleep(SECOND_LOOK)
+        await asyncio.sleep(CONFIRM_AFTER)
         suspects = await _in_no_list(transport, keys, suspects)
     return suspects
 
@@ -66,7 +66,7 @@ async def jobs_in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequ
 async def _in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str]) -> list[str]:
     states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in jobs])
     lost = [job_id for job_id, state in zip(jobs, states, strict=True) if state == "unknown"]
-    # Only a hash with a name is a job; it must still be there after its state was asked for.
+    # Only a hash with a name is a job; it must still exist after its state was read.
     fields = await in_parts(
         transport, [read.get_fields(keys, job_id, ["name", "timestamp"]) for job_id in lost]
     )
@@ -78,17 +78,17 @@ async def _in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence
 
 
 async def ids_without_data(transport: AsyncTransport, keys: QueueKeys) -> list[str]:
-    """Ids that wait, or are delayed, and have no job: of each place those near its ends are looked at."""
+    """Returns ids that wait, or are delayed, and have no job; the ends of each list are examined."""
     lists = (keys.wait, keys.paused)
     sets = (keys.prioritized, keys.delayed)
-    ends = ((0, EACH_END - 1), (-EACH_END, -1))
+    ends = ((0, IDS_PER_END - 1), (-IDS_PER_END, -1))
     commands = [plain(_texts, "LRANGE", key, *end) for key in lists for end in ends]
     commands += [plain(_texts, "ZRANGE", key, *end) for key in sets for end in ends]
     pages = await in_parts(transport, commands)
     ids = list(dict.fromkeys(one for page in pages if not isinstance(page, TorilError) for one in page))
     suspects = await _without_data(transport, keys, ids)
     if suspects:
-        await asyncio.sleep(SECOND_LOOK)
+        await asyncio.sleep(CONFIRM_AFTER)
         suspects = await _without_data(transport, keys, suspects)
     return suspects
 
@@ -104,7 +104,7 @@ async def _without_data(transport: AsyncTransport, keys: QueueKeys, ids: Sequenc
 
 
 async def in_parts(transport: AsyncTransport, commands: Sequence[Any]) -> list[Any]:
-    """Replies in order, asked for in pipelines of a bounded length."""
+    """Returns the replies in order; the commands are sent in pipelines of a bounded length."""
     replies: list[Any] = []
     for start in range(0, len(commands), PIPELINE):
         replies += await transport.run_many(commands[start : start + PIPELINE])

@@ -1,8 +1,8 @@
-"""Mending what an examination finds: ids without data, jobs in no list, schedulers without a next run.
+"""Repairs what an examination finds: ids without data, jobs in no list, schedulers without a next run.
 
-Guarantee: no job is removed. An id that has no job leaves its list; a job that is in no list goes back to where it
-belongs; a scheduler gets its next run, unless it is over. The server looks again before each step, so that what moves
-meanwhile is left alone, and each step is bounded.
+Guarantee: no job is removed. An id without a job is removed from its list; a job that is in no list is put back into
+its list; a scheduler gets its next run, unless it has ended. The server checks again before each step, so that a job
+that moves meanwhile is not changed, and each step is bounded.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from toril.transport import AsyncTransport
 
 @dataclass(slots=True, kw_only=True)
 class Repairs:
-    """What was mended in one queue, by ids."""
+    """What was repaired in one queue, by ids."""
 
     queue: str
-    removed_ids: list[str] = field(default_factory=list)  # that had no job
-    put_back: dict[str, str] = field(default_factory=dict)  # job → where it is now
+    removed_ids: list[str] = field(default_factory=list)  # without a job
+    put_back: dict[str, str] = field(default_factory=dict)  # job → its list now
     schedulers: list[str] = field(default_factory=list)  # that have a next run again
-    troubles: list[str] = field(default_factory=list)  # why something could not be mended
+    troubles: list[str] = field(default_factory=list)  # why something could not be repaired
 
     def __bool__(self) -> bool:
         return bool(self.removed_ids or self.put_back or self.schedulers or self.troubles)
 
 
 async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, most_keys: int) -> Repairs:
-    """Mends one queue of BullMQ."""
+    """Repairs one BullMQ queue."""
     repairs = Repairs(queue=name)
-    standing_still = await schedulers_without_run(transport, keys)
+    without_run = await schedulers_without_run(transport, keys)
     for job_id in await ids_without_data(transport, keys):
         if await transport.run(repair.remove_ghost(keys, job_id)):
             repairs.removed_ids.append(job_id)
     found = await search(transport, keys, most_keys)
     for job_id in await jobs_in_no_list(transport, keys, found.jobs):
         await _put_back(transport, keys, job_id, repairs)
-    for scheduler_id in standing_still:
+    for scheduler_id in without_run:
         try:
             await _make_next_run(transport, keys, scheduler_id, repairs)
         except (TorilError, ValueError, ArithmeticError) as error:
@@ -62,15 +62,15 @@ async def _put_back(transport: AsyncTransport, keys: QueueKeys, job_id: str, rep
 async def _make_next_run(
     transport: AsyncTransport, keys: QueueKeys, scheduler_id: str, repairs: Repairs
 ) -> None:
-    """A run that has its data goes back to its place, if the search has not found it; another one is made."""
+    """Puts a run that has its data back into its list, if the search has not found it; otherwise adds a run."""
     due = await transport.run(schedulers.next_of(keys, scheduler_id))
     run = f"repeat:{scheduler_id}:{due}"
     await _put_back(transport, keys, run, repairs)
-    if run in repairs.put_back or await _is_made(transport, keys, scheduler_id):
+    if run in repairs.put_back or await _adds_next_run(transport, keys, scheduler_id):
         repairs.schedulers.append(scheduler_id)
 
 
-async def _is_made(transport: AsyncTransport, keys: QueueKeys, scheduler_id: str) -> bool:
+async def _adds_next_run(transport: AsyncTransport, keys: QueueKeys, scheduler_id: str) -> bool:
     fields = await transport.run(schedulers.get_scheduler(keys, scheduler_id))
     now_ms = await transport.now_ms()
     repeat = schedule_of(fields)
@@ -79,14 +79,16 @@ async def _is_made(transport: AsyncTransport, keys: QueueKeys, scheduler_id: str
     next_ms = next_time(repeat, now_ms)
     if next_ms is None and "every" not in repeat:
         return False
-    await transport.run(schedulers.add_scheduler(keys, _again(scheduler_id, fields, repeat, next_ms, now_ms)))
+    await transport.run(
+        schedulers.add_scheduler(keys, _stored_scheduler(scheduler_id, fields, repeat, next_ms, now_ms))
+    )
     return True
 
 
-def _again(
+def _stored_scheduler(
     scheduler_id: str, fields: Mapping[str, str], repeat: dict[str, Any], next_ms: int | None, now_ms: int
 ) -> SchedulerToAdd:
-    """The scheduler as it is stored."""
+    """Returns the scheduler as it is stored."""
     options = from_json(fields["opts"], field="opts") if fields.get("opts") else {}
     return SchedulerToAdd(
         id=scheduler_id,

@@ -1,6 +1,6 @@
-"""Schedulers that cannot be read: their series stands still, or will after the next run.
+"""Schedulers that cannot be read: they add no more jobs, or none after the next run.
 
-Guarantee: at most `MOST` schedulers of a queue are looked at; one that went on meanwhile is not reported.
+Guarantee: at most `MAX_SCHEDULERS` schedulers of a queue are examined; one that added a job meanwhile is not reported.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from toril.observe.doctor._finding import Finding, problem
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
 
-MOST: Final = 2_000
+MAX_SCHEDULERS: Final = 2_000
 _REMEDY: Final = (
     "set it again (`toril schedulers set`) with a pattern and time zone that can be read; if they are right, a newer "
-    "version of toril may read them: workers then go on by themselves"
+    "version of toril may read them: workers then continue by themselves"
 )
 
 
 async def examine_schedulers(
     transport: AsyncTransport, keys: QueueKeys, name: str, now_ms: int
 ) -> list[Finding]:
-    """One finding for each scheduler that workers cannot go on with."""
+    """Returns one finding for each scheduler whose next job workers cannot add."""
     reasons = {
         **await _unreadable(transport, keys, now_ms),
-        **await _standing_still(transport, keys),
+        **await _noted_by_workers(transport, keys),
     }
     return [
-        problem("schedulers", f"scheduler {scheduler_id} cannot go on: {reason}", _REMEDY, name)
+        problem("schedulers", f"scheduler {scheduler_id} cannot add its next job: {reason}", _REMEDY, name)
         for scheduler_id, reason in reasons.items()
     ]
 
 
 async def _unreadable(transport: AsyncTransport, keys: QueueKeys, now_ms: int) -> dict[str, str]:
-    rows = await transport.run(schedulers.list_schedulers(keys, end=MOST - 1))
+    rows = await transport.run(schedulers.list_schedulers(keys, end=MAX_SCHEDULERS - 1))
     found = await transport.run_many([schedulers.get_scheduler(keys, row[0]) for row in rows])
-    reasons = ((row[0], _trouble(fields, now_ms)) for row, fields in zip(rows, found, strict=True))
+    reasons = ((row[0], _reason(fields, now_ms)) for row, fields in zip(rows, found, strict=True))
     return {scheduler_id: reason for scheduler_id, reason in reasons if reason is not None}
 
 
-def _trouble(fields: object, now_ms: int) -> str | None:
+def _reason(fields: object, now_ms: int) -> str | None:
     if not isinstance(fields, Mapping):
         return None
     try:
@@ -56,12 +56,12 @@ def _trouble(fields: object, now_ms: int) -> str | None:
     return None
 
 
-async def _standing_still(transport: AsyncTransport, keys: QueueKeys) -> dict[str, str]:
-    """What workers noted, unless the scheduler has got another job since."""
-    noted = await transport.run(schedulers.broken_schedulers(keys))
-    due = await transport.run_many([schedulers.next_of(keys, one.id) for one in noted])
+async def _noted_by_workers(transport: AsyncTransport, keys: QueueKeys) -> dict[str, str]:
+    """Returns what workers noted, unless the scheduler has another job since then."""
+    broken = await transport.run(schedulers.broken_schedulers(keys))
+    due = await transport.run_many([schedulers.next_of(keys, one.id) for one in broken])
     return {
         one.id: f"no job follows {one.job_id}: {one.reason}"
-        for one, at in zip(noted, due, strict=True)
+        for one, at in zip(broken, due, strict=True)
         if one.job_id == f"repeat:{one.id}:{at}"
     }

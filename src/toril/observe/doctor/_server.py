@@ -1,6 +1,6 @@
 """The server: version, persistence, eviction, memory, clients, clock, latency.
 
-Guarantee: a figure that the server does not tell, or that our user may not ask for, is a note and no guess.
+Guarantee: a figure that the server does not report, or that the user may not read, is a note.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from toril.transport import AsyncTransport
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
-COUNTS_ENTRIES: Final = (7, 0)  # since when Redis tells how many entries a stream ever had
-FULL: Final = 0.8  # of maxmemory: time to act, before writes are refused
+COUNTS_ENTRIES: Final = (7, 0)  # since when Redis reports how many entries were ever added to a stream
+FULL: Final = 0.8  # of maxmemory: soon writes are refused
 CROWDED: Final = 0.8  # of maxclients
 SKEW: Final = 1.0  # seconds; toril uses the server's clock, others may not
 SLOW: Final = 0.010  # seconds for a round trip: a worker makes two for each batch of jobs
@@ -30,7 +30,7 @@ PINGS: Final = 21
 async def examine_server(
     transport: AsyncTransport, wall_clock: Callable[[], float] = time.time
 ) -> list[Finding]:
-    """Everything about the server itself."""
+    """Returns the findings about the server itself."""
     info = await _info(transport)
     findings = [*_version(info), *_role(info), *_memory(info), *_clients(info)]
     findings += await _persistence(transport, info)
@@ -58,14 +58,14 @@ def _version(info: Mapping[str, str]) -> Iterator[Finding]:
     name = info.get("server_name", "redis")
     text = info.get(f"{name}_version") or info.get("redis_version", "")
     if not text:
-        yield note("version", "the server does not tell its version", "allow INFO to this user")
+        yield note("version", "the server does not report its version", "allow INFO to this user")
         return
     oldest = OLDEST_VALKEY if name == "valkey" else OLDEST_REDIS
     if _numbers(text) < oldest:
         wanted = ".".join(map(str, oldest))
         yield problem("version", f"{name} {text} is too old", f"upgrade to {wanted} or newer")
     elif name == "redis" and _numbers(text) < COUNTS_ENTRIES:
-        yield note("version", f"redis {text} does not count stream entries: gaps are seen, not counted")
+        yield note("version", f"redis {text} does not count stream entries: gaps are noticed, not counted")
     else:
         yield ok("version", f"{name} {text}")
 
@@ -78,7 +78,7 @@ def _role(info: Mapping[str, str]) -> Iterator[Finding]:
             "give the address of the primary, or use redis+sentinel://",
         )
     if info.get("master_link_status") == "down":
-        yield warning("role", "the replica has lost its primary", "look after the connection between them")
+        yield warning("role", "the replica has lost its primary", "repair the connection between them")
 
 
 def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def _append_only(info: Mapping[str, str], fsync: str | None) -> Iterator[Finding
         yield ok("persistence", f"append-only file; a power cut loses {window}")
     if info.get("aof_last_write_status", "ok") != "ok":
         message = "the append-only file cannot be written"
-        yield problem("persistence", message, "look at the disk: full or broken")
+        yield problem("persistence", message, "check the disk: it is full or broken")
 
 
 def _snapshots(info: Mapping[str, str], points: str | None) -> Iterator[Finding]:
@@ -135,11 +135,11 @@ def _snapshots(info: Mapping[str, str], points: str | None) -> Iterator[Finding]
         yield note("persistence", "no append-only file, and CONFIG may not be read", remedy)
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         message = "the last snapshot failed; writes may be refused"
-        yield problem("persistence", message, "look at the disk: full or broken")
+        yield problem("persistence", message, "check the disk: it is full or broken")
 
 
 async def _setting(transport: AsyncTransport, name: str) -> str | None:
-    """A setting; None when we may not ask."""
+    """Returns a setting; None if the user may not read it."""
     try:
         found = await transport.run(_config(name))
     except RedisError:
@@ -188,11 +188,9 @@ async def _latency(transport: AsyncTransport) -> list[Finding]:
         began = time.perf_counter()
         await transport.run(plain(bool, "PING"))
         times.append(time.perf_counter() - began)
-    # The quicker quarter tells of the way and the server; the slower ones tell of what else this machine does.
+    # The fastest quarter shows network and server; the slower ones also show the load of this machine.
     quick, worst = statistics.quantiles(times, n=4)[0], max(times)
     figures = f"a round trip takes {quick * 1000:.1f} ms (longest of {PINGS}: {worst * 1000:.1f} ms)"
     if quick > SLOW:
-        return [
-            warning("latency", figures, "run workers near the server; look at SLOWLOG and at the network")
-        ]
+        return [warning("latency", figures, "run workers near the server; check SLOWLOG and the network")]
     return [ok("latency", figures)]

@@ -1,7 +1,7 @@
-"""Jobs that nobody will ever run: in no list, without data, locked by the dead, overdue, without a worker.
+"""Jobs that are stuck: in no list, without data, without a lock, overdue, without a worker.
 
-Guarantee: what moves while we look is not reported: every suspect is looked at a second time before it is named. At
-most `most_keys` keys of a queue are looked at, and a finding says when that was not all.
+Guarantee: a job that moves meanwhile is not reported: every finding is confirmed by a second examination. At most
+`most_keys` keys of a queue are read, and a finding says when that was not all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toril.commands.overview import EnvelopeOverview, QueueOverview
 from toril.errors import TorilError
 from toril.observe.doctor._broken_links import examine_links
 from toril.observe.doctor._finding import Finding, note, problem, warning
-from toril.observe.doctor._lost import SECOND_LOOK, ids_without_data, in_parts, jobs_in_no_list, search
+from toril.observe.doctor._lost import CONFIRM_AFTER, ids_without_data, in_parts, jobs_in_no_list, search
 from toril.observe.doctor._schedulers import examine_schedulers
 from toril.observe.overview import QueueFigures
 from toril.protocol.keys import QueueKeys, client_name
@@ -24,38 +24,38 @@ from toril.transport import AsyncTransport
 
 MOST_KEYS: Final = 20_000
 OVERDUE: Final = 30.0  # seconds past its time: many times what an idle worker needs
-NEGLECTED: Final = 60.0  # seconds in front of the queue without being taken
+NOT_TAKEN: Final = 60.0  # seconds ready without being taken
 SHOWN: Final = 3  # ids in a message
 
 
 async def examine_queue(
     transport: AsyncTransport, figures: QueueFigures, most_keys: int = MOST_KEYS
 ) -> list[Finding]:
-    """Stuck states of a BullMQ queue."""
+    """Returns findings about stuck jobs of a queue."""
     keys, name = figures.queue.keys, str(figures.queue)
     if not isinstance(keys, QueueKeys) or not isinstance(figures.overview, QueueOverview):
-        return list(neglected_envelopes(figures))
+        return list(examine_envelopes(figures))
     found = await search(transport, keys, most_keys)
     active = await transport.run(read.get_ranges(keys, ["active"]))
     workers = await _workers(transport, keys)
     findings = [
-        *await _orphans(transport, keys, found.jobs, name),
+        *await _in_no_list(transport, keys, found.jobs, name),
         *await _missing_data(transport, keys, name),
         *await examine_links(transport, keys, name),
         *await examine_schedulers(transport, keys, name, figures.now_ms),
-        *await _odd_locks(transport, keys, found.locks, name),
-        *await _abandoned(transport, keys, active, workers, name),
+        *await _locks_of_inactive_jobs(transport, keys, found.locks, name),
+        *await _without_lock(transport, keys, active, workers, name),
         *await _overdue(transport, keys, workers, figures.now_ms, name),
-        *await _asleep(transport, keys, figures, name),
-        *_neglected(figures, workers, name),
+        *await _without_marker(transport, keys, figures, name),
+        *_not_taken(figures, workers, name),
     ]
     if not found.complete:
-        message = f"only some keys of {name}, at most {most_keys}, were looked at"
-        findings.append(note("stuck", message, "look at all of them with --most-keys"))
+        message = f"only some keys of {name}, at most {most_keys}, were examined"
+        findings.append(note("stuck", message, "examine all of them with --most-keys"))
     return findings
 
 
-async def _orphans(
+async def _in_no_list(
     transport: AsyncTransport, keys: QueueKeys, jobs: Sequence[str], name: str
 ) -> list[Finding]:
     lost = await jobs_in_no_list(transport, keys, jobs)
@@ -64,8 +64,8 @@ async def _orphans(
     return [
         problem(
             "stuck",
-            f"{len(lost)} jobs are in no list, so no worker will find them: {_some(lost)}",
-            "`toril doctor --repair` puts them back; those that nobody wants any more: `toril remove`",
+            f"{len(lost)} jobs are in no list, so no worker takes them: {_some(lost)}",
+            "`toril doctor --repair` puts them back; `toril remove` removes those that are not needed",
             name,
         )
     ]
@@ -86,11 +86,11 @@ async def _missing_data(transport: AsyncTransport, keys: QueueKeys, name: str) -
     ]
 
 
-async def _odd_locks(
+async def _locks_of_inactive_jobs(
     transport: AsyncTransport, keys: QueueKeys, locks: Sequence[str], name: str
 ) -> list[Finding]:
     suspects = list(locks)
-    for pause in (0.0, SECOND_LOOK):
+    for pause in (0.0, CONFIRM_AFTER):
         await asyncio.sleep(pause if suspects else 0)
         states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in suspects])
         there = await in_parts(transport, [read.get_lock(keys, job_id) for job_id in suspects])
@@ -105,17 +105,17 @@ async def _odd_locks(
         warning(
             "stuck",
             f"{len(suspects)} locks belong to jobs that are not active: {_some(suspects)}",
-            "they run out by themselves; if they stay, a client renews locks of jobs that it has lost: restart it",
+            "they expire by themselves; if they stay, a client renews locks of jobs that it has lost: restart it",
             name,
         )
     ]
 
 
-async def _abandoned(
+async def _without_lock(
     transport: AsyncTransport, keys: QueueKeys, active: Sequence[str], workers: int, name: str
 ) -> list[Finding]:
     suspects = list(active)
-    for pause in (0.0, SECOND_LOOK):
+    for pause in (0.0, CONFIRM_AFTER):
         await asyncio.sleep(pause if suspects else 0)
         locks = await in_parts(transport, [read.get_lock(keys, job_id) for job_id in suspects])
         states = await in_parts(transport, [read.get_state(keys, job_id) for job_id in suspects])
@@ -126,7 +126,7 @@ async def _abandoned(
         ]
     if not suspects:
         return []
-    message = f"{len(suspects)} active jobs have no lock, their workers are dead: {_some(suspects)}"
+    message = f"{len(suspects)} active jobs have no lock, their workers have died: {_some(suspects)}"
     if workers:
         return [warning("stuck", message, "the workers put them back with their next two sweeps", name)]
     return [problem("stuck", message, "start a worker: it puts them back with its second sweep", name)]
@@ -142,19 +142,19 @@ async def _overdue(
     remedy = (
         "start a worker"
         if not workers
-        else "restart the workers; see whether the queue is paused or rate limited"
+        else "restart the workers; check whether the queue is paused or rate limited"
     )
     message = f"{late} delayed jobs are more than {OVERDUE:g} s past their time"
     return [problem("stuck", message, remedy, name)]
 
 
-async def _asleep(
+async def _without_marker(
     transport: AsyncTransport, keys: QueueKeys, figures: QueueFigures, name: str
 ) -> list[Finding]:
-    """Work without a marker wakes nobody, unless some worker is busy and comes by itself."""
-    seen = figures.overview
-    assert isinstance(seen, QueueOverview)  # noqa: S101  # the caller looked
-    if not seen.counts.ready or seen.paused or seen.counts.active or figures.oldest_waiting < 1:
+    """Returns a finding if jobs are ready, no marker wakes idle workers, and no worker is busy."""
+    overview = figures.overview
+    assert isinstance(overview, QueueOverview)  # noqa: S101  # checked by the caller
+    if not overview.counts.ready or overview.paused or overview.counts.active or figures.oldest_waiting < 1:
         return []
     marker, limiter, ready = await transport.run_many(
         [
@@ -168,7 +168,7 @@ async def _asleep(
     return [
         problem(
             "stuck",
-            f"{seen.counts.ready} jobs are ready, but the marker that wakes idle workers is missing",
+            f"{overview.counts.ready} jobs are ready, but the marker that wakes idle workers is missing",
             "add a job or run `toril resume`: both write the marker",
             name,
         )
@@ -176,7 +176,7 @@ async def _asleep(
 
 
 async def _workers(transport: AsyncTransport, keys: QueueKeys) -> int:
-    """Workers of any library that are connected now."""
+    """Returns the number of connected workers, of any library."""
     try:
         clients = await transport.run(read.client_list(keys.meta))
     except TorilError:
@@ -185,37 +185,37 @@ async def _workers(transport: AsyncTransport, keys: QueueKeys) -> int:
     return sum(one.get("name") == name or one.get("name", "").startswith(f"{name}:w:") for one in clients)
 
 
-def _neglected(figures: QueueFigures, workers: int, name: str) -> Iterator[Finding]:
-    if not figures.ready or figures.oldest_waiting < NEGLECTED:
+def _not_taken(figures: QueueFigures, workers: int, name: str) -> Iterator[Finding]:
+    if not figures.ready or figures.oldest_waiting < NOT_TAKEN:
         return
     waits = f"{figures.ready} jobs wait, the next one for {figures.oldest_waiting:.0f} s"
     if figures.paused:
         yield warning(
-            "neglected", f"{waits}: the queue is paused", "run `toril resume` when it may go on", name
+            "neglected", f"{waits}: the queue is paused", "run `toril resume` when it may continue", name
         )
     elif not workers and not figures.workers:
         yield problem("neglected", f"{waits}: no worker is connected", "start one: `toril worker`", name)
 
 
-def neglected_envelopes(figures: QueueFigures) -> Iterator[Finding]:
-    """The same for list and stream queues."""
-    seen, name = figures.overview, str(figures.queue)
-    if not isinstance(seen, EnvelopeOverview):
+def examine_envelopes(figures: QueueFigures) -> Iterator[Finding]:
+    """Yields findings about a list or stream queue."""
+    overview, name = figures.overview, str(figures.queue)
+    if not isinstance(overview, EnvelopeOverview):
         return
-    if seen.totals.get("trimmed"):
+    if overview.totals.get("trimmed"):
         yield problem(
             "stuck",
-            f"{seen.totals['trimmed']} entries were trimmed before anybody had finished them",
+            f"{overview.totals['trimmed']} entries were trimmed before they were processed",
             "do not trim the stream by hand; keep more entries (keep=)",
             name,
         )
-    if figures.ready and figures.oldest_waiting > NEGLECTED and not figures.workers:
+    if figures.ready and figures.oldest_waiting > NOT_TAKEN and not figures.workers:
         message = (
             f"{figures.ready} jobs wait, the next one for {figures.oldest_waiting:.0f} s: no worker reports"
         )
         yield problem("neglected", message, "start one: `toril worker`", name)
-    if seen.active and not figures.workers and figures.queue.kind == "stream":
-        message = f"{seen.active} entries were delivered and never acknowledged, and no worker reports"
+    if overview.active and not figures.workers and figures.queue.kind == "stream":
+        message = f"{overview.active} entries were delivered and never acknowledged, and no worker reports"
         yield problem("stuck", message, "start a worker: it claims them after their idle time", name)
 
 

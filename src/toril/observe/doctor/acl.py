@@ -1,7 +1,7 @@
-"""What a user of the server must be allowed to do, and whether ours is.
+"""The commands that a user of the server needs, and whether they are allowed.
 
-Guarantee: the commands listed are those that scripts and drivers use; each is tried on keys that do not exist, in a
-form that changes nothing. The rules printed are enough to run queues and workers of all kinds, and no more.
+Guarantee: the commands are those that scripts and transports send. Some are tried on keys that do not exist, in a form
+that changes nothing. The printed rules allow queues and workers of all kinds, and no more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toril.observe.doctor._finding import Finding, ok, problem
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.transport import AsyncTransport
 
-# What the drivers themselves say, besides what the scripts call. CLIENT SETINFO is not among them: connections do
-# without it, and a server before 7.2 does not accept rules about a command that it does not know.
-OF_DRIVERS: Final = frozenset(
+# The commands that transports send, besides those of the scripts. CLIENT SETINFO is not among them: connections work
+# without it, and a server before 7.2 does not accept rules for a command that it does not know.
+SENT_BY_TRANSPORT: Final = frozenset(
     """
     auth blmove bzpopmin client|getname client|id client|list client|setname client|unblock cluster|slots
     del eval evalsha exists expire get hdel hello hexists hget hgetall hkeys hlen hmget hset hsetnx info lindex llen
@@ -28,9 +28,9 @@ OF_DRIVERS: Final = frozenset(
     zrangebyscore zrem zremrangebyrank zremrangebyscore zrevrange zscore
     """.split()
 )
-# Scripts call by several names (`redis.call`, `rcall`, `call`), but they all write commands in capitals.
-_SAID = re.compile(r"""["']([A-Z]{3,20})["'](?:\s*,\s*["']([A-Z]+)["'])?""")
-_WORDS_OF_COMMANDS: Final = frozenset(
+# Scripts use several functions (`redis.call`, `rcall`, `call`), but all write commands in capitals.
+_COMMAND = re.compile(r"""["']([A-Z]{3,20})["'](?:\s*,\s*["']([A-Z]+)["'])?""")
+_ARGUMENTS: Final = frozenset(
     """
     CONSUMERS COUNT CREATE DELCONSUMER ENTRIESREAD GROUP GROUPS IDLE JUSTID KEEPTTL LEFT LIMIT MAXLEN MINID MKSTREAM
     NOGROUP PUSH RETRYCOUNT RIGHT SETID STREAM STREAMS WITHSCORES
@@ -40,29 +40,29 @@ _WITH_SUBCOMMAND: Final = frozenset({"XINFO", "XGROUP"})
 
 
 def needed_commands() -> list[str]:
-    """Every command that toril may send, by itself or from a script; sub-commands as the ACL writes them."""
+    """Returns every command that toril may send, directly or in a script; sub-commands as in an ACL."""
     texts = [official(file.rpartition("-")[0]).text for file in check_all()]
     texts += [own(name).text for name in own_names()]
-    said = {name for text in texts for name in _commands_in(text)}
-    return sorted(said | OF_DRIVERS)
+    called = {name for text in texts for name in _commands_in(text)}
+    return sorted(called | SENT_BY_TRANSPORT)
 
 
 def _commands_in(text: str) -> Iterator[str]:
-    for match in _SAID.finditer(text):
+    for match in _COMMAND.finditer(text):
         command, following = match.groups()
         if command in _WITH_SUBCOMMAND:
             if following:
                 yield f"{command}|{following}".lower()
-        elif command not in _WORDS_OF_COMMANDS:
+        elif command not in _ARGUMENTS:
             yield command.lower()
-        if following and following not in _WORDS_OF_COMMANDS and command not in _WITH_SUBCOMMAND:
+        if following and following not in _ARGUMENTS and command not in _WITH_SUBCOMMAND:
             yield following.lower()
 
 
 def acl_rules(
     user: str, *, prefixes: Iterable[str] = (BULLMQ_PREFIX, ENVELOPE_PREFIX), password: str | None = None
 ) -> str:
-    """A line for the server's ACL file (or for ACL SETUSER): everything that toril needs, nothing else.
+    """Returns a line for the server's ACL file (or for ACL SETUSER) with everything that toril needs, and nothing else.
 
     Without a password a placeholder stands where its SHA-256 belongs.
     """
@@ -75,7 +75,7 @@ def acl_rules(
 
 
 async def examine_acl(transport: AsyncTransport, prefix: str = BULLMQ_PREFIX) -> list[Finding]:
-    """Whether our user may do what queues and workers do."""
+    """Returns whether the user may send the commands of queues and workers."""
     probes = _probes(f"{prefix}:toril-doctor:nothing")
     replies = await transport.run_many([command for _, command in probes])
     refused = [
@@ -84,13 +84,13 @@ async def examine_acl(transport: AsyncTransport, prefix: str = BULLMQ_PREFIX) ->
     if refused:
         message = f"this user may not {', '.join(refused)} on keys {prefix}:*"
         return [problem("rights", message, "give it the rules that `toril doctor --acl USER` prints")]
-    return [ok("rights", "this user may do what queues and workers do")]
+    return [ok("rights", "this user may send the commands of queues and workers")]
 
 
 def _probes(key: str) -> list[tuple[str, Command[object]]]:
-    """Commands in a form that does nothing to a key that is not there."""
+    """Returns commands in a form that changes nothing if the key does not exist."""
     group = ("XREADGROUP", "GROUP", "nobody", "nobody", "COUNT", 1, "STREAMS", key, ">")
-    words: list[tuple[Arg, ...]] = [
+    probes: list[tuple[Arg, ...]] = [
         ("EVAL", "return redis.call('EXISTS', KEYS[1])", 1, key),
         ("SCRIPT", "LOAD", "return 1"),
         ("HDEL", key, ""),
@@ -114,17 +114,17 @@ def _probes(key: str) -> list[tuple[str, Command[object]]]:
         ("INFO", "server"),
         ("TIME",),
     ]
-    keyed = {"EVAL": (key,)}  # its key does not stand where those of other commands do
+    keyed = {"EVAL": (key,)}  # its key is not the first argument
     return [
-        (_title(one), Command(one, _anything, keys=keyed.get(str(one[0]), ()), replay=Replay.SAFE))
-        for one in words
+        (_title(one), Command(one, _any_reply, keys=keyed.get(str(one[0]), ()), replay=Replay.SAFE))
+        for one in probes
     ]
 
 
-def _title(words: tuple[Arg, ...]) -> str:
-    name = str(words[0])
-    return f"{name} {words[1]!s}" if name in ("SCRIPT", "CLIENT") else name
+def _title(probes: tuple[Arg, ...]) -> str:
+    name = str(probes[0])
+    return f"{name} {probes[1]!s}" if name in ("SCRIPT", "CLIENT") else name
 
 
-def _anything(reply: object) -> object:
+def _any_reply(reply: object) -> object:
     return reply
