@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toril.commands.command import Arg, Command, Replay, call
-from toril.commands.library import official, own
+from toril.commands.library import official
+from toril.commands.own_script import OwnScript
 from toril.errors import (
     ChildrenDeduplicated,
     ParentDeduplicated,
@@ -26,6 +27,24 @@ from toril.protocol.keys import QueueKeys
 
 # Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
 LEDGER_LIFE_MS: Final = 120_000
+
+# The keys that adding a job may touch, as the scripts name them; `id_counter` is the key `id`.
+ADD_KEYS: Final = (
+    "wait paused meta id_counter completed delayed active events marker prioritized pc waiting_children"
+)
+_ADD_JOBS = OwnScript(
+    "add_jobs",
+    keys=f"{ADD_KEYS} ledger",
+    args="sequence ledger_ms",
+    each="kind arguments data options",
+)
+_ADD_FLOW = OwnScript(
+    "add_flow",
+    keys="ledger",
+    each_keys=ADD_KEYS,
+    args="sequence ledger_ms",
+    each="queue kind arguments data options",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,8 @@ class JobToAdd:
         return "standard"
 
 
-def _arguments(keys: QueueKeys, job: JobToAdd) -> bytes:
+def packed_arguments(keys: QueueKeys, job: JobToAdd) -> bytes:
+    """The packed arguments that every script that adds a job takes."""
     deduplication = job.options.get("de")
     return pack(
         [
@@ -145,7 +165,7 @@ def _script_keys(keys: QueueKeys, kind: str) -> tuple[str, tuple[str, ...]]:
 def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
     """One job by its official script, as upstream sends it. Safe to repeat only when the client chose the id."""
     name, script_keys = _script_keys(keys, job.kind)
-    args: list[Arg] = [_arguments(keys, job), job.data, job.packed_options]
+    args: list[Arg] = [packed_arguments(keys, job), job.data, job.packed_options]
     return call(
         official(name),
         script_keys,
@@ -157,12 +177,11 @@ def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
 
 def add_jobs(keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None) -> Command[list[Added]]:
     """A batch in one call; what became of each job, in order."""
-    args: list[Arg] = [ledger.sequence if ledger else "", LEDGER_LIFE_MS]
+    args = _ADD_JOBS.args(sequence=ledger.sequence if ledger else "", ledger_ms=LEDGER_LIFE_MS)
     for job in jobs:
-        args += (job.kind, _arguments(keys, job), job.data, job.packed_options)
-    return call(
-        own("add_jobs"),
-        (*all_keys(keys), ledger.key if ledger else keys.toril("ledger")),
+        args += (job.kind, packed_arguments(keys, job), job.data, job.packed_options)
+    return _ADD_JOBS.call(
+        _add_keys(keys, ledger.key if ledger else keys.toril("ledger")),
         args,
         functools.partial(_added_each, jobs),
         Replay.SAFE if ledger else Replay.NEVER,
@@ -170,22 +189,8 @@ def add_jobs(keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = 
 
 
 @functools.lru_cache(maxsize=256)
-def all_keys(keys: QueueKeys) -> tuple[str, ...]:
-    """What the script of a batch may touch of a queue, in its order."""
-    return (
-        keys.wait,
-        keys.paused,
-        keys.meta,
-        keys.id,
-        keys.completed,
-        keys.delayed,
-        keys.active,
-        keys.events,
-        keys.marker,
-        keys.prioritized,
-        keys.pc,
-        keys.waiting_children,
-    )
+def _add_keys(keys: QueueKeys, ledger: str) -> tuple[str, ...]:
+    return _ADD_JOBS.keys(keys, id_counter=keys.id, ledger=ledger)
 
 
 Flow = Sequence[tuple[QueueKeys, JobToAdd]]
@@ -197,13 +202,14 @@ def add_flows(flows: Sequence[Flow], ledger: Ledger) -> Command[list[list[str | 
     numbers = {
         keys: at for at, keys in enumerate(dict.fromkeys(keys for flow in flows for keys, _ in flow), 1)
     }
-    args: list[Arg] = [ledger.sequence, LEDGER_LIFE_MS]
+    args = _ADD_FLOW.args(sequence=ledger.sequence, ledger_ms=LEDGER_LIFE_MS)
     for flow in flows:
         args.append(len(flow))
         for keys, job in flow:
-            args += (numbers[keys], job.kind, _arguments(keys, job), job.data, job.packed_options)
-    script_keys = (ledger.key, *(key for keys in numbers for key in all_keys(keys)))
-    return call(own("add_flow"), script_keys, args, functools.partial(_added_flows, flows), Replay.SAFE)
+            args += (numbers[keys], job.kind, packed_arguments(keys, job), job.data, job.packed_options)
+    queues = [_ADD_FLOW.each_keys(keys, id_counter=keys.id) for keys in numbers]
+    script_keys = (ledger.key, *(key for queue in queues for key in queue))
+    return _ADD_FLOW.call(script_keys, args, functools.partial(_added_flows, flows), Replay.SAFE)
 
 
 def _added_flows(flows: Sequence[Flow], reply: list[Any]) -> list[list[str | Existing] | TorilError]:

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toril.commands.command import Arg, Command, call, plain
+from toril.commands.command import Command, plain
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd, jobs_key, kind_of
-from toril.commands.library import own
 from toril.commands.once import Calls, once
+from toril.commands.own_script import OwnScript
 from toril.protocol.keys import QueueKeys
+
+_IMPORT = OwnScript(
+    "envelopes_import",
+    keys="jobs scheduled arrivals",
+    args="kind now_ms forget_before_ms",
+    each="name due_ms envelope",
+)
 
 
 def take_in(
@@ -23,11 +30,11 @@ def take_in(
     calls: Calls | None = None,
 ) -> Command[int]:
     """Adds jobs that come from another queue, each (by the name given with it) once; how many were new."""
-    args: list[Arg] = [kind_of(keys), now_ms, now_ms - forget_ms]
+    args = _IMPORT.args(kind=kind_of(keys), now_ms=now_ms, forget_before_ms=now_ms - forget_ms)
     for name, one in jobs:
         args += (name, "" if one.due_ms is None else one.due_ms, one.text)
-    script_keys = (jobs_key(keys), keys.scheduled, keys.toril("arrivals"))
-    return once(keys, call(own("envelopes_import"), script_keys, args, int), calls)
+    script_keys = _IMPORT.keys(keys, jobs=jobs_key(keys), arrivals=keys.toril("arrivals"))
+    return once(keys, _IMPORT.call(script_keys, args, int), calls)
 
 
 def is_known(arrival: str) -> Command[bool]:

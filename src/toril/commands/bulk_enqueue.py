@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.add import JobToAdd, _arguments, all_keys
-from toril.commands.command import Arg, Command, call, plain
+from toril.commands.add import ADD_KEYS, JobToAdd, packed_arguments
+from toril.commands.command import Arg, Command, plain
 from toril.commands.envelopes import EnvelopeToAdd, jobs_key, kind_of
-from toril.commands.library import own
-from toril.commands.once import AnyKeys
+from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
-from toril.protocol.keys import QueueKeys, StreamKeys
+from toril.protocol.keys import AnyKeys, QueueKeys, StreamKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +90,36 @@ Answer = Admitted | Wait | Moved | KnownOtherwise
 _FULL_PAUSE_MS = 250  # long enough for workers to make room, short enough to keep them busy
 
 
+_ENQUEUE_ONCE = OwnScript(
+    "enqueue_once",
+    keys=f"{ADD_KEYS} ledger run_rate rejects",
+    args="ledger_ms max_waiting rate known_by save partition group",
+    each="digest first kind arguments data options",
+)
+
+
 def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Command[Answer]:
     """Adds the rows that the run does not know yet."""
-    args: list[Arg] = [
-        admission.life_ms,
-        "" if admission.most_waiting is None else admission.most_waiting,
-        "" if admission.rate is None else admission.rate,
-        admission.known_by,
-        admission.save,
-        admission.partition,
-        keys.group if isinstance(keys, StreamKeys) else "",
-    ]
+    args = _ENQUEUE_ONCE.args(
+        ledger_ms=admission.life_ms,
+        max_waiting="" if admission.most_waiting is None else admission.most_waiting,
+        rate="" if admission.rate is None else admission.rate,
+        known_by=admission.known_by,
+        save=admission.save,
+        partition=admission.partition,
+        group=keys.group if isinstance(keys, StreamKeys) else "",
+    )
     for row in rows:
-        args += (row.digest, "-" if row.first is None else row.first, *_words(keys, row.job))
-    return call(own("enqueue_once"), _keys(keys, admission.run), args, _answer)
+        args += (row.digest, "-" if row.first is None else row.first, *_job_args(keys, row.job))
+    return _ENQUEUE_ONCE.call(_keys(keys, admission.run), args, _answer)
 
 
-def _words(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Arg, Arg, Arg, Arg]:
+def _job_args(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Arg, Arg, Arg, Arg]:
     if isinstance(job, Reject):
         return "reject", job.reason, job.row, ""
     if isinstance(job, JobToAdd):
         assert isinstance(keys, QueueKeys), "jobs go to BullMQ queues"  # noqa: S101
-        return job.kind, _arguments(keys, job), job.data, job.packed_options
+        return job.kind, packed_arguments(keys, job), job.data, job.packed_options
     assert not isinstance(keys, QueueKeys), "envelopes go to list and stream queues"  # noqa: S101
     return kind_of(keys), "" if job.due_ms is None else job.due_ms, job.text, ""
 
@@ -131,10 +138,15 @@ def forget_run(keys: AnyKeys, run: str) -> Command[int]:
 
 
 def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
-    own_keys = (ledger_key(keys, run), keys.toril(f"rate:run:{run}"), rejects_key(keys))
+    given = {
+        "ledger": ledger_key(keys, run),
+        "run_rate": keys.toril(f"rate:run:{run}"),
+        "rejects": rejects_key(keys),
+    }
     if isinstance(keys, QueueKeys):
-        return (*all_keys(keys), *own_keys)
-    return (jobs_key(keys), keys.scheduled, *([jobs_key(keys)] * 10), *own_keys)
+        return _ENQUEUE_ONCE.keys(keys, id_counter=keys.id, **given)
+    given |= dict.fromkeys(ADD_KEYS.split(), jobs_key(keys)) | {"paused": keys.scheduled}
+    return _ENQUEUE_ONCE.keys(keys, **given)
 
 
 def _answer(reply: list[Any]) -> Answer:

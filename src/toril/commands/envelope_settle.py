@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from toril.commands.command import Arg
 from toril.commands.envelopes import SettlementKind
 from toril.errors import ScriptFailed, TorilError, refusal
+
+# The arguments of one settlement, as the scripts name them.
+SETTLEMENT: Final = "kind job_id reference fence due_ms text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +57,10 @@ class FetchReply:
 
 def args_of(settlements: Sequence[Settlement]) -> list[Arg]:
     """All settlements, as the scripts take them."""
-    words: list[Arg] = []
+    args: list[Arg] = []
     for one in settlements:
-        words += (one.kind, one.job_id, one.reference, one.fence, one.due_ms, one.text)
-    return words
+        args += (one.kind, one.job_id, one.reference, one.fence, one.due_ms, one.text)
+    return args
 
 
 def ack_errors_of(settlements: Sequence[Settlement], codes: Sequence[int | bytes]) -> list[TorilError | None]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toril.commands.command import Arg, Command, Replay, call, plain
-from toril.commands.library import own
+from toril.commands.command import Command, Replay, plain
 from toril.commands.once import Calls, once
+from toril.commands.own_script import OwnScript
 from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
 
 EnvelopeKeys = ListKeys | StreamKeys
@@ -24,6 +24,16 @@ LEDGER_LIFE_MS: Final = 120_000
 DEAD_LETTER_PAGE_BYTES: Final = 4 * 1024 * 1024
 # The last moment that Python can tell, the end of the year 9999: others may write what no calendar has.
 LATEST_MS: Final = 253_402_300_799_000
+
+_ADD = OwnScript(
+    "envelopes_add", keys="jobs scheduled ledger", args="kind sequence ledger_ms", each="due_ms envelope"
+)
+_DLQ_PAGE = OwnScript("dlq_page", keys="dlq", args="first_id last_id limit max_bytes newest_first")
+_DLQ_REPLAY = OwnScript("dlq_replay", keys="dlq jobs totals", args="kind", each="entry_id envelope")
+_REMOVE_ALL = OwnScript("remove_all", each_keys="jobs")
+_STREAM_DRAIN = OwnScript(
+    "stream_drain", keys="stream", args="group limit max_bytes last_id returned_consumer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +66,11 @@ def add_envelopes(
     keys: EnvelopeKeys, envelopes: Sequence[EnvelopeToAdd], *, producer: str, sequence: int
 ) -> Command[int]:
     """Adds a batch in order; 0 when this call of this producer had run before."""
-    args: list[Arg] = [kind_of(keys), sequence, LEDGER_LIFE_MS]
+    args = _ADD.args(kind=kind_of(keys), sequence=sequence, ledger_ms=LEDGER_LIFE_MS)
     for one in envelopes:
         args += ("" if one.due_ms is None else one.due_ms, one.text)
-    ledger = keys.toril(f"ledger:{producer}")
-    return call(own("envelopes_add"), (jobs_key(keys), keys.scheduled, ledger), args, int, Replay.SAFE)
+    script_keys = _ADD.keys(keys, jobs=jobs_key(keys), ledger=keys.toril(f"ledger:{producer}"))
+    return _ADD.call(script_keys, args, int, Replay.SAFE)
 
 
 # --- dead letters -------------------------------------------------------------------------------------------
@@ -70,8 +80,14 @@ def letters(
     keys: EnvelopeKeys, start: str, end: str, count: int, *, newest_first: bool = False
 ) -> Command[tuple[list[RawDeadLetter], bool]]:
     """A page of dead letters, and whether there may be more; ids as XRANGE takes them."""
-    args: list[Arg] = [start, end, count, DEAD_LETTER_PAGE_BYTES, int(newest_first)]
-    return call(own("dlq_page"), (keys.dlq,), args, _page, Replay.SAFE)
+    args = _DLQ_PAGE.args(
+        first_id=start,
+        last_id=end,
+        limit=count,
+        max_bytes=DEAD_LETTER_PAGE_BYTES,
+        newest_first=int(newest_first),
+    )
+    return _DLQ_PAGE.call(_DLQ_PAGE.keys(keys), args, _page, Replay.SAFE)
 
 
 def _page(reply: list[Any]) -> tuple[list[RawDeadLetter], bool]:
@@ -120,11 +136,11 @@ def purge_dead_letters(
 
 
 def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
-    args: list[Arg] = [kind]
+    args = _DLQ_REPLAY.args(kind=kind)
     for entry_id, text in jobs:
         args += (entry_id, text)
-    script_keys = (keys.dlq, jobs_key(keys), keys.toril("totals"))
-    return call(own("dlq_replay"), script_keys, args, int)
+    script_keys = _DLQ_REPLAY.keys(keys, jobs=jobs_key(keys), totals=keys.toril("totals"))
+    return _DLQ_REPLAY.call(script_keys, args, int)
 
 
 # --- results ---------------------------------------------------------------------------------------------------
@@ -187,7 +203,7 @@ def bring_forward(
 
 def remove_all(keys: EnvelopeKeys, names: Sequence[str]) -> Command[int]:
     """Removes all jobs of lists and sorted sets of the queue at once; says how many."""
-    return once(keys, call(own("remove_all"), names, [], int))
+    return once(keys, _REMOVE_ALL.call(names, [], int))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +221,14 @@ def drain_stream(
 
     `last` is what the call before said; without it a drain begins.
     """
-    args: list[Arg] = [keys.group, most, DEAD_LETTER_PAGE_BYTES, last, RETURNED_CONSUMER]
-    return once(keys, call(own("stream_drain"), (keys.stream,), args, _drained), calls)
+    args = _STREAM_DRAIN.args(
+        group=keys.group,
+        limit=most,
+        max_bytes=DEAD_LETTER_PAGE_BYTES,
+        last_id=last,
+        returned_consumer=RETURNED_CONSUMER,
+    )
+    return once(keys, _STREAM_DRAIN.call(_STREAM_DRAIN.keys(keys), args, _drained), calls)
 
 
 def _drained(reply: list[Any]) -> DrainStep:

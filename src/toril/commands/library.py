@@ -1,11 +1,11 @@
-"""The library of scripts: official ones, delivered by the build and checked on loading, and ours.
+"""The library of scripts: the official ones, which the build delivers, and toril's own.
 
-Guarantee: no official script runs whose text differs from the committed manifest.
+Guarantee: no official script runs whose text differs from the committed manifest, and no own script whose header
+differs from its declaration in Python (`commands/signature.py`).
 
-A script of ours can include an official body with a line `--@official NAME scriptName`: at load time the line becomes
-`local function NAME(KEYS, ARGV) <official text> end`. So a batch stays official by construction: it loops over the very
-body that upstream would run once. `--@own NAME part` includes a part of ours, from `lua/parts/`, as a function that may
-be given more than these two.
+An own script includes an official one with a line `--@official NAME scriptName`: at load time the line becomes
+`local function NAME(KEYS, ARGV) <official text> end`. So a batch runs the same text that upstream runs for one job.
+`--@own NAME part` includes a file of `lua/parts/` as a function that takes further arguments behind these two.
 
 `remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`).
 """
@@ -19,27 +19,31 @@ import re
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from toril.commands.signature import Signature, bind, check_header
 from toril.errors import ScriptsCorrupt
 
 _INCLUDE = re.compile(r"^--@(official|own) (\w+) (\w+)$", re.MULTILINE)
 
+# What Python declares of the files in `lua/`, by name without suffix.
+DECLARED: dict[str, Signature] = {}
+
 
 class Script:
-    """A Lua text with the digest by which the server knows it."""
+    """A Lua text with its SHA-1, by which the server finds it."""
 
     __slots__ = ("name", "sha1", "text")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
-        # Redis names scripts by SHA-1; this is an address, not a protection.
+        # Redis addresses scripts by SHA-1; it is not used for security.
         self.sha1 = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __repr__(self) -> str:
         return f"Script({self.name}, {self.sha1[:8]})"
 
 
-def _room(folder: str) -> Traversable:
+def _folder(folder: str) -> Traversable:
     return resources.files("toril.commands").joinpath(folder)
 
 
@@ -52,11 +56,11 @@ def manifest() -> dict[str, str]:
 
 @functools.cache
 def _manifest_text() -> str:
-    return _room("official").joinpath("manifest.json").read_text(encoding="utf-8")
+    return _folder("official").joinpath("manifest.json").read_text(encoding="utf-8")
 
 
 def upstream() -> dict[str, dict[str, str]]:
-    """Where the official scripts come from (`package`) and what they are held against (`reference`)."""
+    """The package that the official scripts come from, and the version that they are compared with (`reference`)."""
     origin: dict[str, dict[str, str]] = json.loads(_manifest_text())
     return {"package": origin["package"], "reference": origin["reference"]}
 
@@ -78,7 +82,7 @@ def official(name: str) -> Script:
 
 def _read_checked(file: str) -> str:
     try:
-        data = _room("official").joinpath(file).read_bytes()
+        data = _folder("official").joinpath(file).read_bytes()
     except OSError as error:
         raise ScriptsCorrupt(f"{file} is missing") from error
     found = hashlib.sha256(data).hexdigest()
@@ -89,38 +93,48 @@ def _read_checked(file: str) -> str:
 
 @functools.cache
 def own(name: str) -> Script:
-    """A script of ours from `lua/`, with the bodies it includes."""
-    return Script(f"toril.{name}", _composed("lua", name))
+    """An own script from `lua/`, with the scripts and parts that it includes; its header is checked."""
+    text = _read_own(name)
+    signature = Signature.of_header(text)
+    if name in DECLARED:
+        check_header(f"lua/{name}.lua", signature, DECLARED[name])
+    return Script(f"toril.{name}", _compose(name, text, signature))
 
 
-def _composed(folder: str, name: str) -> str:
-    text = _room(folder).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    return _INCLUDE.sub(_embed, text)
+def _read_own(name: str) -> str:
+    return _folder("lua").joinpath(f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _embed(line: re.Match[str]) -> str:
+def _compose(name: str, text: str, signature: Signature) -> str:
+    bound = bind(f"lua/{name}.lua", text, signature)
+    return _INCLUDE.sub(lambda line: _include(line, signature), bound)
+
+
+def _include(line: re.Match[str], signature: Signature) -> str:
     origin, function, name = line.groups()
     if origin == "official":
         return f"local function {function}(KEYS, ARGV)\n{official(name).text}\nend"
-    return _embed_own(function, name)
+    return _include_part(function, f"parts/{name}", signature)
 
 
-def _embed_own(function: str, part: str) -> str:
-    return f"local function {function}(KEYS, ARGV, ...)\n{_composed('lua/parts', part)}\nend"
+def _include_part(function: str, part: str, signature: Signature) -> str:
+    return f"local function {function}(KEYS, ARGV, ...)\n{_compose(part, _read_own(part), signature)}\nend"
 
 
 @functools.cache
 def remembered(script: Script) -> Script:
-    """The same script, which answers a repeated call with the reply to the first one."""
-    remember = _embed_own("remember", "remember")
-    body = f"local function body(KEYS, ARGV)\n{script.text}\nend"
-    return Script(script.name, f"{remember}\n{body}\nreturn remember(KEYS, ARGV, body)")
+    """The same script, which replies to a repeated call with the reply to the first one."""
+    part = "parts/remember"
+    check_header(f"lua/{part}.lua", Signature.of_header(_read_own(part)), DECLARED[part])
+    remember = _include_part("remember", part, Signature())
+    inner = f"local function script(KEYS, ARGV)\n{script.text}\nend"
+    return Script(script.name, f"{remember}\n{inner}\nreturn remember(KEYS, ARGV, script)")
 
 
 def own_names() -> list[str]:
-    """The scripts of ours, by name."""
+    """The names of the own scripts."""
     return sorted(
-        file.name.removesuffix(".lua") for file in _room("lua").iterdir() if file.name.endswith(".lua")
+        file.name.removesuffix(".lua") for file in _folder("lua").iterdir() if file.name.endswith(".lua")
     )
 
 

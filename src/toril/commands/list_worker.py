@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.command import Command, Replay, plain
 from toril.commands.envelope_settle import (
+    SETTLEMENT,
     FetchReply,
     Settlement,
     TakenEnvelope,
@@ -21,8 +22,29 @@ from toril.commands.envelope_settle import (
     due_ms_of,
 )
 from toril.commands.envelopes import result_base
-from toril.commands.library import own
+from toril.commands.own_script import OwnScript
 from toril.protocol.keys import ListKeys
+
+_SETTLE = OwnScript(
+    "list_settle",
+    keys="jobs scheduled dlq totals processing consumers stalls unbegun",
+    args="lock_base now_ms capacity token lock_ms consumer result_base",
+    each=SETTLEMENT,
+)
+_RENEW = OwnScript(
+    "list_renew", keys="consumers", args="lock_base lock_ms now_ms consumer", each="job_id token"
+)
+_RETAKE = OwnScript(
+    "list_retake", keys="processing", args="lock_base lock_ms reliable", each="job_id token envelope"
+)
+_RECOVER = OwnScript(
+    "list_recover",
+    keys="jobs consumers totals stalls",
+    args="processing_base now_ms silence_ms limit consumer unbegun_base",
+)
+_GIVE_BACK = OwnScript(
+    "list_give_back", keys="jobs processing unbegun", args="lock_base", each="job_id envelope"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +80,34 @@ def exchange(
     keys: ListKeys, settlements: Sequence[Settlement], *, take: int, pickup: ListPickup, now_ms: int
 ) -> Command[ListFetchReply]:
     """Settles all and takes up to `take` jobs, in one call."""
-    args: list[Arg] = [lock_base(keys), now_ms, take, pickup.token, pickup.lock_ms, pickup.consumer]
-    args += [result_base(keys), *args_of(settlements)]
-    script_keys = (
-        keys.queue,
-        keys.scheduled,
-        keys.dlq,
-        keys.toril("totals"),
-        keys.processing(pickup.consumer),
-        keys.toril("consumers"),
-        keys.toril("stalls"),
-        keys.unbegun(pickup.consumer),
+    args = _SETTLE.args(
+        lock_base=lock_base(keys),
+        now_ms=now_ms,
+        capacity=take,
+        token=pickup.token,
+        lock_ms=pickup.lock_ms,
+        consumer=pickup.consumer,
+        result_base=result_base(keys),
     )
-    return call(own("list_settle"), script_keys, args, functools.partial(_harvest, settlements, pickup))
+    args += args_of(settlements)
+    decode = functools.partial(_fetch_reply, settlements, pickup)
+    return _SETTLE.call(_settle_keys(keys, pickup.consumer), args, decode)
 
 
-def _harvest(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Any]) -> ListFetchReply:
+@functools.lru_cache(maxsize=256)
+def _settle_keys(keys: ListKeys, consumer: str) -> tuple[str, ...]:
+    return _SETTLE.keys(
+        keys,
+        jobs=keys.queue,
+        totals=keys.toril("totals"),
+        processing=keys.processing(consumer),
+        consumers=keys.toril("consumers"),
+        stalls=keys.toril("stalls"),
+        unbegun=keys.unbegun(consumer),
+    )
+
+
+def _fetch_reply(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Any]) -> ListFetchReply:
     codes, jobs, next_due, trouble, left = reply
     return ListFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
@@ -105,10 +139,10 @@ def keep(
     keys: ListKeys, held: Sequence[tuple[str, str]], *, lock_ms: int, now_ms: int, consumer: str = ""
 ) -> Command[Kept]:
     """Extends locks (job id, token); says which are not ours any more."""
-    args: list[Arg] = [lock_base(keys), lock_ms, now_ms, consumer]
+    args = _RENEW.args(lock_base=lock_base(keys), lock_ms=lock_ms, now_ms=now_ms, consumer=consumer)
     for job_id, token in held:
         args += (job_id, token)
-    return call(own("list_renew"), (keys.toril("consumers"),), args, _kept, Replay.SAFE)
+    return _RENEW.call((keys.toril("consumers"),), args, _kept, Replay.SAFE)
 
 
 def _kept(reply: list[list[bytes]]) -> Kept:
@@ -120,10 +154,10 @@ def retake(
     keys: ListKeys, jobs: Sequence[tuple[str, str, bytes]], *, lock_ms: int, consumer: str = ""
 ) -> Command[set[str]]:
     """Locks jobs in hand (id, token, envelope) anew whose locks had run out; the ids of those that are another's."""
-    args: list[Arg] = [lock_base(keys), lock_ms, int(bool(consumer))]
+    args = _RETAKE.args(lock_base=lock_base(keys), lock_ms=lock_ms, reliable=int(bool(consumer)))
     for job in jobs:
         args += job
-    return call(own("list_retake"), (keys.processing(consumer),), args, _ids, Replay.SAFE)
+    return _RETAKE.call((keys.processing(consumer),), args, _ids, Replay.SAFE)
 
 
 def _ids(reply: list[bytes]) -> set[str]:
@@ -137,9 +171,22 @@ def recover(
 
     The value holds their envelopes. `consumer` asks, and so lives.
     """
-    script_keys = (keys.queue, keys.toril("consumers"), keys.toril("totals"), keys.toril("stalls"))
-    args: list[Arg] = [keys.processing(""), now_ms, silence_ms, limit, consumer, keys.unbegun("")]
-    return call(own("list_recover"), script_keys, args, _recovered)
+    script_keys = _RECOVER.keys(
+        keys,
+        jobs=keys.queue,
+        consumers=keys.toril("consumers"),
+        totals=keys.toril("totals"),
+        stalls=keys.toril("stalls"),
+    )
+    args = _RECOVER.args(
+        processing_base=keys.processing(""),
+        now_ms=now_ms,
+        silence_ms=silence_ms,
+        limit=limit,
+        consumer=consumer,
+        unbegun_base=keys.unbegun(""),
+    )
+    return _RECOVER.call(script_keys, args, _recovered)
 
 
 def _recovered(reply: list[Any]) -> tuple[list[bytes], bool]:
@@ -154,11 +201,13 @@ def in_own_list(keys: ListKeys, consumer: str) -> Command[list[bytes]]:
 
 def give_back(keys: ListKeys, consumer: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
     """Puts jobs (id, envelope) of a worker's own list back to the queue."""
-    args: list[Arg] = [lock_base(keys)]
+    args = _GIVE_BACK.args(lock_base=lock_base(keys))
     for job_id, text in jobs:
         args += (job_id, text)
-    script_keys = (keys.queue, keys.processing(consumer), keys.unbegun(consumer))
-    return call(own("list_give_back"), script_keys, args, int, Replay.SAFE)
+    script_keys = _GIVE_BACK.keys(
+        keys, jobs=keys.queue, processing=keys.processing(consumer), unbegun=keys.unbegun(consumer)
+    )
+    return _GIVE_BACK.call(script_keys, args, int, Replay.SAFE)
 
 
 def leave(keys: ListKeys, consumer: str) -> list[Command[int]]:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from toril.commands.command import Arg, Command, Replay, call, plain
-from toril.commands.library import official, own
-from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.commands.library import official
+from toril.commands.own_script import OwnScript
+from toril.protocol.keys import AnyKeys, QueueKeys
 
 # No worker announces its names for longer.
 _NAMES_MS = 600_000
@@ -22,18 +23,23 @@ class HeldLock(NamedTuple):
     job_id: str
     token: str
     started: Arg = ""  # `ats`; without it the lock is not retaken
-    stalled: Arg = ""  # `stc`
+    stalls: Arg = ""  # `stc`
     picked_up: Arg = ""  # `processedOn`
+
+
+_EXTEND_LOCKS = OwnScript(
+    "extend_locks", keys="stalled active", args="base lock_ms", each=" ".join(HeldLock._fields)
+)
 
 
 def extend_locks(
     keys: QueueKeys, held: Sequence[HeldLock | tuple[str, str]], *, lock_ms: int
 ) -> Command[list[str]]:
     """Extends locks, or retakes them; the value lists the jobs that are no longer ours."""
-    args: list[Arg] = [keys.base, lock_ms]
+    args = _EXTEND_LOCKS.args(base=keys.base, lock_ms=lock_ms)
     for one in held:
         args += HeldLock(*one)
-    return call(own("extend_locks"), (keys.stalled, keys.active), args, _ids, Replay.SAFE)
+    return _EXTEND_LOCKS.call((keys.stalled, keys.active), args, _ids, Replay.SAFE)
 
 
 def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:
@@ -59,48 +65,43 @@ class Sweep(NamedTuple):
 
 _ANY_SWEEP = Sweep("sweep", 15_000)
 
+_BEGIN = OwnScript(
+    "sweep_begin",
+    keys="stalled active stalled_check meta events suspects sweep",
+    args="now_ms interval_ms token patience_ms",
+)
+_STEP = OwnScript(
+    "sweep_step",
+    keys="stalled wait active meta paused marker events suspects sweep",
+    args="max_stalled base limit token patience_ms",
+)
+
 
 def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int, sweep: Sweep = _ANY_SWEEP) -> Command[int]:
     """Opens a sweep; the value is the number of suspects to judge, or -1 when somebody swept a moment ago."""
-    return call(
-        own("sweep_begin"),
-        (
-            keys.stalled,
-            keys.active,
-            keys.stalled_check,
-            keys.meta,
-            keys.events,
-            keys.toril("suspects"),
-            keys.toril("sweep"),
-        ),
-        [now_ms, interval_ms, *sweep],
-        int,
+    args = _BEGIN.args(
+        now_ms=now_ms, interval_ms=interval_ms, token=sweep.token, patience_ms=sweep.patience_ms
     )
+    script_keys = _BEGIN.keys(keys, suspects=keys.toril("suspects"), sweep=keys.toril("sweep"))
+    return _BEGIN.call(script_keys, args, int)
 
 
 def sweep_step(
     keys: QueueKeys, *, max_stalled: int, suspects: int, sweep: Sweep = _ANY_SWEEP
 ) -> Command[tuple[list[str], int]]:
     """Judges up to `suspects` of them; the value is (ids moved back to wait, suspects left to this sweep)."""
-    return call(
-        own("sweep_step"),
-        (
-            keys.stalled,
-            keys.wait,
-            keys.active,
-            keys.meta,
-            keys.paused,
-            keys.marker,
-            keys.events,
-            keys.toril("suspects"),
-            keys.toril("sweep"),
-        ),
-        [max_stalled, keys.base, suspects, *sweep],
-        _judged,
+    args = _STEP.args(
+        max_stalled=max_stalled,
+        base=keys.base,
+        limit=suspects,
+        token=sweep.token,
+        patience_ms=sweep.patience_ms,
     )
+    script_keys = _STEP.keys(keys, suspects=keys.toril("suspects"), sweep=keys.toril("sweep"))
+    return _STEP.call(script_keys, args, _swept)
 
 
-def _judged(reply: list[Any]) -> tuple[list[str], int]:
+def _swept(reply: list[Any]) -> tuple[list[str], int]:
     return _ids(reply[0]), int(reply[1])
 
 
@@ -129,7 +130,7 @@ def release_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> C
 
 
 def report_worker(
-    keys: QueueKeys | ListKeys | StreamKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
+    keys: AnyKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
 ) -> tuple[Command[None], ...]:
     """A worker's report of itself, which vanishes when the worker does, and its place in the list of workers."""
     workers = keys.toril("workers")

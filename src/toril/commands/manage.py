@@ -14,14 +14,31 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from toril.commands.command import Command, call, plain
-from toril.commands.library import official, own
+from toril.commands.library import official
 from toril.commands.once import REMEMBERED_MS, Calls, once
+from toril.commands.own_script import OwnScript
 from toril.errors import JobLocked, obliterate_refusal, refusal
 from toril.protocol.compatibility import META_VERSION
 from toril.protocol.keys import QueueKeys
 
 # Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
 _ALL_TIME = "1.7976931348623157e+308"
+
+_MOVE_JOBS_TO_WAIT = OwnScript(
+    "move_jobs_to_wait",
+    keys="base events source wait paused meta active marker",
+    args="limit until_ms state",
+)
+_PAUSE = OwnScript("pause", keys="source target meta prioritized events delayed marker", args="action")
+_DRAIN = OwnScript(
+    "drain",
+    keys="wait paused delayed prioritized repeat_set events work_list arrivals pc",
+    args="base limit remove_delayed arrivals_ms cursor",
+)
+_CLEAN_LIST = OwnScript(
+    "clean_list", keys="list events repeat_set work_list", args="base before_ms limit state"
+)
+_OBLITERATE = OwnScript("obliterate", keys="meta base", args="limit force")
 
 CleanState = Literal["completed", "failed", "wait", "paused", "active", "delayed", "prioritized"]
 
@@ -159,12 +176,10 @@ def move_jobs_to_wait(
 ) -> Command[tuple[int, bool]]:
     """Retries finished or promotes delayed jobs, up to `count`: how many, and whether more may be left."""
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
-    command = call(
-        own("move_jobs_to_wait"),
-        (keys.base, keys.events, source, keys.wait, keys.paused, keys.meta, keys.active, keys.marker),
-        [count, _ALL_TIME if until_ms is None else until_ms, state],
-        _moved,
+    args = _MOVE_JOBS_TO_WAIT.args(
+        limit=count, until_ms=_ALL_TIME if until_ms is None else until_ms, state=state
     )
+    command = _MOVE_JOBS_TO_WAIT.call(_MOVE_JOBS_TO_WAIT.keys(keys, source=source), args, _moved)
     return once(keys, command, calls)
 
 
@@ -197,9 +212,9 @@ def resume(keys: QueueKeys) -> Command[None]:
     return _pause_or_resume(keys, keys.paused, keys.wait, "resumed")
 
 
-def _pause_or_resume(keys: QueueKeys, source: str, target: str, word: str) -> Command[None]:
-    script_keys = (source, target, keys.meta, keys.prioritized, keys.events, keys.delayed, keys.marker)
-    return once(keys, call(own("pause"), script_keys, [word], _nothing))
+def _pause_or_resume(keys: QueueKeys, source: str, target: str, action: str) -> Command[None]:
+    script_keys = _PAUSE.keys(keys, source=source, target=target)
+    return once(keys, _PAUSE.call(script_keys, _PAUSE.args(action=action), _nothing))
 
 
 def _nothing(_: Any) -> None:
@@ -226,23 +241,20 @@ def drain(
     runs of schedulers.
     """
     calls = calls or Calls(keys)
-    own_keys = (keys.toril(f"drain:{calls.client}:{what}") for what in ("jobs", "arrivals"))
-    command = call(
-        own("drain"),
-        (
-            keys.wait,
-            keys.paused,
-            keys.delayed,
-            keys.prioritized,
-            keys.repeat,
-            keys.events,
-            *own_keys,
-            keys.pc,
-        ),
-        [keys.base, most, "1" if delayed else "0", REMEMBERED_MS, stopped],
-        _drained,
+    script_keys = _DRAIN.keys(
+        keys,
+        repeat_set=keys.repeat,
+        work_list=keys.toril(f"drain:{calls.client}:jobs"),
+        arrivals=keys.toril(f"drain:{calls.client}:arrivals"),
     )
-    return calls.once(command)
+    args = _DRAIN.args(
+        base=keys.base,
+        limit=most,
+        remove_delayed="1" if delayed else "0",
+        arrivals_ms=REMEMBERED_MS,
+        cursor=stopped,
+    )
+    return calls.once(_DRAIN.call(script_keys, args, _drained))
 
 
 def _drained(reply: list[Any]) -> DrainStep:
@@ -267,11 +279,17 @@ def clean(
 ) -> Command[list[str]]:
     """Removes up to `limit` jobs of a state that are older than `before_ms`; the value lists their ids."""
     calls = calls or Calls(keys)
-    is_list = state in ("wait", "paused", "active")
-    script = own("clean_list") if is_list else official("cleanJobsInSet")
-    own_keys = (keys.toril(f"clean:{calls.client}"),) if is_list else ()
-    script_keys = (keys.base + state, keys.events, keys.repeat, *own_keys)
-    return calls.once(call(script, script_keys, [keys.base, before_ms, limit, state], _ids))
+    args = _CLEAN_LIST.args(base=keys.base, before_ms=before_ms, limit=limit, state=state)
+    script_keys = _CLEAN_LIST.keys(
+        keys,
+        list=keys.base + state,
+        repeat_set=keys.repeat,
+        work_list=keys.toril(f"clean:{calls.client}"),
+    )
+    if state in ("wait", "paused", "active"):
+        return calls.once(_CLEAN_LIST.call(script_keys, args, _ids))
+    # The official script takes the same keys and arguments, but for the list that it does not need here.
+    return calls.once(call(official("cleanJobsInSet"), script_keys[:-1], args, _ids))
 
 
 def _ids(reply: list[bytes]) -> list[str]:
@@ -282,8 +300,8 @@ def obliterate(
     keys: QueueKeys, *, count: int, force: bool = False, calls: Calls | None = None
 ) -> Command[bool]:
     """Destroys up to `count` jobs of a paused queue; True when some are left and the next call must follow."""
-    command = call(own("obliterate"), (keys.meta, keys.base), [count, "force" if force else ""], _obliterated)
-    return once(keys, command, calls)
+    args = _OBLITERATE.args(limit=count, force="force" if force else "")
+    return once(keys, _OBLITERATE.call(_OBLITERATE.keys(keys), args, _obliterated), calls)
 
 
 def _obliterated(reply: int) -> bool:

@@ -17,12 +17,16 @@ import uuid
 from typing import Final, TypeVar
 
 from toril.commands.command import Command, Replay
-from toril.commands.library import own, remembered
-from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.commands.library import DECLARED, remembered
+from toril.commands.own_script import OwnScript
+from toril.commands.signature import Signature
+from toril.protocol.keys import AnyKeys
 
 T = TypeVar("T")
 
-AnyKeys = QueueKeys | ListKeys | StreamKeys
+_PLAIN_COMMAND = OwnScript("plain_command", keys="key", each="arg")
+# The key and the arguments that `once` appends to those of a call.
+DECLARED["parts/remember"] = Signature(last_keys=("replies",), last_args=("slot", "number", "reply_ms"))
 
 # Longer than any client goes on asking.
 REMEMBERED_MS: Final = 600_000
@@ -54,7 +58,7 @@ class Calls:
         if self._pid != os.getpid():
             self._begin()  # a forked child is another client than its parent
         number = next(self._numbers)
-        script = command.script or own("plain_command")
+        script = command.script or _PLAIN_COMMAND.script
         keys = command.keys or (str(command.words[1]),)
         return Command(
             (*command.words, number % self._at_once, number, REMEMBERED_MS),

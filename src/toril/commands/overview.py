@@ -10,18 +10,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from toril.commands.command import Arg, Command, Replay, call
+from toril.commands.command import Command, Replay
 from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
-from toril.commands.library import own
+from toril.commands.own_script import OwnScript
 from toril.commands.schedulers import broken_key
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json
 from toril.protocol.event import entry_time_ms
-from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, QueueKeys, StreamKeys
+from toril.protocol.keys import RETURNED_CONSUMER, AnyKeys, QueueKeys, StreamKeys
 from toril.protocol.state import JobCounts
 
 # A reply of some hundred kilobytes at most; a queue with more workers is watched through their own metrics.
 MOST_WORKERS: Final = 1_000
+
+_QUEUE = OwnScript(
+    "queue_overview",
+    keys="wait paused active prioritized delayed completed failed waiting_children meta workers broken_schedulers",
+    args="base max_reports",
+)
+_ENVELOPES = OwnScript(
+    "envelope_overview",
+    keys="jobs scheduled dlq totals workers list_consumers",
+    args="kind group base max_reports returned_consumer",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +65,9 @@ class EnvelopeOverview:
 
 
 def overview(keys: QueueKeys) -> Command[QueueOverview]:
-    script_keys = (
-        keys.wait,
-        keys.paused,
-        keys.active,
-        keys.prioritized,
-        keys.delayed,
-        keys.completed,
-        keys.failed,
-        keys.waiting_children,
-        keys.meta,
-        keys.toril("workers"),
-        broken_key(keys),
-    )
-    return call(own("queue_overview"), script_keys, [keys.base, MOST_WORKERS], _queue, Replay.SAFE)
+    script_keys = _QUEUE.keys(keys, workers=keys.toril("workers"), broken_schedulers=broken_key(keys))
+    args = _QUEUE.args(base=keys.base, max_reports=MOST_WORKERS)
+    return _QUEUE.call(script_keys, args, _queue, Replay.SAFE)
 
 
 def _queue(reply: list[Any]) -> QueueOverview:
@@ -97,17 +97,21 @@ def _known(milliseconds: int) -> int | None:
 
 
 def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
-    script_keys = (
-        jobs_key(keys),
-        keys.scheduled,
-        keys.dlq,
-        keys.toril("totals"),
-        keys.toril("workers"),
-        keys.toril("consumers"),
+    script_keys = _ENVELOPES.keys(
+        keys,
+        jobs=jobs_key(keys),
+        totals=keys.toril("totals"),
+        workers=keys.toril("workers"),
+        list_consumers=keys.toril("consumers"),
     )
-    group = keys.group if isinstance(keys, StreamKeys) else ""
-    args: list[Arg] = [kind_of(keys), group, keys.base, MOST_WORKERS, RETURNED_CONSUMER]
-    return call(own("envelope_overview"), script_keys, args, _envelopes, Replay.SAFE)
+    args = _ENVELOPES.args(
+        kind=kind_of(keys),
+        group=keys.group if isinstance(keys, StreamKeys) else "",
+        base=keys.base,
+        max_reports=MOST_WORKERS,
+        returned_consumer=RETURNED_CONSUMER,
+    )
+    return _ENVELOPES.call(script_keys, args, _envelopes, Replay.SAFE)
 
 
 def _envelopes(reply: list[Any]) -> EnvelopeOverview:
@@ -150,7 +154,7 @@ def _reports(texts: Sequence[bytes]) -> list[Mapping[str, Any]]:
 
 
 def any_overview(
-    keys: QueueKeys | ListKeys | StreamKeys,
+    keys: AnyKeys,
 ) -> Command[QueueOverview] | Command[EnvelopeOverview]:
     """The overview of a queue of any kind."""
     return overview(keys) if isinstance(keys, QueueKeys) else envelope_overview(keys)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from toril.commands.command import Arg, Command, Replay, call, plain
 from toril.commands.library import official
-from toril.commands.once import AnyKeys
-from toril.protocol.keys import QueueKeys
+from toril.protocol.keys import AnyKeys, QueueKeys
 
 COUNTED_STATES = (
     "wait",

@@ -11,12 +11,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.command import Arg, Command, Replay, call, plain
-from toril.commands.library import official, own
+from toril.commands.command import Command, Replay, call, plain
+from toril.commands.library import official
 from toril.commands.once import once
+from toril.commands.own_script import OwnScript
 from toril.errors import MalformedValue, refusal
 from toril.protocol.codec import pack, unpack
 from toril.protocol.keys import QueueKeys
+
+# The keys that the scripts of schedulers share, in upstream's order.
+_SHARED = "repeat_set delayed wait paused meta prioritized marker id_counter events pc"
+_ADD = OwnScript(
+    "add_scheduler",
+    keys=f"{_SHARED} active",
+    args="next_ms scheduler_options scheduler_id data template_options job_options now_ms base producer_id",
+)
+_REVIVE = OwnScript(
+    "revive_scheduler",
+    keys=f"{_SHARED} job active broken_schedulers",
+    args="next_ms scheduler_id data job_options now_ms base job_id",
+)
+_NOTE_BROKEN = OwnScript(
+    "note_broken_scheduler", keys="repeat_set broken_schedulers", args="scheduler_id job_id note"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,34 +88,19 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
     )
     if scheduler.carrier is not None:
         following["tm"] = scheduler.carrier
-    args: list[Arg] = [
-        "" if scheduler.next_ms is None else scheduler.next_ms,
-        pack(scheduler.scheduler_options()),
-        scheduler.id,
-        scheduler.data,
-        pack(scheduler.options),
-        pack(following),
-        scheduler.now_ms,
-        keys.base,
-        "",
-    ]
-    decode = functools.partial(_scheduled, scheduler.id)
-    return once(keys, call(own("add_scheduler"), (*_shared_keys(keys), keys.active), args, decode))
-
-
-def _shared_keys(keys: QueueKeys) -> tuple[str, ...]:
-    return (
-        keys.repeat,
-        keys.delayed,
-        keys.wait,
-        keys.paused,
-        keys.meta,
-        keys.prioritized,
-        keys.marker,
-        keys.id,
-        keys.events,
-        keys.pc,
+    args = _ADD.args(
+        next_ms="" if scheduler.next_ms is None else scheduler.next_ms,
+        scheduler_options=pack(scheduler.scheduler_options()),
+        scheduler_id=scheduler.id,
+        data=scheduler.data,
+        template_options=pack(scheduler.options),
+        job_options=pack(following),
+        now_ms=scheduler.now_ms,
+        base=keys.base,
+        producer_id="",
     )
+    script_keys = _ADD.keys(keys, repeat_set=keys.repeat, id_counter=keys.id)
+    return once(keys, _ADD.call(script_keys, args, functools.partial(_scheduled, scheduler.id)))
 
 
 def _scheduled(scheduler_id: str, reply: Any) -> tuple[str, int]:
@@ -118,22 +120,24 @@ def advance_scheduler(
     now_ms: int,
 ) -> Command[str | None]:
     """Makes the job after `job_id`; None when it exists already, or when the scheduler is gone or has gone on."""
-    args: list[Arg] = [
-        "" if next_ms is None else next_ms,
-        scheduler_id,
-        data,
-        pack(options),
-        now_ms,
-        keys.base,
-        job_id,
-    ]
-    return call(
-        official("updateJobScheduler"),
-        (*_shared_keys(keys), keys.job(job_id), keys.active),
-        args,
-        _id_or_none,
-        Replay.SAFE,
+    args = _REVIVE.args(
+        next_ms="" if next_ms is None else next_ms,
+        scheduler_id=scheduler_id,
+        data=data,
+        job_options=pack(options),
+        now_ms=now_ms,
+        base=keys.base,
+        job_id=job_id,
     )
+    script_keys = _REVIVE.keys(
+        keys,
+        repeat_set=keys.repeat,
+        id_counter=keys.id,
+        job=keys.job(job_id),
+        broken_schedulers=broken_key(keys),
+    )
+    # The official script takes the same, but for the last key.
+    return call(official("updateJobScheduler"), script_keys[:-1], args, _id_or_none, Replay.SAFE)
 
 
 def _id_or_none(reply: bytes | None) -> str | None:
@@ -166,8 +170,8 @@ def note_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
         "data": broken.data.decode(errors="replace"),  # as text: Lua reads no other bytes
         "opts": broken.opts.decode(errors="replace"),
     }
-    args: list[Arg] = [broken.id, broken.job_id, pack(note)]
-    return call(own("note_broken_scheduler"), (keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
+    args = _NOTE_BROKEN.args(scheduler_id=broken.id, job_id=broken.job_id, note=pack(note))
+    return _NOTE_BROKEN.call((keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
 
 
 def _nothing(_: Any) -> None:
@@ -206,7 +210,7 @@ def forget_broken(keys: QueueKeys, scheduler_id: str) -> Command[None]:
 
 def revive_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str | None]:
     """The step of `advance_scheduler` for a scheduler that was broken: its last job may be gone."""
-    return call(own("revive_scheduler"), (*step.keys, broken_key(keys)), step.words, _id_or_none, Replay.SAFE)
+    return _REVIVE.call((*step.keys, broken_key(keys)), step.words, _id_or_none, Replay.SAFE)
 
 
 def remove_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[bool]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.command import Arg, Command, Replay, call
+from toril.commands.command import Command, Replay
 from toril.commands.envelope_settle import (
+    SETTLEMENT,
     FetchReply,
     Settlement,
     TakenEnvelope,
@@ -21,8 +22,24 @@ from toril.commands.envelope_settle import (
     due_ms_of,
 )
 from toril.commands.envelopes import result_base
-from toril.commands.library import own
+from toril.commands.own_script import OwnScript
 from toril.protocol.keys import RETURNED_CONSUMER, StreamKeys
+
+_SETTLE = OwnScript(
+    "stream_settle",
+    keys="stream scheduled dlq totals",
+    args="group consumer now_ms capacity max_length result_base returned_consumer",
+    each=SETTLEMENT,
+)
+_RENEW = OwnScript("stream_renew", keys="stream", args="group consumer", each="entry_id deliveries")
+_CLAIM = OwnScript(
+    "stream_claim",
+    keys="stream totals",
+    args="group consumer idle_ms own_idle_ms cursor limit until_ms owed_count",
+    each="entry_id",
+)
+_CLEANUP = OwnScript("stream_cleanup", keys="stream", args="group idle_ms leaving")
+_COUNTS = OwnScript("stream_counts", keys="stream scheduled dlq", args="group returned_consumer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +81,25 @@ def exchange(
     now_ms: int,
 ) -> Command[StreamFetchReply]:
     """Settles all and takes up to `take` entries, in one call; makes the group if there is none."""
-    args: list[Arg] = [keys.group, consumer, now_ms, take, "" if keep is None else keep, result_base(keys)]
-    args += (RETURNED_CONSUMER, *args_of(settlements))
-    script_keys = (keys.stream, keys.scheduled, keys.dlq, keys.toril("totals"))
-    return call(own("stream_settle"), script_keys, args, functools.partial(_harvest, settlements))
+    args = _SETTLE.args(
+        group=keys.group,
+        consumer=consumer,
+        now_ms=now_ms,
+        capacity=take,
+        max_length="" if keep is None else keep,
+        result_base=result_base(keys),
+        returned_consumer=RETURNED_CONSUMER,
+    )
+    args += args_of(settlements)
+    return _SETTLE.call(_settle_keys(keys), args, functools.partial(_fetch_reply, settlements))
 
 
-def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> StreamFetchReply:
+@functools.lru_cache(maxsize=256)
+def _settle_keys(keys: StreamKeys) -> tuple[str, ...]:
+    return _SETTLE.keys(keys, totals=keys.toril("totals"))
+
+
+def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> StreamFetchReply:
     codes, jobs, next_due, trouble, wait_after = reply
     return StreamFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
@@ -102,10 +131,10 @@ def wait_for_entry(keys: StreamKeys, after: str, timeout: float) -> Command[bool
 
 def keep(keys: StreamKeys, held: Sequence[tuple[str, int]], *, consumer: str) -> Command[set[str]]:
     """Renews our hold on entries (id, deliveries); the ids of those that are not ours any more."""
-    args: list[Arg] = [keys.group, consumer]
+    args = _RENEW.args(group=keys.group, consumer=consumer)
     for entry_id, deliveries in held:
         args += (entry_id, deliveries)
-    return call(own("stream_renew"), (keys.stream,), args, _ids, Replay.SAFE)
+    return _RENEW.call((keys.stream,), args, _ids, Replay.SAFE)
 
 
 def _ids(reply: list[bytes]) -> set[str]:
@@ -124,13 +153,22 @@ def claim(
     owed: Sequence[str],
     in_hand: Sequence[str],
 ) -> Command[Claimed]:
-    """Takes over up to `limit` entries that nobody renews any more; not those that we owe an outcome (`owed`).
+    """Claims up to `limit` entries that no worker renews any more; not those whose outcome is to be settled (`owed`).
 
-    A call that reaches the server after `until_ms` (the server's time) takes none.
+    A call that reaches the server after `until_ms` (the server's time) claims none.
     """
-    args: list[Arg] = [keys.group, consumer, idle_ms, own_idle_ms, cursor, limit, until_ms]
-    args += [len(owed), *owed, *in_hand]
-    return call(own("stream_claim"), (keys.stream, keys.toril("totals")), args, _claimed)
+    args = _CLAIM.args(
+        group=keys.group,
+        consumer=consumer,
+        idle_ms=idle_ms,
+        own_idle_ms=own_idle_ms,
+        cursor=cursor,
+        limit=limit,
+        until_ms=until_ms,
+        owed_count=len(owed),
+    )
+    args += (*owed, *in_hand)
+    return _CLAIM.call(_CLAIM.keys(keys, totals=keys.toril("totals")), args, _claimed)
 
 
 def _claimed(reply: list[Any]) -> Claimed:
@@ -141,14 +179,14 @@ def _claimed(reply: list[Any]) -> Claimed:
 def tidy(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:
     """Removes consumers with nothing pending that were idle for long, or that leave now; their names."""
     decode = lambda names: [name.decode() for name in names]  # noqa: E731
-    return call(own("stream_cleanup"), (keys.stream,), [keys.group, idle_ms, leaving], decode, Replay.SAFE)
+    args = _CLEANUP.args(group=keys.group, idle_ms=idle_ms, leaving=leaving)
+    return _CLEANUP.call(_CLEANUP.keys(keys), args, decode, Replay.SAFE)
 
 
 def counts(keys: StreamKeys) -> Command[StreamCounts]:
     """Where the jobs are."""
-    script_keys = (keys.stream, keys.scheduled, keys.dlq)
-    args: list[Arg] = [keys.group, RETURNED_CONSUMER]
-    return call(own("stream_counts"), script_keys, args, _counts, Replay.SAFE)
+    args = _COUNTS.args(group=keys.group, returned_consumer=RETURNED_CONSUMER)
+    return _COUNTS.call(_COUNTS.keys(keys), args, _counts, Replay.SAFE)
 
 
 def _counts(reply: list[int]) -> StreamCounts:

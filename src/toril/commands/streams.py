@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.command import Command, Replay, call, plain
-from toril.commands.library import own
+from toril.commands.command import Command, Replay, plain
+from toril.commands.own_script import OwnScript
 from toril.commands.read import entries as decoded_entries
 
 # One page of a walk is read inside the server: about 5 ms, which other clients do not notice.
 WALK_PAGE = 5_000
+
+_WALK = OwnScript("walk_stream", keys="stream", args="after limit")
+_FOLLOW = OwnScript("follow_stream", keys="stream", args="after limit count_before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def entries(key: str, after: str, until: str, count: int) -> Command[list[Any]]:
 
 def walk(key: str, after: str, count: int = WALK_PAGE) -> Command[Step]:
     """Skips `count` entries inside the server, so that a plan for millions needs no transfer."""
-    return call(own("walk_stream"), (key,), (after, count), _step, Replay.SAFE)
+    return _WALK.call((key,), _WALK.args(after=after, limit=count), _step, Replay.SAFE)
 
 
 def _step(reply: list[Any]) -> Step:
@@ -87,7 +90,8 @@ class Page:
 
 def follow(key: str, after: str, count: int, *, count_before: bool = False) -> Command[Page]:
     """The next page after an id and the stream's own figures, in one atomic look. A missing stream is empty."""
-    return call(own("follow_stream"), (key,), (after, count, int(count_before)), _page, Replay.SAFE)
+    args = _FOLLOW.args(after=after, limit=count, count_before=int(count_before))
+    return _FOLLOW.call((key,), args, _page, Replay.SAFE)
 
 
 def _page(reply: list[Any]) -> Page:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from toril.commands.command import Arg, Command, Replay, call, plain
-from toril.commands.library import official, own
+from toril.commands.library import official
+from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
 from toril.protocol.codec import pack
 from toril.protocol.keys import QueueKeys
@@ -41,10 +42,6 @@ class Pickup:
             {"token": self.token, "lockDuration": self.lock_ms, "limiter": self.limiter, "name": self.worker}
         )
 
-    def words(self) -> tuple[Arg, ...]:
-        limiter = pack(self.limiter) if self.limiter is not None else b""
-        return self.token, self.lock_ms, self.worker or "", limiter
-
 
 class Settlement(NamedTuple):
     """What became of one job, in the words of the script and in its order: there is one for each job that ends."""
@@ -55,6 +52,15 @@ class Settlement(NamedTuple):
     value: Arg = ""
     options: Arg = ""  # of a completed job: none when it is kept for good and not counted in metrics
     fields: bytes = b""
+
+
+_SETTLE = OwnScript(
+    "settle",
+    keys="wait active prioritized events stalled limiter delayed paused meta pc marker completed failed "
+    "completed_metrics failed_metrics",
+    args="base now_ms capacity token lock_ms worker rate_limit",
+    each=" ".join(Settlement._fields),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +116,28 @@ def settle(
     keys: QueueKeys, settlements: Sequence[Settlement], *, take: int, pickup: Pickup, now_ms: int
 ) -> Command[FetchReply]:
     """Settles all and takes up to `take` jobs, in one call."""
-    args: list[Arg] = [keys.base, now_ms, take, *pickup.words()]
+    args = _SETTLE.args(
+        base=keys.base,
+        now_ms=now_ms,
+        capacity=take,
+        token=pickup.token,
+        lock_ms=pickup.lock_ms,
+        worker=pickup.worker or "",
+        rate_limit=b"" if pickup.limiter is None else pack(pickup.limiter),
+    )
     for one in settlements:
         args += one
-    decode = functools.partial(_harvest, settlements)
-    return call(own("settle"), _settle_keys(keys), args, decode)
+    return _SETTLE.call(_settle_keys(keys), args, functools.partial(_fetch_reply, settlements))
 
 
 @functools.lru_cache(maxsize=256)
 def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
-    return (
-        keys.wait,
-        keys.active,
-        keys.prioritized,
-        keys.events,
-        keys.stalled,
-        keys.limiter,
-        keys.delayed,
-        keys.paused,
-        keys.meta,
-        keys.pc,
-        keys.marker,
-        keys.completed,
-        keys.failed,
-        keys.metrics("completed"),
-        keys.metrics("failed"),
+    return _SETTLE.keys(
+        keys, completed_metrics=keys.metrics("completed"), failed_metrics=keys.metrics("failed")
     )
 
 
-def _harvest(settlements: Sequence[Settlement], reply: list[Any]) -> FetchReply:
+def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> FetchReply:
     codes, jobs, limited, next_at, refused = reply
     ack_errors: list[TorilError | None] = (
         [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]

@@ -107,29 +107,29 @@ class QueueKeys:
     prefix: str = BULLMQ_PREFIX
     hash_tag: bool | None = None
 
-    node_name: str = field(init=False, repr=False)  # what Node calls this queue: with braces if it has them
-    qualified: str = field(
-        init=False, repr=False
-    )  # "bull:emails", how a parent's queue is named in its children
-    base: str = field(init=False, repr=False)  # "bull:emails:", what the scripts call the key prefix
-    wait: str = field(init=False, repr=False)
-    active: str = field(init=False, repr=False)
-    paused: str = field(init=False, repr=False)
-    prioritized: str = field(init=False, repr=False)
-    delayed: str = field(init=False, repr=False)
-    completed: str = field(init=False, repr=False)
-    failed: str = field(init=False, repr=False)
-    waiting_children: str = field(init=False, repr=False)
-    stalled: str = field(init=False, repr=False)
-    stalled_check: str = field(init=False, repr=False)
-    limiter: str = field(init=False, repr=False)
-    meta: str = field(init=False, repr=False)
-    events: str = field(init=False, repr=False)
-    marker: str = field(init=False, repr=False)
-    id: str = field(init=False, repr=False)
-    pc: str = field(init=False, repr=False)
-    repeat: str = field(init=False, repr=False)
-    de: str = field(init=False, repr=False)
+    # What Node calls this queue: with braces if it has them.
+    node_name: str = field(init=False, repr=False, compare=False)
+    # "bull:emails": how a parent's queue is named in its children.
+    qualified: str = field(init=False, repr=False, compare=False)
+    base: str = field(init=False, repr=False, compare=False)  # "bull:emails:"
+    wait: str = field(init=False, repr=False, compare=False)
+    active: str = field(init=False, repr=False, compare=False)
+    paused: str = field(init=False, repr=False, compare=False)
+    prioritized: str = field(init=False, repr=False, compare=False)
+    delayed: str = field(init=False, repr=False, compare=False)
+    completed: str = field(init=False, repr=False, compare=False)
+    failed: str = field(init=False, repr=False, compare=False)
+    waiting_children: str = field(init=False, repr=False, compare=False)
+    stalled: str = field(init=False, repr=False, compare=False)
+    stalled_check: str = field(init=False, repr=False, compare=False)
+    limiter: str = field(init=False, repr=False, compare=False)
+    meta: str = field(init=False, repr=False, compare=False)
+    events: str = field(init=False, repr=False, compare=False)
+    marker: str = field(init=False, repr=False, compare=False)
+    id: str = field(init=False, repr=False, compare=False)
+    pc: str = field(init=False, repr=False, compare=False)
+    repeat: str = field(init=False, repr=False, compare=False)
+    de: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_prefix(self.prefix)
@@ -259,10 +259,12 @@ class ListKeys:
     env: str = "prod"
     hash_tag: bool = False
 
-    base: str = field(init=False, repr=False)
-    queue: str = field(init=False, repr=False)  # LIST of envelopes
-    scheduled: str = field(init=False, repr=False)  # ZSET of envelopes, score = due time
-    dlq: str = field(init=False, repr=False)  # STREAM of dead letters, each entry one field `envelope`
+    base: str = field(init=False, repr=False, compare=False)
+    queue: str = field(init=False, repr=False, compare=False)  # LIST of envelopes
+    scheduled: str = field(init=False, repr=False, compare=False)  # ZSET of envelopes, score = due time
+    dlq: str = field(
+        init=False, repr=False, compare=False
+    )  # STREAM of dead letters, each entry one field `envelope`
 
     def __post_init__(self) -> None:
         base = _purpose_base("queue", self.purpose, self.prefix, self.env, self.hash_tag)
@@ -301,10 +303,10 @@ class StreamKeys:
     hash_tag: bool = False
     group: str = ""
 
-    base: str = field(init=False, repr=False)
-    stream: str = field(init=False, repr=False)  # STREAM, each entry one field `envelope`
-    scheduled: str = field(init=False, repr=False)  # ZSET of retries, score = due time
-    dlq: str = field(init=False, repr=False)  # STREAM of dead letters
+    base: str = field(init=False, repr=False, compare=False)
+    stream: str = field(init=False, repr=False, compare=False)  # STREAM, each entry one field `envelope`
+    scheduled: str = field(init=False, repr=False, compare=False)  # ZSET of retries, score = due time
+    dlq: str = field(init=False, repr=False, compare=False)  # STREAM of dead letters
 
     def __post_init__(self) -> None:
         base = _purpose_base("stream", self.purpose, self.prefix, self.env, self.hash_tag)
@@ -324,7 +326,9 @@ class StreamKeys:
         return f"{self.base}:toril:{what}"
 
 
-# Has the entries that were given back, and stands for no worker. A hostname cannot be like it: two parts, no number.
+AnyKeys = QueueKeys | ListKeys | StreamKeys
+
+# The consumer that holds the entries that were given back. No worker has this name: those have three parts.
 RETURNED_CONSUMER = "toril:returned"
 
 

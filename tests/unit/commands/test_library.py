@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from toril.commands import library
-from toril.commands.library import Script, check_all, manifest, official, own, own_names, upstream
+from toril.commands.library import Script, check_all, manifest, official, own, own_names, remembered, upstream
 from toril.errors import ScriptsCorrupt
 
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The room's scripts in a folder of this test; caches are empty before and after."""
-    room = Path(library.__file__).parent
+    """The package's scripts in a folder of this test; caches are empty before and after."""
+    package = Path(library.__file__).parent
     for folder in ("official", "lua"):
-        shutil.copytree(room / folder, tmp_path / folder)
-    monkeypatch.setattr(library, "_room", lambda folder: tmp_path / folder)
-    cached = (official, own, manifest, library._manifest_text, library._file_of)
+        shutil.copytree(package / folder, tmp_path / folder)
+    monkeypatch.setattr(library, "_folder", lambda folder: tmp_path / folder)
+    cached = (official, own, remembered, manifest, library._manifest_text, library._file_of)
     for function in cached:
         monkeypatch.setattr(function, "cache_clear", function.cache_clear, raising=False)
         function.cache_clear()
@@ -78,7 +78,7 @@ def test_an_unknown_name_is_a_mistake_of_ours() -> None:
 def test_an_include_becomes_a_function_around_the_official_text() -> None:
     text = own("settle").text
     assert "--@official" not in text
-    assert f"local function finish(KEYS, ARGV)\n{official('moveToFinished').text}\nend" in text
+    assert f"local function move_to_finished(KEYS, ARGV)\n{official('moveToFinished').text}\nend" in text
 
 
 def test_a_batch_says_nothing_of_its_own_when_included_twice(copied: Path) -> None:

@@ -1,113 +1,122 @@
 --[[
-  Adds flows, each whole or not at all: parents before their children, each job by the official body of its kind.
+  Adds flows, each whole or not at all: parents before their children, each job by the official script of its kind.
 
   A flow is checked before its first job is added. It is refused when a parent does not exist, when a job of it exists and
   has another parent, when a job with children is deduplicated, when a parent would have no child to wait for, or when a
   key of its queues has the wrong type. A refused flow leaves nothing; the other flows of the call are added. A repeated
   call under the same sequence number gets the first reply and adds nothing.
 
-  KEYS   1 ledger, then twelve keys for each queue: wait, paused, meta, id, completed, delayed, active, events, marker,
-         prioritized, pc, waiting-children
-  ARGV   1 sequence number of the call, 2 ledger's life (ms), then for each flow the number of its jobs and five words for
-         each of them:
-           number of its queue, kind (standard | delayed | prioritized | parent), packed arguments, data, packed options
-  Reply  for each flow { "added", for each job its id, or { id, hash } when it existed }
-         or { "refused", place of the job, negative code, id of the job that stands for it, or error text };
-         an error when the server takes no writes at all, which it says before the first write
+  wait …     the keys of one queue, for each queue of the flows
+  ledger_ms  how long the reply is remembered
+  queue …    one job; the number of jobs of a flow precedes its jobs
+             queue: the number of its queue; kind: standard, delayed, prioritized or parent; arguments and options: packed
+  Reply      for each flow { "added", for each job its id, or { id, hash } when it existed }
+             or { "refused", place of the job, negative code, id of the job that exists instead, or error text };
+             an error when the server accepts no writes at all, which it reports before the first write
 ]]
---@official standard addStandardJob
---@official delayed addDelayedJob
---@official prioritized addPrioritizedJob
---@official parent addParentJob
---@own addOfficially add_officially
---@own withExisting existing_jobs
---@own writesRefused writes_refused
+--@keys ledger
+--@each_keys wait paused meta id_counter completed delayed active events marker prioritized pc waiting_children
+--@args sequence ledger_ms
+--@each queue kind arguments data options
+--@official add_standard addStandardJob
+--@official add_delayed addDelayedJob
+--@official add_prioritized addPrioritizedJob
+--@official add_parent addParentJob
+--@own add_official add_official
+--@own existing_jobs existing_jobs
+--@own error_text error_text
+--@own writes_refused writes_refused
 
 local FAILED, NO_PARENT, OTHER_PARENT = 0, -5, -7
--- Ours; upstream's codes are far from it.
+-- Codes of toril; upstream has none near them.
 local PARENT_DEDUPLICATED, NO_CHILDREN = -101, -102
 local call = redis.call
 
-local function withHashes(replies)
+local function with_hashes(replies)
   for _, reply in ipairs(replies) do
     if reply[1] == "added" then
-      withExisting(KEYS, ARGV, reply[2])
+      existing_jobs(KEYS, ARGV, reply[2])
     end
   end
   return replies
 end
 
-local sequence, life = ARGV[1], ARGV[2]
-local known = call("GET", KEYS[1])
+local known = call("GET", ledger)
 if known then
   local entry = cmsgpack.unpack(known)
   if entry[1] == sequence then
-    return withHashes(entry[2])
+    return with_hashes(entry[2])
   end
 end
 
--- Which of a queue's twelve keys each body takes, in its order.
-local bodies = {
-  standard = {standard, {1, 2, 3, 4, 5, 6, 7, 8, 9}},
-  delayed = {delayed, {9, 3, 4, 6, 5, 8}},
-  prioritized = {prioritized, {9, 3, 4, 10, 6, 5, 7, 8, 11}},
-  parent = {parent, {3, 4, 6, 12, 5, 8}},
+-- The script of each kind, and which of the queue's keys it takes, in its order.
+local scripts = {
+  standard = {add_standard, {WAIT, PAUSED, META, ID_COUNTER, COMPLETED, DELAYED, ACTIVE, EVENTS, MARKER}},
+  delayed = {add_delayed, {MARKER, META, ID_COUNTER, DELAYED, COMPLETED, EVENTS}},
+  prioritized = {add_prioritized, {MARKER, META, ID_COUNTER, PRIORITIZED, DELAYED, COMPLETED, ACTIVE, EVENTS, PC}},
+  parent = {add_parent, {META, ID_COUNTER, DELAYED, WAITING_CHILDREN, COMPLETED, EVENTS}},
 }
 
--- The jobs of the flow whose words begin at `at`, and where the next flow begins.
-local function flowAt(at)
-  local jobs = {}
-  for place = 1, tonumber(ARGV[at]) do
-    local word = at + 5 * place - 4
-    local words = cmsgpack.unpack(ARGV[word + 2])
+-- The jobs of the flow whose arguments begin at `at` with the number of jobs, and where the next flow begins.
+local function read_flow(at)
+  local jobs, count = {}, tonumber(ARGV[at])
+  for place = 1, count do
+    local item = at + 1 + ITEM_SIZE * (place - 1)
+    local packed = ARGV[item + ARGUMENTS]
+    local arguments = cmsgpack.unpack(packed)
     jobs[place] = {
-      queue = 1 + (tonumber(ARGV[word]) - 1) * 12, kind = ARGV[word + 1], args = {ARGV[word + 2], ARGV[word + 3], ARGV[word + 4]},
-      base = words[1], id = words[2], key = words[1] .. words[2], parent = words[5], deduplication = words[9],
+      queue = FIRST_KEY + KEY_SIZE * (tonumber(ARGV[item + QUEUE]) - 1), kind = ARGV[item + KIND],
+      args = {packed, ARGV[item + DATA], ARGV[item + OPTIONS]}, base = arguments[1], id = arguments[2],
+      key = arguments[1] .. arguments[2], parent = arguments[5], deduplication = arguments[9],
     }
   end
-  return jobs, at + 5 * #jobs + 1
+  return jobs, at + 1 + ITEM_SIZE * count
 end
 
 -- --- checking --------------------------------------------------------------------------------------------------------
 
-local TYPES = {"list", "list", "hash", "string", "zset", "zset", "list", "stream", "zset", "zset", "string", "zset"}
-local sound = {} -- queues whose keys have been looked at
+local TYPES = {
+  [WAIT] = "list", [PAUSED] = "list", [META] = "hash", [ID_COUNTER] = "string", [COMPLETED] = "zset", [DELAYED] = "zset",
+  [ACTIVE] = "list", [EVENTS] = "stream", [MARKER] = "zset", [PRIORITIZED] = "zset", [PC] = "string",
+  [WAITING_CHILDREN] = "zset",
+}
+local checked = {} -- queues whose keys have been checked
 
-local function checkTypes(queue)
-  for number, expected in ipairs(TYPES) do
+local function check_types(queue)
+  for number = 0, KEY_SIZE - 1 do
     local found = call("TYPE", KEYS[queue + number]).ok
-    if found ~= "none" and found ~= expected then
+    if found ~= "none" and found ~= TYPES[number] then
       error("WRONGTYPE " .. KEYS[queue + number] .. " is a " .. found)
     end
   end
-  sound[queue] = true
+  checked[queue] = true
 end
 
 -- The id of the job because of which a job would not be stored; nothing when it would be. `claimed` are the jobs of the
 -- flow that take a deduplication key, by that key.
-local function standIn(job, claimed)
+local function duplicate_of(job, claimed)
   local replaces = cmsgpack.unpack(job.args[3])["de"]["replace"]
   local sibling = claimed[job.deduplication]
-  local other, isDelayed
+  local other, is_delayed
   if sibling then
-    other, isDelayed = sibling.id, sibling.kind == "delayed"
+    other, is_delayed = sibling.id, sibling.kind == "delayed"
   else
     other = call("GET", job.deduplication)
-    isDelayed = other and replaces and call("ZSCORE", KEYS[job.queue + 6], other)
+    is_delayed = other and replaces and call("ZSCORE", KEYS[job.queue + DELAYED], other)
   end
-  if other and not (replaces and isDelayed) then
+  if other and not (replaces and is_delayed) then
     return other
   end
   claimed[job.deduplication] = job
 end
 
 -- Why the flow cannot be added: place, code, detail. Nothing when it can.
-local function obstacle(jobs)
+local function find_obstacle(jobs)
   local parents = {} -- job of the flow → the key of its parent, "" for none
   local awaited, claimed = {}, {}
   for place, job in ipairs(jobs) do
-    if not sound[job.queue] then
-      checkTypes(job.queue)
+    if not checked[job.queue] then
+      check_types(job.queue)
     end
     local parent, owner = job.parent, parents[job.key]
     if parent and not parents[parent] and call("EXISTS", parent) == 0 then
@@ -122,10 +131,10 @@ local function obstacle(jobs)
       if parents[owner] or call("EXISTS", owner) == 1 then
         return place, OTHER_PARENT, ""
       end
-      -- Upstream leaves such a job with the parent that is gone: ours does not wait for it.
+      -- Upstream leaves such a job with the parent that does not exist any more: the new parent does not wait for it.
       parents[job.key] = owner
     else
-      local other = not owner and job.deduplication and standIn(job, claimed)
+      local other = not owner and job.deduplication and duplicate_of(job, claimed)
       if other and job.kind == "parent" then
         return place, PARENT_DEDUPLICATED, other
       end
@@ -145,24 +154,20 @@ end
 -- --- adding ----------------------------------------------------------------------------------------------------------
 
 local function add(job)
-  local body = bodies[job.kind]
+  local script = scripts[job.kind]
   local keys = {}
-  for i, number in ipairs(body[2]) do
+  for i, number in ipairs(script[2]) do
     keys[i] = KEYS[job.queue + number]
   end
-  return addOfficially(
-    KEYS, ARGV, body[1], keys, job.args, job.base, job.id, job.existed, job.deduplication, KEYS[job.queue + 4])
+  return add_official(
+    KEYS, ARGV, script[1], keys, job.args, job.base, job.id, job.existed, job.deduplication, KEYS[job.queue + ID_COUNTER])
 end
 
-local function textOf(failure)
-  return type(failure) == "table" and failure.err or tostring(failure)
-end
-
--- What is said of a flow; the second value is the server's refusal to write at all.
-local function addWhole(jobs)
-  local ok, place, code, detail = pcall(obstacle, jobs)
+-- The reply to a flow; the second value is the server's message when it accepts no writes at all.
+local function add_whole(jobs)
+  local ok, place, code, detail = pcall(find_obstacle, jobs)
   if not ok then
-    return {"refused", 1, FAILED, textOf(place)}
+    return {"refused", 1, FAILED, error_text(KEYS, ARGV, place)}
   elseif place then
     return {"refused", place, code, detail}
   end
@@ -170,7 +175,8 @@ local function addWhole(jobs)
   for number, job in ipairs(jobs) do
     local added, reply = pcall(add, job)
     if not added then
-      return {"refused", number, FAILED, textOf(reply)}, writesRefused(KEYS, ARGV, textOf(reply))
+      local text = error_text(KEYS, ARGV, reply)
+      return {"refused", number, FAILED, text}, writes_refused(KEYS, ARGV, text)
     elseif type(reply) == "number" then
       return {"refused", number, reply, ""}
     end
@@ -179,17 +185,17 @@ local function addWhole(jobs)
   return {"added", replies}
 end
 
-local flows, at = {}, 3
+local flows, at = {}, FIRST_ITEM
 while at <= #ARGV do
-  flows[#flows + 1], at = flowAt(at)
+  flows[#flows + 1], at = read_flow(at)
 end
 local replies = {}
 for number, jobs in ipairs(flows) do
-  local reply, refused = addWhole(jobs)
+  local reply, refused = add_whole(jobs)
   if refused then
     return {err = refused}
   end
   replies[number] = reply
 end
-call("SET", KEYS[1], cmsgpack.pack({sequence, replies}), "PX", life)
-return withHashes(replies)
+call("SET", ledger, cmsgpack.pack({sequence, replies}), "PX", ledger_ms)
+return with_hashes(replies)

@@ -1,34 +1,37 @@
 --[[
-  Makes or changes a scheduler and its next job, by the official body, and as BullMQ 5.62.0 does where that body is newer.
+  Creates or changes a scheduler and its next job by the official script, and as BullMQ 5.62.0 does where that script is
+  newer.
 
-  A scheduler that is set again with the pattern it has keeps its next run: it may lie beyond the next time that the
-  pattern gives, when a run was promoted before its time and is done already. The body would go back to that time, and
-  put a second job in the place of one that exists.
+  A scheduler that is set again with its own pattern keeps its next run: it may be later than the next time of the
+  pattern, when a run was promoted before its time and has ended. The official script would return to that time, and
+  replace a job that exists.
 
-  KEYS   as addJobScheduler: 1 repeat, 2 delayed, 3 wait, 4 paused, 5 meta, 6 prioritized, …
-  ARGV   as addJobScheduler: 1 next run (ms) or "", 2 packed options of the scheduler, 3 its id, …
-  Reply  as addJobScheduler
+  next_ms  "" when the script computes it
+  The other keys and arguments, and the reply, are those of addJobScheduler.
 ]]
+--@keys repeat_set delayed wait paused meta prioritized marker id_counter events pc active
+--@args next_ms scheduler_options scheduler_id data template_options job_options now_ms base producer_id
 --@official upsert addJobScheduler
+local NEXT_MS = 1 -- the place of next_ms in ARGV
 
 local function can_be_replaced(job_id)
-  if redis.call("ZSCORE", KEYS[2], job_id) or redis.call("ZSCORE", KEYS[6], job_id) then
+  if redis.call("ZSCORE", delayed, job_id) or redis.call("ZSCORE", prioritized, job_id) then
     return true
   end
-  local waiting = redis.call("HEXISTS", KEYS[5], "paused") == 1 and KEYS[4] or KEYS[3]
+  local waiting = redis.call("HEXISTS", meta, "paused") == 1 and paused or wait
   return redis.call("LPOS", waiting, job_id) ~= false
 end
 
-local options = cmsgpack.unpack(ARGV[2])
-local next_run = redis.call("ZSCORE", KEYS[1], ARGV[3])
+local options = cmsgpack.unpack(scheduler_options)
+local next_run = redis.call("ZSCORE", repeat_set, scheduler_id)
 if next_run and options["pattern"] then
-  local hash = KEYS[1] .. ":" .. ARGV[3]
+  local hash = repeat_set .. ":" .. scheduler_id
   local before = redis.call("HMGET", hash, "pattern", "tz")
   local same = before[1] == options["pattern"] and (before[2] or "") == (options["tz"] or "")
-  local moment = string.format("%.0f", tonumber(next_run))
-  local there = same and redis.call("EXISTS", hash .. ":" .. moment) == 1
-  if there and can_be_replaced("repeat:" .. ARGV[3] .. ":" .. moment) then
-    ARGV[1] = moment
+  local run_ms = string.format("%.0f", tonumber(next_run))
+  local exists = same and redis.call("EXISTS", hash .. ":" .. run_ms) == 1
+  if exists and can_be_replaced("repeat:" .. scheduler_id .. ":" .. run_ms) then
+    ARGV[NEXT_MS] = run_ms
   end
 end
 return upsert(KEYS, ARGV)

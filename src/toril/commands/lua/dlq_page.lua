@@ -1,13 +1,14 @@
 --[[
-  A page of dead letters that is not too large, whatever a letter weighs. Changes nothing.
+  Reads a page of dead letters of bounded size. Changes nothing.
 
-  KEYS   1 dlq
-  ARGV   1 first and 2 last id, as XRANGE takes them (as XREVRANGE does, for the newest first), 3 how many at most,
-         4 how many bytes at most (one letter is always given), 5 "1" for the newest first
-  Reply  { letters as XRANGE gives them, 1 if there may be more }
+  first_id, last_id  as XRANGE takes them; as XREVRANGE takes them for the newest first
+  max_bytes          the page is about this large; one dead letter is always returned
+  newest_first       "1" for the newest first
+  Reply              { entries as XRANGE returns them, 1 if there may be more }
 ]]
+--@keys dlq
+--@args first_id last_id limit max_bytes newest_first
 --@own entries_page entries_page
-local command = ARGV[5] == "1" and "XREVRANGE" or "XRANGE"
-local most, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
-local letters, more = entries_page(KEYS, ARGV, KEYS[1], command, ARGV[1], ARGV[2], most, bytes)
-return {letters, more and 1 or 0}
+local command = newest_first == "1" and "XREVRANGE" or "XRANGE"
+local entries, more = entries_page(KEYS, ARGV, dlq, command, first_id, last_id, tonumber(limit), tonumber(max_bytes))
+return {entries, more and 1 or 0}

@@ -1,25 +1,28 @@
 --[[
-  Takes dead letters out of their queue, each once, and gives their jobs another life.
+  Takes dead letters out of the dead-letter queue, each once, and adds their envelopes to the queue again.
 
-  A letter that is gone was replayed or purged before: nothing happens. So a replay can be repeated at will.
+  A dead letter that does not exist was replayed or purged before and is passed over: a replay can be repeated.
 
-  KEYS   1 dlq, 2 list or stream, 3 totals
-  ARGV   1 kind (list | stream | none: only remove), then letter id and envelope of each
+  jobs   the list or stream
+  kind   list, stream, or none: only remove
   Reply  how many were moved
 ]]
+--@keys dlq jobs totals
+--@args kind
+--@each entry_id envelope
 --@own push envelope_push
 local moved = 0
-for at = 2, #ARGV, 2 do
-  local id, envelope = ARGV[at], ARGV[at + 1]
-  if #redis.call("XRANGE", KEYS[1], id, id) == 1 then
-    if ARGV[1] ~= "none" then
-      push(KEYS, ARGV, ARGV[1], KEYS[2], "", "", envelope)
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id = ARGV[at + ENTRY_ID]
+  if #redis.call("XRANGE", dlq, id, id) == 1 then
+    if kind ~= "none" then
+      push(KEYS, ARGV, kind, jobs, "", "", ARGV[at + ENVELOPE])
     end
-    redis.call("XDEL", KEYS[1], id)
+    redis.call("XDEL", dlq, id)
     moved = moved + 1
   end
 end
 if moved > 0 then
-  redis.pcall("HINCRBY", KEYS[3], ARGV[1] == "none" and "purged" or "replayed", moved)
+  redis.pcall("HINCRBY", totals, kind == "none" and "purged" or "replayed", moved)
 end
 return moved

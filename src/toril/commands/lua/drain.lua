@@ -1,73 +1,78 @@
 --[[
   Removes a bounded number of the jobs that waited when the drain began; the next call goes on where this one stopped.
 
-  The official body removes the jobs, with everything that belongs to them: it is given a list that holds these jobs only.
-  What stays is decided here. Upstream filters out the next runs of schedulers and then cuts the list by the number of
-  removed jobs, so that a run may lose its place while the id of a removed job stays; here each run keeps its place.
+  The official script removes the jobs, with everything that belongs to them: it is given a list that holds these jobs
+  only. This script decides which jobs stay. Upstream filters out the next runs of schedulers and then cuts the list by
+  the number of removed jobs, so that a run may lose its place while the id of a removed job stays; here each run keeps
+  its place.
 
-  Jobs that arrived after the drain began stay. The events tell which: whatever enters a list is announced there, in the
-  same step. Places in lists and scores of sets only tell where to go on. When events were trimmed before they were read,
-  lists go on: new jobs enter on the left, behind the place that the drain has reached, or, with the option `lifo` or
-  after an attempt, on the right, where all that may be such a job stays. Prioritized jobs are numbered as they enter, by a
-  counter that begins anew only when there is none. Delayed jobs have no such order, and are left alone.
+  Jobs that arrived after the drain began stay. They are known from the events: every job that enters a list is announced
+  there in the same step. Places in lists and scores of sets only serve to go on. When events were trimmed before they
+  were read, the drain goes on in lists: new jobs enter on the left, behind the place that the drain has reached, or,
+  with the option `lifo` or after an attempt, on the right, where every job stays that may be a new one. Prioritized
+  jobs are numbered as they enter, by a counter that begins anew only when there is none. Delayed jobs have no such order,
+  and no more of them are removed.
 
-  KEYS   1 wait, 2 paused, 3 delayed, 4 prioritized, 5 repeat, 6 events, 7 jobs of this step, 8 arrivals, 9 counter of
-         prioritized jobs
-  ARGV   1 key base, 2 how many jobs to look at, 3 "1" to remove delayed jobs, too, 4 how long (ms) arrivals are kept,
-         5 where the last call stopped, "" in the first one
-  Reply  { how many were removed, where this call stopped, or "" at the end, 1 when delayed jobs may have been left alone }
+  work_list       a temporary list for the official script
+  arrivals        ids of jobs that arrived since the drain began
+  pc              the counter of prioritized jobs
+  limit           how many jobs to look at
+  remove_delayed  "1" to remove delayed jobs, too
+  arrivals_ms     how long arrivals are kept
+  cursor          where the last call stopped, "" in the first one
+  Reply           { how many were removed, where this call stopped, or "" at the end, 1 when delayed jobs may be left }
 ]]
---@official removeAll drain
+--@keys wait paused delayed prioritized repeat_set events work_list arrivals pc
+--@args base limit remove_delayed arrivals_ms cursor
+--@official drain_list drain
 --@own named_fields named_fields
 
-local base, most, life = ARGV[1], tonumber(ARGV[2]), ARGV[4]
-local LAST_LIST, LAST_PLACE = 2, 4
+local max_jobs = tonumber(limit)
+-- The places of jobs in the order of the drain: lists first, then sets.
+local PLACES, LAST_LIST = {wait, paused, delayed, prioritized}, 2
 -- Events read in one call; one that has not read them all removes nothing.
 local PAGE, PAGES = 1000, 5
 -- Jobs by which the place in a list is found again: any of them may have been removed meanwhile.
-local SIGHTS = 4
--- Stands in for those who leave a list, so that one pass takes them all out.
+local LANDMARKS = 4
+-- Replaces the jobs that leave a list, so that one pass removes them all.
 local GONE = "0:gone"
 -- The score of a prioritized job is its priority times this, and its number.
 local NUMBERS = 0x100000000
 local ARRIVED = {added = true, waiting = true, delayed = true}
 
--- --- what arrived since the drain began --------------------------------------------------------------------------
+-- --- which jobs arrived since the drain began ------------------------------------------------------------------------
 
 local function last_event()
-  local last = redis.call("XREVRANGE", KEYS[6], "+", "-", "COUNT", 1)[1]
+  local last = redis.call("XREVRANGE", events, "+", "-", "COUNT", 1)[1]
   return last and last[1] or "-"
 end
 
 -- How many events were ever written, as far as the server counts them.
-local function written()
-  local info = redis.pcall("XINFO", "STREAM", KEYS[6])
+local function count_written()
+  local info = redis.pcall("XINFO", "STREAM", events)
   return info.err and 0 or named_fields(KEYS, ARGV, info)["entries-added"] or 0
 end
 
 local function arrival(fields)
-  local named = {}
-  for at = 1, #fields, 2 do
-    named[fields[at]] = fields[at + 1]
-  end
+  local named = named_fields(KEYS, ARGV, fields)
   return ARRIVED[named["event"]] and named["jobId"]
 end
 
 -- Reads on in the events; false when there are more than one call reads.
-local function learn(state)
+local function read_events(state)
   for _ = 1, PAGES do
-    local page = redis.call("XRANGE", KEYS[6], state.seen, "+", "COUNT", PAGE)
+    local page = redis.call("XRANGE", events, state.seen, "+", "COUNT", PAGE)
     if state.seen == "-" then
-      state.blind = state.blind or written() - state.written > redis.call("XLEN", KEYS[6])
+      state.trimmed = state.trimmed or count_written() - state.written > redis.call("XLEN", events)
     elseif not (page[1] and page[1][1] == state.seen) then
-      state.blind = true
+      state.trimmed = true
     end
     local ids = {}
     for _, entry in ipairs(page) do
       ids[#ids + 1] = entry[1] ~= state.seen and arrival(entry[2]) or nil
     end
     if #ids > 0 then
-      redis.call("SADD", KEYS[8], unpack(ids))
+      redis.call("SADD", arrivals, unpack(ids))
     end
     state.seen = page[1] and page[#page][1] or state.seen
     if #page < PAGE then
@@ -77,15 +82,15 @@ local function learn(state)
   return false
 end
 
--- --- what stays ----------------------------------------------------------------------------------------------------
+-- --- which jobs stay -------------------------------------------------------------------------------------------------
 
 local function is_next_run(id)
-  local key, moment = string.match(id, "^repeat:(.*):(%d+)$")
-  if not moment then
+  local key, run_ms = string.match(id, "^repeat:(.*):(%d+)$")
+  if not run_ms then
     return false
   end
   key = redis.call("HGET", base .. id, "rjk") or key
-  return redis.call("ZSCORE", KEYS[5], key) == moment
+  return redis.call("ZSCORE", repeat_set, key) == run_ms
 end
 
 -- Whether a job may have entered a list on the right.
@@ -95,20 +100,20 @@ local function may_be_new(id)
 end
 
 -- For each job whether it leaves.
-local function judged(ids, blind)
-  local leaves = {}
-  local arrived = #ids > 0 and redis.call("SMISMEMBER", KEYS[8], unpack(ids)) or {}
+local function which_leave(ids, trimmed)
+  local leave = {}
+  local arrived = #ids > 0 and redis.call("SMISMEMBER", arrivals, unpack(ids)) or {}
   for at, id in ipairs(ids) do
-    leaves[at] = arrived[at] == 0 and not is_next_run(id) and not (blind and may_be_new(id))
+    leave[at] = arrived[at] == 0 and not is_next_run(id) and not (trimmed and may_be_new(id))
   end
-  return leaves
+  return leave
 end
 
--- --- lists: from the newest job to the oldest, as upstream goes ----------------------------------------------------
+-- --- lists: from the newest job to the oldest, as upstream goes ------------------------------------------------------
 
-local function find(sights)
-  for _, id in ipairs(sights) do
-    for _, list in ipairs({KEYS[1], KEYS[2]}) do -- a pause or its end moves them from one to the other
+local function find(landmarks)
+  for _, id in ipairs(landmarks) do
+    for _, list in ipairs({wait, paused}) do -- a pause or its end moves them from one to the other
       local at = redis.call("LPOS", list, id)
       if at then
         return list, at
@@ -117,20 +122,20 @@ local function find(sights)
   end
 end
 
--- Takes jobs out of a list; gives them, and where to go on, or nothing at its end.
-local function from_list(key, where, blind)
-  local list, at = find(where.sights)
+-- Takes jobs out of a list; returns them, and where to go on, or nothing at its end.
+local function from_list(key, where, trimmed)
+  local list, at = find(where.landmarks)
   if not list then
-    -- Taken by workers, or removed by somebody else: a look at all that is left, once.
-    if where.again or blind then
+    -- Fetched by workers, or removed by another client: all jobs that are left are looked at, once.
+    if where.again or trimmed then
       return {}
     end
-    local other = key == KEYS[1] and KEYS[2] or KEYS[1]
+    local other = key == wait and paused or wait
     list, at, where.again = redis.call("EXISTS", key) == 1 and key or other, 0, true
   end
-  local ids = redis.call("LRANGE", list, at, at + most - 1)
+  local ids = redis.call("LRANGE", list, at, at + max_jobs - 1)
   local leaving = {}
-  for place, leaves in ipairs(judged(ids, blind)) do
+  for place, leaves in ipairs(which_leave(ids, trimmed)) do
     if leaves then
       redis.call("LSET", list, at + place - 1, GONE)
       leaving[#leaving + 1] = ids[place]
@@ -139,26 +144,26 @@ local function from_list(key, where, blind)
   if #leaving > 0 then
     redis.call("LREM", list, #leaving, GONE)
   end
-  if #ids < most then
+  if #ids < max_jobs then
     return leaving
   end
   local next_at = at + #ids - #leaving
-  where.sights = redis.call("LRANGE", list, next_at, next_at + SIGHTS - 1)
+  where.landmarks = redis.call("LRANGE", list, next_at, next_at + LANDMARKS - 1)
   return leaving, where
 end
 
--- --- sets: in their order ----------------------------------------------------------------------------------------
+-- --- sets: in their order --------------------------------------------------------------------------------------------
 
 local function is_before(score, id, other)
   local one, another = tonumber(score), tonumber(other.score)
   return one < another or (one == another and id < other.id)
 end
 
--- The members after the place that was reached, and whether the last one of the beginning is yet to come.
+-- The members after the place that was reached, and whether the last member of the beginning is yet to come.
 local function page_of(key, where)
   local ids, offset, page = {}, 0, nil
   repeat
-    page = redis.call("ZRANGEBYSCORE", key, where.score, "+inf", "WITHSCORES", "LIMIT", offset, most)
+    page = redis.call("ZRANGEBYSCORE", key, where.score, "+inf", "WITHSCORES", "LIMIT", offset, max_jobs)
     for at = 1, #page, 2 do
       local id, score = page[at], page[at + 1]
       if is_before(score, id, where.last) or id == where.last.id then
@@ -172,22 +177,22 @@ local function page_of(key, where)
     offset = offset + #page / 2
   until #ids > 0 or #page == 0
   where.score, where.id = page[#page], page[#page - 1]
-  return ids, #page == 2 * most
+  return ids, #page == 2 * max_jobs
 end
 
--- Whether the numbers of prioritized jobs tell the order in which they entered: the last one never left.
+-- Whether the numbers of prioritized jobs are in the order in which they entered: the last one never left.
 local function is_numbered(key, where)
-  return key == KEYS[4] and redis.call("ZSCORE", key, where.last.id) == where.last.score
+  return key == prioritized and redis.call("ZSCORE", key, where.last.id) == where.last.score
 end
 
-local function from_set(key, where, blind)
-  if not where.last or (blind and not is_numbered(key, where)) then
+local function from_set(key, where, trimmed)
+  if not where.last or (trimmed and not is_numbered(key, where)) then
     return {}
   end
   local ids, more = page_of(key, where)
   local leaving = {}
-  for at, leaves in ipairs(judged(ids)) do
-    local is_new = blind and redis.call("ZSCORE", key, ids[at]) % NUMBERS > where.number
+  for at, leaves in ipairs(which_leave(ids)) do
+    local is_new = trimmed and redis.call("ZSCORE", key, ids[at]) % NUMBERS > where.number
     leaving[#leaving + 1] = leaves and not is_new and ids[at] or nil
   end
   if #leaving > 0 then
@@ -196,55 +201,55 @@ local function from_set(key, where, blind)
   return leaving, more and where or nil
 end
 
--- --- one step ------------------------------------------------------------------------------------------------------
+-- --- one step --------------------------------------------------------------------------------------------------------
 
-local function begun()
-  local state = {seen = last_event(), written = written(), place = 1, where = {}}
+local function begin()
+  local state = {seen = last_event(), written = count_written(), place = 1, where = {}}
   for place = 1, LAST_LIST do
-    state.where[place] = {sights = redis.call("LRANGE", KEYS[place], 0, SIGHTS - 1)}
+    state.where[place] = {landmarks = redis.call("LRANGE", PLACES[place], 0, LANDMARKS - 1)}
   end
-  for place = LAST_LIST + 1, LAST_PLACE do
-    local last = redis.call("ZREVRANGE", KEYS[place], 0, 0, "WITHSCORES")
+  for place = LAST_LIST + 1, #PLACES do
+    local last = redis.call("ZREVRANGE", PLACES[place], 0, 0, "WITHSCORES")
     state.where[place] = {score = "-inf", id = "", last = last[1] and {score = last[2], id = last[1]}}
   end
-  state.where[LAST_PLACE].number = (tonumber(redis.call("GET", KEYS[9]) or "") or 0) % NUMBERS
+  state.where[#PLACES].number = (tonumber(redis.call("GET", pc) or "") or 0) % NUMBERS
   return state
 end
 
--- Takes jobs out of the place that was reached; at its end the next one is.
+-- Takes jobs out of the place that was reached; at its end the next place is reached.
 local function take_out(state)
   local place = state.place
   local from = place <= LAST_LIST and from_list or from_set
-  local leaving, where = from(KEYS[place], state.where[place], state.blind)
+  local leaving, where = from(PLACES[place], state.where[place], state.trimmed)
   if where then
     state.where[place] = where
   else
-    local passed_over = place == LAST_LIST and ARGV[3] ~= "1"
-    state.place = place + (passed_over and 2 or 1)
+    local skips_delayed = place == LAST_LIST and remove_delayed ~= "1"
+    state.place = place + (skips_delayed and 2 or 1)
   end
   return leaving
 end
 
--- First, because a full server lets nobody begin with a write that needs memory.
-redis.call("PEXPIRE", KEYS[8], life)
-local state = ARGV[5] == "" and begun() or cmsgpack.unpack(ARGV[5])
-if not learn(state) then
+-- First, because a server without memory refuses scripts that begin with a write that needs memory.
+redis.call("PEXPIRE", arrivals, arrivals_ms)
+local state = cursor == "" and begin() or cmsgpack.unpack(cursor)
+if not read_events(state) then
   return {0, cmsgpack.pack(state), 0}
 end
-redis.call("PEXPIRE", KEYS[8], life)
+redis.call("PEXPIRE", arrivals, arrivals_ms)
 
 local leaving, place
 repeat
   place = state.place
   leaving = take_out(state)
-until #leaving > 0 or state.place == place or state.place > LAST_PLACE
+until #leaving > 0 or state.place == place or state.place > #PLACES
 if #leaving > 0 then
-  redis.call("RPUSH", KEYS[7], unpack(leaving))
-  local none = KEYS[7] .. ":none"
-  removeAll({KEYS[7], none, none, none, none}, {base, "0"})
+  redis.call("RPUSH", work_list, unpack(leaving))
+  local none = work_list .. ":none"
+  drain_list({work_list, none, none, none, none}, {base, "0"})
 end
-if state.place > LAST_PLACE then
-  redis.call("DEL", KEYS[8])
-  return {#leaving, "", state.blind and ARGV[3] == "1" and 1 or 0}
+if state.place > #PLACES then
+  redis.call("DEL", arrivals)
+  return {#leaving, "", state.trimmed and remove_delayed == "1" and 1 or 0}
 end
 return {#leaving, cmsgpack.pack(state), 0}

@@ -1,61 +1,69 @@
 --[[
   Adds rows of a table as jobs, each row once, however often the call or the task that sends it is repeated.
 
-  The ledger remembers the rows of a run by a digest; a row that is in it is known and is not added again, even when its
-  job has finished and was removed. A queue that is full, or a run that is faster than its limit, is told to wait.
+  The ledger records the rows of a run by a digest; a row that is in it is known and is not added again, even when its
+  job has ended and was removed. A call for a queue that is full, or of a run that exceeds its rate, adds nothing.
 
   The ledger is a hash:
     how           how the rows of the run are known; rows that are known in another way cannot be compared with them
     saves         how many saves there were; save:<id> is the number of one of them
     <digest>      "" for a row that is known by itself (its id, its key, or its content counted over all tasks), or a list
                   ";<partition>.<save>" for a row that is known by its content within a task: equal rows of different
-                  partitions share a digest
+                  partitions have one digest
 
   A row that is known within its partition and was entered by an earlier save under another partition only would be added
-  again: then nothing is added, and the row is named.
+  again: then nothing is added, and the partition is returned.
 
-  KEYS   1 wait (or the list or stream), 2 paused (or scheduled), 3 meta, 4 id, 5 completed, 6 delayed, 7 active, 8 events,
-         9 marker, 10 prioritized, 11 pc, 12 waiting-children, 13 ledger, 14 rate of the run, 15 rejected rows
-  ARGV   1 ledger's life (ms), 2 most jobs that may wait ("" for any number), 3 most jobs per second ("" for any), 4 how
-         rows are known, 5 id of the save, 6 partition of the task, 7 group of a stream or "", then six words for each row:
-           digest, "-" for a row known by itself, or the digest of the first of its equals in this task ("": it is the
-           first), kind (standard | delayed | prioritized | parent | list | stream | reject), packed arguments (or due
-           time in ms, or "" for now; or the reason of a rejection), data (or envelope, or the row), packed options
-  Reply  { "full", jobs waiting } or { "fast", ms to wait } or { "how", how the run knows its rows } or
-         { "moved", partition that entered a row before } or { "done", for each row 1 new, 0 known, negative code, or
-         { error text }; fewer than rows where the queue became full }
+  wait, paused  on list and stream queues: the list or stream, and the sorted set of scheduled jobs; the keys that follow
+                up to waiting_children are then the list or stream
+  run_rate      when the next row of the run may be added
+  ledger_ms     how long the ledger is kept
+  max_waiting   most jobs that may wait, "" for any number
+  rate          most jobs per second, "" for any number
+  known_by      how rows are known
+  save          id of the save
+  partition     of the task
+  group         of a stream, or ""
+  first         "-" for a row known by itself; the digest of the first equal row of this task, "" if this is the first
+  kind          standard, delayed, prioritized, parent, list, stream or reject
+  arguments     packed; on list and stream queues the due time in ms, or "" for now; the reason of a rejection
+  data          or the envelope, or the rejected row
+  options       packed
+  Reply         { "full", jobs waiting } or { "fast", ms to wait } or { "how", how the run knows its rows } or
+                { "moved", partition that entered a row before } or { "done", for each row 1 new, 0 known, negative code,
+                or { error text }; fewer than rows where the queue became full }
 ]]
---@official standard addStandardJob
---@official delayed addDelayedJob
---@official prioritized addPrioritizedJob
---@official parent addParentJob
---@own plainOptions plain_options
---@own addPlainly add_many
+--@keys wait paused meta id_counter completed delayed active events marker prioritized pc waiting_children
+--@keys ledger run_rate rejects
+--@args ledger_ms max_waiting rate known_by save partition group
+--@each digest first kind arguments data options
+--@own official_adds official_adds
+--@own plain_options plain_options
+--@own add_many add_many
 --@own named_fields named_fields
+--@own error_text error_text
 
 local REJECTS_KEPT = 10000
-local RUN = 1000 -- Lua hands at most some thousands of values to one call
-local FIRST, WORDS = 8, 6 -- where the rows begin, and how many words each has
-local life, most, rate = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local how, save, partition, group = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local ledger = KEYS[13]
-local rows = (#ARGV - FIRST + 1) / WORDS
+local MAX_RUN = 1000 -- Lua passes at most some thousands of values to one call
+local most_waiting, most_per_second = tonumber(max_waiting), tonumber(rate)
+local rows = (#ARGV - FIRST_ITEM + 1) / ITEM_SIZE
 
-local function word(row, number)
-  return ARGV[FIRST + WORDS * (row - 1) + number]
+-- One value of a row.
+local function value(row, offset)
+  return ARGV[FIRST_ITEM + ITEM_SIZE * (row - 1) + offset]
 end
 
--- --- what the ledger says ---------------------------------------------------------------------------------------------
+-- --- which rows are known ---------------------------------------------------------------------------------------------
 
 local before = redis.call("HGET", ledger, "how")
-if before and before ~= how then
+if before and before ~= known_by then
   return {"how", before}
 end
 
 local digests, firsts = {}, {} -- of each row; a row that is known by itself has no first
 local names = {}
 for row = 1, rows do
-  local digest, first = word(row, 0), word(row, 1)
+  local digest, first = value(row, DIGEST), value(row, FIRST)
   digests[row], names[#names + 1] = digest, digest
   if first == "" then
     firsts[row] = digest
@@ -65,26 +73,26 @@ for row = 1, rows do
 end
 
 local entries = {} -- digest → its entry, false when there is none
-for from = 1, #names, RUN do
-  local to = math.min(from + RUN - 1, #names)
+for from = 1, #names, MAX_RUN do
+  local to = math.min(from + MAX_RUN - 1, #names)
   for place, entry in ipairs(redis.call("HMGET", ledger, unpack(names, from, to))) do
     entries[names[from + place - 1]] = entry
   end
 end
 
-local here = ";" .. partition .. "."
+local this_partition = ";" .. partition .. "."
 local function is_known(row)
   local entry = entries[digests[row]]
-  return entry and (not firsts[row] or string.find(entry, here, 1, true) ~= nil)
+  return entry and (not firsts[row] or string.find(entry, this_partition, 1, true) ~= nil)
 end
 
-local own = redis.call("HGET", ledger, "save:" .. save) or nil
+local save_number = redis.call("HGET", ledger, "save:" .. save) or nil
 
 -- The partition under which an earlier save entered the content of a row; nil when there is no other.
 local function other_partition(row)
   local entry = firsts[row] and entries[firsts[row]]
   for where, by in string.gmatch(entry or "", ";(%d+)%.(%d+)") do
-    if where ~= partition and by ~= own then
+    if where ~= partition and by ~= save_number then
       return where
     end
   end
@@ -101,12 +109,12 @@ for row = 1, rows do
   end
 end
 
--- --- how many rows may come in ----------------------------------------------------------------------------------------
+-- --- how many rows are admitted ---------------------------------------------------------------------------------------
 
 local function undelivered(after, limit)
   local count, page = 0, nil
   repeat
-    page = redis.call("XRANGE", KEYS[1], "(" .. after, "+", "COUNT", 500)
+    page = redis.call("XRANGE", wait, "(" .. after, "+", "COUNT", 500)
     count = count + #page
     if #page > 0 then
       after = page[#page][1]
@@ -115,38 +123,38 @@ local function undelivered(after, limit)
   return count
 end
 
--- Jobs that a worker could take now: those that are delayed, in hand or done do not count.
-local function waiting()
-  if KEYS[10] ~= KEYS[1] then
-    return redis.call("LLEN", KEYS[1]) + redis.call("LLEN", KEYS[2]) + redis.call("ZCARD", KEYS[10])
+-- Jobs that a worker could fetch now: delayed, active and finished ones do not count.
+local function count_waiting()
+  if prioritized ~= wait then
+    return redis.call("LLEN", wait) + redis.call("LLEN", paused) + redis.call("ZCARD", prioritized)
   elseif group == "" then
-    return redis.call("LLEN", KEYS[1])
+    return redis.call("LLEN", wait)
   end
-  local groups = redis.pcall("XINFO", "GROUPS", KEYS[1])
+  local groups = redis.pcall("XINFO", "GROUPS", wait)
   for _, flat in ipairs(groups.err and {} or groups) do
     local info = named_fields(KEYS, ARGV, flat)
     if info["name"] == group then
-      return info["lag"] or undelivered(info["last-delivered-id"], most)
+      return info["lag"] or undelivered(info["last-delivered-id"], most_waiting)
     end
   end
-  return redis.call("XLEN", KEYS[1])
+  return redis.call("XLEN", wait)
 end
 
 local WAITS = {standard = true, prioritized = true, list = true, stream = true}
 local function will_wait(row)
-  local kind = word(row, 2)
-  return WAITS[kind] and (kind == "standard" or kind == "prioritized" or word(row, 3) == "")
+  local kind = value(row, KIND)
+  return WAITS[kind] and (kind == "standard" or kind == "prioritized" or value(row, ARGUMENTS) == "")
 end
 
--- The last row for which there is room, and how many up to it are new.
-local function admitted(room)
+-- The last row that the capacity admits, and how many up to it are new.
+local function admit(capacity)
   local new, seen = 0, {}
   for row = 1, rows do
     local digest = digests[row]
     if fresh[row] and not seen[digest] then
       if will_wait(row) then
-        room = room - 1
-        if room < 0 then
+        capacity = capacity - 1
+        if capacity < 0 then
           return row - 1, new
         end
       end
@@ -157,27 +165,27 @@ local function admitted(room)
   return rows, new
 end
 
-local there = most and waiting() or 0
-local last, new = admitted(most and most - there or math.huge)
+local waiting = most_waiting and count_waiting() or 0
+local last, new = admit(most_waiting and most_waiting - waiting or math.huge)
 if last == 0 then
-  return {"full", there}
+  return {"full", waiting}
 end
 
-if rate and new > 0 then
+if most_per_second and new > 0 then
   local time = redis.call("TIME")
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local due = math.max(tonumber(redis.call("GET", KEYS[14]) or "0"), now)
-  -- A second of work may be ahead: calls carry many rows, and a strict clock would starve between them.
+  local due = math.max(tonumber(redis.call("GET", run_rate) or "0"), now)
+  -- A run may be a second ahead: a call carries many rows, and without this the run would fall below its rate.
   if due > now + 1000 then
     return {"fast", math.ceil(due - now - 1000)}
   end
-  local following = due + new * 1000 / rate
-  redis.call("SET", KEYS[14], string.format("%.3f", following), "PX", math.ceil(following - now) + 60000)
+  local following = due + new * 1000 / most_per_second
+  redis.call("SET", run_rate, string.format("%.3f", following), "PX", math.ceil(following - now) + 60000)
 end
 
 -- --- adding -----------------------------------------------------------------------------------------------------------
 
-local function to_list(keys, args)
+local function add_to_list(keys, args)
   if args[1] ~= "" then
     redis.call("ZADD", keys[2], args[1], args[2])
   else
@@ -186,7 +194,7 @@ local function to_list(keys, args)
   return 1
 end
 
-local function to_stream(keys, args)
+local function add_to_stream(keys, args)
   if args[1] ~= "" then
     redis.call("ZADD", keys[2], args[1], args[2])
   else
@@ -200,49 +208,45 @@ local function reject(keys, args)
   return 1
 end
 
-local bodies = {
-  standard = {standard, {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]}},
-  delayed = {delayed, {KEYS[9], KEYS[3], KEYS[4], KEYS[6], KEYS[5], KEYS[8]}},
-  prioritized = {prioritized, {KEYS[9], KEYS[3], KEYS[4], KEYS[10], KEYS[6], KEYS[5], KEYS[7], KEYS[8], KEYS[11]}},
-  parent = {parent, {KEYS[3], KEYS[4], KEYS[6], KEYS[12], KEYS[5], KEYS[8]}},
-  list = {to_list, {KEYS[1], KEYS[2]}},
-  stream = {to_stream, {KEYS[1], KEYS[2]}},
-  reject = {reject, {KEYS[15]}},
-}
+local scripts = official_adds(KEYS, ARGV)
+scripts.list = {add_to_list, {wait, paused}}
+scripts.stream = {add_to_stream, {wait, paused}}
+scripts.reject = {reject, {rejects}}
 
-local encoded = {} -- packed options → what the short way needs of them
+local encoded = {} -- packed options → encoded for plain jobs
 
--- The row as a job that may go the short way, if it is one: { id, arguments, data, options }.
-local function plainJob(row)
-  if word(row, 2) ~= "standard" then
+-- The row as a plain job { id, arguments, data, options }; nil when it is none.
+local function plain_job(row)
+  if value(row, KIND) ~= "standard" then
     return nil
   end
-  local options, words = plainOptions(KEYS, ARGV, encoded, word(row, 5)), cmsgpack.unpack(word(row, 3))
-  if options and not words[5] and not words[8] and not words[9] then
-    return {words[2], words, word(row, 4), options}
+  local options = plain_options(KEYS, ARGV, encoded, value(row, OPTIONS))
+  local arguments = cmsgpack.unpack(value(row, ARGUMENTS))
+  if options and not arguments[5] and not arguments[8] and not arguments[9] then
+    return {arguments[2], arguments, value(row, DATA), options}
   end
 end
 
 local replies = {}
 
--- The number of this save, made when the first row is entered that needs it.
-local function save_number()
-  if not own then
-    own = tostring(redis.call("HINCRBY", ledger, "saves", 1))
-    redis.call("HSET", ledger, "save:" .. save, own)
+-- The number of this save, given when the first row is entered that needs it.
+local function number_of_save()
+  if not save_number then
+    save_number = tostring(redis.call("HINCRBY", ledger, "saves", 1))
+    redis.call("HSET", ledger, "save:" .. save, save_number)
   end
-  return own
+  return save_number
 end
 
--- The entry of a row with this task in it, noted here; the server is told by the caller.
-local function entered(row)
+-- The ledger's entry of a row with this task in it; the caller writes it to the ledger.
+local function enter(row)
   local digest = digests[row]
-  local entry = firsts[row] and (entries[digest] or "") .. here .. save_number() or ""
+  local entry = firsts[row] and (entries[digest] or "") .. this_partition .. number_of_save() or ""
   entries[digest] = entry
   return entry
 end
 
--- A row that the server refused is not known: another attempt may succeed.
+-- Removes a row that the server refused from the ledger: another attempt may succeed.
 local function withdraw(row)
   local digest = digests[row]
   local left = firsts[row] and string.gsub(entries[digest], ";" .. partition .. "%.%d+$", "") or ""
@@ -255,57 +259,57 @@ local function withdraw(row)
   end
 end
 
-local function settled(row, ok, reply)
+local function set_reply(row, ok, reply)
   if ok and (type(reply) ~= "number" or reply >= 0) then
     replies[row] = 1
   else
     withdraw(row)
-    replies[row] = ok and reply or {type(reply) == "table" and reply.err or tostring(reply)}
+    replies[row] = ok and reply or {error_text(KEYS, ARGV, reply)}
   end
 end
 
-local function addOne(row)
-  local body = bodies[word(row, 2)]
-  redis.call("HSET", ledger, digests[row], entered(row))
-  settled(row, pcall(body[1], body[2], {word(row, 3), word(row, 4), word(row, 5)}))
+local function add_by_script(row)
+  local script = scripts[value(row, KIND)]
+  redis.call("HSET", ledger, digests[row], enter(row))
+  set_reply(row, pcall(script[1], script[2], {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}))
 end
 
-local function addRun(run, places, pairs_of_run)
+local function add_run(run, places, fields)
   local ids = {}
-  redis.call("HSET", ledger, unpack(pairs_of_run))
-  local ok, reply = pcall(addPlainly, KEYS, ARGV, run, ids)
+  redis.call("HSET", ledger, unpack(fields))
+  local ok, reply = pcall(add_many, KEYS, ARGV, run, ids)
   for place, row in ipairs(places) do
-    settled(row, ok or ids[place] ~= nil, ids[place] or reply)
+    set_reply(row, ok or ids[place] ~= nil, ids[place] or reply)
   end
 end
 
 if not before and new > 0 then
-  redis.call("HSET", ledger, "how", how)
+  redis.call("HSET", ledger, "how", known_by)
 end
 local row = 1
 while row <= last do
   local run, places, fields = {}, {}, {}
-  local fine, job = true, nil
-  while row <= last and #run < RUN do
+  local is_read, job = true, nil
+  while row <= last and #run < MAX_RUN do
     if not fresh[row] or is_known(row) then
       replies[row] = 0
     else
-      fine, job = pcall(plainJob, row)
-      if not fine or not job then
+      is_read, job = pcall(plain_job, row)
+      if not is_read or not job then
         break
       end
-      fields[#fields + 1], fields[#fields + 2] = digests[row], entered(row)
+      fields[#fields + 1], fields[#fields + 2] = digests[row], enter(row)
       run[#run + 1], places[#places + 1] = job, row
     end
     row = row + 1
   end
   if #run > 0 then
-    addRun(run, places, fields)
+    add_run(run, places, fields)
   end
-  if row <= last and #run < RUN then
-    addOne(row)
+  if row <= last and #run < MAX_RUN then
+    add_by_script(row)
     row = row + 1
   end
 end
-redis.call("PEXPIRE", ledger, life)
+redis.call("PEXPIRE", ledger, ledger_ms)
 return {"done", replies}

@@ -1,22 +1,25 @@
 --[[
-  Takes in jobs that come from another queue, each once.
+  Adds jobs that come from another queue, each once.
 
-  Whoever moves jobs may die after they arrived here and before they left there; then they are sent again. The book of
-  arrivals recognises them.
+  A bridge that ends between adding jobs here and removing them there sends them again. The sorted set of arrivals
+  recognises them by name.
 
-  KEYS   1 list or stream, 2 scheduled, 3 arrivals
-  ARGV   1 kind (list | stream), 2 now (ms), 3 arrivals before this time (ms) are forgotten,
-         then name in the book, due (ms, or "" for now) and envelope of each job
-  Reply  how many were new
+  jobs              the list or stream
+  kind              list or stream
+  forget_before_ms  arrivals before this time are removed
+  due_ms            "" for now
+  Reply             how many were new
 ]]
+--@keys jobs scheduled arrivals
+--@args kind now_ms forget_before_ms
+--@each name due_ms envelope
 --@own push envelope_push
-redis.call("ZREMRANGEBYSCORE", KEYS[3], "-inf", ARGV[3])
-local arrived = 0
-for at = 4, #ARGV, 3 do
-  local name, due, envelope = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  if redis.call("ZADD", KEYS[3], "NX", ARGV[2], name) == 1 then
-    push(KEYS, ARGV, ARGV[1], KEYS[1], KEYS[2], due, envelope)
-    arrived = arrived + 1
+redis.call("ZREMRANGEBYSCORE", arrivals, "-inf", forget_before_ms)
+local added = 0
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  if redis.call("ZADD", arrivals, "NX", now_ms, ARGV[at + NAME]) == 1 then
+    push(KEYS, ARGV, kind, jobs, scheduled, ARGV[at + DUE_MS], ARGV[at + ENVELOPE])
+    added = added + 1
   end
 end
-return arrived
+return added

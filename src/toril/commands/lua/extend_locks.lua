@@ -1,50 +1,49 @@
 --[[
-  Extends the locks of a batch of jobs and takes them off the list of suspects. A lock that has run out is retaken if
-  nobody can have had the job meanwhile: it is still active, and was neither picked up nor swept since our own pickup.
+  Renews the locks of a batch of jobs and removes the jobs from the set `stalled`. An expired lock is taken again if no
+  other worker can have had the job: it is still active, and was neither fetched nor swept since this worker fetched it.
 
-  The first part means the same as upstream's script, with PEXPIRE in place of SET: a server that has reached its memory
-  limit refuses SET, and running jobs would be taken for stalled. Upstream never retakes a lock.
+  Renewing means the same as upstream's script, with PEXPIRE in place of SET: a server that has reached its memory limit
+  refuses SET, and running jobs would count as stalled. Upstream never takes an expired lock again.
 
-  KEYS   1 stalled, 2 active
-  ARGV   1 key base, 2 lock duration (ms), then five words for each job:
-           id, token, and the fields of its hash at pickup: ats (attempts started), stc (times stalled), processedOn
-           ats "": this lock is not retaken
-  Reply  the ids whose lock is gone or is another's
+  started, stalls, picked_up  the fields `ats`, `stc` and `processedOn` when the job was fetched; started "": the
+                              lock is not taken again
+  Reply                       the ids whose lock is gone or belongs to another worker
 ]]
-local WORDS = 5
-local base, duration = ARGV[1], ARGV[2]
+--@keys stalled active
+--@args base lock_ms
+--@each job_id token started stalls picked_up
 local lost = {}
-local active -- ids of active jobs: read once, and only if a lock has run out
-local refused -- why the server would not write a lock
+local active_ids -- read once, and only if a lock has expired
+local refused -- why the server did not write a lock
 
-local function isActive(id)
-  if not active then
-    active = {}
-    for _, one in ipairs(redis.call("LRANGE", KEYS[2], 0, -1)) do
-      active[one] = true
+local function is_active(id)
+  if not active_ids then
+    active_ids = {}
+    for _, one in ipairs(redis.call("LRANGE", active, 0, -1)) do
+      active_ids[one] = true
     end
   end
-  return active[id]
+  return active_ids[id]
 end
 
-local function isUntouched(id, started, stalls, pickedUp)
+local function is_untouched(id, started, stalls, picked_up)
   local fields = redis.pcall("HMGET", base .. id, "ats", "stc", "processedOn")
-  return fields[1] == started and (fields[2] or "") == stalls and (fields[3] or "") == pickedUp
+  return fields[1] == started and (fields[2] or "") == stalls and (fields[3] or "") == picked_up
 end
 
-for at = 3, #ARGV, WORDS do
-  local id, token, started = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id, token, started = ARGV[at + JOB_ID], ARGV[at + TOKEN], ARGV[at + STARTED]
   local lock = base .. id .. ":lock"
   local owner = redis.call("GET", lock)
   if owner == token then
-    redis.call("PEXPIRE", lock, duration)
-    redis.call("SREM", KEYS[1], id)
-  elseif not owner and started ~= "" and isActive(id)
-    and isUntouched(id, started, ARGV[at + 3], ARGV[at + 4]) then
-    local answer = redis.pcall("SET", lock, token, "PX", duration)
-    refused = refused or answer.err
-    if not answer.err then
-      redis.call("SREM", KEYS[1], id)
+    redis.call("PEXPIRE", lock, lock_ms)
+    redis.call("SREM", stalled, id)
+  elseif not owner and started ~= "" and is_active(id)
+    and is_untouched(id, started, ARGV[at + STALLS], ARGV[at + PICKED_UP]) then
+    local reply = redis.pcall("SET", lock, token, "PX", lock_ms)
+    refused = refused or reply.err
+    if not reply.err then
+      redis.call("SREM", stalled, id)
     end
   else
     lost[#lost + 1] = id

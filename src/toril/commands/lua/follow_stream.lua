@@ -1,28 +1,28 @@
 --[[
-  A page of a stream together with what the stream says of itself at that very moment, so that a reader knows exactly how
-  many entries were trimmed before it came to read them.
+  Reads a page of a stream together with the stream's own counters at the same moment, so that a reader knows exactly
+  how many entries were trimmed before it read them.
 
-  KEYS   1 stream
-  ARGV   1 id to read after, 2 entries at most (0: none), 3 "1" to count the entries up to that id
-  Reply  { entries ever added (-1: the server does not count), length, first id or "", last id, entries up to ARGV[1] or -1,
-           entries }
+  after         the id to read after
+  limit         entries at most, 0 for none
+  count_before  "1" to count the entries up to `after`
+  Reply         { entries ever added (-1: the server does not count), length, first id or "", last id,
+                  entries up to `after` or -1, entries }
 ]]
-if redis.call("EXISTS", KEYS[1]) == 0 then
+--@keys stream
+--@args after limit count_before
+--@own named_fields named_fields
+if redis.call("EXISTS", stream) == 0 then
   return {0, 0, "", "0-0", 0, {}}
 end
 
-local info = redis.call("XINFO", "STREAM", KEYS[1])
-local fields = {}
-for i = 1, #info, 2 do
-  fields[info[i]] = info[i + 1]
-end
-local first = fields["first-entry"]
+local info = named_fields(KEYS, ARGV, redis.call("XINFO", "STREAM", stream))
+local first = info["first-entry"]
 local before = -1
-if ARGV[3] == "1" then
-  before = #redis.call("XRANGE", KEYS[1], "-", ARGV[1])
+if count_before == "1" then
+  before = #redis.call("XRANGE", stream, "-", after)
 end
 local page = {}
-if tonumber(ARGV[2]) > 0 then
-  page = redis.call("XRANGE", KEYS[1], "(" .. ARGV[1], "+", "COUNT", ARGV[2])
+if tonumber(limit) > 0 then
+  page = redis.call("XRANGE", stream, "(" .. after, "+", "COUNT", limit)
 end
-return {fields["entries-added"] or -1, fields["length"], first and first[1] or "", fields["last-generated-id"], before, page}
+return {info["entries-added"] or -1, info["length"], first and first[1] or "", info["last-generated-id"], before, page}

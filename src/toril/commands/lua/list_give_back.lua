@@ -1,19 +1,25 @@
 --[[
-  Puts jobs of this worker's own list back, when it does not know of them: the reply that brought them was lost.
+  Puts jobs of this worker's processing list back to the queue when the worker does not know of them: the reply that
+  carried them was lost.
 
-  KEYS   1 list, 2 this worker's list, 3 this worker's jobs that have not begun
-  ARGV   1 start of lock keys, then job id (or "") and envelope of each
-  Reply  how many were put back
+  processing  this worker's processing list
+  unbegun     this worker's jobs that have not begun
+  job_id      "" for an envelope without one
+  Reply       how many were put back
 ]]
+--@keys jobs processing unbegun
+--@args lock_base
+--@each job_id envelope
 local returned = 0
-for at = 2, #ARGV, 2 do
-  if redis.call("LREM", KEYS[2], 1, ARGV[at + 1]) == 1 then
-    redis.call("RPUSH", KEYS[1], ARGV[at + 1])
-    if ARGV[at] ~= "" then
-      redis.call("DEL", ARGV[1] .. ARGV[at])
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id, envelope = ARGV[at + JOB_ID], ARGV[at + ENVELOPE]
+  if redis.call("LREM", processing, 1, envelope) == 1 then
+    redis.call("RPUSH", jobs, envelope)
+    if id ~= "" then
+      redis.call("DEL", lock_base .. id)
     end
     returned = returned + 1
   end
 end
-redis.call("DEL", KEYS[3])
+redis.call("DEL", unbegun)
 return returned

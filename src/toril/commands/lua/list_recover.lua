@@ -1,25 +1,31 @@
 --[[
-  Puts back the jobs of workers that have not been seen for a while, where they are taken next, and counts the stall: not
-  of jobs that had not begun, because the reply that brought them was lost or their worker died at once.
+  Puts the jobs of workers that have not renewed their locks for a while back to the end of the list from which jobs are
+  fetched, and counts the stall. Jobs that had not begun are not counted: the reply that carried them was lost, or their
+  worker ended at once.
 
-  Only for reliable pickup: each worker's jobs in hand stand in its own list. A worker that comes back later finds them
-  gone, and its outcomes are refused.
+  Only for reliable pickup: the jobs of each worker are in its own processing list. A worker that returns later finds its
+  jobs gone, and its outcomes are refused.
 
-  KEYS   1 list, 2 consumers, 3 totals, 4 stalls by job id
-  ARGV   1 start of the workers' lists, 2 now (ms), 3 after how long (ms) a worker counts as dead, 4 how many jobs at most,
-         5 the consumer that asks, 6 start of the keys with jobs that have not begun
-  Reply  { the envelopes that were put back, how many dead workers are left }
+  stalls           number of stalls by job id
+  processing_base  start of the keys of processing lists
+  silence_ms       a worker that was silent for so long counts as dead
+  limit            how many jobs at most
+  consumer         the worker that sends this call
+  unbegun_base     start of the keys with jobs that have not begun
+  Reply            { the envelopes that were put back, how many dead workers are left }
 ]]
+--@keys jobs consumers totals stalls
+--@args processing_base now_ms silence_ms limit consumer unbegun_base
 --@own envelope_id envelope_id
-local now, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
--- Whoever asks is alive. A worker that a busy machine had held up for long would take itself for dead otherwise, and
--- give away the jobs that it is running.
-redis.pcall("ZADD", KEYS[2], now, ARGV[5])
+local now, max_jobs = tonumber(now_ms), tonumber(limit)
+-- The sender is alive. A worker that a busy machine has delayed for long would otherwise count itself as dead, and put
+-- the jobs back that it is running.
+redis.pcall("ZADD", consumers, now, consumer)
 
 -- The ids of a worker's jobs that have not begun.
-local function unbegun(consumer)
+local function unbegun_ids(worker)
   local ids = {}
-  local pickups = redis.pcall("HVALS", ARGV[6] .. consumer)
+  local pickups = redis.pcall("HVALS", unbegun_base .. worker)
   for _, packed in ipairs(pickups.err and {} or pickups) do
     for _, id in ipairs(cmsgpack.unpack(packed)) do
       ids[id] = true
@@ -28,24 +34,24 @@ local function unbegun(consumer)
   return ids
 end
 
-local recovered, silent = {}, now - ARGV[3]
-for _, consumer in ipairs(redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", silent, "LIMIT", 0, 100)) do
-  local list, spared = ARGV[1] .. consumer, unbegun(consumer)
-  while #recovered < limit do
-    local envelope = redis.call("LMOVE", list, KEYS[1], "LEFT", "RIGHT")
+local recovered, last_seen = {}, now - silence_ms
+for _, worker in ipairs(redis.call("ZRANGEBYSCORE", consumers, "-inf", last_seen, "LIMIT", 0, 100)) do
+  local processing, unbegun = processing_base .. worker, unbegun_ids(worker)
+  while #recovered < max_jobs do
+    local envelope = redis.call("LMOVE", processing, jobs, "LEFT", "RIGHT")
     if not envelope then
-      redis.call("ZREM", KEYS[2], consumer)
-      redis.call("DEL", ARGV[6] .. consumer)
+      redis.call("ZREM", consumers, worker)
+      redis.call("DEL", unbegun_base .. worker)
       break
     end
     local id = envelope_id(KEYS, ARGV, envelope)
-    if id and not spared[id] then
-      redis.call("HINCRBY", KEYS[4], id, 1)
+    if id and not unbegun[id] then
+      redis.call("HINCRBY", stalls, id, 1)
     end
     recovered[#recovered + 1] = envelope
   end
 end
 if #recovered > 0 then
-  redis.call("HINCRBY", KEYS[3], "stalled", #recovered)
+  redis.call("HINCRBY", totals, "stalled", #recovered)
 end
-return {recovered, redis.call("ZCOUNT", KEYS[2], "-inf", silent)}
+return {recovered, redis.call("ZCOUNT", consumers, "-inf", last_seen)}

@@ -1,23 +1,24 @@
 --[[
-  Extends the locks of list jobs in hand, and says that their worker lives.
+  Renews the locks of a worker's list jobs and the worker's place among the consumers.
 
-  KEYS   1 consumers
-  ARGV   1 start of lock keys, 2 lock duration (ms), 3 now (ms), 4 consumer for reliable pickup, or "",
-         then job id and token of each job
-  Reply  { the job ids whose lock is another's, those whose lock is gone }
+  consumer  for reliable pickup, or ""
+  Reply     { the job ids whose lock belongs to another worker, those whose lock is gone }
 ]]
-local locks, duration = ARGV[1], ARGV[2]
+--@keys consumers
+--@args lock_base lock_ms now_ms consumer
+--@each job_id token
 local lost, gone = {}, {}
-for at = 5, #ARGV, 2 do
-  local lock = locks .. ARGV[at]
-  local holder = redis.call("GET", lock)
-  if not holder then
-    gone[#gone + 1] = ARGV[at]
-  elseif holder ~= ARGV[at + 1] or redis.call("PEXPIRE", lock, duration) ~= 1 then
-    lost[#lost + 1] = ARGV[at]
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id = ARGV[at + JOB_ID]
+  local lock = lock_base .. id
+  local owner = redis.call("GET", lock)
+  if not owner then
+    gone[#gone + 1] = id
+  elseif owner ~= ARGV[at + TOKEN] or redis.call("PEXPIRE", lock, lock_ms) ~= 1 then
+    lost[#lost + 1] = id
   end
 end
-if ARGV[4] ~= "" then
-  redis.pcall("ZADD", KEYS[1], ARGV[3], ARGV[4])
+if consumer ~= "" then
+  redis.pcall("ZADD", consumers, now_ms, consumer)
 end
 return {lost, gone}

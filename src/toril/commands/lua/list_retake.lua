@@ -1,23 +1,26 @@
 --[[
-  Locks jobs in hand anew whose locks had run out, if they are nobody else's: a worker that was held up for long goes on.
+  Locks jobs again whose locks had expired, if no other worker has them: a worker that was delayed for long goes on.
 
-  With reliable pickup a job is ours as long as it stands in our own list. Without, nobody else can have the message; only
-  a twin of the same id may have been taken meanwhile, and then the lock is the twin's.
+  With reliable pickup a job belongs to this worker as long as it is in its processing list. Without, no other worker can
+  have the message; only a job with the same id may have been fetched meanwhile, and then the lock belongs to that one.
 
-  KEYS   1 this worker's list
-  ARGV   1 start of lock keys, 2 lock duration (ms), 3 "1" for reliable pickup, then id, token and envelope of each job
-  Reply  the job ids that are not ours any more
+  processing  this worker's processing list
+  reliable    "1" for reliable pickup
+  Reply       the job ids that do not belong to this worker any more
 ]]
-local locks, duration, reliable = ARGV[1], ARGV[2], ARGV[3] == "1"
+--@keys processing
+--@args lock_base lock_ms reliable
+--@each job_id token envelope
 local lost = {}
 -- Whether the lock is ours now: it was free, or a call whose reply was lost has taken it.
-local function locked(lock, token)
-  return redis.call("SET", lock, token, "NX", "PX", duration) or redis.call("GET", lock) == token
+local function lock(key, token)
+  return redis.call("SET", key, token, "NX", "PX", lock_ms) or redis.call("GET", key) == token
 end
-for at = 4, #ARGV, 3 do
-  local ours = not reliable or redis.call("LPOS", KEYS[1], ARGV[at + 2])
-  if not (ours and locked(locks .. ARGV[at], ARGV[at + 1])) then
-    lost[#lost + 1] = ARGV[at]
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id = ARGV[at + JOB_ID]
+  local ours = reliable ~= "1" or redis.call("LPOS", processing, ARGV[at + ENVELOPE])
+  if not (ours and lock(lock_base .. id, ARGV[at + TOKEN])) then
+    lost[#lost + 1] = id
   end
 end
 return lost

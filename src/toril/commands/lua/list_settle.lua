@@ -1,77 +1,79 @@
 --[[
-  Settles a batch of list jobs and takes up to N new ones, in one call.
+  Settles a batch of list jobs and fetches up to `capacity` new ones, in one call.
 
-  At most once: a job leaves the list when it is taken, and its lock says who runs it. An outcome is refused when another
-  worker holds the lock. With reliable pickup a taken job stands in the worker's own list until it is settled, and an
-  outcome counts only while it stands there. Which jobs of a reliable pickup have not begun is written down until the
-  worker says that it knows of them: a delivery that was lost before it came to a handler costs no attempt.
+  At most once: a job leaves the list when it is fetched, and its lock holds the token of its worker. An outcome is
+  refused when another worker has the lock. With reliable pickup a fetched job is in the worker's processing list until
+  it is settled, and an outcome counts only while it is there. Jobs of a reliable pickup that have not begun are recorded
+  until the worker confirms them: a delivery that was lost before its handler began costs no attempt.
 
-  A settled job's lock keeps a note of its token for a while: an outcome handed in twice is recognised. Such a note does
-  not lock anything.
+  The lock of a settled job keeps a note with its token for a while: an outcome that is sent twice is recognised. Such a
+  note locks nothing.
 
-  KEYS   1 list, 2 scheduled, 3 dlq, 4 totals, 5 this worker's list, 6 consumers, 7 stalls by job id,
-         8 this worker's jobs that have not begun, by the token of their pickup
-  ARGV   1 start of lock keys, 2 now (ms), 3 how many to take, 4 token, 5 lock duration (ms), 6 consumer for reliable
-         pickup, or "", 7 start of result keys, then settlements (`parts/envelope_outcomes.lua`): the reference is the
-         envelope as it was taken, the fence the token it was taken under
-  Reply  { codes, jobs, due (ms) of the next scheduled job or -1, error of the pickup or "", jobs left in the list }
-           jobs: envelope, stalls, ... flat
+  processing   this worker's processing list
+  stalls       number of stalls by job id
+  unbegun      this worker's jobs that have not begun, by the token of their pickup
+  consumer     for reliable pickup, or ""
+  kind … text  one settlement (`parts/envelope_outcomes.lua`): the reference is the envelope as it was fetched, the fence
+               the token under which it was fetched
+  Reply        { codes, jobs, due (ms) of the next scheduled job or -1, error of the fetch or "", jobs left in the list }
+                 jobs: envelope, stalls, ... flat
 ]]
+--@keys jobs scheduled dlq totals processing consumers stalls unbegun
+--@args lock_base now_ms capacity token lock_ms consumer result_base
+--@each kind job_id reference fence due_ms text
 --@own outcomes envelope_outcomes
 --@own envelope_id envelope_id
-local locks, now, room, token, duration = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local consumer = ARGV[6]
+local max_jobs = tonumber(capacity)
 local reliable = consumer ~= ""
-local FIRST = 8
--- As long as a worker may need to reconnect and hand in an outcome again.
+-- As long as a worker may need to reconnect and send an outcome again.
 local NOTE_MS = 60000
 local NOTE = "settled:"
--- A job whose twin is running is looked at again after at most this time.
-local TWIN_MS = 5000
+-- A job is postponed by at most this time while a job with the same id is running.
+local SAME_ID_MS = 5000
 
-local has_stalls = redis.call("EXISTS", KEYS[7]) == 1
-local queue = {results = ARGV[7]}
+local has_stalls = redis.call("EXISTS", stalls) == 1
+local queue = {}
 
-function queue.hold(id, taken, its_token)
-  local holder = redis.call("GET", locks .. id)
-  if holder == NOTE .. its_token then
+function queue.check_owner(id, envelope, its_token)
+  local owner = redis.call("GET", lock_base .. id)
+  if owner == NOTE .. its_token then
     return 1
-  elseif holder and holder ~= its_token and string.sub(holder, 1, #NOTE) ~= NOTE then
+  elseif owner and owner ~= its_token and string.sub(owner, 1, #NOTE) ~= NOTE then
     return -6
-  elseif reliable and not redis.call("LPOS", KEYS[5], taken) then
+  elseif reliable and not redis.call("LPOS", processing, envelope) then
     return -2
   end
   return 0
 end
 
-function queue.let_go(kind, id, taken, its_token)
+function queue.release(kind, id, envelope, its_token)
   if reliable then
-    redis.call("LREM", KEYS[5], 1, taken)
+    redis.call("LREM", processing, 1, envelope)
   end
   if has_stalls then
-    redis.call("HDEL", KEYS[7], id)
+    redis.call("HDEL", stalls, id)
   end
   if kind ~= "done" then
-    redis.call("SET", locks .. id, NOTE .. its_token, "PX", NOTE_MS)
-  elseif redis.call("GET", locks .. id) == its_token then
-    redis.call("DEL", locks .. id)
+    redis.call("SET", lock_base .. id, NOTE .. its_token, "PX", NOTE_MS)
+  elseif redis.call("GET", lock_base .. id) == its_token then
+    redis.call("DEL", lock_base .. id)
   end
 end
 
 function queue.add(envelope)
-  redis.call("LPUSH", KEYS[1], envelope)
+  redis.call("LPUSH", jobs, envelope)
 end
 
 function queue.give_back(envelope)
-  redis.call("RPUSH", KEYS[1], envelope)
+  redis.call("RPUSH", jobs, envelope)
 end
 
 local function lock(id)
-  if redis.call("SET", locks .. id, token, "NX", "PX", duration) then
+  if redis.call("SET", lock_base .. id, token, "NX", "PX", lock_ms) then
     return true
   end
-  if string.sub(redis.call("GET", locks .. id) or NOTE, 1, #NOTE) == NOTE then
-    redis.call("SET", locks .. id, token, "PX", duration)
+  if string.sub(redis.call("GET", lock_base .. id) or NOTE, 1, #NOTE) == NOTE then
+    redis.call("SET", lock_base .. id, token, "PX", lock_ms)
     return true
   end
   return false
@@ -79,70 +81,70 @@ end
 
 local function pop()
   if not reliable then
-    return redis.call("RPOP", KEYS[1], room) or {}
+    return redis.call("RPOP", jobs, max_jobs) or {}
   end
-  local taken = {}
-  while #taken < room do
-    local envelope = redis.call("LMOVE", KEYS[1], KEYS[5], "RIGHT", "LEFT")
+  local popped = {}
+  while #popped < max_jobs do
+    local envelope = redis.call("LMOVE", jobs, processing, "RIGHT", "LEFT")
     if not envelope then
       break
     end
-    taken[#taken + 1] = envelope
+    popped[#popped + 1] = envelope
   end
-  return taken
+  return popped
 end
 
-local function put_off(id, envelope)
-  local rest = redis.call("PTTL", locks .. id)
-  redis.call("ZADD", KEYS[2], now + math.min(math.max(rest, 100), TWIN_MS), envelope)
+local function postpone(id, envelope)
+  local rest = redis.call("PTTL", lock_base .. id)
+  redis.call("ZADD", scheduled, now_ms + math.min(math.max(rest, 100), SAME_ID_MS), envelope)
   if reliable then
-    redis.call("LREM", KEYS[5], 1, envelope)
+    redis.call("LREM", processing, 1, envelope)
   end
 end
 
--- Whether a job must wait because its twin is running. One without an id has no twin.
-local function waits(id, envelope)
+-- Locks a job, or postpones it because a job with the same id is running; returns whether it was postponed.
+local function lock_or_postpone(id, envelope)
   if not id or id == "" or lock(id) then
     return false
   end
-  put_off(id, envelope)
+  postpone(id, envelope)
   return true
 end
 
-local function take(jobs)
+local function fetch(fetched)
   local ids = {}
   for _, envelope in ipairs(pop()) do
     local id = envelope_id(KEYS, ARGV, envelope)
     -- What was popped must be delivered, whatever is wrong with its lock or the sorted set.
-    local ok, put_away = pcall(waits, id, envelope)
-    if not (ok and put_away) then
-      local stalls = has_stalls and id and redis.pcall("HGET", KEYS[7], id)
-      jobs[#jobs + 1] = envelope
-      jobs[#jobs + 1] = type(stalls) == "string" and stalls or "0"
+    local ok, postponed = pcall(lock_or_postpone, id, envelope)
+    if not (ok and postponed) then
+      local count = has_stalls and id and redis.pcall("HGET", stalls, id)
+      fetched[#fetched + 1] = envelope
+      fetched[#fetched + 1] = type(count) == "string" and count or "0"
       ids[#ids + 1] = id or nil
     end
   end
   if reliable and #ids > 0 then
-    redis.pcall("HSET", KEYS[8], token, cmsgpack.pack(ids))
+    redis.pcall("HSET", unbegun, token, cmsgpack.pack(ids))
   end
   return 0
 end
 
-local function say_we_live()
+local function renew_consumer()
   if reliable then
-    redis.call("ZADD", KEYS[6], now, consumer)
+    redis.call("ZADD", consumers, now_ms, consumer)
   end
   return 0
 end
 
 local envelopes = outcomes(KEYS, ARGV, queue)
-local codes, jobs, trouble = envelopes.settle(FIRST), {}, ""
-if room > 0 then
+local codes, fetched, fetch_error = envelopes.settle(), {}, ""
+if max_jobs > 0 then
   local attempt = envelopes.attempt
-  for _, step in ipairs({attempt(envelopes.move_due, now), attempt(say_we_live), attempt(take, jobs)}) do
-    if step ~= 0 then
-      trouble = step
+  for _, reply in ipairs({attempt(envelopes.move_due, now_ms), attempt(renew_consumer), attempt(fetch, fetched)}) do
+    if reply ~= 0 then
+      fetch_error = reply
     end
   end
 end
-return {codes, jobs, envelopes.next_due(), trouble, redis.call("LLEN", KEYS[1])}
+return {codes, fetched, envelopes.next_due(), fetch_error, redis.call("LLEN", jobs)}

@@ -1,14 +1,16 @@
 --[[
-  Notes that the job after the current one of a scheduler could not be made. A scheduler that is gone, or has gone on, is
-  left alone.
+  Records that the job after the current one of a scheduler could not be made. A scheduler that does not exist any more,
+  or that has a later job, is left alone.
 
-  KEYS   1 repeat, 2 broken schedulers
-  ARGV   1 scheduler's id, 2 its current job, 3 packed note
-  Reply  1 when it was noted
+  job_id  the scheduler's current job
+  note    packed
+  Reply   1 when it was recorded
 ]]
-local due = redis.call("ZSCORE", KEYS[1], ARGV[1])
-if due and "repeat:" .. ARGV[1] .. ":" .. string.format("%.0f", tonumber(due)) == ARGV[2] then
-  redis.call("HSET", KEYS[2], ARGV[1], ARGV[3])
+--@keys repeat_set broken_schedulers
+--@args scheduler_id job_id note
+local due = redis.call("ZSCORE", repeat_set, scheduler_id)
+if due and "repeat:" .. scheduler_id .. ":" .. string.format("%.0f", tonumber(due)) == job_id then
+  redis.call("HSET", broken_schedulers, scheduler_id, note)
   return 1
 end
 return 0

@@ -1,26 +1,28 @@
 --[[
   Pauses or resumes a queue without losing a job.
 
-  Upstream renames one list to the other, which destroys the jobs of the other. Within one generation it is always empty;
-  clients of the sixth generation leave jobs in `wait` while the queue is paused. Those are moved over first, as the
-  older ones, and the official body finds what it expects.
+  Upstream renames one list to the other, which destroys the jobs of the other list. Clients of BullMQ 5 keep it empty;
+  clients of BullMQ 6 leave jobs in `wait` while the queue is paused. Those are moved first, as the older jobs, so that
+  the official script finds what it expects.
 
-  KEYS   1 list to leave (wait or paused), 2 list to fill, 3 meta, 4 prioritized, 5 events, 6 delayed, 7 marker
-  ARGV   1 paused or resumed
-  Reply  nothing
+  source  the list to leave (wait or paused)
+  target  the list to fill
+  action  paused or resumed
 ]]
---@official pauseOrResume pause
+--@keys source target meta prioritized events delayed marker
+--@args action
+--@official pause_or_resume pause
 
-local wasPaused = redis.call("HEXISTS", KEYS[3], "paused") == 1
-if redis.call("EXISTS", KEYS[1]) == 1 then
-  local others = redis.call("LRANGE", KEYS[2], 0, -1)
+local was_paused = redis.call("HEXISTS", meta, "paused") == 1
+if redis.call("EXISTS", source) == 1 then
+  local others = redis.call("LRANGE", target, 0, -1)
   for from = 1, #others, 5000 do
-    redis.call("RPUSH", KEYS[1], unpack(others, from, math.min(from + 4999, #others)))
+    redis.call("RPUSH", source, unpack(others, from, math.min(from + 4999, #others)))
   end
-  redis.call("DEL", KEYS[2])
+  redis.call("DEL", target)
 end
-pauseOrResume(KEYS, ARGV)
--- What had waited through the pause in its place needs a worker to wake up, too.
-if wasPaused and ARGV[1] == "resumed" and redis.call("EXISTS", KEYS[2]) == 1 then
-  redis.call("ZADD", KEYS[7], 0, "0")
+pause_or_resume(KEYS, ARGV)
+-- Jobs that were in the target list during the pause need a worker to wake up, too.
+if was_paused and action == "resumed" and redis.call("EXISTS", target) == 1 then
+  redis.call("ZADD", marker, 0, "0")
 end

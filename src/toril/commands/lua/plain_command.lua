@@ -1,8 +1,9 @@
 --[[
-  One plain command, for those that are called under a number (parts/remember.lua).
+  Runs one Redis command, for commands that are sent under a number (`parts/remember.lua`).
 
-  KEYS   1 its key
-  ARGV   its words
-  Reply  its reply
+  arg    the command's name and arguments
+  Reply  the command's reply
 ]]
+--@keys key
+--@each arg
 return redis.call(unpack(ARGV))

@@ -1,15 +1,15 @@
 --[[
-  Everything that a monitor wants to know of a BullMQ queue, of one moment and in one call. Changes nothing.
+  Reads the figures of a BullMQ queue that monitoring needs, of one moment and in one call. Changes nothing.
 
-  KEYS   1 wait, 2 paused, 3 active, 4 prioritized, 5 delayed, 6 completed, 7 failed, 8 waiting-children, 9 meta,
-         10 workers, 11 broken schedulers
-  ARGV   1 start of the queue's keys, 2 how many worker reports at most
-  Reply  { the lengths of 1 … 8, is paused (0 or 1), version, ready since (ms) of the job that is taken next or -1,
-           end (ms) of the oldest failed job or -1, reports of workers, number of broken schedulers }
+  base         start of the queue's keys
+  max_reports  how many worker reports at most
+  Reply        { the lengths of the first eight keys, is paused (0 or 1), version, ready since (ms) of the job that is
+                 fetched next or -1, end (ms) of the oldest failed job or -1, worker reports, number of broken schedulers }
 ]]
-local base = ARGV[1]
+--@keys wait paused active prioritized delayed completed failed waiting_children meta workers broken_schedulers
+--@args base max_reports
 
--- Old versions left markers such as "0:1700000000000" among the waiting jobs.
+-- BullMQ before version 5 put markers such as "0:1700000000000" among the waiting jobs.
 local function next_of(list)
   local id = redis.call("LINDEX", list, -1)
   if id and string.sub(id, 1, 2) == "0:" then
@@ -24,12 +24,12 @@ local function ready_since(id)
   return added and added + (tonumber(at[2] or "") or 0) or -1
 end
 
-local waiting = next_of(KEYS[1]) or next_of(KEYS[2]) or redis.call("ZRANGE", KEYS[4], 0, 0)[1]
-local failed = redis.call("ZRANGE", KEYS[7], 0, 0, "WITHSCORES")
-local meta = redis.call("HMGET", KEYS[9], "paused", "version")
+local next_id = next_of(wait) or next_of(paused) or redis.call("ZRANGE", prioritized, 0, 0)[1]
+local oldest_failed = redis.call("ZRANGE", failed, 0, 0, "WITHSCORES")
+local settings = redis.call("HMGET", meta, "paused", "version")
 
 local reports = {}
-for _, id in ipairs(redis.call("ZRANGE", KEYS[10], 0, ARGV[2] - 1)) do
+for _, id in ipairs(redis.call("ZRANGE", workers, 0, max_reports - 1)) do
   local report = redis.call("GET", base .. "toril:worker:" .. id)
   if report then
     reports[#reports + 1] = report
@@ -37,12 +37,12 @@ for _, id in ipairs(redis.call("ZRANGE", KEYS[10], 0, ARGV[2] - 1)) do
 end
 
 return {
-  redis.call("LLEN", KEYS[1]), redis.call("LLEN", KEYS[2]), redis.call("LLEN", KEYS[3]),
-  redis.call("ZCARD", KEYS[4]), redis.call("ZCARD", KEYS[5]), redis.call("ZCARD", KEYS[6]),
-  redis.call("ZCARD", KEYS[7]), redis.call("ZCARD", KEYS[8]),
-  meta[1] and 1 or 0, meta[2] or "",
-  waiting and ready_since(waiting) or -1,
-  tonumber(failed[2]) or -1,
+  redis.call("LLEN", wait), redis.call("LLEN", paused), redis.call("LLEN", active),
+  redis.call("ZCARD", prioritized), redis.call("ZCARD", delayed), redis.call("ZCARD", completed),
+  redis.call("ZCARD", failed), redis.call("ZCARD", waiting_children),
+  settings[1] and 1 or 0, settings[2] or "",
+  next_id and ready_since(next_id) or -1,
+  tonumber(oldest_failed[2]) or -1,
   reports,
-  redis.call("HLEN", KEYS[11]),
+  redis.call("HLEN", broken_schedulers),
 }

@@ -1,10 +1,10 @@
 --[[
-  Removes all jobs of lists and sorted sets that hold whole jobs, in one step that takes no longer for a million of them:
-  their memory is freed in the background.
+  Removes lists and sorted sets of jobs in one step that takes no longer for a million jobs: UNLINK frees their memory in
+  the background.
 
-  KEYS   the lists and sorted sets
   Reply  how many jobs were removed
 ]]
+--@each_keys jobs
 local removed = 0
 for _, key in ipairs(KEYS) do
   local kind = redis.call("TYPE", key).ok

@@ -1,18 +1,19 @@
 --[[
-  Takes the id of a job without data out of the places where jobs wait.
+  Removes the id of a job without a hash from the lists and sets in which jobs wait.
 
-  KEYS   1 wait, 2 paused, 3 prioritized, 4 delayed, 5 the job
-  ARGV   1 its id
-  Reply  1 when it was there; 0 when it was not, or has data
+  job    the job's hash
+  Reply  1 when the id was there; 0 when it was not, or the job has a hash
 ]]
-if redis.call("EXISTS", KEYS[5]) == 1 then
+--@keys wait paused prioritized delayed job
+--@args job_id
+if redis.call("EXISTS", job) == 1 then
   return 0
 end
 local removed = 0
-for list = 1, 2 do
-  removed = removed + redis.call("LREM", KEYS[list], 0, ARGV[1])
+for _, list in ipairs({wait, paused}) do
+  removed = removed + redis.call("LREM", list, 0, job_id)
 end
-for set = 3, 4 do
-  removed = removed + redis.call("ZREM", KEYS[set], ARGV[1])
+for _, set in ipairs({prioritized, delayed}) do
+  removed = removed + redis.call("ZREM", set, job_id)
 end
 return removed > 0 and 1 or 0

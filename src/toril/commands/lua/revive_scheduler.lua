@@ -1,19 +1,21 @@
 --[[
-  Makes the next job of a scheduler that was broken, by the official body, and takes it off the list of those.
+  Makes the next job of a broken scheduler by the official script, and removes the scheduler from the broken ones.
 
-  KEYS   as updateJobScheduler (11: the last job), then 13 broken schedulers
-  ARGV   as updateJobScheduler (2: scheduler's id, 7: the last job)
-  Reply  as updateJobScheduler
+  job     the hash of the scheduler's last job
+  job_id  the scheduler's last job
+  The other keys and arguments, and the reply, are those of updateJobScheduler.
 ]]
---@official advance updateJobScheduler
+--@keys repeat_set delayed wait paused meta prioritized marker id_counter events pc job active broken_schedulers
+--@args next_ms scheduler_id data job_options now_ms base job_id
+--@official update_scheduler updateJobScheduler
 
-local existed = redis.call("EXISTS", KEYS[11]) == 1
-local made = advance(KEYS, ARGV)
+local existed = redis.call("EXISTS", job) == 1
+local next_id = update_scheduler(KEYS, ARGV)
 if not existed then
-  redis.call("DEL", KEYS[11]) -- the body notes the next job in the last one, and thereby makes a job that is gone
+  redis.call("DEL", job) -- the official script writes the next id into the last job, even when that does not exist
 end
-local note = redis.call("HGET", KEYS[13], ARGV[2])
-if note and cmsgpack.unpack(note)["job"] == ARGV[7] then
-  redis.call("HDEL", KEYS[13], ARGV[2])
+local note = redis.call("HGET", broken_schedulers, scheduler_id)
+if note and cmsgpack.unpack(note)["job"] == job_id then
+  redis.call("HDEL", broken_schedulers, scheduler_id)
 end
-return made
+return next_id

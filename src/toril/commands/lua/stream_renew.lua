@@ -1,19 +1,19 @@
 --[[
-  Renews our hold on stream entries in hand: their idle time starts again, their deliveries stay.
+  Renews the entries that a worker is processing: their idle time starts again, their number of deliveries stays.
 
-  A plain XCLAIM would take an entry back from a consumer that has claimed it meanwhile; so we look first.
+  XCLAIM alone would take an entry back from a consumer that has claimed it meanwhile; so its owner is read first.
 
-  KEYS   1 stream
-  ARGV   1 group, 2 consumer, then entry id and deliveries of each job
-  Reply  the entry ids that are not ours any more
+  Reply  the entry ids that do not belong to this consumer any more
 ]]
-local group, consumer = ARGV[1], ARGV[2]
+--@keys stream
+--@args group consumer
+--@each entry_id deliveries
 local lost = {}
-for at = 3, #ARGV, 2 do
-  local id = ARGV[at]
-  local found = redis.call("XPENDING", KEYS[1], group, id, id, 1)[1]
-  if found and found[2] == consumer and tostring(found[4]) == ARGV[at + 1] then
-    redis.call("XCLAIM", KEYS[1], group, consumer, 0, id, "JUSTID")
+for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+  local id = ARGV[at + ENTRY_ID]
+  local found = redis.call("XPENDING", stream, group, id, id, 1)[1]
+  if found and found[2] == consumer and tostring(found[4]) == ARGV[at + DELIVERIES] then
+    redis.call("XCLAIM", stream, group, consumer, 0, id, "JUSTID")
   else
     lost[#lost + 1] = id
   end

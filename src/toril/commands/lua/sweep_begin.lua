@@ -1,51 +1,56 @@
 --[[
-  Opens a stalled sweep: the suspects of the last sweep are set aside for judgement, and all that is active now becomes
-  the new list of suspects.
+  Begins a stalled sweep: the jobs marked by the last sweep become the suspects that this sweep checks, and all jobs that
+  are active now are marked.
 
-  Upstream judges and marks in one call, whose cost grows with the square of the number of stalled jobs. Here the
-  judgement follows in bounded calls (sweep_step); the guard, the trimming and the marking are the same.
+  Upstream checks and marks in one call, whose cost grows with the square of the number of stalled jobs. Here bounded
+  calls (sweep_step) check the suspects; the interval, the trimming and the marking are the same.
 
-  KEYS   1 stalled, 2 active, 3 stalled-check, 4 meta, 5 events, 6 suspects set aside, 7 whose sweep it is
-  ARGV   1 now (ms), 2 sweep interval (ms), 3 token of this sweep, 4 for how long (ms) it may judge
-  Reply  how many suspects wait for judgement; -1 when another worker swept within the interval and has judged them all
-         (if it has not, it may have died: anybody may go on in its place)
+  stalled      the marked jobs
+  suspects     the jobs that are to be checked
+  sweep        the token of the current sweep
+  token        of this sweep
+  patience_ms  for how long the next step of this sweep may check
+  Reply        how many suspects are to be checked; -1 when another worker began a sweep within the interval and has
+               checked them all (if it has not, it may have ended: any worker may go on in its place)
 ]]
-if redis.call("EXISTS", KEYS[3]) == 1 then
-  local left = redis.call("LLEN", KEYS[6])
+--@keys stalled active stalled_check meta events suspects sweep
+--@args now_ms interval_ms token patience_ms
+if redis.call("EXISTS", stalled_check) == 1 then
+  local left = redis.call("LLEN", suspects)
   if left > 0 then
-    redis.call("SET", KEYS[7], ARGV[3], "PX", ARGV[4])
+    redis.call("SET", sweep, token, "PX", patience_ms)
     return left
   end
   return -1
 end
-redis.call("SET", KEYS[3], ARGV[1], "PX", ARGV[2])
-redis.call("SET", KEYS[7], ARGV[3], "PX", ARGV[4])
-local maxEvents = redis.call("HGET", KEYS[4], "opts.maxLenEvents")
-if not maxEvents then
-  maxEvents = 10000
-  redis.call("HSET", KEYS[4], "opts.maxLenEvents", maxEvents)
+redis.call("SET", stalled_check, now_ms, "PX", interval_ms)
+redis.call("SET", sweep, token, "PX", patience_ms)
+local max_events = redis.call("HGET", meta, "opts.maxLenEvents")
+if not max_events then
+  max_events = 10000
+  redis.call("HSET", meta, "opts.maxLenEvents", max_events)
 end
-redis.call("XTRIM", KEYS[5], "MAXLEN", "~", maxEvents)
+redis.call("XTRIM", events, "MAXLEN", "~", max_events)
 
--- What an interrupted sweep left aside is judged again together with the rest. They are kept in the order in which
--- upstream would judge them: the jobs of a dead worker go back to wait in an order that anybody can predict.
-local aside = {}
-for _, id in ipairs(redis.call("LRANGE", KEYS[6], 0, -1)) do
-  aside[id] = true
+-- Suspects that an interrupted sweep has left are checked again together with the others. They keep the order in which
+-- upstream would check them: the jobs of a dead worker return to wait in a defined order.
+local left_over = {}
+for _, id in ipairs(redis.call("LRANGE", suspects, 0, -1)) do
+  left_over[id] = true
 end
-local suspects = {}
-for _, id in ipairs(redis.call("SMEMBERS", KEYS[1])) do
-  if not aside[id] then
-    suspects[#suspects + 1] = id
+local marked = {}
+for _, id in ipairs(redis.call("SMEMBERS", stalled)) do
+  if not left_over[id] then
+    marked[#marked + 1] = id
   end
 end
-for from = 1, #suspects, 5000 do
-  redis.call("RPUSH", KEYS[6], unpack(suspects, from, math.min(from + 4999, #suspects)))
+for from = 1, #marked, 5000 do
+  redis.call("RPUSH", suspects, unpack(marked, from, math.min(from + 4999, #marked)))
 end
-redis.call("UNLINK", KEYS[1])
+redis.call("UNLINK", stalled)
 
-local active = redis.call("LRANGE", KEYS[2], 0, -1)
-for from = 1, #active, 5000 do
-  redis.call("SADD", KEYS[1], unpack(active, from, math.min(from + 4999, #active)))
+local active_ids = redis.call("LRANGE", active, 0, -1)
+for from = 1, #active_ids, 5000 do
+  redis.call("SADD", stalled, unpack(active_ids, from, math.min(from + 4999, #active_ids)))
 end
-return redis.call("LLEN", KEYS[6])
+return redis.call("LLEN", suspects)

@@ -25,9 +25,9 @@ from toril.commands.bulk_enqueue import (
 )
 from toril.commands.envelopes import EnvelopeToAdd
 from toril.commands.manage import set_meta
-from toril.commands.once import AnyKeys, Calls, once
+from toril.commands.once import Calls, once
 from toril.errors import QueueStaysFull, RedisOutOfMemory, RunChanged, TorilError
-from toril.protocol.keys import QueueKeys
+from toril.protocol.keys import AnyKeys, QueueKeys
 from toril.spark.sinks._rows import WITHOUT_QUEUE, RowReader
 from toril.spark.sinks.options import SinkOptions
 from toril.transport import BlockingTransport

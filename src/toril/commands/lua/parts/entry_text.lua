@@ -1,4 +1,4 @@
--- The envelope of a stream's entry, or all of its fields if there is none.
+-- The envelope of a stream entry, or all of its fields if there is none.
 local fields = ...
 for at = 1, #fields, 2 do
   if fields[at] == "envelope" then

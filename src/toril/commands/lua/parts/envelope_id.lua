@@ -1,4 +1,4 @@
--- The id of a job without reading all of its payload: in the canonical form it comes first. Nothing when it has none.
+-- The id of a job, without decoding its payload when the id comes first, as in the canonical form; nil when it has none.
 local envelope = ...
 local id = string.match(envelope, '^%s*{%s*"job_id"%s*:%s*"([^"\\]+)"')
 if id then

@@ -1,19 +1,22 @@
 --[[
-  What becomes of envelopes, for list and stream queues alike.
+  Part of `list_settle.lua` and `stream_settle.lua`: writes the outcomes of envelopes.
 
-  A settlement is six words: kind, job id, reference, fence, due (ms), text
-    kind "done": let go; text = result to keep for due (ms), or ""
-    kind "retry": text = envelope, due = when it runs again; "later": the same, but no attempt failed
-    kind "again": text = envelope, back to where it is taken next
+  A settlement:
+    kind "done": release; text = result to keep for due_ms, or ""
+    kind "retry": text = envelope, due_ms = when it runs again; "later": the same, but no attempt failed
+    kind "again": text = envelope, back to where it is fetched next
     kind "dead": text = dead letter
-  Its code: 0 accepted, 1 accepted before, -2 nobody's, -6 another's, or the text of an error. A step that raises fails
-  alone. What is written elsewhere is written before the job is let go: it is never in neither place.
+  Its code: 0 accepted, 1 accepted before, -2 no worker has the job, -6 another worker has it, or the text of an error. A
+  settlement that raises fails alone. The new place of a job is written before the job is released: it is always in one
+  of the two places.
 
-  KEYS   2 scheduled, 3 dlq, 4 totals
-  ...    the queue: hold(id, reference, fence), let_go(kind, id, reference, fence), add(envelope),
-         give_back(envelope, reference, fence), and the start of its result keys
-  Gives  { attempt, settle(first), move_due(now), next_due() }
+  ...      the queue: check_owner(id, reference, fence), release(kind, id, reference, fence), add(envelope),
+           give_back(envelope, reference, fence)
+  Returns  { attempt, settle(), move_due(now_ms), next_due() }
 ]]
+--@keys scheduled dlq totals
+--@args result_base
+--@each kind job_id reference fence due_ms text
 local queue = ...
 -- Moves at most this many due jobs in one call: about a millisecond of the server's time.
 local DUE_AT_ONCE = 500
@@ -31,56 +34,56 @@ local function attempt(step, ...)
   return type(reply) == "table" and reply.err or tostring(reply)
 end
 
-local function settled(kind, id, reference, fence, due, text)
-  local code = queue.hold(id, reference, fence)
+local function settle_one(kind, id, reference, fence, due, text)
+  local code = queue.check_owner(id, reference, fence)
   if code ~= 0 then
     return code
   end
   if kind == "retry" or kind == "later" then
-    redis.call("ZADD", KEYS[2], due, text)
+    redis.call("ZADD", scheduled, due, text)
     if kind == "retry" then
       count("retried")
     end
   elseif kind == "again" then
     queue.give_back(text, reference, fence)
   elseif kind == "dead" then
-    redis.call("XADD", KEYS[3], "*", "envelope", text)
+    redis.call("XADD", dlq, "*", "envelope", text)
     count("dead")
   else
     if text ~= "" then
       -- A server without memory keeps no result; the job is done all the same.
-      redis.pcall("SET", queue.results .. id, text, "PX", due)
+      redis.pcall("SET", result_base .. id, text, "PX", due)
     end
     count("completed")
   end
-  queue.let_go(kind, id, reference, fence)
+  queue.release(kind, id, reference, fence)
   return 0
 end
 
-local function settle(first)
+local function settle()
   local codes = {}
-  for at = first, #ARGV, 6 do
-    codes[#codes + 1] =
-      attempt(settled, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
+    codes[#codes + 1] = attempt(settle_one, ARGV[at + KIND], ARGV[at + JOB_ID], ARGV[at + REFERENCE], ARGV[at + FENCE],
+      ARGV[at + DUE_MS], ARGV[at + TEXT])
   end
   for what, number in pairs(counted) do
-    attempt(redis.call, "HINCRBY", KEYS[4], what, number)
+    attempt(redis.call, "HINCRBY", totals, what, number)
   end
   return codes
 end
 
-local function move_due(now)
-  local due = redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", now, "LIMIT", 0, DUE_AT_ONCE)
+local function move_due(now_ms)
+  local due = redis.call("ZRANGEBYSCORE", scheduled, "-inf", now_ms, "LIMIT", 0, DUE_AT_ONCE)
   for _, envelope in ipairs(due) do
     queue.add(envelope)
-    redis.call("ZREM", KEYS[2], envelope)
+    redis.call("ZREM", scheduled, envelope)
   end
   return 0
 end
 
--- Jobs are in hand when this is asked: whatever is wrong with the sorted set must not keep them from their worker.
+-- Jobs have been fetched when this is called: an error of the sorted set must not keep them from their worker.
 local function next_due()
-  local first = redis.pcall("ZRANGE", KEYS[2], 0, 0, "WITHSCORES")
+  local first = redis.pcall("ZRANGE", scheduled, 0, 0, "WITHSCORES")
   return not first.err and first[2] or "-1"
 end
 

@@ -1,4 +1,4 @@
--- Adds an envelope to a list or a stream; one that is due later (ms, or "" for now) to the sorted set.
+-- Adds an envelope to a list or a stream; one that is due later (due ~= "", in ms) to the sorted set.
 local kind, jobs, scheduled, due, envelope = ...
 if due ~= "" then
   redis.call("ZADD", scheduled, due, envelope)

@@ -1,6 +1,6 @@
 --[[
-  Part of `add_jobs.lua` and `add_flow.lua`: puts the hash of each job that existed in the place of its key. Ledgers hold the
-  key only: a hash may be large.
+  Part of `add_jobs.lua` and `add_flow.lua`: replaces the key of each job that existed by the job's hash. Ledgers hold the
+  key only, because a hash may be large.
 ]]
 local replies = ...
 for _, reply in ipairs(replies) do

@@ -1,4 +1,4 @@
--- A flat reply of names and values, by name.
+-- A flat reply of names and values as a table by name.
 local flat = ...
 local fields = {}
 for at = 1, #flat, 2 do

@@ -1,6 +1,6 @@
 --[[
   Part of `add_jobs.lua` and `enqueue_once.lua`: packed options as { JSON, delay, push command }, or false when they are
-  not plain. Jobs of one batch mostly share them: what was asked once is kept in `encoded`.
+  not plain. Jobs of one batch mostly have the same options: each is encoded once and kept in `encoded`.
 ]]
 local encoded, packed = ...
 local known = encoded[packed]

@@ -1,15 +1,16 @@
 --[[
-  Part of `add_one.lua` and `add_many.lua`: what the queue says of itself to whoever adds plain jobs. Returns how many
-  events it keeps (noted down with upstream's default if nobody has), the list for new jobs, and whether a marker may
-  call a worker to it.
+  Part of `add_one.lua` and `add_many.lua`: reads the settings of the queue that plain jobs need. Returns the maximal
+  length of the event stream (writing upstream's default if there is none), the list for new jobs, and whether a marker
+  may wake a worker.
 ]]
-local meta = redis.call("HMGET", KEYS[3], "opts.maxLenEvents", "paused", "concurrency")
-local maxEvents = meta[1]
-if not maxEvents then
-  maxEvents = 10000
-  redis.call("HSET", KEYS[3], "opts.maxLenEvents", maxEvents)
+--@keys wait paused meta active
+local settings = redis.call("HMGET", meta, "opts.maxLenEvents", "paused", "concurrency")
+local max_events = settings[1]
+if not max_events then
+  max_events = 10000
+  redis.call("HSET", meta, "opts.maxLenEvents", max_events)
 end
-if meta[2] then
-  return maxEvents, KEYS[2], false
+if settings[2] then
+  return max_events, paused, false
 end
-return maxEvents, KEYS[1], not (meta[3] and redis.call("LLEN", KEYS[7]) >= tonumber(meta[3]))
+return max_events, wait, not (settings[3] and redis.call("LLEN", active) >= tonumber(settings[3]))

@@ -1,85 +1,88 @@
 --[[
-  Part of `settle.lua`: the short way for jobs that go back to the delayed set. Settles the run of them that begins at
-  word `first`; a run of one is left to the official script.
+  Part of `settle.lua`: settles a run of jobs that return to the delayed set, from the settlement at `first` on; a run of
+  one is left to the official script.
 
   It leaves what the official moveToDelayed would leave when run for one job after the other, with a third of the calls.
-  Everything that could be special or go wrong is looked at before the first write.
+  Everything that could be special or fail is read before the first write.
 
-  Gives how many jobs it settled, or nothing when the next one is special.
+  Returns how many jobs it settled, or nothing when the next one is not plain.
 ]]
+--@keys active events stalled delayed meta marker
+--@args base now_ms
+--@each job_id kind token value options fields
 local batch, first = ...
--- Lua hands at most some thousands of values to one call.
-local RUN = 500
-local SPAN = 0x1000 -- the scores of one millisecond
+-- Lua passes at most some thousands of values to one call.
+local MAX_RUN = 500
+local SCORES_PER_MS = 0x1000
 
 local call, try = redis.call, redis.pcall
-local base, now = ARGV[1], tonumber(ARGV[2])
-local active, events, stalled, delayed, metaKey, marker = KEYS[2], KEYS[4], KEYS[5], KEYS[7], KEYS[9], KEYS[11]
+local now = tonumber(now_ms)
 local codes = batch.codes
 
--- Whether a key holds something else than it should.
-local function isWrong(ask, key)
-  return type(try(ask, key)) == "table"
+-- Whether a key has another type than the command expects.
+local function has_wrong_type(command, key)
+  return type(try(command, key)) == "table"
 end
 
--- --- looking ---------------------------------------------------------------------------------------------------------
+-- --- reading ---------------------------------------------------------------------------------------------------------
 
 local count, ids, keys, locks, named, delays = 0, {}, {}, {}, {}, {}
 local at, last = first, #ARGV
-while at <= last and count < RUN and ARGV[at + 1] == "delayed" and ARGV[at + 2] ~= "0" and not named[ARGV[at]] do
-  local delay = string.match(ARGV[at + 3], "^%d+$") and tonumber(ARGV[at + 3])
+while at <= last and count < MAX_RUN and ARGV[at + KIND] == "delayed" and ARGV[at + TOKEN] ~= "0"
+  and not named[ARGV[at + JOB_ID]] do
+  local delay = string.match(ARGV[at + VALUE], "^%d+$") and tonumber(ARGV[at + VALUE])
   if not delay then
     break
   end
-  local id, job = ARGV[at], base .. ARGV[at]
+  local id, job = ARGV[at + JOB_ID], base .. ARGV[at + JOB_ID]
   count = count + 1
   ids[count], keys[count], locks[count], delays[count], named[id] = id, job, job .. ":lock", delay, true
-  at = at + 6
+  at = at + ITEM_SIZE
 end
 if count < 2 then
   return
 end
 local tokens, made, fields = call("MGET", unpack(locks)), {}, {}
 for place = 1, count do
-  local word = first + 6 * (place - 1)
-  local kept = try("HMGET", keys[place], "name", "atm")
-  local before = string.match(kept[2] or "0", "^%d+$")
-  local packed, readable = ARGV[word + 5], true
+  local item = first + ITEM_SIZE * (place - 1)
+  local hash = try("HMGET", keys[place], "name", "atm")
+  local before = string.match(hash[2] or "0", "^%d+$")
+  local packed, readable = ARGV[item + FIELDS], true
   if packed ~= "" then
     readable, fields[place] = pcall(cmsgpack.unpack, packed)
     readable = readable and type(fields[place]) == "table"
   end
-  if kept.err or not kept[1] or not before or not readable or tokens[place] ~= ARGV[word + 2] then
+  if hash.err or not hash[1] or not before or not readable or tokens[place] ~= ARGV[item + TOKEN] then
     count = place - 1
     break
   end
   made[place] = tonumber(before)
 end
-if count < 2 or isWrong("ZCARD", delayed) or isWrong("ZCARD", marker) or isWrong("SCARD", stalled)
-  or isWrong("XLEN", events) then
+if count < 2 or has_wrong_type("ZCARD", delayed) or has_wrong_type("ZCARD", marker) or has_wrong_type("SCARD", stalled)
+  or has_wrong_type("XLEN", events) then
   return
 end
-local maxEvents = call("HGET", metaKey, "opts.maxLenEvents")
+local max_events = call("HGET", meta, "opts.maxLenEvents")
 
 -- --- writing ---------------------------------------------------------------------------------------------------------
 
 batch.begun = count
 
--- Mostly they are the oldest of the active ones, all together. Those that are not on the list are strangers.
-local oldest, together, strangers = call("LRANGE", active, -count, -1), true, {}
+-- Mostly the jobs are the oldest ones of the active list, all together. Jobs that are not in the list are refused.
+local oldest, together, missing = call("LRANGE", active, -count, -1), true, {}
 local ours = {}
 for place = 1, count do
   ours[ids[place]] = true
 end
 for _, id in ipairs(oldest) do
   together = together and ours[id]
-  ours[id] = nil -- one that stands there twice must not hide another
+  ours[id] = nil -- an id that is in the list twice must not hide another
 end
 if together and #oldest == count then
   call("LTRIM", active, 0, -count - 1)
 else
   for place = 1, count do
-    strangers[place] = call("LREM", active, -1, ids[place]) == 0
+    missing[place] = call("LREM", active, -1, ids[place]) == 0
   end
 end
 call("DEL", unpack(locks, 1, count))
@@ -87,37 +90,37 @@ call("SREM", stalled, unpack(ids, 1, count))
 
 local members, scores = {}, {}
 for place = 1, count do
-  local word, told = first + 6 * (place - 1), fields[place] or {}
-  if strangers[place] then
-    if #told > 0 then
-      call("HSET", keys[place], unpack(told))
+  local item, written = first + ITEM_SIZE * (place - 1), fields[place] or {}
+  if missing[place] then
+    if #written > 0 then
+      call("HSET", keys[place], unpack(written))
     end
     codes[#codes + 1] = -3
     batch.refused = true
   else
     local due = now + delays[place]
-    local lowest, highest, score = due * SPAN, (due + 1) * SPAN - 1, scores[due]
+    local lowest, highest, score = due * SCORES_PER_MS, (due + 1) * SCORES_PER_MS - 1, scores[due]
     if not score then
       score = tonumber(call("ZREVRANGEBYSCORE", delayed, highest, lowest, "WITHSCORES", "LIMIT", 0, 1)[2])
     end
     score = score and math.min(score + 1, highest) or lowest
     scores[due] = score
     members[#members + 1], members[#members + 2] = score, ids[place]
-    told[#told + 1], told[#told + 2] = "delay", ARGV[word + 3]
-    if ARGV[word + 4] == "0" then
-      told[#told + 1], told[#told + 2] = "atm", made[place] + 1
+    written[#written + 1], written[#written + 2] = "delay", ARGV[item + VALUE]
+    if ARGV[item + OPTIONS] == "0" then
+      written[#written + 1], written[#written + 2] = "atm", made[place] + 1
     end
-    call("HSET", keys[place], unpack(told))
-    if not maxEvents then
-      maxEvents = "10000"
-      call("HSET", metaKey, "opts.maxLenEvents", maxEvents)
+    call("HSET", keys[place], unpack(written))
+    if not max_events then
+      max_events = "10000"
+      call("HSET", meta, "opts.maxLenEvents", max_events)
     end
-    call("XADD", events, "MAXLEN", "~", maxEvents, "*", "event", "delayed", "jobId", ids[place], "delay", due)
+    call("XADD", events, "MAXLEN", "~", max_events, "*", "event", "delayed", "jobId", ids[place], "delay", due)
     codes[#codes + 1] = 0
   end
 end
 if #members > 0 then
   call("ZADD", delayed, unpack(members))
-  call("ZADD", marker, tonumber(call("ZRANGE", delayed, 0, 0, "WITHSCORES")[2]) / SPAN, "1")
+  call("ZADD", marker, tonumber(call("ZRANGE", delayed, 0, 0, "WITHSCORES")[2]) / SCORES_PER_MS, "1")
 end
 return count

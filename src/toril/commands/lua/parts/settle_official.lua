@@ -1,36 +1,40 @@
 --[[
-  Part of `settle.lua`: what goes through the official bodies, and what is done with jobs that no script can read.
+  Part of `settle.lua`: settles and fetches by the official scripts, and removes jobs that no script can read.
 
-  Gives { settle = settles the job whose words begin at a place, fill = takes jobs while there is room }.
+  Returns { settle(at) settles the job whose settlement begins at `at`, fetch() fetches jobs while there is capacity }.
 ]]
+--@keys wait active prioritized events stalled limiter delayed paused meta pc marker
+--@keys completed failed completed_metrics failed_metrics
+--@args base now_ms token lock_ms worker rate_limit
+--@each job_id kind token value options fields
+--@official move_to_finished moveToFinished
+--@official move_to_active moveToActive
+--@official move_to_delayed moveToDelayed
+--@official retry_job retryJob
+--@official move_to_wait moveJobFromActiveToWait
+--@own error_text error_text
+--@own writes_refused writes_refused
 local batch = ...
---@official finish moveToFinished
---@official take moveToActive
---@official postpone moveToDelayed
---@official again retryJob
---@official giveBack moveJobFromActiveToWait
 
-local special = {}
-local base, now, token = ARGV[1], ARGV[2], ARGV[4]
-local terms = {
+local fetch_options = {
   token = token,
-  lockDuration = tonumber(ARGV[5]),
-  name = ARGV[6] ~= "" and ARGV[6] or nil,
-  limiter = ARGV[7] ~= "" and cmsgpack.unpack(ARGV[7]) or nil,
+  lockDuration = tonumber(lock_ms),
+  name = worker ~= "" and worker or nil,
+  limiter = rate_limit ~= "" and cmsgpack.unpack(rate_limit) or nil,
 }
-local takeKeys = {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]}
-local takeArgs = {base, now, cmsgpack.pack(terms)}
+local fetch_keys = {wait, active, prioritized, events, stalled, limiter, delayed, paused, meta, pc, marker}
+local fetch_args = {base, now_ms, cmsgpack.pack(fetch_options)}
 
--- The options of a completed job that asks for nothing special.
-local function plainOptions(own)
+-- The options of a completed job that is kept for good and not counted in metrics.
+local function plain_options(its_token)
   return cmsgpack.pack({
-    token = own, name = terms.name, lockDuration = terms.lockDuration, limiter = terms.limiter,
-    keepJobs = {count = -1}, attempts = 0, maxMetricsSize = "",
+    token = its_token, name = fetch_options.name, lockDuration = fetch_options.lockDuration,
+    limiter = fetch_options.limiter, keepJobs = {count = -1}, attempts = 0, maxMetricsSize = "",
   })
 end
 
--- Keeps what a pickup brought, and closes the gate when the queue had nothing to give.
-local function keep(reply)
+-- Adds the job of a fetch to the batch; closes the batch when the queue had none.
+local function add_fetched(reply)
   if type(reply) ~= "table" then
     batch.open = false
     return
@@ -39,27 +43,28 @@ local function keep(reply)
     local hash, jobs = reply[1], batch.jobs
     hash[#hash + 1] = reply[2]
     jobs[#jobs + 1] = hash
-    batch.open = #jobs < batch.room
+    batch.open = #jobs < batch.capacity
     return
   end
   batch.limited = tonumber(reply[3]) or 0
-  batch.nextAt = tonumber(reply[4]) or 0
+  batch.next_at = tonumber(reply[4]) or 0
   batch.open = false
 end
 
-local function finished(id, kind, own, value, options, fields)
-  local target, metrics, property = KEYS[12], KEYS[14], "returnvalue"
+local function finish(id, kind, its_token, value, options, fields)
+  local target, metrics, property = completed, completed_metrics, "returnvalue"
   if kind == "failed" then
-    target, metrics, property = KEYS[13], KEYS[15], "failedReason"
+    target, metrics, property = failed, failed_metrics, "failedReason"
   end
-  local reply = finish(
-    {KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10],
-     target, base .. id, metrics, KEYS[11]},
-    {id, now, property, value, kind, batch.open and "1" or "0", base, options == "" and plainOptions(own) or options, fields})
+  local reply = move_to_finished(
+    {wait, active, prioritized, events, stalled, limiter, delayed, paused, meta, pc,
+     target, base .. id, metrics, marker},
+    {id, now_ms, property, value, kind, batch.open and "1" or "0", base,
+     options == "" and plain_options(its_token) or options, fields})
   if type(reply) == "table" then
-    keep(reply)
-    if reply[2] and reply[2] ~= 0 and own ~= token then
-      redis.call("SET", base .. reply[2] .. ":lock", token, "PX", ARGV[5])
+    add_fetched(reply)
+    if reply[2] and reply[2] ~= 0 and its_token ~= token then
+      redis.call("SET", base .. reply[2] .. ":lock", token, "PX", lock_ms)
     end
     return 0
   end
@@ -69,11 +74,11 @@ local function finished(id, kind, own, value, options, fields)
   return reply
 end
 
--- Upstream gives prioritized jobs that go back the score of their priority, in front of every job that was added: the
--- scores of those are one or more above it. Jobs that go back together keep their order by steps in between, as small as
--- numbers of that size can tell apart; where these are used up, by whole numbers below the first job that waits.
-local function putInOrder(id, rank)
-  local score = tonumber(redis.call("ZSCORE", KEYS[3], id))
+-- Upstream gives prioritized jobs that are given back the score of their priority, before every job that was added: the
+-- scores of those are one or more above it. Jobs that are given back together keep their order by steps in between, as
+-- small as numbers of that size can tell apart; where these are used up, by whole numbers below the first job that waits.
+local function keep_order(id, place)
+  local score = tonumber(redis.call("ZSCORE", prioritized, id))
   if not score then
     return
   end
@@ -81,29 +86,30 @@ local function putInOrder(id, rank)
   while score + step / 2 ~= score do
     step = step / 2
   end
-  local offset = rank * step
+  local offset = place * step
   if offset >= 1 then
-    local first = redis.call("ZRANGEBYSCORE", KEYS[3], score + 1, score + 0xffffffff, "WITHSCORES", "LIMIT", 0, 1)[2]
-    local free = first and first - score or (tonumber(redis.call("GET", KEYS[10])) or 0) + 1
-    offset = math.max(1 - step, math.min(rank, free - step))
+    local first = redis.call("ZRANGEBYSCORE", prioritized, score + 1, score + 0xffffffff, "WITHSCORES", "LIMIT", 0, 1)[2]
+    local free = first and first - score or (tonumber(redis.call("GET", pc)) or 0) + 1
+    offset = math.max(1 - step, math.min(place, free - step))
   end
-  redis.call("ZINCRBY", KEYS[3], offset, id)
+  redis.call("ZINCRBY", prioritized, offset, id)
 end
 
-local function settled(id, kind, own, value, options, fields)
+local function settle_one(id, kind, its_token, value, options, fields)
+  local job = base .. id
   if kind == "completed" or kind == "failed" then
-    return finished(id, kind, own, value, options, fields)
+    return finish(id, kind, its_token, value, options, fields)
   elseif kind == "delayed" then
-    return postpone({KEYS[11], KEYS[2], KEYS[3], KEYS[7], base .. id, KEYS[4], KEYS[9], KEYS[5]},
-      {base, now, id, own, value, options, fields})
+    return move_to_delayed({marker, active, prioritized, delayed, job, events, meta, stalled},
+      {base, now_ms, id, its_token, value, options, fields})
   elseif kind == "retry" then
-    return again({KEYS[2], KEYS[1], KEYS[8], base .. id, KEYS[9], KEYS[4], KEYS[7], KEYS[3], KEYS[10], KEYS[11], KEYS[5]},
-      {base, now, value, id, own, fields})
+    return retry_job({active, wait, paused, job, meta, events, delayed, prioritized, pc, marker, stalled},
+      {base, now_ms, value, id, its_token, fields})
   elseif kind == "wait" then
-    local code = giveBack({KEYS[2], KEYS[1], KEYS[5], KEYS[8], KEYS[9], KEYS[6], KEYS[3], KEYS[11], KEYS[4]},
-      {id, own, base .. id})
+    local code = move_to_wait({active, wait, stalled, paused, meta, limiter, prioritized, marker, events},
+      {id, its_token, job})
     if value ~= "" and code >= 0 then
-      putInOrder(id, tonumber(value))
+      keep_order(id, tonumber(value))
     end
     return code > 0 and 0 or code
   end
@@ -112,7 +118,7 @@ end
 
 -- --- jobs that no script can read ------------------------------------------------------------------------------------
 
-local function isIn(id, lists, sets)
+local function is_in(id, lists, sets)
   for _, list in ipairs(lists) do
     if redis.call("LPOS", list, id) then
       return true
@@ -126,69 +132,72 @@ local function isIn(id, lists, sets)
   return false
 end
 
--- Puts a job where it ends: among the failed, by the plainest means. What is no hash is no job, and leaves the queue.
-local function bury(id, why)
-  redis.call("LREM", KEYS[2], 0, id)
-  redis.call("SREM", KEYS[5], id)
+-- Moves a job to failed by the simplest commands. An id whose key is no hash has no job, and is only removed.
+local function force_failed(id, reason)
+  redis.call("LREM", active, 0, id)
+  redis.call("SREM", stalled, id)
   redis.call("DEL", base .. id .. ":lock")
-  if type(redis.pcall("HSET", base .. id, "failedReason", why, "finishedOn", now)) == "number" then
-    redis.call("ZADD", KEYS[13], now, id)
+  if type(redis.pcall("HSET", base .. id, "failedReason", reason, "finishedOn", now_ms)) == "number" then
+    redis.call("ZADD", failed, now_ms, id)
   end
-  redis.call("XADD", KEYS[4], "*", "event", "failed", "jobId", id, "failedReason", why, "prev", "active")
+  redis.call("XADD", events, "*", "event", "failed", "jobId", id, "failedReason", reason, "prev", "active")
 end
 
--- A step raised for a job that was ours. A finish that was done before the next job made it raise counts as done; a job
--- that has left us for another place is safe there; any other is buried.
-local function clearUp(id, why)
-  if isIn(id, {}, {KEYS[12], KEYS[13]}) then
+-- A script raised for a job of this worker. A finish that was done before fetching the next job raised counts as done; a
+-- job that has been moved elsewhere stays there; any other is moved to failed.
+local function settle_raised(id, reason)
+  if is_in(id, {}, {completed, failed}) then
     return 0
-  elseif not isIn(id, {KEYS[1], KEYS[8]}, {KEYS[3], KEYS[7], base .. "waiting-children"}) then
-    bury(id, why)
+  elseif not is_in(id, {wait, paused}, {prioritized, delayed, base .. "waiting-children"}) then
+    force_failed(id, reason)
   end
-  return why
+  return reason
 end
 
--- A pickup raised: the job that it had begun to move leads the active ones now. `before` are the two that led them
--- earlier: the first of these may be the one that was finished in the same step.
-local function buryNew(before, why)
-  local first = redis.call("LINDEX", KEYS[2], 0)
+-- A fetch raised: the job that it had begun to move is the first of the active list now. `before` are the two that were
+-- first earlier: the first of these may be the one that was finished in the same step.
+local function fail_new(before, reason)
+  local first = redis.call("LINDEX", active, 0)
   if first and first ~= before[1] and first ~= before[2] then
-    bury(first, why)
+    force_failed(first, reason)
     return true
   end
 end
 
 -- --- the two steps ---------------------------------------------------------------------------------------------------
 
--- Settles the job whose words begin at `at`; the text of a refusal when the server takes no writes at all.
-function special.settle(at)
-  local id, own = ARGV[at], ARGV[at + 2]
-  local before, ours = redis.call("LRANGE", KEYS[2], 0, 1), redis.call("GET", base .. id .. ":lock") == own
-  local ok, code = pcall(settled, id, ARGV[at + 1], own, ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+local official = {}
+
+-- Settles the job whose settlement begins at `at`; returns the server's message when it accepts no writes at all.
+function official.settle(at)
+  local id, its_token = ARGV[at + JOB_ID], ARGV[at + TOKEN]
+  local before, ours = redis.call("LRANGE", active, 0, 1), redis.call("GET", base .. id .. ":lock") == its_token
+  local ok, code =
+    pcall(settle_one, id, ARGV[at + KIND], its_token, ARGV[at + VALUE], ARGV[at + OPTIONS], ARGV[at + FIELDS])
   if not ok or type(code) == "table" then
-    code = batch.textOf(code)
-    local refusal = batch.refusesWrites(code)
-    if refusal then
-      return refusal
+    code = error_text(KEYS, ARGV, code)
+    local refused = writes_refused(KEYS, ARGV, code)
+    if refused then
+      return refused
     end
-    buryNew(before, code)
-    code = ours and clearUp(id, code) or code
+    fail_new(before, code)
+    code = ours and settle_raised(id, code) or code
   end
   batch.codes[#batch.codes + 1] = code
   batch.refused = batch.refused or code ~= 0
 end
 
--- Takes jobs while there is room and the queue has some.
-function special.fill()
+-- Fetches jobs while there is capacity and the queue has some.
+function official.fetch()
   while batch.open do
-    local before = redis.call("LRANGE", KEYS[2], 0, 1)
-    local ok, reply = pcall(take, takeKeys, takeArgs)
+    local before = redis.call("LRANGE", active, 0, 1)
+    local ok, reply = pcall(move_to_active, fetch_keys, fetch_args)
     if ok then
-      keep(reply)
-    elseif not buryNew(before, batch.textOf(reply)) then
+      add_fetched(reply)
+    elseif not fail_new(before, error_text(KEYS, ARGV, reply)) then
       error(reply)
     end
   end
 end
 
-return special
+return official

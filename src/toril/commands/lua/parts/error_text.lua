@@ -1,0 +1,3 @@
+-- The text of an error that pcall has caught, or that redis.pcall has returned.
+local failure = ...
+return type(failure) == "table" and failure.err or tostring(failure)
