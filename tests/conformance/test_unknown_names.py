@@ -216,10 +216,17 @@ async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_
         while "new" not in old._source.known_names:
             await asyncio.sleep(0.01)
         settle, rest = old._fetch_loop.settle, old._fetch_loop.rest
-        monkeypatch.setattr(
-            old._fetch_loop, "settle", lambda one: (outcomes.append(one.outcome), settle(one))
-        )
-        monkeypatch.setattr(old._fetch_loop, "rest", lambda seconds: (rests.append(seconds), rest(seconds)))
+
+        def record_outcome(one: Any) -> None:
+            outcomes.append(one.outcome)
+            settle(one)
+
+        def record_rest(seconds: float) -> None:
+            rests.append(seconds)
+            rest(seconds)
+
+        monkeypatch.setattr(old._fetch_loop, "settle", record_outcome)
+        monkeypatch.setattr(old._fetch_loop, "rest", record_rest)
         await kind.add("new", {"v": 1}, attempts=1)
         while len(outcomes) < 3:
             await asyncio.sleep(0.01)

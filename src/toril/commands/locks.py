@@ -143,13 +143,14 @@ def report_worker(
 
 
 def announce_names(
-    keys: QueueKeys | ListKeys | StreamKeys, names: Sequence[str], *, now_ms: int, life_ms: int
+    keys: AnyKeys, names: Sequence[str], *, now_ms: int, life_ms: int
 ) -> tuple[Command[Any], ...]:
-    """The job names that a worker has handlers for ("*": all), for so long; the last value is what all workers have."""
+    """Announces the job names that a worker handles ("*": all) for `life_ms`; the last reply holds those of all
+    workers."""
     known = keys.toril("names")
-    words = [word for name in names for word in (now_ms + life_ms, name)]
+    args = [arg for name in names for arg in (now_ms + life_ms, name)]
     return (
-        *([plain(_nothing, "ZADD", known, *words)] if words else []),
+        *([plain(_nothing, "ZADD", known, *args)] if args else []),
         plain(_nothing, "ZREMRANGEBYSCORE", known, 0, now_ms),
         plain(_nothing, "PEXPIRE", known, max(life_ms, _NAMES_MS)),
         plain(lambda found: frozenset(_ids(found)), "ZRANGE", known, 0, -1),
