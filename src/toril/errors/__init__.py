@@ -73,6 +73,7 @@
     ├── OutsideSparkTask                  a writer was called outside of a Spark task
     ├── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
     └── Closed                            the object was used after it was closed
+        └── Interrupted                      the call was cancelled before it had its result
 
     UserWarning
     └── OptionWarning                     a value is allowed but probably not meant
@@ -90,6 +91,7 @@ from toril.errors._base import (
     DelayedError,
     ExtraMissing,
     HandlerSignal,
+    Interrupted,
     InvalidOption,
     JobCancelled,
     JobFailed,
@@ -198,6 +200,7 @@ __all__ = [
     "FolderTooNew",
     "FolderUnusable",
     "HandlerSignal",
+    "Interrupted",
     "InvalidOption",
     "JobBelongsToScheduler",
     "JobCancelled",

@@ -228,5 +228,9 @@ class Closed(TorilError):
     """The object was used after it was closed."""
 
 
+class Interrupted(Closed):
+    """A call was cancelled, or its event loop ended, before it had its result."""
+
+
 class OptionWarning(UserWarning):
     """A value is allowed, but it is probably not what was meant."""

@@ -11,14 +11,10 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from toril.commands.command import Command
-from toril.errors import Closed, TorilError
+from toril.errors import Interrupted, TorilError
 from toril.transport._retry_protocol import decoded
 
 T = TypeVar("T")
-
-
-class Interrupted(Closed):
-    """The call was cancelled, or its event loop ended, before it had its result."""
 
 
 class Pending(Protocol):
