@@ -71,9 +71,9 @@
     ├── QueueStaysFull                    a Spark sink waited for a full queue: .queue .waiting
     ├── RunChanged                        rows of an earlier run of a Spark sink cannot be recognised: .run
     ├── OutsideSparkTask                  a writer was called outside of a Spark task
-    ├── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
-    └── Closed                            the object was used after it was closed
-        └── Interrupted                      the call was cancelled before it had its result
+    ├── Closed                            the object was used after it was closed
+    │   └── Interrupted                      the call was cancelled before it had its result
+    └── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
 
     UserWarning
     └── OptionWarning                     a value is allowed but probably not meant
