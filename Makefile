@@ -1,10 +1,10 @@
-# toril's everyday commands. `make demo` and `make test` are the two that matter; both prepare what they need.
+# Commands for development. Each target installs what it needs first.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV := .venv
-# Everything that set-up installs, Node included, is found before what the machine has.
+# What set-up installs, including Node, has precedence over what the machine has.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest
@@ -14,7 +14,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup python-setup
-setup:  ## prepare everything for tests and benchmarks (incremental)
+setup:  ## install everything for tests and benchmarks (incremental)
 	@scripts/set-up python debian node
 
 python-setup:
@@ -24,50 +24,50 @@ python-setup:
 demo-setup:
 	@scripts/set-up demo
 
-demo: demo-setup  ## see jobs being added and processed on an embedded server
+demo: demo-setup  ## add and process jobs on an embedded server
 	@$(PYTHON) -m toril.cli demo
 
 .PHONY: test
-test: setup  ## run every test on real servers and enforce coverage
+test: setup  ## run all tests on real servers and check coverage
 	@scripts/test-with-coverage
 
 .PHONY: check
-check: lint  ## lint and the quick tests, for every save
+check: lint  ## run lint and the unit tests
 	@$(PYTEST) -q --numprocesses 2 tests/unit
 
 .PHONY: lint
-lint: python-setup  ## style, types, import contracts, size report (under a minute)
+lint: python-setup  ## check style, types, import contracts and names; report sizes
 	@scripts/lint
 
 .PHONY: format
-format: python-setup  ## lay out the code and fix what can be fixed safely
+format: python-setup  ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff check --quiet --fix-only .
 	@$(VENV)/bin/ruff format --quiet .
 
 .PHONY: bench bench-full
-bench: setup  ## measure against the rivals, quickly
+bench: setup  ## measure toril and its rivals in under five minutes
 	@$(PYTHON) -m benchmarks
 
-bench-full: setup  ## measure everything, at length
+bench-full: setup  ## measure all workloads and rivals (about 45 minutes)
 	@$(PYTHON) -m benchmarks --full
 
 .PHONY: interop
-interop: setup  ## play the same sequences on Node's BullMQ and on toril, and compare
+interop: setup  ## run the same sequences on Node's BullMQ and on toril, and compare
 	@$(PYTEST) -q tests/interop
 	@$(PYTHON) -m tests.interop
 
 .PHONY: faults soak true-values
-faults: setup  ## inject the faults that happen in production, and count what was lost
+faults: setup  ## inject faults and check that no job is lost
 	@$(PYTEST) tests/faults
 
 soak: setup  ## run under load and faults for an hour
 	@$(PYTHON) -m tests.faults.soak
 
-true-values: setup  ## kill workers and block loops with the locks that users have (three minutes)
+true-values: setup  ## kill workers and block loops with the default locks (three minutes)
 	@$(PYTHON) -m tests.faults.true_values
 
 .PHONY: screenshots
-screenshots: setup  ## take the pictures of the documentation again
+screenshots: setup  ## make the images of the documentation
 	@$(PYTHON) scripts/take-screenshots
 
 .PHONY: docs
@@ -75,7 +75,7 @@ docs: setup  ## run every example of the documentation
 	@$(PYTEST) tests/docs
 
 .PHONY: clean
-clean:  ## remove what set-up, builds and tests made
+clean:  ## remove the output of set-up, builds and tests
 	@rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .cache .toril .hypothesis .import_linter_cache \
 	  .mypy_cache .pytest_cache .ruff_cache tests/interop/node/node_modules src/toril/commands/official/*.lua
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

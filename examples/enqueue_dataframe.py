@@ -1,4 +1,4 @@
-"""Rows of a table as jobs, each once: start it again, and nothing is added twice.
+"""Adds the rows of a table as jobs, each once: a second run adds nothing.
 
 python examples/enqueue_dataframe.py        # needs toril[spark,server], or toril[spark] and TORIL_REDIS_URL
 """
@@ -24,7 +24,7 @@ def main() -> None:
     jobs = users.selectExpr(
         "'welcome' as name",
         "struct(id, email) as data",
-        "if(gold, 1, null) as priority",  # first in line
+        "if(gold, 1, 10) as priority",  # 1 runs before 10; jobs without a priority run before both
         "if(id % 2 = 0, null, 60.0) as delay",  # seconds
         "named_struct('type', 'exponential', 'delay', 2.0) as backoff",
     )

@@ -1,4 +1,4 @@
-"""The pipeline as a job for `spark-submit`: the session comes from the cluster, nothing is bound to one machine.
+"""Runs the pipeline as a job for `spark-submit`, in the session of the cluster.
 
 spark-submit --master spark://master:7077 examples/pipeline_job.py --redis redis://redis:6379 --lake /shared/lake
 """
@@ -17,7 +17,9 @@ def main() -> None:
     parser.add_argument("--redis")
     parser.add_argument("--queues", default="*")
     parser.add_argument("--prefix", default="bull")
-    parser.add_argument("--tasks", type=int, default=2, help="tasks that read Redis at once")
+    parser.add_argument(
+        "--tasks", type=int, default=2, help="number of tasks that read Redis at the same time"
+    )
     parser.add_argument("--lake", default="./lake")
     parser.add_argument(
         "--forever", action="store_true", help="follow the queues instead of reading them once"

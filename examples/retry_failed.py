@@ -1,4 +1,4 @@
-"""Failed jobs, looked at and chosen with SQL, then tried again. Doing it twice does no harm.
+"""Shows failed jobs, selects some with SQL and retries them. A second run has no further effect.
 
 python examples/retry_failed.py        # needs toril[spark,server], or toril[spark] and TORIL_REDIS_URL
 """
@@ -27,9 +27,9 @@ def main() -> None:
     spark.sql(
         "select queue, failed_reason, count(*) as jobs from failed group by all order by jobs desc"
     ).show(truncate=60)
-    # What was chosen stays chosen while it is acted upon: a query that is read again would find fewer each time.
+    # The selection is cached, because the query would find fewer jobs while they are retried.
     chosen = spark.sql(CHOSEN).cache()
-    print(f"{chosen.count()} jobs are tried again")
+    print(f"{chosen.count()} jobs are retried")
     chosen.write.format("toril").options(prefix=PREFIX, op="retry").mode("append").save()
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Queues in Spark
 # Cells of a notebook (VS Code, Jupytext, Databricks). Needs `toril[spark,server]` and `plotly`.
-# TORIL_REDIS_URL names your server; without it, it is the embedded one in ./.toril.
+# The server is TORIL_REDIS_URL, by default the embedded server in ./.toril.
 
 # %%
 import os
@@ -22,11 +22,11 @@ def read(table: str, **options: str) -> DataFrame:
     return spark.read.format("toril").options(prefix=PREFIX, table=table, **options).load()
 
 
-# %% What is in the queues now?
+# %% Jobs per queue and state
 jobs = read("jobs")
 jobs.groupBy("queue", "state").count().orderBy("queue", "state").show()
 
-# %% Which attempts were there? The transforms are plain functions.
+# %% Attempts. The transforms are plain functions.
 events = read("events")
 nothing_before = spark.createDataFrame(
     [],
@@ -36,16 +36,16 @@ nothing_before = spark.createDataFrame(
 tries = attempts(job_timelines(events, nothing_before)).cache()
 tries.groupBy("queue", "outcome").agg(F.count("*"), F.expr("percentile(run_ms, 0.95)").alias("p95")).show()
 
-# %% A picture of the last hour
+# %% Plots of outcomes and run times per minute
 minutes = queue_minute(tries).orderBy("minute")
 outcomes = minutes.plot.line(x="minute", y=["completed", "failed", "retried"])
 outcomes.write_html("outcomes.html")  # in a notebook: outcomes.show()
 run_times = minutes.plot.line(x="minute", y=["run_p50_ms", "run_p95_ms", "run_p99_ms"])
 run_times.write_html("run_times.html")
 
-# %% What goes wrong most often?
+# %% The most frequent errors
 with_fingerprint(tries).groupBy("queue", "pattern").count().orderBy(F.desc("count")).show(truncate=80)
 
-# %% Try those again whose order has arrived meanwhile
+# %% Retry the jobs that failed because an order was not found
 failed = jobs.where("state = 'failed' and failed_reason like 'order % not found'").select("queue", "job_id")
 failed.write.format("toril").options(prefix=PREFIX, op="retry").mode("append").save()

@@ -17,11 +17,11 @@ def _table(name: str) -> DataFrame:
     return spark.createDataFrame(Lake(LAKE).read(name).to_pandas())
 
 
-@dp.materialized_view(comment="One row per attempt, as toril's pipeline left them")
+@dp.materialized_view(comment="One row per attempt, as written by toril's pipeline")
 def attempts() -> DataFrame:
     return _table("silver/attempts")
 
 
-@dp.materialized_view(comment="How often each kind of job ended in which way")
+@dp.materialized_view(comment="Number of attempts by queue, job name and outcome")
 def outcomes() -> DataFrame:
     return SparkSession.active().table("attempts").groupBy("queue", "name", "outcome").count()

@@ -90,7 +90,7 @@ def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     result = check_names(tmp_path)
     assert result.returncode == 1
-    assert "name it after its role" in result.stderr
+    assert "use a name that says what it contains" in result.stderr
 
 
 def test_files_named_after_their_role_pass(tmp_path: Path) -> None:
