@@ -1,26 +1,26 @@
 """toril: job queues that speak BullMQ's wire protocol, from Python.
 
-The map of the house, from the roof down. A room may use the rooms below it, never those above:
+The packages by layer. A package may import those below it, never those above:
 
-    cli, testing                        the `toril` command; fixtures for your own tests
-    dashboard, integrations, browser    the web app; FastAPI, Starlette, Django; the browser worker
-    observe                             doctor and exporter
-    spark                               sources, sinks, transforms and the pipeline
-    lake                                tables and readers without Spark
-    tasks                               the optional decorator layer
-    sync                                the blocking face of the public classes
-    producer | worker                   Queue, FlowProducer, schedulers | Worker and its services
-    jobs                                Job
-    events                              QueueEvents
-    queues                              the three kinds: BullMQ, Redis list, Redis stream; dead letters
-    store                               the only room that speaks Redis
-    server                              the embedded Valkey
-    commands                            one typed function per script, without I/O
-    contract                            what is on the wire, pure
-    telemetry.hooks                     what everybody may call to be measured
+    cli                 the command `toril`
+    browser             the browser tasks
+    observe             doctor, exporter, health checks
+    spark               sources, sinks, transforms and the pipeline
+    lake                tables and their readers without Spark
+    sync                the blocking form of the public classes
+    producer | worker   Queue, FlowProducer, schedulers | Worker and its services
+    jobs                Job
+    events              QueueEvents
+    backends            the three kinds of queues for workers: BullMQ, Redis list, Redis stream; dead letters
+    transport           connections; the only package that imports the Redis client
+    server              the embedded Valkey
+    commands            one typed function per script, without I/O
+    protocol            the format of keys, jobs, events and envelopes, without I/O
+    errors              all errors
+    telemetry.hooks     the interface of metrics
 
-Guarantee: importing `toril` loads none of these rooms, hence neither Redis nor Spark nor web code. Each public name is
-fetched from its room when it is first used.
+Guarantee: importing `toril` imports none of these packages, hence neither Redis nor Spark nor web code. Each public
+name is imported from its package when it is first used.
 """
 
 from __future__ import annotations

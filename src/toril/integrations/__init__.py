@@ -1,1 +1,0 @@
-"""FastAPI, Starlette and Django."""

@@ -1,1 +1,0 @@
-"""The optional decorator layer."""

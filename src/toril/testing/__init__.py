@@ -1,1 +1,0 @@
-"""Fixtures for users' own tests."""
