@@ -25,7 +25,7 @@ from toril.producer.job_builder import NOTHING, Ids, JobBuilder, PreparedJob
 from toril.producer.schedulers import Schedulers
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.keys import QueueKeys
-from toril.protocol.option_names import knows_its_names, knows_its_options
+from toril.protocol.option_names import knows_its_options
 from toril.protocol.option_warnings import warn_option
 from toril.protocol.options import JobOptions, JobOptionsDict, NewJob
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
@@ -133,7 +133,6 @@ class Queue(Inspection[T], Management[T]):
 
     # --- adding ---------------------------------------------------------------------------------------------
 
-    @knows_its_names("an argument of add")
     async def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> Job[T]:  # type: ignore[assignment]
         """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults.
 

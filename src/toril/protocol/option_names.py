@@ -13,9 +13,9 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from toril.errors import UnknownOption
 
@@ -60,9 +60,12 @@ def knows_its_options(what: str) -> Callable[[C], C]:
 
 
 def knows_its_names(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """The same for a function or a method."""
+    """The same for a function or a method; one that is a coroutine function stays one."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, T]", _awaited(function, what))
+
         @functools.wraps(function)
         def call(*args: P.args, **named: P.kwargs) -> T:
             try:
@@ -74,6 +77,19 @@ def knows_its_names(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return call
 
     return decorate
+
+
+def _awaited(function: Callable[P, Coroutine[Any, Any, T]], what: str) -> Callable[P, Coroutine[Any, Any, T]]:
+    @functools.wraps(function)
+    async def call(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            step = function(*args, **named)
+        except TypeError:
+            check_call(function, args, named, what)
+            raise
+        return await step
+
+    return call
 
 
 def check_call(function: Callable[..., Any], args: Sequence[Any], named: Iterable[str], what: str) -> None:

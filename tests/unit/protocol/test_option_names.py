@@ -123,8 +123,8 @@ async def test_limits_and_options_of_a_queue_are_told_how_to_be_given() -> None:
             await one.retry_jobs(count=2)  # type: ignore[call-arg,misc]
         with pytest.raises(UnknownOption, match=r"arguments: 1 too many without a name; give by name: limit"):
             await one.promote_jobs(2)  # type: ignore[call-arg,misc]
-        with pytest.raises(UnknownOption, match=r"give name, data in this order, and by name: options"):
-            await one.add("a", {}, {"delay": 5})  # type: ignore[call-arg,misc]
+    with pytest.raises(UnknownOption, match=r"give name, data in this order, and by name: options"):
+        blocking.add("a", {}, {"delay": 5})  # type: ignore[call-arg]
     with pytest.raises(UnknownOption, match=r"count: is not an argument of purge; .*called limit here"):
         await letters.purge(count=2)  # type: ignore[call-arg]
     with pytest.raises(InvalidOption, match=r"where: is 2; .*limit="):
@@ -154,6 +154,14 @@ def test_signatures_stay_what_they_are() -> None:
     assert list(inspect.signature(Queue).parameters)[:3] == ["name", "redis", "prefix"]
     assert "attempts" in inspect.signature(JobOptions).parameters
     assert inspect.signature(StreamQueue.add).parameters["max_attempts"].default == 5
+
+
+@pytest.mark.parametrize(
+    "method", [StreamQueue.add, StreamQueue.replay, Queue.retry_jobs, toril.producer.Schedulers.upsert]
+)
+def test_coroutine_functions_stay_what_they_are(method: Callable[..., Any]) -> None:
+    """Frameworks run what is none in a thread, and never await it."""
+    assert inspect.iscoroutinefunction(method)
 
 
 def test_every_foreign_name_leads_to_a_name_that_exists_somewhere() -> None:
