@@ -213,6 +213,7 @@ class _Call:
                 await self._client.drain()
             case "delay":
                 await asyncio.sleep(fault.seconds)
+                fault.struck.set()  # before the reply, which ends the wait of whoever asks for it
                 self._client.write(reply)
             case "swallow":
                 self._silent = True
