@@ -108,9 +108,7 @@ def _rivals(text: str) -> list[str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--full",
-        action="store_true",
-        help="all workloads with more jobs (default: the quick plan, under five minutes)",
+        "--full", action="store_true", help="all workloads (default: the quick plan, under five minutes)"
     )
     parser.add_argument(
         "--only",
@@ -120,24 +118,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="the workload of this name, or those whose names begin with it; repeatable",
     )
     parser.add_argument(
-        "--rivals",
-        type=_rivals,
-        metavar="A,B",
-        help=f"measure only these beside toril: {', '.join(CONTENDERS)}",
+        "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"
     )
     parser.add_argument(
         "--repeat", type=int, metavar="N", help="rounds of each workload (default: three to nine)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
-    parser.add_argument(
-        "--add", action="store_true", help="keep the figures of other workloads that this file already has"
-    )
+    parser.add_argument("--add", action="store_true", help="keep other workloads in that file")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write plots (SVG) to this folder")
     parser.add_argument(
-        "--draw",
-        type=Path,
-        metavar="FILE",
-        help="draw plots and tables from a file of figures, without measuring",
+        "--draw", type=Path, metavar="FILE", help="draw the figures in this file, without measuring"
     )
     parser.add_argument(
         "--assert", dest="check", action="store_true", help="exit with 1 when a target is missed"
