@@ -45,7 +45,8 @@ from toril.errors import (
 from toril.protocol.codec import to_json
 from toril.protocol.envelope import Envelope
 
-Task = Callable[[Envelope], Awaitable[dict[str, Any]]]
+Result = dict[str, Any]  # as JSON
+Task = Callable[[Envelope], Awaitable[Result]]
 
 _TRANSIENT_STATUSES = (408, 425, 429)
 # Chromium's errors for what another attempt does not change.
@@ -103,7 +104,7 @@ class BrowserTasks(Mapping[str, Task]):
 
     # --- the tasks ------------------------------------------------------------------------------------------
 
-    async def navigate_extract(self, envelope: Envelope) -> dict[str, Any]:
+    async def navigate_extract(self, envelope: Envelope) -> Result:
         """Returns text, attributes and HTML of the elements that a selector matches."""
         request = read_request(Extract, envelope.payload)
         async with self._visit(request) as (page, page_facts):
@@ -114,15 +115,13 @@ class BrowserTasks(Mapping[str, Task]):
                 {**page_facts, "text": matches[0]["text"], "count": len(matches), "matches": matches}
             )
 
-    async def _describe(self, found: Locator) -> list[dict[str, Any]]:
-        described: list[dict[str, Any]] | int = await found.evaluate_all(
-            _DESCRIBE, self.options.max_result_bytes
-        )
+    async def _describe(self, found: Locator) -> list[Result]:
+        described: list[Result] | int = await found.evaluate_all(_DESCRIBE, self.options.max_result_bytes)
         if isinstance(described, int):
             raise self._too_large("result", described)
         return described
 
-    async def screenshot(self, envelope: Envelope) -> dict[str, Any]:
+    async def screenshot(self, envelope: Envelope) -> Result:
         """Returns a screenshot of a page, or of the first element that a selector matches."""
         request = read_request(Screenshot, envelope.payload)
         async with self._visit(request) as (page, page_facts):
@@ -134,7 +133,7 @@ class BrowserTasks(Mapping[str, Task]):
                 )
             return self._file(page_facts, f"image/{request.format}", picture)
 
-    async def pdf(self, envelope: Envelope) -> dict[str, Any]:
+    async def pdf(self, envelope: Envelope) -> Result:
         """Returns a page as a PDF."""
         request = read_request(Pdf, envelope.payload)
         async with self._visit(request) as (page, page_facts):
@@ -143,12 +142,12 @@ class BrowserTasks(Mapping[str, Task]):
             )
             return self._file(page_facts, "application/pdf", printed)
 
-    def _file(self, page_facts: dict[str, Any], content_type: str, content: bytes) -> dict[str, Any]:
+    def _file(self, page_facts: Result, content_type: str, content: bytes) -> Result:
         if len(content) > self.options.max_result_bytes:
             raise self._too_large("file", len(content))
         return {**page_facts, "content_type": content_type, "base64": base64.b64encode(content).decode()}
 
-    def _check_size(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _check_size(self, result: Result) -> Result:
         size = len(to_json(result, field="result"))
         if size > self.options.max_result_bytes:
             raise self._too_large("result", size)
@@ -161,7 +160,7 @@ class BrowserTasks(Mapping[str, Task]):
     # --- pages ----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _visit(self, request: Visit) -> AsyncIterator[tuple[Page, dict[str, Any]]]:
+    async def _visit(self, request: Visit) -> AsyncIterator[tuple[Page, Result]]:
         """Loads a page; yields it with the facts that every result has."""
         await self._check_address(request.url)
         limit = min(request.timeout or self.options.timeout, self.options.timeout)
@@ -224,7 +223,7 @@ def _job_error(error: PlaywrightError, url: str, monitor: _PageMonitor) -> Excep
     return PageUnreachable(url, "playwright_error")
 
 
-async def _page_facts(page: Page, response: Response | None) -> dict[str, Any]:
+async def _page_facts(page: Page, response: Response | None) -> Result:
     return {"url": page.url, "status": response.status if response else None, "title": await page.title()}
 
 
@@ -281,7 +280,7 @@ class _PageMonitor:
         if response.frame == self._page.main_frame:
             self._stop(AddressRefused(urlsplit(response.url).hostname or response.url))
 
-    def _add(self, event: dict[str, Any]) -> None:
+    def _add(self, event: Result) -> None:
         self._decoded_bytes += int(event.get("dataLength", 0))
         if self._decoded_bytes > self._limit:
             self._stop_loading()

@@ -10,11 +10,16 @@ import contextlib
 import io
 import os
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from toril.protocol.state import JobState
+
+if TYPE_CHECKING:
+    from toril.cli._target import Target
+
+_Params = dict[str, Any]  # of the command, as far as they are given
 
 # Longer than a server needs, short enough for a person to wait.
 TIMEOUT_SECONDS = 1.5
@@ -92,7 +97,7 @@ def complete_state(incomplete: str) -> list[str]:
     return _starting_with([one.value for one in JobState if one is not JobState.UNKNOWN], incomplete)
 
 
-def _complete(ctx: typer.Context, search: Callable[[dict[str, Any]], Awaitable[list[str]]]) -> list[str]:
+def _complete(ctx: typer.Context, search: Callable[[_Params], Awaitable[list[str]]]) -> list[str]:
     async def in_time() -> list[str]:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             return await search(dict(ctx.params))
@@ -103,7 +108,7 @@ def _complete(ctx: typer.Context, search: Callable[[dict[str, Any]], Awaitable[l
         return []
 
 
-def _target(params: dict[str, Any]) -> Any:
+def _target(params: _Params) -> Target:
     from toril.cli._target import Target
     from toril.server import status
     from toril.transport.default_server import EMBEDDED
@@ -114,7 +119,7 @@ def _target(params: dict[str, Any]) -> Any:
     return target
 
 
-async def _queues(params: dict[str, Any]) -> list[str]:
+async def _queues(params: _Params) -> list[str]:
     from toril.transport import AsyncTransport
     from toril.transport.discovery import find_queues
 
@@ -124,7 +129,7 @@ async def _queues(params: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(one) for one in found))
 
 
-async def _jobs(params: dict[str, Any]) -> list[str]:
+async def _jobs(params: _Params) -> list[str]:
     from toril.cli._target import QueueName
 
     target, where = _target(params), QueueName.parse(params.get("queue") or "")

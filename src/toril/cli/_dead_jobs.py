@@ -32,10 +32,24 @@ class Selection:
         return bool(self.ids or self.name or self.reason or self.terms)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadJob:
+    """One of them, as it is printed."""
+
+    job_id: str
+    entry_id: str | None  # of a dead letter
+    name: str
+    attempts: int
+    at: str | None  # when it failed
+    error: str
+    reason: str
+    job: dict[str, Any]  # everything that is stored
+
+
 class DeadJobs(Protocol):
     """The jobs of one queue that failed for good."""
 
-    def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+    def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[DeadJob]:
         """Yields the facts of each."""
 
     async def replay(self, selection: Selection, *, rate: float | None, limit: int | None) -> int:
@@ -64,7 +78,7 @@ class _DeadLetters:
     def __init__(self, queue: ListQueue | StreamQueue) -> None:
         self._queue = queue
 
-    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[DeadJob]:
         async for dead_letter in self._queue.dead_letters(
             _dead_letter_filter(selection), newest_first=newest_first
         ):
@@ -95,17 +109,17 @@ def _dead_letter_filter(selection: Selection) -> Callable[[DeadLetter], bool]:
     return matches
 
 
-def _dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "job_id": dead_letter.job_id,
-        "entry_id": dead_letter.entry_id,
-        "name": dead_letter.task_type,
-        "attempts": dead_letter.envelope.attempts,
-        "at": dead_letter.dlq_ts,
-        "error": dead_letter.last_error or dead_letter.dlq_reason,
-        "reason": dead_letter.dlq_reason,
-        "job": dead_letter.as_dict(),
-    }
+def _dead_letter_row(dead_letter: DeadLetter) -> DeadJob:
+    return DeadJob(
+        job_id=dead_letter.job_id,
+        entry_id=dead_letter.entry_id,
+        name=dead_letter.task_type,
+        attempts=dead_letter.envelope.attempts,
+        at=dead_letter.dlq_ts,
+        error=dead_letter.last_error or dead_letter.dlq_reason,
+        reason=dead_letter.dlq_reason,
+        job=dead_letter.as_dict(),
+    )
 
 
 class _FailedJobs:
@@ -114,7 +128,7 @@ class _FailedJobs:
     def __init__(self, queue: Queue[Any]) -> None:
         self._queue = queue
 
-    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[dict[str, Any]]:
+    async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[DeadJob]:
         for job in await self._jobs(selection, newest_first=newest_first):
             yield _job_row(job)
 
@@ -143,14 +157,14 @@ def _job_filter(selection: Selection) -> Callable[[Job], bool]:
     )
 
 
-def _job_row(job: Job) -> dict[str, Any]:
-    return {
-        "job_id": job.id,
-        "entry_id": None,
-        "name": job.name,
-        "attempts": job.attempts_made,
-        "at": None if job.finished_on is None else job.finished_on.isoformat(),
-        "error": job.failed_reason or "",
-        "reason": "failed",
-        "job": job.record.as_dict(),
-    }
+def _job_row(job: Job) -> DeadJob:
+    return DeadJob(
+        job_id=job.id,
+        entry_id=None,
+        name=job.name,
+        attempts=job.attempts_made,
+        at=None if job.finished_on is None else job.finished_on.isoformat(),
+        error=job.failed_reason or "",
+        reason="failed",
+        job=job.record.as_dict(),
+    )

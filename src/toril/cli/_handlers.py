@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from toril.errors import InvalidOption
@@ -47,7 +48,7 @@ def _registered_in(module_name: str) -> TaskRegistry:
     return next(iter(found.values()))
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does

@@ -15,7 +15,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -102,26 +102,26 @@ def shorten(value: object, limit: int = MAX_CELL) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def emit(value: Any) -> None:
+def emit(value: object) -> None:
     """Prints one JSON document."""
     print_server()
     print(_encoded(value, indent=2), flush=True)
 
 
-def emit_line(value: Any, file: TextIO | None = None) -> None:
+def emit_line(value: object, file: TextIO | None = None) -> None:
     """Prints one JSON document in one line, on standard output or to a file."""
     print_server()
     print(_encoded(value), file=file, flush=file is None)
 
 
-def _encoded(value: Any, indent: int | None = None) -> str:
+def _encoded(value: object, indent: int | None = None) -> str:
     """Returns JSON with control characters escaped; other characters only if the locale has none of them."""
     ascii_only = "utf" not in (sys.stdout.encoding or "utf").lower()
     text = json.dumps(value, default=_plain, ensure_ascii=ascii_only, indent=indent)
     return _CONTROL_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, (date, time)):

@@ -7,9 +7,9 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, print_line, warn
@@ -21,6 +21,10 @@ from toril.observe.http import Response, Route
 from toril.protocol.extras import needed
 from toril.transport import parse_address
 from toril.worker import ListWorker, StreamWorker, Worker
+
+if TYPE_CHECKING:
+    from toril.browser import BrowserTasks
+    from toril.telemetry.prometheus import PrometheusMetrics
 
 AnyWorker = Worker | ListWorker | StreamWorker
 
@@ -54,19 +58,23 @@ def load_plan_handler(plan: WorkerPlan) -> Any:
     return load_handler(plan.handler) if plan.handler is not None else _browser_tasks(plan)
 
 
-def _browser_tasks(plan: WorkerPlan) -> Any:
+def _browser_tasks(plan: WorkerPlan) -> BrowserTasks:
     from toril.browser import BrowserOptions, BrowserTasks
 
-    limits: dict[str, Any] = {} if plan.page_seconds is None else {"timeout": plan.page_seconds}
-    return BrowserTasks(BrowserOptions(contexts=plan.contexts, allow=plan.allow, **limits))
+    options = BrowserOptions(contexts=plan.contexts, allow=plan.allow)
+    if plan.page_seconds is not None:
+        options = replace(options, timeout=plan.page_seconds)
+    return BrowserTasks(options)
 
 
-def make_workers(plan: WorkerPlan, handler: Any, metrics: Any = None) -> list[AnyWorker]:
+def make_workers(plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None = None) -> list[AnyWorker]:
     """Returns the workers, not yet started; raises InvalidOption."""
     return [_make_worker(one, plan.target, handler, metrics) for one in plan.queues]
 
 
-def _make_worker(planned: PlannedQueue, target: Target, handler: Any, metrics: Any) -> AnyWorker:
+def _make_worker(
+    planned: PlannedQueue, target: Target, handler: Any, metrics: PrometheusMetrics | None
+) -> AnyWorker:
     queue = planned.queue
     common: dict[str, Any] = {
         **planned.options,
@@ -164,7 +172,7 @@ async def _stop_when(parent_ended: asyncio.Event, workers: Sequence[AnyWorker]) 
 class _Metrics:
     """The metrics that all workers of this process share, or the reason why there are none."""
 
-    collector: Any = None
+    collector: PrometheusMetrics | None = None
     missing: str = ""
 
     @classmethod
@@ -177,7 +185,7 @@ class _Metrics:
             return cls(missing=str(missing))
 
 
-def _collector() -> Any:
+def _collector() -> PrometheusMetrics:
     with needed("prometheus"):
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -210,12 +218,13 @@ async def _http_served(
 async def _metrics_route(
     plan: WorkerPlan, workers: Sequence[AnyWorker], metrics: _Metrics, stack: contextlib.AsyncExitStack
 ) -> Route:
-    if metrics.missing:
+    collector = metrics.collector
+    if collector is None:
         return _text_route(f"{metrics.missing}\n", HTTPStatus.NOT_IMPLEMENTED)
     from toril.telemetry.prometheus import CONTENT_TYPE
 
     address = parse_address(plan.target.redis)
-    lengths = [QueueLengths(one.keys, address, metrics.collector) for one in workers]
+    lengths = [QueueLengths(one.keys, address, collector) for one in workers]
     for one in lengths:
         stack.push_async_callback(one.close)
 
@@ -223,7 +232,7 @@ async def _metrics_route(
         with contextlib.suppress(TorilError):  # without Redis the workers' own figures are served
             for one in lengths:
                 await one.refresh()
-        return Response(metrics.collector.render(), content_type=CONTENT_TYPE)
+        return Response(collector.render(), content_type=CONTENT_TYPE)
 
     return route
 

@@ -127,10 +127,10 @@ async def _add_jobs(
     payloads: list[Any],
     options: dict[str, Any],
     wait: float | None,
-) -> tuple[list[Job[Any]], list[Any] | None]:
+) -> tuple[list[Job], list[Any] | None]:
     settings = JobOptions(**options)
     async with target.bullmq(where, "add") as queue:
-        jobs: list[Job[Any]] = []
+        jobs: list[Job] = []
         for batch in batches_with_progress(payloads, "adding"):
             jobs += await queue.add_bulk([NewJob(name, one, settings) for one in batch])
         if wait is None:

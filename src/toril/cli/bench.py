@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -83,13 +84,14 @@ def _run_benchmarks(*, as_json: bool) -> int:
 
 async def _measure(target: Target, jobs: int, concurrency: int) -> dict[str, float]:
     name = f"toril-bench-{uuid.uuid4().hex[:8]}"
-    connection: dict[str, Any] = {"redis": target.redis, "prefix": target.prefix_of("bullmq")}
     async with contextlib.AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(Queue(name, **connection))
+        queue = await stack.enter_async_context(
+            Queue(name, redis=target.redis, prefix=target.prefix_of("bullmq"))
+        )
         stack.push_async_callback(queue.obliterate, force=True)
         figures = {"bulk_added_per_second": await _measure_bulk(queue, jobs)}
-        figures["processed_per_second"] = await _measure_processing(name, connection, jobs, concurrency)
-        return figures | await _measure_single(queue, name, connection)
+        figures["processed_per_second"] = await _measure_processing(name, target, jobs, concurrency)
+        return figures | await _measure_single(queue, name, target)
 
 
 async def _measure_bulk(queue: Queue, jobs: int) -> float:
@@ -99,29 +101,34 @@ async def _measure_bulk(queue: Queue, jobs: int) -> float:
     return jobs / (time.perf_counter() - started)
 
 
-async def _measure_processing(name: str, connection: dict[str, Any], jobs: int, concurrency: int) -> float:
+async def _measure_processing(name: str, target: Target, jobs: int, concurrency: int) -> float:
     left, done = jobs, asyncio.Event()
 
-    async def handle(_: Job[Any]) -> None:
+    async def handle(_: Job) -> None:
         nonlocal left
         left -= 1
         if not left:
             done.set()
 
-    async with Worker(name, handle, concurrency=concurrency, logger=_LOGGER, **connection):
+    async with _worker(name, handle, target, concurrency):
         started = time.perf_counter()
         await done.wait()
         return jobs / (time.perf_counter() - started)
 
 
-async def _measure_single(queue: Queue, name: str, connection: dict[str, Any]) -> dict[str, float]:
+def _worker(name: str, handle: Callable[[Job], Awaitable[None]], target: Target, concurrency: int) -> Worker:
+    prefix = target.prefix_of("bullmq")
+    return Worker(name, handle, redis=target.redis, prefix=prefix, concurrency=concurrency, logger=_LOGGER)
+
+
+async def _measure_single(queue: Queue, name: str, target: Target) -> dict[str, float]:
     starts: asyncio.Queue[float] = asyncio.Queue()
     waits, adding = [], 0.0
 
-    async def handle(_: Job[Any]) -> None:
+    async def handle(_: Job) -> None:
         starts.put_nowait(time.perf_counter())
 
-    async with Worker(name, handle, logger=_LOGGER, **connection):
+    async with _worker(name, handle, target, 1):
         for _ in range(SINGLE_JOBS):
             started = time.perf_counter()
             await queue.add("work", {})

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from toril.cli._confirm import confirm
-from toril.cli._dead_jobs import Selection, open_dead_jobs
+from toril.cli._dead_jobs import DeadJob, Selection, open_dead_jobs
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
 from toril.cli._output import (
     emit,
@@ -83,27 +84,26 @@ def list_dead_jobs(
         emit(rows)
         return
     cells = [
-        (_id(one), one["name"], one["attempts"], _when(one), one["reason"], shorten(one["error"], 90))
-        for one in rows
+        (_id(one), one.name, one.attempts, _when(one), one.reason, shorten(one.error, 90)) for one in rows
     ]
     columns = ["id", "name", "attempts", "failed at", "reason", "error"]
     show(columns, cells, right=["attempts"], empty=f"no dead jobs {'match' if selection else f'in {queue}'}")
 
 
-def _id(row: dict[str, Any]) -> str:
-    return str(row["entry_id"] or row["job_id"])
+def _id(row: DeadJob) -> str:
+    return str(row.entry_id or row.job_id)
 
 
-def _when(one: dict[str, Any]) -> str:
+def _when(one: DeadJob) -> str:
     """Returns the time in the local time zone, or the text if it is not a time."""
     try:
-        return format_time(datetime.fromisoformat(one["at"]))
-    except (TypeError, ValueError):
-        return str(one["at"])
+        return format_time(datetime.fromisoformat(one.at or ""))
+    except ValueError:
+        return str(one.at)
 
 
-async def _rows(target: Target, where: QueueName, selection: Selection, limit: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+async def _rows(target: Target, where: QueueName, selection: Selection, limit: int) -> list[DeadJob]:
+    rows: list[DeadJob] = []
     async with open_dead_jobs(target, where, read_only=True) as dead_jobs:
         async for row in dead_jobs.rows(selection):
             rows.append(row)
@@ -130,8 +130,8 @@ def show_dead_job(
     if as_json:
         emit(rows[0])
         return
-    facts = {name: value for name, value in rows[0].items() if name != "job" and value is not None}
-    show_facts({**facts, "job": json.dumps(rows[0]["job"], ensure_ascii=False, indent=2, default=str)})
+    facts = {name: value for name, value in asdict(rows[0]).items() if name != "job" and value is not None}
+    show_facts({**facts, "job": json.dumps(rows[0].job, ensure_ascii=False, indent=2, default=str)})
 
 
 def _not_found(queue: str, *ids: str) -> JobNotFound:
@@ -236,8 +236,8 @@ async def _export(target: Target, where: QueueName, selection: Selection, file: 
     async with open_dead_jobs(target, where, read_only=True) as dead_jobs:
         with file.open("w", encoding="utf-8") if file is not None else contextlib.nullcontext() as sink:
             async for row in dead_jobs.rows(selection, newest_first=False):
-                position = {"entry_id": row["entry_id"]} if row["entry_id"] else {}
-                emit_line({**position, **row["job"]}, sink)
+                position = {"entry_id": row.entry_id} if row.entry_id else {}
+                emit_line({**position, **row.job}, sink)
                 written += 1
     return written
 

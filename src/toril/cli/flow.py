@@ -47,7 +47,7 @@ def add_flow(
     target = Target.of(redis, prefix)
     root = _node(parse_json(text, "flow", f"write {_SHAPE}"))
 
-    async def run() -> JobNode[Job[Any]]:
+    async def run() -> JobNode[Job]:
         async with FlowProducer(redis=target.redis, prefix=target.prefix_of("bullmq")) as producer:
             return await producer.add(root)
 
@@ -58,7 +58,7 @@ def add_flow(
         console().print(_tree(added, {}))
 
 
-def _node(given: Any) -> FlowNode:
+def _node(given: object) -> FlowNode:
     if not isinstance(given, dict) or not {"name", "queue"} <= given.keys():
         raise InvalidOption("flow", "has a job without name or queue", f"write {_SHAPE}")
     unknown = given.keys() - {"name", "queue", "data", "options", "children"}
@@ -85,7 +85,7 @@ def show_flow(
     """Show a job with its children and their states."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
 
-    async def run() -> tuple[JobNode[Job[Any]], dict[tuple[str, str], str]]:
+    async def run() -> tuple[JobNode[Job], dict[tuple[str, str], str]]:
         async with FlowProducer(redis=target.redis, prefix=target.prefix_of("bullmq")) as producer:
             found = await producer.get_flow(job, where.name, depth=depth)
             if found is None:
@@ -100,7 +100,7 @@ def show_flow(
         console().print(_tree(found, states))
 
 
-def _as_json(node: JobNode[Job[Any]], states: dict[tuple[str, str], str]) -> dict[str, Any]:
+def _as_json(node: JobNode[Job], states: dict[tuple[str, str], str]) -> dict[str, Any]:
     job = node.job
     state = states.get((job.queue_name, job.id))
     return {
@@ -112,7 +112,7 @@ def _as_json(node: JobNode[Job[Any]], states: dict[tuple[str, str], str]) -> dic
     }
 
 
-def _tree(node: JobNode[Job[Any]], states: dict[tuple[str, str], str]) -> Tree:
+def _tree(node: JobNode[Job], states: dict[tuple[str, str], str]) -> Tree:
     job = node.job
     state = states.get((job.queue_name, job.id), "")
     tree = Tree(Text(escape_control(f"{job.queue_name}  {job.name}  {job.id}  {state}".rstrip())))

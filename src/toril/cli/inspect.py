@@ -96,7 +96,7 @@ def _start_of(record: JobRecord, characters: int) -> str:
     )
 
 
-def _readable(name: str, value: Any) -> str:
+def _readable(name: str, value: object) -> str:
     """Returns times in the local time zone, and stack traces as Python prints them."""
     if name in _TIMES and isinstance(value, int):
         return format_time(datetime.fromtimestamp(value / 1000, UTC))
@@ -105,7 +105,7 @@ def _readable(name: str, value: Any) -> str:
     return _cell(value)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN * 2 else f"{text[:MAX_SHOWN]}… (--json has all)"
 

@@ -82,7 +82,7 @@ def set_scheduler(
     where, target = QueueName.parse(queue), Target.of(redis, prefix)
     payload = parse_json(data, "data")
 
-    async def run() -> Job[Any]:
+    async def run() -> Job:
         async with target.bullmq(where, "schedulers") as opened:
             return await opened.schedulers.upsert(
                 scheduler, cron=cron, every=every, tz=tz, limit=limit, name=name, data=payload

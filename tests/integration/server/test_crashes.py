@@ -55,7 +55,7 @@ def test_when_the_supervisor_is_killed_a_user_starts_supervisor_and_server_again
         client.set("a", 1)
     before, running = status(folder), processes_of(folder)
     kill_and_wait(before.supervisor_pid)
-    assert "is gone" in user.next_line()
+    assert "has ended" in user.next_line()
     assert "answers again" in user.next_line()
     assert wait_until_gone(running) == []
     after = status(folder)
@@ -70,7 +70,7 @@ def test_a_supervisor_that_is_terminated_while_it_has_users_is_replaced(
     users = [start_user().ready(), start_user().ready()]
     kill_and_wait(status(folder).supervisor_pid, signal.SIGTERM)
     for user in users:
-        assert "is gone" in user.next_line()
+        assert "has ended" in user.next_line()
         assert "answers again" in user.next_line()
     assert sorted(status(folder).users) == sorted(user.pid for user in users)
     assert len(servers_of(folder)) == 1

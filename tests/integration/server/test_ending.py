@@ -93,7 +93,7 @@ def test_a_stop_on_request_ends_it_for_all_users_until_it_is_leased_again(
     running = processes_of(folder)
     assert stop(folder)
     assert wait_until_gone(running) == []
-    assert user.does("print(held._membership.is_usable(), flush=True)") == "False"
+    assert user.does("print(held._client.is_usable(), flush=True)") == "False"
     assert processes_of(folder) == []
     assert user.does("again = lease(sys.argv[1]); print(again.url, flush=True)") == user.url
     assert status(folder).users == (user.pid,)

@@ -12,10 +12,10 @@ import logging
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from statistics import quantiles
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,9 @@ from toril.cli.demo._workload import QUEUE, DemoHandlers, Tally, expected_failur
 from toril.errors import TorilError
 from toril.jobs import Job
 from toril.producer import Queue
+from toril.protocol.options import NewJob
 from toril.protocol.state import JobCounts
+from toril.transport import parse_address
 from toril.worker import Worker
 
 _NOT_AS_PLANNED = "not every job had its planned outcome"
@@ -143,7 +145,9 @@ async def _run(url: str, count: int, concurrency: int, pace: float, *, quiet: bo
                 print_line(f"worker    {worker.id}, {concurrency} jobs at the same time")
             async with show_progress(tally, quiet=quiet):
                 await _finish(worker, tally)
-            return await _report(queue, plan, tally, added - started, time.monotonic() - added)
+            return await _report(
+                queue, parse_address(url).label, plan, tally, added - started, time.monotonic() - added
+            )
         finally:
             await queue.obliterate(force=True)
 
@@ -157,7 +161,7 @@ def _silent_logger() -> logging.Logger:
 
 
 def _count(worker: Worker, tally: Tally) -> None:
-    def counted(attribute: str) -> Any:
+    def counted(attribute: str) -> Callable[..., None]:
         return lambda *_: setattr(tally, attribute, getattr(tally, attribute) + 1)
 
     worker.on("completed", counted("completed"))
@@ -180,7 +184,7 @@ async def _finish(worker: Worker, tally: Tally) -> None:
 
 
 async def _report(
-    queue: Queue, plan: list[Any], tally: Tally, add_seconds: float, run_seconds: float
+    queue: Queue, server: str, plan: list[NewJob], tally: Tally, add_seconds: float, run_seconds: float
 ) -> Report:
     counts = await queue.get_job_counts()
     ended = await queue.get_jobs(["completed", "failed"])
@@ -190,7 +194,7 @@ async def _report(
             reason = job.failed_reason.partition(" ")[2]
             failures[reason] = failures.get(reason, 0) + 1
     return Report(
-        server=queue._transport.address.label,  # noqa: SLF001  # the label has no password
+        server=server,
         jobs=len(plan),
         add_seconds=add_seconds,
         run_seconds=run_seconds,
@@ -215,7 +219,7 @@ def _ran(job: Job) -> float:
     return (ended - begun).total_seconds() if begun is not None and ended is not None else 0.0
 
 
-def _as_planned(counts: JobCounts, plan: list[Any]) -> bool:
+def _as_planned(counts: JobCounts, plan: list[NewJob]) -> bool:
     wrong = expected_failures(plan)
     return counts.completed == len(plan) - wrong and counts.failed == wrong and counts.unfinished == 0
 

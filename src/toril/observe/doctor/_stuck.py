@@ -33,7 +33,8 @@ async def examine_queue(
 ) -> list[Finding]:
     """Returns findings about stuck jobs of a queue."""
     keys, name = figures.queue.keys, str(figures.queue)
-    if not isinstance(keys, QueueKeys) or not isinstance(figures.overview, QueueOverview):
+    overview = figures.overview
+    if not isinstance(keys, QueueKeys) or not isinstance(overview, QueueOverview):
         return list(examine_envelopes(figures))
     found = await search(transport, keys, most_keys)
     active = await transport.run(read.get_ranges(keys, ["active"]))
@@ -46,7 +47,7 @@ async def examine_queue(
         *await _locks_of_inactive_jobs(transport, keys, found.locks, name),
         *await _without_lock(transport, keys, active, workers, name),
         *await _overdue(transport, keys, workers, figures.now_ms, name),
-        *await _without_marker(transport, keys, figures, name),
+        *(await _without_marker(transport, keys, overview, name) if figures.oldest_waiting >= 1 else ()),
         *_not_taken(figures, workers, name),
     ]
     if not found.complete:
@@ -149,12 +150,10 @@ async def _overdue(
 
 
 async def _without_marker(
-    transport: AsyncTransport, keys: QueueKeys, figures: QueueFigures, name: str
+    transport: AsyncTransport, keys: QueueKeys, overview: QueueOverview, name: str
 ) -> list[Finding]:
     """Returns a finding if jobs are ready, no marker wakes idle workers, and no worker is busy."""
-    overview = figures.overview
-    assert isinstance(overview, QueueOverview)  # noqa: S101  # checked by the caller
-    if not overview.counts.ready or overview.paused or overview.counts.active or figures.oldest_waiting < 1:
+    if not overview.counts.ready or overview.paused or overview.counts.active:
         return []
     marker, limiter, ready = await transport.run_many(
         [
