@@ -94,14 +94,48 @@ def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str) -> None:
 
 
 def test_files_named_after_their_role_pass(tmp_path: Path) -> None:
-    for name in ("worker/_pump.py", "transport/manage.py", "protocol/commonality_of_keys.py"):
+    for name in ("worker/_fetch_loop.py", "transport/manage.py", "protocol/commonality_of_keys.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert check_names(tmp_path).returncode == 0
 
 
-def check_names(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "scripts/check-names"), str(folder)]
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Foreman: ...",
+        "class Queue:\n    def farewell(self) -> None: ...",
+        "async def run_pumps() -> None: ...",
+        "def settle(*, witness: object) -> None: ...",
+        "call = lambda parcel: parcel",
+        "def test_the_foreman_starts() -> None: ...",
+    ],
+)
+def test_a_metaphor_in_a_name_fails(tmp_path: Path, source: str) -> None:
+    (tmp_path / "module.py").write_text(source)
+    result = check_names(tmp_path)
+    assert result.returncode == 1
+    assert "module.py:" in result.stderr
+    assert "is a metaphor" in result.stderr
+
+
+def test_a_metaphor_in_the_name_of_a_file_fails(tmp_path: Path) -> None:
+    (tmp_path / "_foreman.py").touch()
+    result = check_names(tmp_path)
+    assert result.returncode == 1
+    assert "'foreman' is a metaphor; write for instance supervisor" in result.stderr
+
+
+def test_words_of_the_field_pass_and_words_of_later_pass_for_now(tmp_path: Path) -> None:
+    (tmp_path / "dead_letters.py").write_text("def replay(dead_letters: list[DeadLetter]) -> None: ...")
+    assert check_names(tmp_path, "--later").returncode == 0
+    (tmp_path / "queues.py").write_text("def fill(room: int) -> None: ...")
+    assert check_names(tmp_path).returncode == 0
+    assert check_names(tmp_path, "--later").returncode == 1
+
+
+def check_names(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "scripts/check-names"), *options, str(folder)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
