@@ -67,7 +67,7 @@ async def test_a_page_that_never_loads_ends_as_a_dead_letter_with_playwright_tim
     assert (letter.dlq_reason, letter.last_error) == ("max_attempts_exceeded", "playwright_timeout")
 
 
-async def test_a_payload_that_makes_no_sense_and_a_task_that_nobody_knows_are_dead_letters(
+async def test_an_invalid_payload_and_an_unknown_task_are_dead_letters(
     queue: StreamQueue, valkey: Server, prefix: str, tasks: BrowserTasks
 ) -> None:
     await queue.add("navigate_extract", {"url": "file:///etc/passwd", "selector": "p"})
@@ -109,7 +109,7 @@ async def test_the_command_runs_browser_jobs(
     assert (await queue.result(sent.job_id))["text"] == "Grüezi mitenand"
 
 
-async def test_the_command_keeps_to_its_time_and_says_when_results_are_thrown_away(
+async def test_the_command_keeps_to_its_time_and_warns_when_results_are_not_kept(
     queue: StreamQueue, valkey: Server, prefix: str, site: Site
 ) -> None:
     payload = {"url": site.url("/never"), "selector": ".content"}

@@ -129,9 +129,7 @@ WINDOWS = "<script>for (let n = 0; n < 8; n++) window.open('http://127.0.0.1:POR
 
 
 @pytest.mark.parametrize("page", [FRAMES, WORKER, WINDOWS], ids=["frames", "worker", "windows"])
-async def test_all_that_a_page_loads_counts_whoever_asks_for_it(
-    quick: BrowserTasks, site: Site, page: str
-) -> None:
+async def test_all_bytes_that_a_page_loads_are_counted(quick: BrowserTasks, site: Site, page: str) -> None:
     site.pages["/big"] = f"<!--{'x' * 3_000_000}-->"
     site.pages["/greedy"] = page.replace("PORT", str(site.port))
     with pytest.raises(PageTooLarge):

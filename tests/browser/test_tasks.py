@@ -157,7 +157,7 @@ async def test_a_selector_that_matches_nothing_is_given_up_in_time(tasks: Browse
         await extract(tasks, site.url(), ".nowhere", timeout=1)
 
 
-async def test_errors_of_the_server_are_told_apart(tasks: BrowserTasks, site: Site) -> None:
+async def test_errors_of_the_server_are_distinguished(tasks: BrowserTasks, site: Site) -> None:
     with pytest.raises(PageRefused) as missing:
         await extract(tasks, site.url("/missing"))
     with pytest.raises(PageBusy) as busy:
@@ -189,7 +189,7 @@ async def test_a_result_that_is_too_large_is_refused(site: Site) -> None:
             await tasks["pdf"](job("pdf", url=site.url()))
 
 
-async def test_one_job_sees_nothing_of_another(tasks: BrowserTasks, site: Site) -> None:
+async def test_a_job_has_no_access_to_data_of_another(tasks: BrowserTasks, site: Site) -> None:
     seen = [(await extract(tasks, site.url("/cookies")))["text"] for _ in range(3)]
     assert seen == ["no cookies"] * 3
 

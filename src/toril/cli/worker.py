@@ -122,11 +122,11 @@ def _run_processes(plan: WorkerPlan, processes: int) -> int:
 def _without_address(arguments: Sequence[str]) -> list[str]:
     left: list[str] = []
     remaining = iter(arguments)
-    for word in remaining:
-        if word == "--redis":
+    for argument in remaining:
+        if argument == "--redis":
             next(remaining, None)
-        elif not word.startswith("--redis="):
-            left.append(word)
+        elif not argument.startswith("--redis="):
+            left.append(argument)
     return left
 
 

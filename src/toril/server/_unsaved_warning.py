@@ -24,7 +24,7 @@ def warn_about_unsaved_data(folder: Folder, last_users: int | None = None) -> No
     if problem is not None and (last_users is None or users <= last_users):
         _log.error(
             "the server in %s ends and cannot write its append-only file (%s): what was added since it failed is lost, "
-            "unless there is room at once; what was written before is safe in %s",
+            "unless disk space is freed at once; what was written before is safe in %s",
             folder.root,
             problem,
             folder.data,

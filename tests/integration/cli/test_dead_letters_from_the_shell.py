@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.conftest import Result
-from tests.integration.cli.in_a_thread import called
+from tests.integration.cli.run_in_thread import called
 from tests.servers import Server
 from toril import ListQueue, ListWorker, PermanentError, Queue, StreamQueue, StreamWorker, Worker
 
@@ -65,9 +65,7 @@ async def test_a_dead_job_is_shown_by_its_id(shell: Shell, name: str) -> None:
     assert '"n": 1' in plainly.out
 
 
-async def test_one_job_is_replayed_by_its_id_and_the_second_time_is_told_that_it_is_gone(
-    shell: Shell, name: str
-) -> None:
+async def test_one_job_is_replayed_by_its_id_and_not_found_the_second_time(shell: Shell, name: str) -> None:
     assert (await shell("dlq", "replay", name, "job-1", "--json")).data["replayed"] == 1
     assert await ids_in(shell, name) == ["job-2", "job-0"]
     again = await shell("dlq", "replay", name, "job-1", "--json")
@@ -107,7 +105,7 @@ async def test_an_export_goes_to_a_file_or_to_standard_output_oldest_first(
     assert [job.get("job_id") or job["id"] for job in jobs] == ["job-0", "job-1", "job-2"]
 
 
-async def test_a_queue_without_dead_jobs_says_so(shell: Shell, name: str) -> None:
+async def test_a_queue_without_dead_jobs_prints_one_line(shell: Shell, name: str) -> None:
     await shell("dlq", "purge", name, "--all", "--yes")
     assert "no dead jobs" in (await shell("dlq", "list", name)).out
     assert (await shell("dlq", "show", name, "job-1")).code == 1

@@ -45,7 +45,7 @@ def test_a_flow_that_is_none_is_refused(toril: Toril, here: list[str], tmp_path:
     assert result.code == 2 and result.err.count("\n") == 1
 
 
-def test_a_flow_of_nobody_is_not_found(toril: Toril, here: list[str]) -> None:
+def test_a_flow_that_does_not_exist_is_not_found(toril: Toril, here: list[str]) -> None:
     assert toril("flow", "show", "cakes", "nobody", *here).code == 1
 
 

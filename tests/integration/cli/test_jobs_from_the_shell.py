@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli.conftest import Result, Toril
-from tests.integration.cli.in_a_thread import called
+from tests.integration.cli.run_in_thread import called
 from tests.servers import Server
 from toril import Queue, Worker
 
@@ -184,7 +184,7 @@ async def test_log_and_events_of_a_job_are_printed(valkey: Server, prefix: str) 
         assert '"event": "completed"' in typed.out
 
 
-def test_a_narrow_screen_leaves_out_what_says_nothing_before_it_breaks_words(
+def test_a_narrow_screen_leaves_out_empty_columns_before_it_folds_cells(
     toril: Toril, here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toril("add", "a-queue-with-a-long-name", "work", *here)
@@ -194,7 +194,7 @@ def test_a_narrow_screen_leaves_out_what_says_nothing_before_it_breaks_words(
     assert row.split()[:2] == ["a-queue-with-a-long-name", "1"]
 
 
-def test_what_is_known_of_a_failed_job_is_written_for_people(
+def test_a_failed_job_is_shown_with_local_times_and_its_stack_trace(
     toril: Toril, here: list[str], valkey: Server, prefix: str
 ) -> None:
     (job_id,) = ids(toril("add", "emails", "send", "--json", *here))
@@ -219,7 +219,9 @@ def test_on_a_narrow_screen_an_id_stays_in_one_line(
     assert ["state", "waiting"] in lines
 
 
-def test_a_queue_that_nobody_has_used_is_told_from_one_that_is_empty(toril: Toril, here: list[str]) -> None:
+def test_a_queue_that_was_never_used_is_distinguished_from_an_empty_one(
+    toril: Toril, here: list[str]
+) -> None:
     assert "never used" in toril("inspect", "emials", *here).out
     toril("add", "emails", "send", *here)
     toril("drain", "emails", "--yes", *here)
@@ -231,9 +233,7 @@ def test_misuse_names_the_help_of_its_own_command(toril: Toril) -> None:
     assert "(see `toril --help`)" in toril("nothing").err
 
 
-def test_a_backoff_that_is_not_built_in_is_added_with_a_word_of_warning(
-    toril: Toril, here: list[str]
-) -> None:
+def test_a_backoff_that_is_not_built_in_is_added_with_a_warning(toril: Toril, here: list[str]) -> None:
     added = toril("add", "emails", "send", "--backoff", "exponental:2", *here)
     assert added.code == 0
     assert "'exponental' is neither fixed nor exponential" in added.err
@@ -241,13 +241,13 @@ def test_a_backoff_that_is_not_built_in_is_added_with_a_word_of_warning(
     assert toril("add", "emails", "send", "--backoff", "fixed:-2", *here).code == 2
 
 
-def test_a_queue_without_events_says_so(toril: Toril, here: list[str]) -> None:
+def test_a_queue_without_events_prints_a_warning(toril: Toril, here: list[str]) -> None:
     silent = toril("events", "emials", *here)
     said = f"server: {here[1]}\ntoril: emials has no events\n"
     assert (silent.code, silent.out, silent.err) == (0, "", said)
 
 
-def test_a_locale_without_some_letter_keeps_nobody_from_reading(here: list[str]) -> None:
+def test_characters_that_the_locale_lacks_are_escaped(here: list[str]) -> None:
     def shell(*words: str) -> str:
         command = [sys.executable, "-m", "toril.cli", *words, *here]
         ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -124,7 +124,7 @@ def test_the_doctor_fails_where_something_must_be_done(toril: Toril, valkey: Ser
     assert findings["persistence"]["level"] == "warning" and findings["persistence"]["remedy"]
 
 
-def test_the_doctor_repairs_when_it_is_told_to(
+def test_the_doctor_repairs_with_the_option(
     toril: Toril, valkey: Server, here: list[str], prefix: str
 ) -> None:
     toril("add", "emails", "send", "--job-id", "first", *here)

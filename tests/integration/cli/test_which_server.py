@@ -65,7 +65,7 @@ def with_password(server: Server) -> str:
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_says_first_on_standard_error_which_server_it_works_on(
+def test_a_command_prints_its_server_first_on_standard_error(
     toril: Toril, valkey: Server, prefix: str, folder: Path, words: list[str]
 ) -> None:
     result = toril(*words, "--redis", with_password(valkey), "--prefix", prefix)
@@ -75,7 +75,7 @@ def test_a_command_says_first_on_standard_error_which_server_it_works_on(
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_worker_says_which_server_it_works_on_in_the_form_of_its_log(
+def test_a_worker_prints_its_server_in_the_format_of_its_log(
     start: Start, valkey: Server, prefix: str, style: str
 ) -> None:
     process = start(

@@ -154,7 +154,7 @@ def test_jobs_without_a_function_go_back_or_fail(
     assert ("Unknown job name" in err) == (choice == "requeue")
 
 
-def test_a_result_is_waited_for_by_whoever_added_the_job(start: Start, toril: Toril, here: list[str]) -> None:
+def test_add_can_wait_for_the_result(start: Start, toril: Toril, here: list[str]) -> None:
     process = start("worker", "handlers:handle", "--queue", "emails", "--log-level", "error", *here)
     added = toril("add", "emails", "work", "--wait", "30", *here)
     assert json.loads(added.out)["pid"] == process.pid
@@ -172,7 +172,7 @@ def test_the_size_of_results_is_limited(start: Start, toril: Toril, here: list[s
     assert "1 jobs completed, 0 failed" in out, err
 
 
-def test_sigterm_lets_the_job_in_hand_finish(
+def test_sigterm_lets_the_running_job_finish(
     start: Start, toril: Toril, here: list[str], folder: Path
 ) -> None:
     file = folder / "started"
@@ -255,7 +255,7 @@ def get(url: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_a_worker_serves_metrics_that_agree_with_the_queue_and_says_how_it_is(
+def test_a_worker_serves_metrics_that_agree_with_the_queue_and_its_health(
     start: Start, toril: Toril, here: list[str]
 ) -> None:
     port = free_port()
@@ -315,7 +315,7 @@ def test_the_probes_of_a_worker_are_about_all_its_queues(start: Start, toril: To
     process.communicate(timeout=30)
 
 
-def test_without_the_extra_the_probes_are_served_and_what_is_missing_is_said(
+def test_without_the_extra_the_probes_are_served_and_the_missing_extra_is_named(
     start: Start, toril: Toril, here: list[str], folder: Path
 ) -> None:
     (folder / "sitecustomize.py").write_text("import sys; sys.modules['prometheus_client'] = None")

@@ -175,7 +175,7 @@ async def test_it_finds_a_user_without_the_rights(healthy: Server) -> None:
 # --- planted: the queues ------------------------------------------------------------------------------------
 
 
-async def test_it_finds_a_queue_that_lives_under_two_layouts(healthy: Server) -> None:
+async def test_it_finds_a_queue_that_exists_in_two_layouts(healthy: Server) -> None:
     async with Queue(QUEUE, redis=healthy.url, hash_tag=False) as queue:
         await queue.add("send", {})
     with pytest.warns(OptionWarning, match="other key layout"):
@@ -314,7 +314,7 @@ async def test_it_finds_delayed_jobs_past_their_time(healthy: Server) -> None:
     assert "past their time" in only(await diagnosed(healthy.url), "stuck").message
 
 
-async def test_it_finds_ready_jobs_that_wake_nobody(healthy: Server) -> None:
+async def test_it_finds_ready_jobs_without_a_marker(healthy: Server) -> None:
     async with Queue(QUEUE, redis=healthy.url) as queue:
         await queue.add("send", {})
     with healthy.client() as client:
@@ -325,7 +325,7 @@ async def test_it_finds_ready_jobs_that_wake_nobody(healthy: Server) -> None:
     assert "marker" in only(await diagnosed(healthy.url), "stuck").message
 
 
-async def test_it_finds_queues_that_nobody_works_on(healthy: Server) -> None:
+async def test_it_finds_queues_without_workers(healthy: Server) -> None:
     async with Queue(QUEUE, redis=healthy.url) as queue:
         job = await queue.add("send", {})
     with healthy.client() as client:
@@ -343,7 +343,7 @@ async def test_it_finds_a_paused_queue_with_jobs_that_wait(healthy: Server) -> N
     assert "paused" in only(await diagnosed(healthy.url), "neglected").message
 
 
-async def test_it_finds_stream_entries_that_nobody_acknowledges(healthy: Server) -> None:
+async def test_it_finds_stream_entries_that_are_not_acknowledged(healthy: Server) -> None:
     async with StreamQueue("jobs.b", redis=healthy.url) as queue:
         await queue.add("work", {})
         with healthy.client() as client:

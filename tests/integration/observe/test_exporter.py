@@ -162,9 +162,7 @@ async def test_an_exporter_that_serves_has_searched_before_the_first_scrape(
     assert values["bullmq_job_count", "emails", "waiting"] == 1
 
 
-async def test_a_queue_that_lives_in_both_layouts_gives_each_its_own_series(
-    valkey: Server, prefix: str
-) -> None:
+async def test_a_queue_in_both_layouts_has_a_series_for_each(valkey: Server, prefix: str) -> None:
     async with (
         Queue("emails", redis=valkey.url, prefix=prefix, hash_tag=False) as plain,
         Queue("emails", redis=valkey.url, prefix=prefix, hash_tag=True) as tagged,
@@ -224,7 +222,7 @@ async def test_queues_of_a_cluster_are_found_on_all_nodes(cluster: ValkeyCluster
     assert values["bullmq_job_count", "beta", "waiting"] == 1
 
 
-async def test_a_list_worker_with_reliable_pickup_shows_what_it_has_in_hand(
+async def test_a_list_worker_with_reliable_pickup_reports_its_running_jobs(
     valkey: Server, prefix: str
 ) -> None:
     started, release = asyncio.Event(), asyncio.Event()

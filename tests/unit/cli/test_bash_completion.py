@@ -34,7 +34,5 @@ CASES = {
 
 
 @pytest.mark.parametrize(("words", "place", "whole", "at", "kept"), CASES.values(), ids=CASES)
-def test_words_are_put_together_again(
-    words: list[str], place: int, whole: list[str], at: int, kept: str
-) -> None:
+def test_split_words_are_joined(words: list[str], place: int, whole: list[str], at: int, kept: str) -> None:
     assert join_words(words, place) == (whole, at, kept)

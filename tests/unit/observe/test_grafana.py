@@ -169,7 +169,7 @@ def test_only_metrics_that_exist_are_asked_for() -> None:
     assert asked - known <= OF_THE_EXPORTER
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_every_alert_has_a_remedy() -> None:
     for rule in rules()["groups"][0]["rules"]:
         assert "What to do: " in rule["annotations"]["description"]
         assert rule["labels"]["severity"] in ("warning", "critical")

@@ -134,7 +134,7 @@ def test_a_job_that_is_not_there_is_exit_code_1(toril: Toril, here: list[str]) -
     ],
     ids=" ".join,
 )
-def test_what_destroys_jobs_does_nothing_unless_somebody_says_yes(
+def test_commands_that_remove_jobs_do_nothing_without_a_confirmation(
     start: Start, toril: Toril, here: list[str], words: list[str]
 ) -> None:
     toril("add", "emails", "send", "--job-id", "order-1", *here)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli.conftest import Start, Toril
-from tests.integration.cli.in_a_thread import called
+from tests.integration.cli.run_in_thread import called
 from tests.integration.cli.test_demo import in_terminal
 from tests.servers import Server
 from toril import ListQueue, ListWorker, StreamQueue, StreamWorker
@@ -98,7 +98,7 @@ def test_delayed_jobs_are_promoted_removed_and_drained_whatever_the_kind(
 
 
 @pytest.mark.parametrize("worker_class", [StreamWorker])
-async def test_a_drained_stream_keeps_what_is_in_hand_and_counts_exactly(
+async def test_a_drained_stream_keeps_running_jobs_and_counts_exactly(
     server_url: str, prefix: str, worker_class: type[StreamWorker]
 ) -> None:
     started, release = asyncio.Event(), asyncio.Event()
@@ -166,7 +166,7 @@ def test_a_server_in_the_foreground_ends_when_it_is_stopped(start: Start, toril:
     assert process.returncode == 0
 
 
-def test_a_handler_that_cannot_be_imported_says_why(folder: Path) -> None:
+def test_a_handler_that_cannot_be_imported_is_reported_with_the_reason(folder: Path) -> None:
     (folder / "broken_handlers.py").write_text("raise RuntimeError('no database')")
     (folder / "needy_handlers.py").write_text("import no_such_library")
     with pytest.raises(InvalidOption, match="RuntimeError: no database"):
