@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.commands.one_by_one import OneByOne, settle_one
+from tests.integration.commands.official_reference import OneByOne, settle_one
 from toril.commands import add, locks, manage, read, schedulers, worker
 from toril.commands.add import JobToAdd
 from toril.commands.command import Command
@@ -341,7 +341,9 @@ def _to_the_body(command: Command[Any]) -> tuple[Any, ...]:
 
 def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Command[Any]] = []
-    monkeypatch.setattr("tests.unit.commands.one_by_one.run", lambda _, command: sent.append(command) or [])
+    monkeypatch.setattr(
+        "tests.integration.commands.official_reference.run", lambda _, command: sent.append(command) or []
+    )
     OneByOne(None, KEYS).extend([("j1", "t1"), ("j2", "t2")], 30_000)
     words = [*sent[0].keys, *sent[0].words]
     assert [_said(word) for word in words] == [

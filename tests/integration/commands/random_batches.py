@@ -1,4 +1,4 @@
-"""Random lives of a queue, led by upstream's scripts one at a time and by our batches, compared after every step."""
+"""Random histories of a queue, by the official scripts one at a time and by batches, compared after every step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.integration.commands.official_reference import Side, run
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
-from tests.unit.commands.one_by_one import Side, run
 from toril.commands import manage
 from toril.commands.add import JobToAdd
 from toril.commands.worker import FetchReply, Pickup, Settlement, finish_options, packed_fields
@@ -21,13 +21,13 @@ from toril.protocol.keys import QueueKeys
 
 START_MS = 1_700_000_000_000
 LOCK_MS = 30_000
-# Real time passes while a life is led. All spans are multiples of this one, so rounding up undoes it.
+# Real time passes during an example. All spans are multiples of this one, so rounding up undoes it.
 GRAIN_MS = 10_000
 TTL_TOLERANCE_MS = 2_000
 
-# More lives for those who change a script: TORIL_LIVES=1000 pytest tests/unit/commands
-LIVES = settings(
-    max_examples=int(os.environ.get("TORIL_LIVES", "25")),
+# More examples when a script changes: TORIL_EXAMPLES=1000 pytest tests/integration/commands
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("TORIL_EXAMPLES", "25")),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -87,11 +87,11 @@ KINDS = st.sampled_from(["completed"] * 4 + ["failed"] * 2 + ["delayed", "retry"
 OUTCOMES = st.lists(
     st.tuples(PICKS, KINDS, RARELY, KEEPS, st.booleans()), max_size=5, unique_by=lambda drawn: drawn[0]
 )
-# Nothing that makes a script raise: upstream's leave such a job half moved, ours bury it, and have tests for that.
-SPOILS = st.sampled_from(["opts", "priority", "no data", "no hash", "deid", "parentKey"])
+# Nothing that makes a script raise: upstream's leave such a job half moved, ours moves it to failed (other tests).
+DAMAGES = st.sampled_from(["opts", "priority", "no data", "no hash", "deid", "parentKey"])
 
 
-class QueueLife(RuleBasedStateMachine):
+class RandomBatches(RuleBasedStateMachine):
     """One queue on two databases. A subclass names the sides, and whether operators set limits."""
 
     limits = True
@@ -104,7 +104,7 @@ class QueueLife(RuleBasedStateMachine):
         self.now = START_MS
         self.held: dict[str, str] = {}
         self.serial = 0
-        self.spoiled: set[str] = set()
+        self.damaged: set[str] = set()
         self.on_both(lambda side: side.client.flushdb())
 
     # --- both sides -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class QueueLife(RuleBasedStateMachine):
         self.same(act)
 
     @invariant()
-    def nobody_could_tell_the_two_apart(self) -> None:
+    def both_keyspaces_are_equal(self) -> None:
         expected, given = self.on_both(lambda side: dump(side.client, self.keys.prefix))
         found = differences(expected, given, ttl_tolerance=TTL_TOLERANCE_MS)
         assert not found, report(found, left="one by one", right="batched")
@@ -185,7 +185,7 @@ class QueueLife(RuleBasedStateMachine):
         self.same(lambda side: side.add(jobs), _answers)
 
     @rule(pick=PICKS, options=PLAIN | OPTIONS)
-    def add_child_of_anybody(self, pick: int, options: dict[str, Any]) -> None:
+    def add_child_of_any_job(self, pick: int, options: dict[str, Any]) -> None:
         parent = self.any_job(pick)
         self.serial += 1
         child = self._job(
@@ -210,31 +210,31 @@ class QueueLife(RuleBasedStateMachine):
             self._settlement(drawn, pickup, job_id, 3 if metrics else None)
             for drawn, job_id in zip(outcomes, self._chosen(outcomes), strict=True)
         ]
-        harvest = self.same(lambda side: side.settle(settlements, take, pickup, self.now), _harvest)
-        for one, ack_error in zip(settlements, harvest.ack_errors, strict=True):
+        fetch_reply = self.same(lambda side: side.settle(settlements, take, pickup, self.now), _view_of_reply)
+        for one, ack_error in zip(settlements, fetch_reply.ack_errors, strict=True):
             if ack_error is None:
                 self.held.pop(one.job_id, None)
-        self.held.update((job_id, pickup.token) for job_id, _ in harvest.jobs)
+        self.held.update((job_id, pickup.token) for job_id, _ in fetch_reply.jobs)
 
-    @rule(count=st.integers(1, 6), take=st.integers(0, 6), forget=RARELY, stranger=RARELY)
-    def plain_work(self, count: int, take: int, forget: bool, stranger: bool) -> None:
+    @rule(count=st.integers(1, 6), take=st.integers(0, 6), forget=RARELY, foreign=RARELY)
+    def plain_work(self, count: int, take: int, forget: bool, foreign: bool) -> None:
         """What most calls are: jobs complete, and as many are taken."""
         if forget:
             self.forget_or_shorten_the_events(None)
         outcomes = [
-            (number, "completed", stranger and number == 2, {"count": -1}, False) for number in range(count)
+            (number, "completed", foreign and number == 2, {"count": -1}, False) for number in range(count)
         ]
         self.work(outcomes, take, None, True, False)
 
     @rule(
-        count=st.integers(2, 6), take=st.integers(0, 3), forget=RARELY, stranger=RARELY, fields=st.booleans()
+        count=st.integers(2, 6), take=st.integers(0, 3), forget=RARELY, foreign=RARELY, fields=st.booleans()
     )
-    def delaying_work(self, count: int, take: int, forget: bool, stranger: bool, fields: bool) -> None:
+    def delaying_work(self, count: int, take: int, forget: bool, foreign: bool, fields: bool) -> None:
         """Retries, and jobs that go back for a while: several are delayed by one call, some for the same time."""
         if forget:
             self.forget_or_shorten_the_events(None)
         outcomes = [
-            (number, "delayed", stranger and number == 2, {"count": -1}, fields) for number in range(count)
+            (number, "delayed", foreign and number == 2, {"count": -1}, fields) for number in range(count)
         ]
         self.work(outcomes, take, None, True, False)
 
@@ -242,14 +242,14 @@ class QueueLife(RuleBasedStateMachine):
         """A different job for each outcome: mostly held ones, rarely any."""
         held = sorted(self.held)
         chosen: list[str] = []
-        for pick, _, stranger, *_ in outcomes:
+        for pick, _, foreign, *_ in outcomes:
             free = [job_id for job_id in held if job_id not in chosen]
-            chosen.append(free[pick % len(free)] if free and not stranger else self.any_job(pick))
+            chosen.append(free[pick % len(free)] if free and not foreign else self.any_job(pick))
         return chosen
 
     def _settlement(self, drawn: Any, pickup: Pickup, job_id: str, metrics: int | None) -> Settlement:
-        pick, kind, stranger, keep, with_fields = drawn
-        token = "wrong" if stranger and pick % 2 else self.held.get(job_id, "wrong")
+        pick, kind, foreign, keep, with_fields = drawn
+        token = "wrong" if foreign and pick % 2 else self.held.get(job_id, "wrong")
         fields = packed_fields({"failedReason": "why", "stacktrace": '["trace"]'}) if with_fields else b""
         match kind:
             case "completed" | "failed":
@@ -270,12 +270,12 @@ class QueueLife(RuleBasedStateMachine):
                 value, options, fields = "", "", b""
         return Settlement(job_id=job_id, kind=kind, token=token, value=value, options=options, fields=fields)
 
-    @rule(strangers=RARELY)
-    def extend(self, strangers: bool) -> None:
-        held = sorted(self.held.items()) + ([("nobody", "wrong"), ("j0", "wrong")] if strangers else [])
+    @rule(foreign=RARELY)
+    def extend(self, foreign: bool) -> None:
+        held = sorted(self.held.items()) + ([("nobody", "wrong"), ("j0", "wrong")] if foreign else [])
         self.same(lambda side: side.extend(held, LOCK_MS))
 
-    @precondition(lambda self: not self.spoiled)
+    @precondition(lambda self: not self.damaged)
     @rule(max_stalled=st.integers(0, 2))
     def sweep(self, max_stalled: int) -> None:
         # A job whose options do not parse ends upstream's sweep half way; ours has a test of its own for that.
@@ -347,14 +347,14 @@ class QueueLife(RuleBasedStateMachine):
         else:
             self.on_both(lambda side: side.client.hset(self.keys.meta, "opts.maxLenEvents", length))
 
-    @rule(pick=PICKS, what=SPOILS)
-    def spoil(self, pick: int, what: str) -> None:
+    @rule(pick=PICKS, what=DAMAGES)
+    def raw_command(self, pick: int, what: str) -> None:
         job_id = self.any_job(pick)
         if job_id == "nobody":
             return
         self.on_both(lambda side: _spoil(side, self.keys.job(job_id), what))
         if what == "opts":
-            self.spoiled.add(job_id)
+            self.damaged.add(job_id)
 
 
 def _spoil(side: Side, job: str, what: str) -> None:
@@ -381,9 +381,9 @@ def _ack_error(error: TorilError | None) -> Any:
     return None if error is None else (type(error), str(error))
 
 
-def _harvest(harvest: FetchReply) -> Any:
-    ack_errors = [_ack_error(one) for one in harvest.ack_errors]
-    limited = round(harvest.limited_ms / GRAIN_MS)
+def _view_of_reply(fetch_reply: FetchReply) -> Any:
+    ack_errors = [_ack_error(one) for one in fetch_reply.ack_errors]
+    limited = round(fetch_reply.limited_ms / GRAIN_MS)
     # Fields of a hash have no order; of a field that comes twice, the later counts.
-    jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in harvest.jobs]
-    return ack_errors, jobs, limited, harvest.next_at_ms, bool(harvest.refused)
+    jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in fetch_reply.jobs]
+    return ack_errors, jobs, limited, fetch_reply.next_at_ms, bool(fetch_reply.refused)

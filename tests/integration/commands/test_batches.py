@@ -9,11 +9,11 @@ import pytest
 import redis
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.integration.commands.official_reference import Batched, OneByOne
+from tests.integration.commands.random_batches import EXAMPLES, START_MS, RandomBatches
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
 from tests.servers import Server
-from tests.unit.commands.one_by_one import Batched, OneByOne
-from tests.unit.commands.random_histories import LIVES, START_MS, QueueLife
 from toril.commands.add import JobToAdd
 from toril.commands.worker import FetchReply, Pickup, Settlement, finish_options, packed_fields
 from toril.errors import JobNotFound, JobNotInState, LockMissing
@@ -35,13 +35,13 @@ def test_batches_leave_what_single_scripts_leave(
     """Without pauses and limits most of the work is plain, and goes the short way through our scripts."""
     queue = QueueKeys("q", prefix, hash_tag=False)
 
-    class Life(QueueLife):
+    class Life(RandomBatches):
         keys = queue
         reference = OneByOne(clients[0], queue)
         tested = Batched(clients[1], queue)
         limits = with_limits
 
-    run_state_machine_as_test(Life, settings=LIVES)
+    run_state_machine_as_test(Life, settings=EXAMPLES)
 
 
 def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str) -> None:
@@ -316,9 +316,9 @@ def test_one_job_is_added_alike(
     assert_alike(sides)
 
 
-def told(harvest: FetchReply) -> Any:
-    jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in harvest.jobs]
-    return ack_errors_of(harvest), jobs, harvest.limited_ms, harvest.next_at_ms
+def told(fetch_reply: FetchReply) -> Any:
+    jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in fetch_reply.jobs]
+    return ack_errors_of(fetch_reply), jobs, fetch_reply.limited_ms, fetch_reply.next_at_ms
 
 
 def same(
@@ -331,12 +331,12 @@ def same(
     return given
 
 
-def jobs_of(harvest: FetchReply) -> list[str]:
-    return [job_id for job_id, _ in harvest.jobs]
+def jobs_of(fetch_reply: FetchReply) -> list[str]:
+    return [job_id for job_id, _ in fetch_reply.jobs]
 
 
-def ack_errors_of(harvest: FetchReply) -> list[Any]:
-    return [None if one is None else type(one) for one in harvest.ack_errors]
+def ack_errors_of(fetch_reply: FetchReply) -> list[Any]:
+    return [None if one is None else type(one) for one in fetch_reply.ack_errors]
 
 
 def assert_alike(sides: tuple[OneByOne, Batched]) -> None:

@@ -68,8 +68,8 @@ class Batched:
         # As a worker sends them, options that say nothing special are left out; but not in every batch.
         words = [_shortened(one) for one in settlements] if len(settlements) % 3 else settlements
         command = worker.settle(self.keys, words, take=take, pickup=pickup, now_ms=now_ms)
-        harvest: FetchReply = run(self.client, command)
-        return harvest
+        fetch_reply: FetchReply = run(self.client, command)
+        return fetch_reply
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]:
         left = run(self.client, locks.sweep_begin(self.keys, now_ms=now_ms, interval_ms=SWEEP_MS))

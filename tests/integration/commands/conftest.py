@@ -1,4 +1,4 @@
-"""A store and the keys of one queue, for tests that run commands on a real server."""
+"""A transport and the keys of one queue, for tests that run commands on a real server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def transport(valkey: Server) -> Iterator[BlockingTransport]:
         yield transport
 
 
-class Hand:
-    """Does what producers and workers do, in one word each, so that tests read as what they are about."""
+class QueueDriver:
+    """Adds, fetches and settles jobs of one queue, as producers and workers do."""
 
     def __init__(self, transport: BlockingTransport, keys: QueueKeys) -> None:
         self.transport = transport
@@ -55,10 +55,10 @@ class Hand:
 
     def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> FetchReply:
         pickup = Pickup(token=token, lock_ms=30_000, worker="w1")
-        harvest: FetchReply = self.run(
+        fetch_reply: FetchReply = self.run(
             settle(self.keys, settlements, take=take, pickup=pickup, now_ms=self.now)
         )
-        return harvest
+        return fetch_reply
 
     def finish(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> FetchReply:
         return self.exchange(self.finished(job_id, failed=failed, token=token, keep=keep))
@@ -72,12 +72,12 @@ class Hand:
 
 
 @pytest.fixture
-def hand(transport: BlockingTransport, keys: QueueKeys) -> Hand:
-    return Hand(transport, keys)
+def driver(transport: BlockingTransport, keys: QueueKeys) -> QueueDriver:
+    return QueueDriver(transport, keys)
 
 
 @pytest.fixture
-def spoil(valkey: Server) -> Iterator[Callable[..., Any]]:
-    """Any Redis command, for accidents that no command of ours would cause."""
+def raw_command(valkey: Server) -> Iterator[Callable[..., Any]]:
+    """Runs any Redis command, to cause states that no command of toril causes."""
     with valkey.client() as client:
         yield client.execute_command
