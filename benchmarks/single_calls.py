@@ -120,7 +120,7 @@ def _take_all(transport: BlockingTransport, keys: QueueKeys, count: int) -> list
     pickup = worker.Pickup(token=TOKEN, lock_ms=LOCK_MS)
     ids: list[str] = []
     while len(ids) < count:
-        call = worker.settle(keys, [], take=TAKEN_AT_ONCE, pickup=pickup, now_ms=transport.now_ms())
+        call = worker.settle(keys, [], capacity=TAKEN_AT_ONCE, pickup=pickup, now_ms=transport.now_ms())
         ids += [job_id for job_id, _ in transport.run(call).jobs]
     return ids
 
@@ -163,7 +163,7 @@ async def _limits(url: str, name: str, count: int) -> dict[str, float]:
 
         async def take(_: int) -> None:
             now_ms = await transport.now_ms()
-            await transport.run(worker.settle(queue.keys, [], take=1, pickup=pickup, now_ms=now_ms))
+            await transport.run(worker.settle(queue.keys, [], capacity=1, pickup=pickup, now_ms=now_ms))
 
         return {
             "read_p99": await _p99(count, lambda i: queue.get_job(jobs[i].id)),

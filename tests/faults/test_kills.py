@@ -204,7 +204,7 @@ async def test_a_job_that_comes_back_to_the_worker_that_lost_it_keeps_its_new_lo
         for _ in range(2):
             await behind.run(plain(int, "DEL", queue.keys.stalled_check))
             now = await behind.now_ms()
-            await behind.run(locks.sweep_at_once(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000))
+            await behind.run(locks.official_sweep(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000))
         await asyncio.wait_for(two(), 10)
         while not begun[0].lock_lost:
             await asyncio.sleep(0.01)

@@ -61,11 +61,11 @@ COMMANDS: dict[str, Build] = {
     "settle": lambda keys: worker.settle(
         keys,
         [Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)],
-        take=1,
+        capacity=1,
         pickup=PICKUP,
         now_ms=NOW,
     ),
-    "take_one": lambda keys: worker.take_one(keys, pickup=PICKUP, now_ms=NOW),
+    "take_one": lambda keys: worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW),
     "wait_for_marker": lambda keys: worker.wait_for_marker(keys, 0.05),
     "set_marker": worker.set_marker,
     "move_to_waiting_children": lambda keys: worker.move_to_waiting_children(
@@ -94,7 +94,7 @@ COMMANDS: dict[str, Build] = {
     "remove_child_dependency": lambda keys: manage.remove_child_dependency(keys, "child", keys.job("parent")),
     "remove_unprocessed_children": lambda keys: manage.remove_unprocessed_children(keys, "parent"),
     "set_global_concurrency": lambda keys: manage.set_global_concurrency(keys, 5),
-    "hold_rate": lambda keys: manage.hold_rate(keys, 1000),
+    "start_rate_limit": lambda keys: manage.start_rate_limit(keys, 1000),
     "trim_events": lambda keys: manage.trim_events(keys, 5),
     "add_flows": lambda keys: add.add_flows(
         [
@@ -109,10 +109,10 @@ COMMANDS: dict[str, Build] = {
     "advance_scheduler": lambda keys: schedulers.advance_scheduler(
         keys, "tick", job_id="held", data=b"{}", options={}, next_ms=NOW + 60_000, now_ms=NOW
     ),
-    "note_broken": lambda keys: schedulers.note_broken(keys, BROKEN),
-    "forget_broken": lambda keys: schedulers.forget_broken(keys, "tick"),
+    "record_broken": lambda keys: schedulers.record_broken(keys, BROKEN),
+    "clear_broken": lambda keys: schedulers.clear_broken(keys, "tick"),
     "broken_schedulers": schedulers.broken_schedulers,
-    "revive_scheduler": lambda keys: schedulers.revive_scheduler(
+    "resume_scheduler": lambda keys: schedulers.resume_scheduler(
         keys,
         schedulers.advance_scheduler(
             keys, "tick", job_id="held", data=b"{}", options={}, next_ms=NOW + 60_000, now_ms=NOW
@@ -120,9 +120,9 @@ COMMANDS: dict[str, Build] = {
     ),
     "remove_scheduler": lambda keys: schedulers.remove_scheduler(keys, "tick"),
     "clear_logs": lambda keys: manage.clear_logs(keys, "held"),
-    "release_rate": manage.release_rate,
-    "ask_to_cancel": lambda keys: manage.ask_to_cancel(keys, "held", "token-1", "enough", 60_000),
-    "forget_cancel": lambda keys: manage.forget_cancel(keys, "held"),
+    "remove_rate_limit": manage.remove_rate_limit,
+    "request_cancel": lambda keys: manage.request_cancel(keys, "held", "token-1", "enough", 60_000),
+    "withdraw_cancel": lambda keys: manage.withdraw_cancel(keys, "held"),
     "get_counts": read.get_counts,
     "get_job": lambda keys: read.get_job(keys, "ready"),
     "get_state": lambda keys: read.get_state(keys, "ready"),
@@ -152,13 +152,13 @@ def queue(valkey: Server, keys: QueueKeys) -> Iterator[BlockingTransport]:
     """A queue with a job in every state, and a store that knows no faults."""
     with BlockingTransport(valkey.url) as transport:
         transport.run(add.add_jobs(keys, [job("held"), job("done"), job("over"), job("ready")]))
-        taken = transport.run(worker.settle(keys, [], take=3, pickup=PICKUP, now_ms=NOW))
+        taken = transport.run(worker.settle(keys, [], capacity=3, pickup=PICKUP, now_ms=NOW))
         assert len(taken.jobs) == 3
         ends: list[Settlement] = [
             Settlement(job_id="done", kind="completed", token="t1", value="1", options=DONE),
             Settlement(job_id="over", kind="failed", token="t1", value="why", options=DONE),
         ]
-        assert transport.run(worker.settle(keys, ends, take=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [
+        assert transport.run(worker.settle(keys, ends, capacity=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [
             None,
             None,
         ]
@@ -259,7 +259,7 @@ async def answered(transport: Facade, command: Command[Any]) -> None:
 async def test_a_pipeline_repeats_only_what_it_may(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
 ) -> None:
-    take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    take = known(queue, worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     counts = known(queue, read.get_counts(keys))
     await transport.connect()
     proxy.arm(fault, keys.base.encode())
@@ -275,14 +275,14 @@ async def test_a_slow_reply_within_the_time_out_is_no_fault(
 ) -> None:
     await transport.connect()
     proxy.arm("delay", keys.base.encode(), seconds=0.1)
-    harvest = await transport.run(worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    harvest = await transport.run(worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     assert [job_id for job_id, _ in harvest.jobs] == ["ready"]
 
 
 async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
     keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
 ) -> None:
-    take = known(queue, worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+    take = known(queue, worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     await transport.connect()
     late = proxy.arm("delay", keys.base.encode(), seconds=0.5)
     with pytest.raises(ReplyLost):
@@ -324,11 +324,13 @@ async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
 
 
 def finish_and_remove(transport: BlockingTransport, keys: QueueKeys, job_id: str) -> None:
-    taken = transport.run(worker.settle(keys, [], take=1, pickup=PICKUP, now_ms=NOW))
+    taken = transport.run(worker.settle(keys, [], capacity=1, pickup=PICKUP, now_ms=NOW))
     assert [one for one, _ in taken.jobs] == [job_id]
     gone = finish_options(pickup=PICKUP, token="t1", keep={"count": 0}, attempts=1)
     done = Settlement(job_id=job_id, kind="completed", token="t1", value="1", options=gone)
-    assert transport.run(worker.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [None]
+    assert transport.run(worker.settle(keys, [done], capacity=0, pickup=PICKUP, now_ms=NOW)).ack_errors == [
+        None
+    ]
 
 
 async def test_a_finish_whose_reply_was_lost_can_be_checked(
@@ -336,7 +338,7 @@ async def test_a_finish_whose_reply_was_lost_can_be_checked(
 ) -> None:
     """What a worker does then: it asks what became of the job, and settles no second time."""
     done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
-    finish = known(queue, worker.settle(keys, [done], take=0, pickup=PICKUP, now_ms=NOW))
+    finish = known(queue, worker.settle(keys, [done], capacity=0, pickup=PICKUP, now_ms=NOW))
     await transport.connect()
     proxy.arm("cut after", keys.base.encode())
     with pytest.raises(ReplyLost):
@@ -396,5 +398,5 @@ async def test_a_reply_that_is_no_reply_ends_the_connection(
     await transport.connect()
     proxy.arm("answer", keys.base.encode(), reply=b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ReplyLost):
-        await transport.run(worker.take_one(keys, pickup=PICKUP, now_ms=NOW))
+        await transport.run(worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     assert (await transport.run(read.get_counts(keys)))["active"] == 1

@@ -257,7 +257,8 @@ class Envelopes(Changed):
 
     async def bury(self, count: int) -> None:
         letters = (
-            DeadLetter.bury(Envelope.new("x", {"n": n}), "permanent_error", "it broke") for n in range(count)
+            DeadLetter.from_envelope(Envelope.new("x", {"n": n}), "permanent_error", "it broke")
+            for n in range(count)
         )
         with self.server.client() as client, client.pipeline() as pipe:
             for letter in letters:

@@ -181,4 +181,4 @@ async def test_a_sweep_survives_hashes_that_are_no_hashes(
         await end(queue, [stuck[0], stuck[2]], 10)
     assert set(done) >= {stuck[0], stuck[2]}
     now = await behind.now_ms()
-    await behind.run(locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
+    await behind.run(locks.official_sweep(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))

@@ -52,7 +52,7 @@ class Hand:
     async def _settle(self, settlements: list[Settlement], *, take: int) -> Any:
         now_ms = await self.transport.now_ms()
         return await self.transport.run(
-            settle(self.keys, settlements, take=take, pickup=self._pickup, now_ms=now_ms)
+            settle(self.keys, settlements, capacity=take, pickup=self._pickup, now_ms=now_ms)
         )
 
     async def __aenter__(self) -> Self:

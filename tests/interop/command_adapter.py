@@ -125,9 +125,9 @@ class CommandSide:
     def pick_up(self, *, token: str, worker: str) -> dict[str, Any] | None:
         pickup = self._pickup(token, worker)
         if self._batched:
-            command = worker_commands.settle(self._keys, [], take=1, pickup=pickup, now_ms=self._now)
+            command = worker_commands.settle(self._keys, [], capacity=1, pickup=pickup, now_ms=self._now)
         else:
-            command = worker_commands.take_one(self._keys, pickup=pickup, now_ms=self._now)
+            command = worker_commands.fetch_one(self._keys, pickup=pickup, now_ms=self._now)
         return self._take(self._run(command))
 
     def _pickup(self, token: str, worker: str | None) -> Pickup:
@@ -161,7 +161,7 @@ class CommandSide:
         ends = [build[end["op"]](worker, token=token, **renamed(end["args"])) for end in settle]
         pickup = self._pickup(token, worker)
         harvest: FetchReply = self._run(
-            worker_commands.settle(self._keys, ends, take=take, pickup=pickup, now_ms=self._now)
+            worker_commands.settle(self._keys, ends, capacity=take, pickup=pickup, now_ms=self._now)
         )
         return {"refused": [_refusal(one) for one in harvest.ack_errors], "taken": self._take_all(harvest)}
 
@@ -205,7 +205,9 @@ class CommandSide:
 
     def _settle(self, settlement: Settlement, *, take: int = 0, worker: str | None = None) -> Any:
         pickup = self._pickup(settlement.token, worker)
-        command = worker_commands.settle(self._keys, [settlement], take=take, pickup=pickup, now_ms=self._now)
+        command = worker_commands.settle(
+            self._keys, [settlement], capacity=take, pickup=pickup, now_ms=self._now
+        )
         harvest: FetchReply = self._run(command)
         _unless_error(harvest.ack_errors[0])
         return self._take(harvest)
@@ -213,7 +215,7 @@ class CommandSide:
     def _finish_options(self, job: Picked, keep: str, token: str, worker: str) -> bytes:
         opts = job.opts
         kept = _keep(opts.get(keep))
-        if keep == "removeOnComplete" and worker_commands.asks_for_nothing(kept, self._rules.metrics):
+        if keep == "removeOnComplete" and worker_commands.needs_no_options(kept, self._rules.metrics):
             return b""  # as our worker does
         return worker_commands.finish_options(
             pickup=self._pickup(token, worker),
@@ -253,7 +255,7 @@ class CommandSide:
         return sorted(moved)
 
     def _sweep_at_once(self) -> Command[list[str]]:
-        return locks.sweep_at_once(
+        return locks.official_sweep(
             self._keys, max_stalled=MAX_STALLED, now_ms=self._now, interval_ms=SWEEP_MS
         )
 
@@ -315,7 +317,7 @@ class CommandSide:
             continue
 
     def rate_limit(self, *, duration: int) -> None:
-        self._run(manage.hold_rate(self._keys, duration))
+        self._run(manage.start_rate_limit(self._keys, duration))
 
     def set_concurrency(self, *, concurrency: int) -> None:
         self._run(manage.set_global_concurrency(self._keys, concurrency))

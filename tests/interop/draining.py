@@ -14,11 +14,11 @@ from toril.protocol.keys import QueueKeys
 
 def drain_all(run: Callable[[Command[Any]], Any], keys: QueueKeys, *, delayed: bool, most: int) -> int:
     """How many jobs were removed; each call looks at `most` of them."""
-    calls, removed, stopped = Calls(keys), 0, b""
+    calls, removed, cursor = Calls(keys), 0, b""
     while True:
-        command = manage.drain(keys, most=most, delayed=delayed, stopped=stopped, calls=calls)
+        command = manage.drain(keys, most=most, delayed=delayed, cursor=cursor, calls=calls)
         step: DrainStep = run(command)
         removed += step.removed
-        stopped = step.stopped
-        if not stopped:
+        cursor = step.cursor
+        if not cursor:
             return removed

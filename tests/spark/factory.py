@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from toril.commands.add import JobToAdd, add_jobs
-from toril.commands.locks import report_worker, sweep_at_once
+from toril.commands.locks import official_sweep, report_worker
 from toril.commands.manage import set_meta
 from toril.commands.worker import Pickup, Settlement, finish_options, packed_fields, settle
 from toril.protocol.keys import QueueKeys
@@ -101,7 +101,7 @@ class Factory:
             self.transport.run(_delete(self.keys.lock(job_id)))
         for _ in range(2):  # the first sweep marks, the second one moves
             self.transport.run(_delete(self.keys.stalled_check))
-            command = sweep_at_once(
+            command = official_sweep(
                 self.keys, max_stalled=max_stalled, now_ms=self.transport.now_ms(), interval_ms=1
             )
             self.transport.run(command)
@@ -109,7 +109,7 @@ class Factory:
 
     def _settle(self, settlements: list[Settlement], take: int) -> list[str]:
         command = settle(
-            self.keys, settlements, take=take, pickup=self.pickup, now_ms=self.transport.now_ms()
+            self.keys, settlements, capacity=take, pickup=self.pickup, now_ms=self.transport.now_ms()
         )
         harvest = self.transport.run(command)
         problems = [one for one in harvest.ack_errors if one is not None]
@@ -147,7 +147,7 @@ class Factory:
         now = self.transport.now_ms()
         calm = {"jobs": 2, "heartbeats_ok": 80, "sweeps_done": 10, "sweeps_skipped": 0, "memory": 1000}
         said = json.dumps({"at": now, **calm, **words}).encode()
-        self.transport.run_many(report_worker(self.keys, worker, said, now_ms=now, life_ms=3_600_000))
+        self.transport.run_many(report_worker(self.keys, worker, said, now_ms=now, expire_ms=3_600_000))
 
     def forget(self) -> None:
         """Deletes all keys of the prefix."""

@@ -69,7 +69,9 @@ class Fate:
     def _settle(self, settlements: list[Settlement], pickup: Pickup, take: int = 0) -> tuple[list[str], int]:
         factory = self.factory
         now = factory.transport.now_ms()
-        found = factory.transport.run(settle(factory.keys, settlements, take=take, pickup=pickup, now_ms=now))
+        found = factory.transport.run(
+            settle(factory.keys, settlements, capacity=take, pickup=pickup, now_ms=now)
+        )
         assert not [one for one in found.ack_errors if one is not None]
         return [job for job, _ in found.jobs], found.next_at_ms
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import toril.spark
 from tests.servers import Server
 from toril.commands.add import JobToAdd
-from toril.commands.bulk_enqueue import Admission, Admitted, KnownOtherwise, Moved, Row, enqueue_once
+from toril.commands.bulk_enqueue import Admission, Admitted, KnownDifferently, Moved, Row, enqueue_once
 from toril.errors import QueueStaysFull
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.sinks._identity import Identifier
@@ -195,14 +195,12 @@ class Save:
             )
             for content, one in zip(portion, known, strict=True)
         ]
-        admission = Admission(run="r", life_ms=60_000, save=str(self.number), partition=place)
+        admission = Admission(run="r", ledger_ms=60_000, save=str(self.number), partition=place)
         answer = self.transport.run(enqueue_once(self.keys, rows, admission))
         if isinstance(answer, Moved):
             return False
         assert isinstance(answer, Admitted)
-        self.added.update(
-            content for content, new in zip(portion, answer.ack_errors, strict=True) if new is True
-        )
+        self.added.update(content for content, new in zip(portion, answer.rows, strict=True) if new is True)
         return True
 
 
@@ -250,9 +248,9 @@ def test_another_way_of_knowing_rows_is_told_by_the_server(valkey_url: str, pref
     keys = QueueKeys("otherwise", prefix)
     row = Row(b"d" * 16, JobToAdd(name="n", data=b"{}", options={}, timestamp=1, id="a"))
     with BlockingTransport(valkey_url) as transport:
-        transport.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000, known_by="key a")))
-        answer = transport.run(enqueue_once(keys, [row], Admission(run="r", life_ms=60_000)))
-    assert answer == KnownOtherwise("key a")
+        transport.run(enqueue_once(keys, [row], Admission(run="r", ledger_ms=60_000, known_by="key a")))
+        answer = transport.run(enqueue_once(keys, [row], Admission(run="r", ledger_ms=60_000)))
+    assert answer == KnownDifferently("key a")
 
 
 # --- max_waiting ------------------------------------------------------------------------------------------------------
@@ -269,7 +267,7 @@ def jobs(kind: str, numbers: range, delay: float | None = None) -> list[Row]:
 def send(url: str, prefix: str, kind: str, rows: list[Row], most: int) -> Tally:
     options = SinkOptions(queue="jobs.full", prefix=prefix, kind=kind, max_waiting=most, wait_timeout=0.2)
     with BlockingTransport(url) as transport:
-        sender = Sender(transport, options, Admission(run="r", life_ms=60_000, most_waiting=most))
+        sender = Sender(transport, options, Admission(run="r", ledger_ms=60_000, max_waiting=most))
         sender.send("jobs.full", rows)
     return sender.tally
 

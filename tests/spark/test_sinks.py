@@ -264,7 +264,7 @@ def test_dead_letters_are_replayed_once_with_all_their_attempts(
     keys = StreamKeys("jobs.browser", prefix)
     for number in range(6):
         envelope = Envelope.new("extract", {"n": number}).after_attempt()
-        letter = DeadLetter.bury(envelope, "permanent_error", "boom" if number % 2 else "bust")
+        letter = DeadLetter.from_envelope(envelope, "permanent_error", "boom" if number % 2 else "bust")
         client.xadd(keys.dlq, {"envelope": letter.to_bytes()})
     options = {"url": valkey_url, "prefix": prefix, "table": "dlq", "queues": "jobs.browser"}
     chosen = (
@@ -374,7 +374,7 @@ def test_a_slow_rate_is_remembered_between_its_rows(valkey: Server, valkey_url: 
     from toril.commands.bulk_enqueue import Admission, Admitted, Reject, Row, Wait, enqueue_once
     from toril.transport import BlockingTransport
 
-    keys, rate = QueueKeys("slowly", prefix), Admission(run="r", life_ms=60_000, rate=0.01)
+    keys, rate = QueueKeys("slowly", prefix), Admission(run="r", ledger_ms=60_000, rate=0.01)
     rows = [Row(b"%016d" % number, Reject("r", b"{}")) for number in range(2)]
     with BlockingTransport(valkey_url) as transport, valkey.client() as client:
         assert transport.run(enqueue_once(keys, rows, rate)) == Admitted([True, True])

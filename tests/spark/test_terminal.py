@@ -205,7 +205,7 @@ def report(queue: Any, now: int, failed: int) -> None:
     words = {"at": now, "jobs": 1, "heartbeats_ok": 100 - failed, "heartbeats_failed": failed}
     more = {"sweeps_done": 10, "sweeps_skipped": 0, "memory": 1000}
     text = json.dumps({**words, **more}).encode()
-    queue.transport.run_many(report_worker(queue.keys, "w-1", text, now_ms=now, life_ms=3_600_000))
+    queue.transport.run_many(report_worker(queue.keys, "w-1", text, now_ms=now, expire_ms=3_600_000))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from toril.backends.envelopes import (
 )
 from toril.commands import locks
 from toril.commands.command import Command
-from toril.commands.envelope_settle import FetchReply, Settlement, TakenEnvelope
+from toril.commands.envelope_settle import FetchedEnvelope, FetchReply, Settlement
 from toril.commands.envelopes import EnvelopeKeys
 from toril.errors import LockMissing, ReplyLost, ScriptFailed, TorilError
 from toril.protocol.codec import to_json
@@ -195,7 +195,7 @@ class EnvelopeBackend(ABC, Generic[K, T, H]):
             limited_for=limited,
             next_due_in=_seconds_until(harvest.next_due_ms, now_ms),
             exhausted=not self._owed and (bool(limited) or not self._more_waits(harvest)),
-            refused=pickup_trouble(harvest.trouble),
+            refused=pickup_trouble(harvest.fetch_error),
             at_ms=now_ms,
         )
 
@@ -250,7 +250,7 @@ class EnvelopeBackend(ABC, Generic[K, T, H]):
             return None  # nothing is in hand: the call whose reply was lost had done its work
         return answer
 
-    def _admit(self, jobs: Sequence[TakenEnvelope], now_ms: int) -> list[EnvelopeDelivery]:
+    def _admit(self, jobs: Sequence[FetchedEnvelope], now_ms: int) -> list[EnvelopeDelivery]:
         """Deliveries for messages that can be run; the others become dead letters with the next call."""
         admitted = []
         for job in jobs:
@@ -297,9 +297,9 @@ class EnvelopeBackend(ABC, Generic[K, T, H]):
         body = to_json({"worker": self._terms.worker_id, "at": now, **figures}, field="report")
         names = () if figures.get("state") == "stopped" else self._terms.names
         calls = [
-            *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life),
+            *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, expire_ms=life),
             *self._signs_of_life(now),
-            *locks.announce_names(self.keys, names, now_ms=now, life_ms=life),
+            *locks.announce_names(self.keys, names, now_ms=now, expire_ms=life),
         ]
         answers = self._renewer_transport.run_many(calls)
         for answer in answers:

@@ -78,7 +78,7 @@ class OutcomeEncoder:
 
     def _asks_for_nothing(self, delivery: BullmqDelivery) -> bool:
         keep = self._keep(_opts(delivery.record), "completed")
-        return worker.asks_for_nothing(keep, self._terms.metrics_size)
+        return worker.needs_no_options(keep, self._terms.metrics_size)
 
     def _options(self, delivery: BullmqDelivery, pickup: Pickup, kind: SettlementKind) -> bytes:
         alike = delivery.token, kind, delivery.record.fields.get(b"opts", b"")

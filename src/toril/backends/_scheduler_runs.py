@@ -91,7 +91,7 @@ class Series:
         record = self._records.pop(job_id, None)
         if record is not None and isinstance(answer, RedisOutOfMemory):
             # Its job ends meanwhile, and may be gone when there is memory again.
-            self._steps[job_id] = schedulers.revive_scheduler(self._keys, step)
+            self._steps[job_id] = schedulers.resume_scheduler(self._keys, step)
         elif isinstance(answer, RedisOutOfMemory):
             self._steps[job_id] = step
         elif record is not None and isinstance(answer, TorilError):
@@ -111,7 +111,7 @@ class Series:
             record.id,
             error,
         )
-        self._steps[record.id] = schedulers.note_broken(
+        self._steps[record.id] = schedulers.record_broken(
             self._keys,
             BrokenScheduler(
                 id=scheduler_id,
@@ -139,7 +139,7 @@ class Series:
                 logger.warning("scheduler %s of %s cannot go on: %s", broken.id, self._keys.name, error)
 
     async def _revive(self, broken: BrokenScheduler) -> None:
-        is_there = await self._transport.run(schedulers.next_of(self._keys, broken.id)) is not None
+        is_there = await self._transport.run(schedulers.next_run_ms(self._keys, broken.id)) is not None
         scheduler = await self._transport.run(schedulers.get_scheduler(self._keys, broken.id))
         now_ms = await self._transport.now_ms()
         try:
@@ -147,10 +147,10 @@ class Series:
         except UNREADABLE:
             return  # still broken: it was said, and doctor and the metrics say it
         if step is None:  # it is gone, or over
-            await self._transport.run(schedulers.forget_broken(self._keys, broken.id))
+            await self._transport.run(schedulers.clear_broken(self._keys, broken.id))
             return
         try:
-            made = await self._transport.run(schedulers.revive_scheduler(self._keys, step))
+            made = await self._transport.run(schedulers.resume_scheduler(self._keys, step))
         except ScriptFailed:
             return  # the same, but for the server
         if made is not None:

@@ -75,7 +75,7 @@ class BullmqBackend:
 
     async def open(self) -> None:
         # Damaged scripts are found here, not by the first job.
-        worker.settle(self.keys, [], take=0, pickup=self._new_pickup(), now_ms=0)
+        worker.settle(self.keys, [], capacity=0, pickup=self._new_pickup(), now_ms=0)
         await self.transport.connect()
         if self._terms.events_max_len is not None:
             await self.transport.run_many(
@@ -86,7 +86,7 @@ class BullmqBackend:
                 name=client_name(self.keys, "worker", self._terms.worker_id)
             )
         # A worker that always finds work never waits, yet its name must stand in the list of connections.
-        await self._reader.run(worker.any_marker(self.keys), 0)
+        await self._reader.run(worker.has_marker(self.keys), 0)
 
     async def close(self) -> None:
         reader, self._reader = self._reader, None
@@ -123,7 +123,7 @@ class BullmqBackend:
         call = worker.settle(
             self.keys,
             [one for one in settlements if isinstance(one, Settlement)],
-            take=0 if pause else room - len(adopted),
+            capacity=0 if pause else room - len(adopted),
             pickup=pickup,
             now_ms=now,
         )
@@ -161,7 +161,7 @@ class BullmqBackend:
         if len(settlements) < len(settled):
             return False
         now = self.transport.clock.now_ms()
-        call = worker.settle(self.keys, settlements, take=room, pickup=pickup, now_ms=now)
+        call = worker.settle(self.keys, settlements, capacity=room, pickup=pickup, now_ms=now)
 
         def harvested(harvest: worker.FetchReply | TorilError) -> None:
             if isinstance(harvest, TorilError):
@@ -227,7 +227,7 @@ class BullmqBackend:
             ack_errors=ack_errors,
             limited_for=harvest.limited_ms / 1000,
             next_due_in=(due - self.transport.clock.now_ms()) / 1000 if due else None,
-            refused=_refused(harvest.refused) if harvest.refused else None,
+            refused=_refused(harvest.fetch_error) if harvest.fetch_error else None,
             at_ms=at_ms,
         )
 
@@ -259,11 +259,11 @@ class BullmqBackend:
             return 0.0
         longest = max((span for span in spans if span is not None), default=0.0)
         if longest > 0:
-            await self.transport.run(manage.hold_rate(self.keys, max(1, ms(longest))))
+            await self.transport.run(manage.start_rate_limit(self.keys, max(1, ms(longest))))
         if self._terms.limiter is not None:
             return 0.0
         # Without a time of its own, the error means the hold that is set already.
-        return longest or max(0, await self.transport.run(read.get_held_ms(self.keys))) / 1000
+        return longest or max(0, await self.transport.run(read.get_rate_limit_ms(self.keys))) / 1000
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class BullmqBackend:
         pairs = zip(deliveries, words, strict=True)
         # A word is for one attempt: whoever retries a job, or adds its id again, wants it to run.
         asked = [(one, word[1]) for one, word in pairs if word is not None and word[0] == one.token]
-        self._renewer_transport.run_many([manage.forget_cancel(self.keys, one.id) for one, _ in asked])
+        self._renewer_transport.run_many([manage.withdraw_cancel(self.keys, one.id) for one, _ in asked])
         return asked
 
     async def sweep(self) -> list[str] | None:
@@ -342,8 +342,8 @@ class BullmqBackend:
         names = () if figures.get("state") == "stopped" else self._terms.names
         answers = self._renewer_transport.run_many(
             [
-                *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, life_ms=life),
-                *locks.announce_names(self.keys, names, now_ms=now, life_ms=life),
+                *locks.report_worker(self.keys, self._terms.worker_id, body, now_ms=now, expire_ms=life),
+                *locks.announce_names(self.keys, names, now_ms=now, expire_ms=life),
             ]
         )
         for answer in answers:

@@ -52,13 +52,13 @@ class DeadLetters:
                     yield letter
 
     async def _pages(self, newest_first: bool) -> AsyncIterator[list[RawDeadLetter]]:
-        last = await self._transport.run(envelopes.last_dead_letter_id(self._keys))
+        last = await self._transport.run(envelopes.newest_dead_letter_id(self._keys))
         if last is None:
             return
         start, end = (last, "-") if newest_first else ("-", last)
         more = True
         while more:
-            call = envelopes.letters(self._keys, start, end, PAGE, newest_first=newest_first)
+            call = envelopes.dead_letters(self._keys, start, end, PAGE, newest_first=newest_first)
             page, more = await self._transport.run(call)
             if page:
                 start = f"({page[-1].entry_id}"
@@ -68,7 +68,7 @@ class DeadLetters:
         """One letter by its entry id."""
         if not _ENTRY_ID.fullmatch(entry_id):
             raise InvalidOption("entry_id", f"{entry_id!r} is none", 'give one like "1767225600000-0"')
-        raw = await self._transport.run(envelopes.letter(self._keys, entry_id))
+        raw = await self._transport.run(envelopes.dead_letter(self._keys, entry_id))
         return None if raw is None else read_dead_letter(raw)
 
     async def replay(

@@ -12,7 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import assert_never
 
-from toril.commands.envelope_settle import TakenEnvelope
+from toril.commands.envelope_settle import FetchedEnvelope
 from toril.commands.envelopes import SettlementKind
 from toril.errors import (
     MalformedValue,
@@ -58,14 +58,14 @@ class EnvelopeDelivery:
         "text",
     )
 
-    def __init__(self, envelope: Envelope, taken: TakenEnvelope) -> None:
+    def __init__(self, envelope: Envelope, taken: FetchedEnvelope) -> None:
         self.id = envelope.job_id
         self.name = envelope.task_type
         self.envelope = envelope
         self.text = taken.text
         self.reference = taken.reference
         self.fence = taken.fence
-        self.attempts_made = envelope.attempts + taken.silent_deliveries
+        self.attempts_made = envelope.attempts + taken.unsettled_deliveries
         self.max_attempts = envelope.max_attempts
         self.lock_lost = False
 
@@ -172,7 +172,7 @@ def _dead(delivery: EnvelopeDelivery, outcome: Failed, now_ms: int) -> SettleFie
 
 def dead_letter_args(envelope: Envelope, reason: DlqReason, last_error: str, now_ms: int) -> SettleFields:
     """The move to the dead letters."""
-    letter = DeadLetter.bury(envelope, reason, last_error, now=ms_to_datetime(now_ms))
+    letter = DeadLetter.from_envelope(envelope, reason, last_error, now=ms_to_datetime(now_ms))
     return SettleFields("dead", text=letter.to_bytes())
 
 

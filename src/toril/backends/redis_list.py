@@ -20,7 +20,7 @@ from toril.backends.envelopes import EnvelopeDelivery, read_envelope
 from toril.commands import list_worker
 from toril.commands.command import Command
 from toril.commands.envelope_settle import Settlement
-from toril.commands.list_worker import Kept, ListFetchReply, ListPickup
+from toril.commands.list_worker import ListFetchReply, ListPickup, UnrenewedLocks
 from toril.protocol.keys import ListKeys
 from toril.transport import AsyncTransport, BlockingTransport
 
@@ -56,17 +56,21 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
         self._unknown: set[bytes] = set()  # texts in our own list that we did not know at the last sweep
 
     async def _leave(self) -> None:
-        if self._consumer and not await self.transport.run(list_worker.in_hand(self.keys, self._consumer)):
-            await self.transport.run_many(list_worker.leave(self.keys, self._consumer))
+        if self._consumer and not await self.transport.run(
+            list_worker.count_processing(self.keys, self._consumer)
+        ):
+            await self.transport.run_many(list_worker.remove_consumer(self.keys, self._consumer))
 
     async def _run(self, settlements: Sequence[Settlement], take: int, now_ms: int) -> ListFetchReply:
         pickup = ListPickup(token=str(uuid.uuid4()), lock_ms=self._terms.lock_ms, consumer=self._consumer)
         harvest = await self.transport.run(
-            list_worker.exchange(self.keys, settlements, take=take, pickup=pickup, now_ms=now_ms), firm=True
+            list_worker.settle(self.keys, settlements, capacity=take, pickup=pickup, now_ms=now_ms), firm=True
         )
         if self._consumer and harvest.jobs:
             # It has left before a handler begins: a job that takes its worker down must not be spared.
-            self.transport.submit(list_worker.begin(self.keys, self._consumer, pickup.token), lambda _: None)
+            self.transport.submit(
+                list_worker.confirm_pickup(self.keys, self._consumer, pickup.token), lambda _: None
+            )
         return harvest
 
     def _more_waits(self, harvest: ListFetchReply) -> bool:
@@ -87,8 +91,8 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
             part = deliveries[start : start + LOCKS_PER_CALL]
             kept = self._renewer_transport.run(self._keep([(one.id, str(one.fence)) for one in part], now))
             lost |= kept.lost
-            if kept.gone:
-                lost |= self._retake([one for one in part if one.id in kept.gone])
+            if kept.expired:
+                lost |= self._retake([one for one in part if one.id in kept.expired])
         return [one for one in deliveries if one.id in lost]
 
     def _retake(self, unlocked: Sequence[EnvelopeDelivery]) -> set[str]:
@@ -103,8 +107,8 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
         )
         return lost | refused
 
-    def _keep(self, held: Sequence[tuple[str, str]], now_ms: int) -> Command[Kept]:
-        return list_worker.keep(
+    def _keep(self, held: Sequence[tuple[str, str]], now_ms: int) -> Command[UnrenewedLocks]:
+        return list_worker.renew(
             self.keys, held, lock_ms=self._terms.lock_ms, now_ms=now_ms, consumer=self._consumer
         )
 
@@ -135,7 +139,7 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
 
     async def _give_back_unknown(self) -> None:
         """Jobs that a lost reply brought: they stand in our own list, and twice in a row we do not know of them."""
-        texts = await self.transport.run(list_worker.in_own_list(self.keys, self._consumer))
+        texts = await self.transport.run(list_worker.processing_envelopes(self.keys, self._consumer))
         known = {*self._in_hand, *self._owing()}
         unknown = {text for text in texts if text not in known}
         twice, self._unknown = unknown & self._unknown, unknown

@@ -80,15 +80,22 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
     async def _leave(self) -> None:
         """Removes our consumer if nothing is pending."""
         await self.transport.run(
-            stream_worker.tidy(self.keys, idle_ms=self._terms.consumer_idle_ms, leaving=self._terms.consumer)
+            stream_worker.remove_consumers(
+                self.keys, idle_ms=self._terms.consumer_idle_ms, leaving=self._terms.consumer
+            )
         )
 
     async def _run(self, settlements: Sequence[Settlement], take: int, now_ms: int) -> StreamFetchReply:
         self._hungry |= take > 0
         terms = self._terms
         harvest = await self.transport.run(
-            stream_worker.exchange(
-                self.keys, settlements, consumer=terms.consumer, take=take, keep=terms.keep, now_ms=now_ms
+            stream_worker.settle(
+                self.keys,
+                settlements,
+                consumer=terms.consumer,
+                capacity=take,
+                max_length=terms.keep,
+                now_ms=now_ms,
             ),
             firm=True,
         )
@@ -136,7 +143,7 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
         for start in range(0, len(held), ENTRIES_PER_CALL):
             part = [(str(one.reference), int(one.fence)) for one in held[start : start + ENTRIES_PER_CALL]]
             gone = self._renewer_transport.run(
-                stream_worker.keep(self.keys, part, consumer=self._terms.consumer)
+                stream_worker.renew(self.keys, part, consumer=self._terms.consumer)
             )
             lost |= gone
         return [one for one in deliveries if one.reference in lost]
@@ -149,7 +156,7 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
         would only keep others from it.
         """
         terms = self._terms
-        await self.transport.run(stream_worker.tidy(self.keys, idle_ms=terms.consumer_idle_ms))
+        await self.transport.run(stream_worker.remove_consumers(self.keys, idle_ms=terms.consumer_idle_ms))
         self._may_recover = True
         is_idle, self._hungry = self._hungry, False
         if is_idle:
@@ -186,7 +193,7 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
                 limit=room,
                 until_ms=now_ms + to_ms(terms.heartbeat),
                 owed=[str(one) for one in self._owing()],
-                in_hand=[str(one) for one in self._in_hand],
+                running=[str(one) for one in self._in_hand],
             )
         )
         self._cursor = claimed.cursor

@@ -1,7 +1,7 @@
-"""Adding jobs: one official script for each kind, the batch that loops over them under a ledger, and flows.
+"""Adding jobs: one by an official script, a batch under a ledger, and flows.
 
-Guarantee: a batch answers for each of its jobs apart, and tells those that were added from those that existed; a flow
-is added whole or not at all; repeating a call under the same ledger entry adds nothing.
+Guarantee: the reply to a batch has one entry per job, which distinguishes added from existing jobs; a flow is added
+whole or not at all; repeating a call under the same ledger entry adds nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from toril.errors import (
 from toril.protocol.codec import pack
 from toril.protocol.keys import QueueKeys
 
-# Long enough for a producer to reconnect and ask again; a ledger entry is one small key for each producer.
-LEDGER_LIFE_MS: Final = 120_000
+# Long enough for a producer to reconnect and send a call again; the ledger is one small key per producer.
+LEDGER_MS: Final = 120_000
 
 # The keys that adding a job may touch, as the scripts name them; `id_counter` is the key `id`.
 ADD_KEYS: Final = (
@@ -49,19 +49,19 @@ _ADD_FLOW = OwnScript(
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A job was not added: the one with this id stands in its place. `hash` is empty when that job is gone."""
+    """A job was not added because the job with this id exists. `hash` is empty when that job was removed meanwhile."""
 
     id: str
     hash: Sequence[bytes]  # field, value, …
 
 
 Added = str | Existing | TorilError
-"""What became of one job: its id when it is new, the job that existed, or why it was refused."""
+"""The reply to one job: its id when it was added, the job that existed, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Names one call of one producer: the key is the producer's, the sequence number the call's."""
+    """Identifies one call of one producer, by the producer's key and the number of the call."""
 
     key: str
     sequence: str
@@ -75,12 +75,12 @@ class JobToAdd:
     data: bytes
     options: Mapping[str, Any]
     timestamp: int  # ms
-    id: str = ""  # empty: the queue's counter gives one
+    id: str = ""  # empty: the queue's counter is used
     parent: Mapping[str, Any] | None = None  # {"id", "queueKey", and the failure flags}
     parent_key: str | None = None
     repeat_key: str | None = None
     waits_for_children: bool = False
-    packed: bytes | None = None  # the options as msgpack, if somebody has them already
+    packed: bytes | None = None  # the options as msgpack, if they have been packed before
 
     @property
     def packed_options(self) -> bytes:
@@ -88,7 +88,7 @@ class JobToAdd:
 
     @property
     def kind(self) -> str:
-        """Which script adds it; upstream looks at the same things in the same order."""
+        """Which script adds it, decided as upstream does."""
         if self.waits_for_children:
             return "parent"
         if (self.options.get("delay") or 0) > 0:
@@ -163,7 +163,7 @@ def _script_keys(keys: QueueKeys, kind: str) -> tuple[str, tuple[str, ...]]:
 
 
 def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
-    """One job by its official script, as upstream sends it. Safe to repeat only when the client chose the id."""
+    """Adds one job by its official script, as upstream does. Safe to repeat only when the client chose the id."""
     name, script_keys = _script_keys(keys, job.kind)
     args: list[Arg] = [packed_arguments(keys, job), job.data, job.packed_options]
     return call(
@@ -176,8 +176,8 @@ def add_job(keys: QueueKeys, job: JobToAdd) -> Command[str]:
 
 
 def add_jobs(keys: QueueKeys, jobs: Sequence[JobToAdd], ledger: Ledger | None = None) -> Command[list[Added]]:
-    """A batch in one call; what became of each job, in order."""
-    args = _ADD_JOBS.args(sequence=ledger.sequence if ledger else "", ledger_ms=LEDGER_LIFE_MS)
+    """Adds a batch in one call; returns one entry per job, in order."""
+    args = _ADD_JOBS.args(sequence=ledger.sequence if ledger else "", ledger_ms=LEDGER_MS)
     for job in jobs:
         args += (job.kind, packed_arguments(keys, job), job.data, job.packed_options)
     return _ADD_JOBS.call(
@@ -198,11 +198,11 @@ Flow = Sequence[tuple[QueueKeys, JobToAdd]]
 
 
 def add_flows(flows: Sequence[Flow], ledger: Ledger) -> Command[list[list[str | Existing] | TorilError]]:
-    """Flows in one call, each added whole or not at all: for each flow its jobs in order, or why it was refused."""
+    """Adds flows in one call; returns for each flow its jobs in order, or the error because of which none was added."""
     numbers = {
         keys: at for at, keys in enumerate(dict.fromkeys(keys for flow in flows for keys, _ in flow), 1)
     }
-    args = _ADD_FLOW.args(sequence=ledger.sequence, ledger_ms=LEDGER_LIFE_MS)
+    args = _ADD_FLOW.args(sequence=ledger.sequence, ledger_ms=LEDGER_MS)
     for flow in flows:
         args.append(len(flow))
         for keys, job in flow:
@@ -251,7 +251,7 @@ def _stored(reply: Any) -> str | Existing:
 
 
 def _added_or_raise(job: JobToAdd, reply: Any) -> str:
-    """The official scripts do not tell a job that was added from one that existed."""
+    """Returns the id: the official scripts do not distinguish added from existing jobs."""
     added = _added(job, reply)
     if isinstance(added, TorilError):
         raise added

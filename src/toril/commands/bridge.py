@@ -1,6 +1,6 @@
-"""What moving jobs between queues needs: arrivals that count once.
+"""Commands for moving jobs between queues.
 
-Guarantee: a job that is sent again arrives once, for as long as its arrival is remembered.
+Guarantee: a job that is sent again is added once, for as long as its arrival is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IMPORT = OwnScript(
 )
 
 
-def take_in(
+def import_jobs(
     keys: EnvelopeKeys,
     jobs: Sequence[tuple[str, EnvelopeToAdd]],
     *,
@@ -29,7 +29,7 @@ def take_in(
     forget_ms: int,
     calls: Calls | None = None,
 ) -> Command[int]:
-    """Adds jobs that come from another queue, each (by the name given with it) once; how many were new."""
+    """Adds jobs from another queue, each once by the name given with it; returns how many were new."""
     args = _IMPORT.args(kind=kind_of(keys), now_ms=now_ms, forget_before_ms=now_ms - forget_ms)
     for name, one in jobs:
         args += (name, "" if one.due_ms is None else one.due_ms, one.text)
@@ -37,33 +37,32 @@ def take_in(
     return once(keys, _IMPORT.call(script_keys, args, int), calls)
 
 
-def is_known(arrival: str) -> Command[bool]:
-    """Whether an arrival has been written down under this key."""
+def has_arrived(arrival: str) -> Command[bool]:
+    """Returns whether an arrival is recorded under this key."""
     return plain(bool, "EXISTS", arrival)
 
 
 def count_schedulers(keys: QueueKeys) -> Command[int]:
-    """How many schedulers and repeatable jobs a BullMQ queue has."""
+    """Returns the number of schedulers and repeatable jobs of a BullMQ queue."""
     return plain(int, "ZCARD", keys.repeat)
 
 
 def has_children(keys: QueueKeys, job_id: str) -> Command[bool]:
-    """Whether a job has children, finished or not."""
-    kin = (
+    """Returns whether a job has children, finished or not."""
+    children = (
         keys.dependencies(job_id),
         keys.processed(job_id),
         keys.ignored_failures(job_id),
         keys.unsuccessful(job_id),
     )
-    return plain(bool, "EXISTS", *kin)
+    return plain(bool, "EXISTS", *children)
 
 
 def delayed_until(keys: QueueKeys, job_id: str) -> Command[int | None]:
-    """When a delayed job is due (ms); None when it is not delayed any more."""
+    """Returns when a delayed job is due (ms); None when it is not delayed any more."""
     return plain(_due, "ZSCORE", keys.delayed, job_id)
 
 
 def _due(score: bytes | float | None) -> int | None:
-    return (
-        None if score is None else int(float(score) // 4096)
-    )  # the lower bits keep jobs of one millisecond apart
+    # The lower bits number the jobs of one millisecond.
+    return None if score is None else int(float(score) // 4096)

@@ -1,7 +1,7 @@
 """Adding rows of a table as jobs, each row once under the ledger of its run.
 
-Guarantee: sending a row again, in the same call or in another, adds nothing; a call that is told to wait or is refused
-added nothing.
+Guarantee: sending a row again, in the same call or in another, adds nothing; a call that returns `Wait` or is refused
+has added nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toril.protocol.keys import AnyKeys, QueueKeys, StreamKeys
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A row that is no job: why, and the row itself."""
+    """A row that cannot become a job, with the reason."""
 
     reason: str
     row: bytes
@@ -28,10 +28,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job or a rejected row under the digest by which the ledger knows it.
+    """A job or a rejected row, with the digest under which the ledger records it.
 
-    `first` is None for a row that is known by itself, whatever task sends it. Of a row that is known by its content
-    within a task it is the digest of the first of its equals there, or empty for that first one.
+    `first` is None for a row that is known by itself, whatever task sends it. For a row that is known by its content
+    within a task it is the digest of the first equal row of the task, or empty for that first one.
     """
 
     digest: bytes
@@ -41,11 +41,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Under which conditions rows are let in."""
+    """The conditions under which rows are added."""
 
     run: str
-    life_ms: int
-    most_waiting: int | None = None
+    ledger_ms: int  # how long the ledger is kept
+    max_waiting: int | None = None
     rate: float | None = None  # rows per second, over all tasks of the run
     known_by: str = "content"  # how rows are known; a run knows all its rows in one way
     save: str = "0"  # which of the writes under the run's name this is
@@ -54,7 +54,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing was added: the queue is full, or the run is faster than its rate. Ask again after `ms`."""
+    """Nothing was added: the queue is full, or the run exceeds its rate. Send the call again after `ms`."""
 
     ms: int
     waiting: int | None  # jobs in the queue, when it is full
@@ -68,7 +68,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownOtherwise:
+class KnownDifferently:
     """Nothing was added: the run knows its rows in another way, so these cannot be compared with them."""
 
     known_by: str
@@ -76,18 +76,18 @@ class KnownOtherwise:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """For each row: True when it is new, False when it was known, or why the server refused it.
+    """For each row: True when it is new, False when it was known, or the error of the server.
 
-    There are fewer verdicts than rows when the queue became full: the others were not looked at.
+    There are fewer entries than rows when the queue became full: the other rows were not processed.
     """
 
-    ack_errors: list[bool | TorilError]
+    rows: list[bool | TorilError]
 
 
-Answer = Admitted | Wait | Moved | KnownOtherwise
+EnqueueReply = Admitted | Wait | Moved | KnownDifferently
 
 
-_FULL_PAUSE_MS = 250  # long enough for workers to make room, short enough to keep them busy
+_FULL_PAUSE_MS = 250  # long enough for workers to fetch jobs, short enough that they do not run out
 
 
 _ENQUEUE_ONCE = OwnScript(
@@ -98,11 +98,11 @@ _ENQUEUE_ONCE = OwnScript(
 )
 
 
-def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Command[Answer]:
-    """Adds the rows that the run does not know yet."""
+def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Command[EnqueueReply]:
+    """Adds the rows that the ledger of the run does not hold."""
     args = _ENQUEUE_ONCE.args(
-        ledger_ms=admission.life_ms,
-        max_waiting="" if admission.most_waiting is None else admission.most_waiting,
+        ledger_ms=admission.ledger_ms,
+        max_waiting="" if admission.max_waiting is None else admission.max_waiting,
         rate="" if admission.rate is None else admission.rate,
         known_by=admission.known_by,
         save=admission.save,
@@ -111,7 +111,7 @@ def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Co
     )
     for row in rows:
         args += (row.digest, "-" if row.first is None else row.first, *_job_args(keys, row.job))
-    return _ENQUEUE_ONCE.call(_keys(keys, admission.run), args, _answer)
+    return _ENQUEUE_ONCE.call(_keys(keys, admission.run), args, _enqueue_reply)
 
 
 def _job_args(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Arg, Arg, Arg, Arg]:
@@ -133,7 +133,7 @@ def rejects_key(keys: AnyKeys) -> str:
 
 
 def forget_run(keys: AnyKeys, run: str) -> Command[int]:
-    """Drops the ledger of a run that can no longer be repeated."""
+    """Removes the ledger of a run that can no longer be repeated."""
     return plain(int, "UNLINK", ledger_key(keys, run))
 
 
@@ -149,9 +149,9 @@ def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
     return _ENQUEUE_ONCE.keys(keys, **given)
 
 
-def _answer(reply: list[Any]) -> Answer:
-    word, detail = reply
-    match word:
+def _enqueue_reply(reply: list[Any]) -> EnqueueReply:
+    status, detail = reply
+    match status:
         case b"full":
             return Wait(_FULL_PAUSE_MS, int(detail))
         case b"fast":
@@ -159,12 +159,12 @@ def _answer(reply: list[Any]) -> Answer:
         case b"moved":
             return Moved(int(detail))
         case b"how":
-            return KnownOtherwise(detail.decode(errors="replace"))
+            return KnownDifferently(detail.decode(errors="replace"))
         case _:
-            return Admitted([_ack_error(one) for one in detail])
+            return Admitted([_row_reply(one) for one in detail])
 
 
-def _ack_error(reply: Any) -> bool | TorilError:
+def _row_reply(reply: Any) -> bool | TorilError:
     if isinstance(reply, int):
         return bool(reply) if reply >= 0 else refusal(reply, command="enqueue")
     return ScriptFailed(f"enqueue: {reply[0].decode(errors='replace')}")

@@ -1,7 +1,7 @@
-"""`Command`: one call to the server as a value, from its words to the meaning of its reply.
+"""`Command`: one call to the server as a value.
 
-Guarantee: a command holds everything a driver needs (script, keys, arguments, decoder, whether it may be sent twice),
-so that asyncio, blocking, pipelined and batched execution share one truth.
+Guarantee: a command holds everything that a transport needs (script, keys, arguments, decoder, replay policy), so that
+asyncio, blocking, pipelined and batched execution behave alike.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Arg = str | bytes | int | float
 
 
 class Replay(enum.Enum):
-    """May the driver send the command again when its reply was lost?"""
+    """Whether the transport may send a command again when its reply was lost."""
 
-    SAFE = "safe"  # Reads, lock extensions, adds under a ledger: a second run changes nothing.
-    NEVER = "never"  # A second run could take, finish or move another job.
+    SAFE = "safe"  # Reads, renewals of locks, adds under a ledger: a second run changes nothing.
+    NEVER = "never"  # A second run could fetch, settle or move another job.
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[T]):
-    """One script call (`script` is set) or one plain Redis command (`words` begins with its name)."""
+    """One script call (`script` is set) or one plain Redis command (`args` begins with its name)."""
 
-    words: Sequence[Arg]  # For a script: its arguments; for a plain command: name and arguments.
+    args: Sequence[Arg]  # For a script: its arguments; for a plain command: name and arguments.
     decode: Callable[[Any], T]
     script: Script | None = None
     keys: Sequence[str] = ()
@@ -38,25 +38,25 @@ class Command(Generic[T]):
 
     @property
     def name(self) -> str:
-        return self.script.name if self.script is not None else str(self.words[0])
+        return self.script.name if self.script is not None else str(self.args[0])
 
     def evalsha(self) -> tuple[Arg, ...]:
-        """The words to send when the server is expected to know the script."""
+        """What to send when the server is expected to know the script."""
         if self.script is None:
-            return tuple(self.words)
-        return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.words)
+            return tuple(self.args)
+        return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
 
     def eval(self) -> tuple[Arg, ...]:
-        """The words to send after NOSCRIPT: the text itself, which the server then remembers."""
+        """What to send after NOSCRIPT: the text itself, which the server then stores."""
         if self.script is None:
-            return tuple(self.words)
-        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.words)
+            return tuple(self.args)
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
 
     def then(self, change: Callable[[T], U]) -> Command[U]:
-        """The same call with a further step of decoding."""
+        """Returns the same call with a further step of decoding."""
         decode = self.decode
         return Command(
-            words=self.words,
+            args=self.args,
             decode=lambda reply: change(decode(reply)),
             script=self.script,
             keys=self.keys,
@@ -71,10 +71,10 @@ def call(
     decode: Callable[[Any], T],
     replay: Replay = Replay.NEVER,
 ) -> Command[T]:
-    """A script call."""
-    return Command(words=args, decode=decode, script=script, keys=keys, replay=replay)
+    """Returns a script call."""
+    return Command(args=args, decode=decode, script=script, keys=keys, replay=replay)
 
 
-def plain(decode: Callable[[Any], T], *words: Arg, replay: Replay = Replay.SAFE) -> Command[T]:
-    """A plain Redis command; safe to repeat unless said otherwise, as most of ours only read."""
-    return Command(words=words, decode=decode, replay=replay)
+def plain(decode: Callable[[Any], T], *args: Arg, replay: Replay = Replay.SAFE) -> Command[T]:
+    """Returns a Redis command, given by its name and arguments. Most only read, so it may be repeated by default."""
+    return Command(args=args, decode=decode, replay=replay)

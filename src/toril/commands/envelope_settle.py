@@ -1,7 +1,6 @@
-"""Settling and taking jobs of list and stream queues: what goes into the call, and what comes back.
+"""Settlements of list and stream jobs, and the replies of the scripts.
 
-Guarantee: a reply is read to its end whatever a stranger wrote into the sorted set: jobs that the call has taken reach
-their worker.
+Guarantee: a reply is decoded whatever another program wrote into the sorted set: fetched jobs reach their worker.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ SETTLEMENT: Final = "kind job_id reference fence due_ms text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What became of one job. `reference` finds it in its queue, `fence` tells its delivery from a later one.
+    """The outcome of one job. `reference` identifies it in its queue, `fence` its delivery.
 
-    On a list these are the envelope as it was taken and the token of its lock; on a stream the entry id and the number
-    of deliveries.
+    On a list these are the envelope as it was fetched and the token of its lock; on a stream the entry id and the
+    number of deliveries.
     """
 
     kind: SettlementKind
@@ -36,27 +35,27 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenEnvelope:
-    """A message in our hand, not yet read."""
+class FetchedEnvelope:
+    """A fetched message that has not been decoded."""
 
-    text: bytes  # the envelope; an entry of a stream that has none: all its fields one after the other
+    text: bytes  # the envelope; for a stream entry without one: all its fields in a row
     reference: bytes | str
     fence: str | int
-    silent_deliveries: int  # earlier deliveries that ended without a word
+    unsettled_deliveries: int  # earlier deliveries without an outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReply:
-    """What a call brought back."""
+    """The reply to a call that settles and fetches."""
 
     ack_errors: list[TorilError | None]  # `ScriptFailed`: could not be written; all others are final
-    jobs: list[TakenEnvelope]
+    jobs: list[FetchedEnvelope]
     next_due_ms: int  # -1: nothing is scheduled
-    trouble: str  # why nothing could be taken
+    fetch_error: str  # why nothing could be fetched, or empty
 
 
 def args_of(settlements: Sequence[Settlement]) -> list[Arg]:
-    """All settlements, as the scripts take them."""
+    """Returns the arguments of all settlements."""
     args: list[Arg] = []
     for one in settlements:
         args += (one.kind, one.job_id, one.reference, one.fence, one.due_ms, one.text)
@@ -64,7 +63,7 @@ def args_of(settlements: Sequence[Settlement]) -> list[Arg]:
 
 
 def ack_errors_of(settlements: Sequence[Settlement], codes: Sequence[int | bytes]) -> list[TorilError | None]:
-    """None for each outcome that was accepted, now or by an earlier call whose reply was lost."""
+    """Returns None for each outcome that was accepted, now or by a call whose reply was lost, else the error."""
     return [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]
 
 
@@ -76,6 +75,6 @@ def _ack_error(settlement: Settlement, code: int | bytes) -> TorilError | None:
 
 
 def due_ms_of(score: bytes) -> int:
-    """When the next scheduled job is due; -1: never."""
+    """Returns when the next scheduled job is due; -1: never."""
     due = float(score)
     return int(due) if math.isfinite(due) else -1

@@ -1,7 +1,7 @@
-"""Adding envelopes to list and stream queues, and taking dead letters out again.
+"""Commands for list and stream queues: adding envelopes, dead letters, results, scheduled jobs.
 
-Guarantee: a call that is repeated under its ledger entry adds nothing twice, a letter is replayed or purged once, and
-what is counted is what was done, also when a reply was lost (`commands/once.py`).
+Guarantee: a call that is repeated under its ledger entry adds nothing twice, a dead letter is replayed or purged once,
+and returned numbers are exact, also when a reply was lost (`commands/once.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toril.commands.command import Command, Replay, plain
+from toril.commands.command import Arg, Command, Replay, plain
 from toril.commands.once import Calls, once
 from toril.commands.own_script import OwnScript
 from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
@@ -18,11 +18,11 @@ from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
 EnvelopeKeys = ListKeys | StreamKeys
 SettlementKind = Literal["done", "retry", "later", "again", "dead"]
 
-# Long enough for a producer to reconnect and ask again; a ledger is one small key for each producer.
-LEDGER_LIFE_MS: Final = 120_000
-# A page of dead letters weighs about so much: pages of large ones must fill neither the server's memory nor ours.
+# Long enough for a producer to reconnect and send a call again; the ledger is one small key per producer.
+LEDGER_MS: Final = 120_000
+# The size of a page of dead letters: large ones must fill neither the server's memory nor the client's.
 DEAD_LETTER_PAGE_BYTES: Final = 4 * 1024 * 1024
-# The last moment that Python can tell, the end of the year 9999: others may write what no calendar has.
+# The latest time of Python's datetime, the end of the year 9999; other programs may write later ones.
 LATEST_MS: Final = 253_402_300_799_000
 
 _ADD = OwnScript(
@@ -46,27 +46,27 @@ class EnvelopeToAdd:
 
 @dataclass(frozen=True, slots=True)
 class RawDeadLetter:
-    """An entry of a dead-letter queue as it lies there."""
+    """An entry of a dead-letter queue, not decoded."""
 
     entry_id: str
     text: bytes
 
 
 def kind_of(keys: EnvelopeKeys) -> Literal["list", "stream"]:
-    """Which kind of queue the keys belong to."""
+    """Returns the kind of queue that the keys belong to."""
     return "list" if isinstance(keys, ListKeys) else "stream"
 
 
 def jobs_key(keys: EnvelopeKeys) -> str:
-    """Where jobs wait: the list or the stream."""
+    """Returns the key of the list or the stream."""
     return keys.queue if isinstance(keys, ListKeys) else keys.stream
 
 
 def add_envelopes(
     keys: EnvelopeKeys, envelopes: Sequence[EnvelopeToAdd], *, producer: str, sequence: int
 ) -> Command[int]:
-    """Adds a batch in order; 0 when this call of this producer had run before."""
-    args = _ADD.args(kind=kind_of(keys), sequence=sequence, ledger_ms=LEDGER_LIFE_MS)
+    """Adds a batch in order; returns how many, 0 when this call of this producer had run before."""
+    args = _ADD.args(kind=kind_of(keys), sequence=sequence, ledger_ms=LEDGER_MS)
     for one in envelopes:
         args += ("" if one.due_ms is None else one.due_ms, one.text)
     script_keys = _ADD.keys(keys, jobs=jobs_key(keys), ledger=keys.toril(f"ledger:{producer}"))
@@ -76,10 +76,10 @@ def add_envelopes(
 # --- dead letters -------------------------------------------------------------------------------------------
 
 
-def letters(
+def dead_letters(
     keys: EnvelopeKeys, start: str, end: str, count: int, *, newest_first: bool = False
 ) -> Command[tuple[list[RawDeadLetter], bool]]:
-    """A page of dead letters, and whether there may be more; ids as XRANGE takes them."""
+    """Returns a page of dead letters, and whether there may be more; ids as XRANGE takes them."""
     args = _DLQ_PAGE.args(
         first_id=start,
         last_id=end,
@@ -92,11 +92,11 @@ def letters(
 
 def _page(reply: list[Any]) -> tuple[list[RawDeadLetter], bool]:
     found, more = reply
-    return _letters(found), bool(more)
+    return _dead_letters(found), bool(more)
 
 
-def last_dead_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
-    """The entry id of the newest dead letter."""
+def newest_dead_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
+    """Returns the entry id of the newest dead letter."""
     return plain(_first_id, "XREVRANGE", keys.dlq, "+", "-", "COUNT", 1)
 
 
@@ -104,17 +104,17 @@ def _first_id(reply: list[Any]) -> str | None:
     return reply[0][0].decode() if reply else None
 
 
-def letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawDeadLetter | None]:
-    """One dead letter by its entry id."""
-    return plain(_first_letter, "XRANGE", keys.dlq, entry_id, entry_id)
+def dead_letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawDeadLetter | None]:
+    """Returns one dead letter by its entry id."""
+    return plain(_first_dead_letter, "XRANGE", keys.dlq, entry_id, entry_id)
 
 
-def _letters(reply: list[Any]) -> list[RawDeadLetter]:
+def _dead_letters(reply: list[Any]) -> list[RawDeadLetter]:
     return [RawDeadLetter(entry_id.decode(), _text_of(fields)) for entry_id, fields in reply]
 
 
-def _first_letter(reply: list[Any]) -> RawDeadLetter | None:
-    return next(iter(_letters(reply)), None)
+def _first_dead_letter(reply: list[Any]) -> RawDeadLetter | None:
+    return next(iter(_dead_letters(reply)), None)
 
 
 def _text_of(fields: Sequence[bytes]) -> bytes:
@@ -124,18 +124,18 @@ def _text_of(fields: Sequence[bytes]) -> bytes:
 def replay_dead_letters(
     keys: EnvelopeKeys, jobs: Sequence[tuple[str, bytes]], calls: Calls | None = None
 ) -> Command[int]:
-    """Moves letters (entry id, envelope for the new life) back to the queue; says how many were still there."""
-    return once(keys, _take_letters(keys, kind_of(keys), jobs), calls)
+    """Adds dead letters (entry id, new envelope) to the queue again; returns how many still existed."""
+    return once(keys, _take_dead_letters(keys, kind_of(keys), jobs), calls)
 
 
 def purge_dead_letters(
     keys: EnvelopeKeys, entry_ids: Sequence[str], calls: Calls | None = None
 ) -> Command[int]:
-    """Removes letters; says how many were still there."""
-    return once(keys, _take_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids]), calls)
+    """Removes dead letters; returns how many still existed."""
+    return once(keys, _take_dead_letters(keys, "none", [(entry_id, b"") for entry_id in entry_ids]), calls)
 
 
-def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
+def _take_dead_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
     args = _DLQ_REPLAY.args(kind=kind)
     for entry_id, text in jobs:
         args += (entry_id, text)
@@ -147,12 +147,12 @@ def _take_letters(keys: EnvelopeKeys, kind: str, jobs: Sequence[tuple[str, bytes
 
 
 def result_base(keys: EnvelopeKeys) -> str:
-    """What every result key starts with."""
+    """Returns the start of every result key."""
     return keys.toril("result:")
 
 
 def result(keys: EnvelopeKeys, job_id: str) -> Command[bytes | None]:
-    """The kept result of a job as JSON; None when there is none, or none any more."""
+    """Returns the stored result of a job as JSON; None when there is none, or it expired."""
     return plain(_text, "GET", result_base(keys) + job_id)
 
 
@@ -164,7 +164,7 @@ def _text(reply: bytes | None) -> bytes | None:
 
 
 def totals(keys: EnvelopeKeys) -> Command[Mapping[str, int]]:
-    """How many jobs ever completed, were retried, died, stalled, were replayed or lost by trimming."""
+    """Returns how many jobs ever completed, were retried, became dead letters, stalled, were replayed or trimmed."""
     return plain(_totals, "HGETALL", keys.toril("totals"))
 
 
@@ -173,7 +173,7 @@ def _totals(reply: list[bytes]) -> dict[str, int]:
 
 
 def scheduled(keys: EnvelopeKeys, start: int, stop: int) -> Command[list[tuple[bytes, int]]]:
-    """Jobs that wait for their time, by rank: text and due time (ms); one that is never due has the latest there is."""
+    """Returns scheduled jobs by rank: text and due time (ms), at most `LATEST_MS`."""
     return plain(_scheduled, "ZRANGE", keys.scheduled, start, stop, "WITHSCORES")
 
 
@@ -186,29 +186,29 @@ def _due(score: float) -> int:
 
 
 def unschedule(keys: EnvelopeKeys, text: bytes, calls: Calls | None = None) -> Command[bool]:
-    """Takes one job out of those that wait for their time; False when it was not there."""
+    """Removes one scheduled job; returns False when it was not there."""
     return once(keys, Command(("ZREM", keys.scheduled, text), bool), calls)
 
 
-def bring_forward(
+def make_due(
     keys: EnvelopeKeys, texts: Sequence[bytes], now_ms: int, calls: Calls | None = None
 ) -> Command[int]:
-    """Makes jobs due that wait for their time; says how many were still waiting for it."""
-    words = [word for text in texts for word in (now_ms, text)]
-    return once(keys, Command(("ZADD", keys.scheduled, "XX", "LT", "CH", *words), int), calls)
+    """Makes scheduled jobs due now; returns how many were not."""
+    members: list[Arg] = [value for text in texts for value in (now_ms, text)]
+    return once(keys, Command(("ZADD", keys.scheduled, "XX", "LT", "CH", *members), int), calls)
 
 
 # --- removing many -----------------------------------------------------------------------------------------------
 
 
 def remove_all(keys: EnvelopeKeys, names: Sequence[str]) -> Command[int]:
-    """Removes all jobs of lists and sorted sets of the queue at once; says how many."""
+    """Removes all jobs of lists and sorted sets of the queue at once; returns how many."""
     return once(keys, _REMOVE_ALL.call(names, [], int))
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStep:
-    """What one call of a drain did, and up to which entry the next one goes on."""
+    """How many entries one call of a drain removed, and up to which entry the next one goes on."""
 
     removed: int
     last: str  # empty at the end
@@ -217,9 +217,9 @@ class DrainStep:
 def drain_stream(
     keys: StreamKeys, *, most: int, last: str = "", calls: Calls | None = None
 ) -> Command[DrainStep]:
-    """Removes up to `most` of the entries that nobody had taken when the drain began.
+    """Removes up to `most` of the entries that no worker had fetched when the drain began.
 
-    `last` is what the call before said; without it a drain begins.
+    `last` is from the reply to the call before; without it a drain begins.
     """
     args = _STREAM_DRAIN.args(
         group=keys.group,
@@ -236,10 +236,10 @@ def _drained(reply: list[Any]) -> DrainStep:
 
 
 def delete_queue(keys: EnvelopeKeys, consumers: Sequence[str] = ()) -> Command[int]:
-    """Removes the jobs, scheduled ones and dead letters of a queue, and what `consumers` have in hand.
+    """Removes the jobs, scheduled jobs and dead letters of a queue, and the processing lists of `consumers`.
 
-    Keys of our own are left (`read.scan_own`).
+    toril's own keys are left (`read.scan_toril_keys`).
     """
-    in_hand = (keys.processing(one) for one in consumers) if isinstance(keys, ListKeys) else ()
-    names = (jobs_key(keys), keys.scheduled, keys.dlq, *in_hand)
+    processing = (keys.processing(one) for one in consumers) if isinstance(keys, ListKeys) else ()
+    names = (jobs_key(keys), keys.scheduled, keys.dlq, *processing)
     return once(keys, Command(("UNLINK", *names), int))

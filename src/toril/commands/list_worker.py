@@ -1,7 +1,7 @@
-"""The calls of a list queue's worker: settle and take, keep locks, put back what dead workers had.
+"""Commands of a list queue's worker: settle and fetch, renew locks, put back the jobs of dead workers.
 
-Guarantee: a job is in one place at any moment: the list, the sorted set, a worker's hand (or its own list), or the dead
-letters.
+Guarantee: a job is in one place at any moment: the list, the sorted set, at a worker (with reliable pickup in its
+processing list), or the dead letters.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from toril.commands.command import Command, Replay, plain
 from toril.commands.envelope_settle import (
     SETTLEMENT,
+    FetchedEnvelope,
     FetchReply,
     Settlement,
-    TakenEnvelope,
     ack_errors_of,
     args_of,
     due_ms_of,
@@ -49,7 +49,7 @@ _GIVE_BACK = OwnScript(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPickup:
-    """How jobs are taken: under which lock, for how long, and into whose list (empty: at most once)."""
+    """How jobs are fetched: lock token and time, and the consumer for reliable pickup (empty: at most once)."""
 
     token: str
     lock_ms: int
@@ -58,32 +58,32 @@ class ListPickup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFetchReply(FetchReply):
-    """What a call brought back."""
+    """The reply to a call that settles and fetches."""
 
     left: int  # jobs that are still in the list
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Locks that could not be extended."""
+class UnrenewedLocks:
+    """Locks that could not be renewed, by job id."""
 
-    lost: set[str]  # they are another's
-    gone: set[str]  # they ran out, or were given back
+    lost: set[str]  # another worker has the lock
+    expired: set[str]  # expired, or the job was given back
 
 
 def lock_base(keys: ListKeys) -> str:
-    """What every lock key starts with."""
+    """Returns the start of every lock key."""
     return keys.lock("")
 
 
-def exchange(
-    keys: ListKeys, settlements: Sequence[Settlement], *, take: int, pickup: ListPickup, now_ms: int
+def settle(
+    keys: ListKeys, settlements: Sequence[Settlement], *, capacity: int, pickup: ListPickup, now_ms: int
 ) -> Command[ListFetchReply]:
-    """Settles all and takes up to `take` jobs, in one call."""
+    """Settles all and fetches up to `capacity` jobs, in one call."""
     args = _SETTLE.args(
         lock_base=lock_base(keys),
         now_ms=now_ms,
-        capacity=take,
+        capacity=capacity,
         token=pickup.token,
         lock_ms=pickup.lock_ms,
         consumer=pickup.consumer,
@@ -108,52 +108,52 @@ def _settle_keys(keys: ListKeys, consumer: str) -> tuple[str, ...]:
 
 
 def _fetch_reply(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Any]) -> ListFetchReply:
-    codes, jobs, next_due, trouble, left = reply
+    codes, jobs, next_due, fetch_error, left = reply
     return ListFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
         jobs=[
-            TakenEnvelope(text, text, pickup.token, int(stalls))
+            FetchedEnvelope(text, text, pickup.token, int(stalls))
             for text, stalls in zip(jobs[::2], jobs[1::2], strict=True)
         ],
         next_due_ms=due_ms_of(next_due),
-        trouble=trouble.decode(errors="replace"),
+        fetch_error=fetch_error.decode(errors="replace"),
         left=int(left),
     )
 
 
-def begin(keys: ListKeys, consumer: str, token: str) -> Command[int]:
-    """The jobs of a pickup have come to their worker: should it die now, each of them has used an attempt."""
+def confirm_pickup(keys: ListKeys, consumer: str, token: str) -> Command[int]:
+    """Records that the jobs of a pickup reached their worker: from now on its death costs them an attempt."""
     return Command(("HDEL", keys.unbegun(consumer), token), int, replay=Replay.SAFE)
 
 
 def wait_for_job(keys: ListKeys, timeout: float) -> Command[bool]:
-    """Blocks until the list holds a job and takes none: moving the last one to where it stands changes nothing.
+    """Blocks until the list holds a job and fetches none: moving the last job to its own place changes nothing.
 
-    So a wait may be cut off at any moment, while a pop that is cut off would lose its job.
+    So a wait may be interrupted at any moment, while a pop that is interrupted would lose its job.
     """
-    words = ("BLMOVE", keys.queue, keys.queue, "RIGHT", "RIGHT", timeout)
-    return Command(words, lambda reply: reply is not None, replay=Replay.SAFE)
+    args = ("BLMOVE", keys.queue, keys.queue, "RIGHT", "RIGHT", timeout)
+    return Command(args, lambda reply: reply is not None, replay=Replay.SAFE)
 
 
-def keep(
+def renew(
     keys: ListKeys, held: Sequence[tuple[str, str]], *, lock_ms: int, now_ms: int, consumer: str = ""
-) -> Command[Kept]:
-    """Extends locks (job id, token); says which are not ours any more."""
+) -> Command[UnrenewedLocks]:
+    """Renews locks (job id, token); returns those that could not be renewed."""
     args = _RENEW.args(lock_base=lock_base(keys), lock_ms=lock_ms, now_ms=now_ms, consumer=consumer)
     for job_id, token in held:
         args += (job_id, token)
-    return _RENEW.call((keys.toril("consumers"),), args, _kept, Replay.SAFE)
+    return _RENEW.call((keys.toril("consumers"),), args, _unrenewed, Replay.SAFE)
 
 
-def _kept(reply: list[list[bytes]]) -> Kept:
-    lost, gone = reply
-    return Kept(_ids(lost), _ids(gone))
+def _unrenewed(reply: list[list[bytes]]) -> UnrenewedLocks:
+    lost, expired = reply
+    return UnrenewedLocks(_ids(lost), _ids(expired))
 
 
 def retake(
     keys: ListKeys, jobs: Sequence[tuple[str, str, bytes]], *, lock_ms: int, consumer: str = ""
 ) -> Command[set[str]]:
-    """Locks jobs in hand (id, token, envelope) anew whose locks had run out; the ids of those that are another's."""
+    """Locks jobs (id, token, envelope) again whose locks have expired; returns the ids that another worker has."""
     args = _RETAKE.args(lock_base=lock_base(keys), lock_ms=lock_ms, reliable=int(bool(consumer)))
     for job in jobs:
         args += job
@@ -167,9 +167,9 @@ def _ids(reply: list[bytes]) -> set[str]:
 def recover(
     keys: ListKeys, *, consumer: str, now_ms: int, silence_ms: int, limit: int
 ) -> Command[tuple[list[bytes], bool]]:
-    """Puts back up to `limit` jobs of workers that were silent for so long; whether there are more.
+    """Puts back up to `limit` jobs of workers that were silent for `silence_ms`.
 
-    The value holds their envelopes. `consumer` asks, and so lives.
+    Returns their envelopes, and whether there are more. `consumer` sends the call, and so is alive.
     """
     script_keys = _RECOVER.keys(
         keys,
@@ -194,13 +194,13 @@ def _recovered(reply: list[Any]) -> tuple[list[bytes], bool]:
     return envelopes, bool(dead_workers)
 
 
-def in_own_list(keys: ListKeys, consumer: str) -> Command[list[bytes]]:
-    """The envelopes in a worker's own list."""
+def processing_envelopes(keys: ListKeys, consumer: str) -> Command[list[bytes]]:
+    """Returns the envelopes in a worker's processing list."""
     return plain(list, "LRANGE", keys.processing(consumer), 0, -1)
 
 
 def give_back(keys: ListKeys, consumer: str, jobs: Sequence[tuple[str, bytes]]) -> Command[int]:
-    """Puts jobs (id, envelope) of a worker's own list back to the queue."""
+    """Puts jobs (id, envelope) of a worker's processing list back to the queue; returns how many."""
     args = _GIVE_BACK.args(lock_base=lock_base(keys))
     for job_id, text in jobs:
         args += (job_id, text)
@@ -210,8 +210,8 @@ def give_back(keys: ListKeys, consumer: str, jobs: Sequence[tuple[str, bytes]]) 
     return _GIVE_BACK.call(script_keys, args, int, Replay.SAFE)
 
 
-def leave(keys: ListKeys, consumer: str) -> list[Command[int]]:
-    """A worker with nothing in hand signs off."""
+def remove_consumer(keys: ListKeys, consumer: str) -> list[Command[int]]:
+    """Removes a worker without jobs from the consumers."""
     return [
         Command(("ZREM", keys.toril("consumers"), consumer), int, replay=Replay.SAFE),
         Command(("UNLINK", keys.unbegun(consumer)), int, replay=Replay.SAFE),
@@ -219,7 +219,7 @@ def leave(keys: ListKeys, consumer: str) -> list[Command[int]]:
 
 
 def counts(keys: ListKeys) -> list[Command[Any]]:
-    """Waiting, scheduled, dead, and the names of workers with lists of their own."""
+    """Returns the numbers of waiting and scheduled jobs and of dead letters, and the workers with processing lists."""
     return [
         plain(int, "LLEN", keys.queue),
         plain(int, "ZCARD", keys.scheduled),
@@ -228,22 +228,22 @@ def counts(keys: ListKeys) -> list[Command[Any]]:
     ]
 
 
-def counts_again(keys: ListKeys, consumers: Sequence[str]) -> list[Command[int]]:
-    """Jobs in each worker's own list, then waiting and scheduled: a job that moved since `counts` is seen once here."""
-    own = [in_hand(keys, one) for one in consumers]
-    return [*own, plain(int, "LLEN", keys.queue), plain(int, "ZCARD", keys.scheduled)]
+def recount(keys: ListKeys, consumers: Sequence[str]) -> list[Command[int]]:
+    """Returns the number of jobs of each worker, then waiting and scheduled: a job that moved meanwhile counts once."""
+    processing = [count_processing(keys, one) for one in consumers]
+    return [*processing, plain(int, "LLEN", keys.queue), plain(int, "ZCARD", keys.scheduled)]
 
 
 def consumers(keys: ListKeys) -> Command[list[str]]:
-    """The workers with lists of their own, by name."""
+    """Returns the names of the workers with processing lists."""
     return plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1)
 
 
-def in_hand(keys: ListKeys, consumer: str) -> Command[int]:
-    """How many jobs stand in a worker's own list."""
+def count_processing(keys: ListKeys, consumer: str) -> Command[int]:
+    """Returns the number of jobs in a worker's processing list."""
     return plain(int, "LLEN", keys.processing(consumer))
 
 
 def waiting(keys: ListKeys, start: int, stop: int) -> Command[list[bytes]]:
-    """Envelopes in the list; index -1 is taken next."""
+    """Returns envelopes of the list; index -1 is fetched next."""
     return plain(list, "LRANGE", keys.queue, start, stop)

@@ -18,11 +18,11 @@ _NAMES_MS = 600_000
 
 
 class HeldLock(NamedTuple):
-    """A lock of ours, and the job's fields at pickup: by them a lock that ran out is retaken, or is known as lost."""
+    """A lock of this worker, and the job when it was fetched: they decide whether an expired lock is retaken."""
 
     job_id: str
     token: str
-    started: Arg = ""  # `ats`; without it the lock is not retaken
+    started: Arg = ""  # `ats`; without it the lock is not taken again
     stalls: Arg = ""  # `stc`
     picked_up: Arg = ""  # `processedOn`
 
@@ -35,7 +35,7 @@ _EXTEND_LOCKS = OwnScript(
 def extend_locks(
     keys: QueueKeys, held: Sequence[HeldLock | tuple[str, str]], *, lock_ms: int
 ) -> Command[list[str]]:
-    """Extends locks, or retakes them; the value lists the jobs that are no longer ours."""
+    """Renews locks, or takes expired ones again; returns the jobs that this worker has no longer."""
     args = _EXTEND_LOCKS.args(base=keys.base, lock_ms=lock_ms)
     for one in held:
         args += HeldLock(*one)
@@ -43,7 +43,7 @@ def extend_locks(
 
 
 def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:
-    """One lock by the official script; False when the lock is gone or another's."""
+    """Renews one lock by the official script; returns False when it expired or another worker has it."""
     return call(
         official("extendLock"),
         (keys.lock(job_id), keys.stalled),
@@ -54,9 +54,9 @@ def extend_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Co
 
 
 class Sweep(NamedTuple):
-    """Whose sweep it is, and how long after one of its calls the next one may still judge.
+    """Identifies a sweep, with the time after one of its calls within which the next one may check jobs.
 
-    A call that a hanging server held up for longer judges nothing: the locks of living workers may have run out.
+    A call that a hanging server delayed for longer checks nothing: the locks of running workers may have expired.
     """
 
     token: str
@@ -78,7 +78,7 @@ _STEP = OwnScript(
 
 
 def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int, sweep: Sweep = _ANY_SWEEP) -> Command[int]:
-    """Opens a sweep; the value is the number of suspects to judge, or -1 when somebody swept a moment ago."""
+    """Begins a sweep; returns the number of suspects to check, or -1 when a worker swept within the interval."""
     args = _BEGIN.args(
         now_ms=now_ms, interval_ms=interval_ms, token=sweep.token, patience_ms=sweep.patience_ms
     )
@@ -89,7 +89,7 @@ def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int, sweep: Sweep 
 def sweep_step(
     keys: QueueKeys, *, max_stalled: int, suspects: int, sweep: Sweep = _ANY_SWEEP
 ) -> Command[tuple[list[str], int]]:
-    """Judges up to `suspects` of them; the value is (ids moved back to wait, suspects left to this sweep)."""
+    """Checks up to `suspects` of them; returns the ids moved back to wait, and how many suspects are left."""
     args = _STEP.args(
         max_stalled=max_stalled,
         base=keys.base,
@@ -105,8 +105,8 @@ def _swept(reply: list[Any]) -> tuple[list[str], int]:
     return _ids(reply[0]), int(reply[1])
 
 
-def sweep_at_once(keys: QueueKeys, *, max_stalled: int, now_ms: int, interval_ms: int) -> Command[list[str]]:
-    """The official sweep in one call: the reference ours is compared with; do not use it on a large queue."""
+def official_sweep(keys: QueueKeys, *, max_stalled: int, now_ms: int, interval_ms: int) -> Command[list[str]]:
+    """The official sweep in one call, for comparison; do not use it on a large queue."""
     return call(
         official("moveStalledJobsToWait"),
         (
@@ -125,34 +125,34 @@ def sweep_at_once(keys: QueueKeys, *, max_stalled: int, now_ms: int, interval_ms
 
 
 def release_lock(keys: QueueKeys, job_id: str, token: str, *, lock_ms: int) -> Command[bool]:
-    """Gives a lock up before its time, without moving the job."""
+    """Removes a lock before it expires, without moving the job."""
     return call(official("releaseLock"), (keys.lock(job_id),), [token, lock_ms], bool)
 
 
 def report_worker(
-    keys: AnyKeys, worker_id: str, report: bytes, *, now_ms: int, life_ms: int
+    keys: AnyKeys, worker_id: str, report: bytes, *, now_ms: int, expire_ms: int
 ) -> tuple[Command[None], ...]:
-    """A worker's report of itself, which vanishes when the worker does, and its place in the list of workers."""
+    """Writes a worker's report, which expires when the worker does not renew it, and lists the worker."""
     workers = keys.toril("workers")
     return (
-        plain(_nothing, "SET", keys.toril(f"worker:{worker_id}"), report, "PX", life_ms),
+        plain(_nothing, "SET", keys.toril(f"worker:{worker_id}"), report, "PX", expire_ms),
         plain(_nothing, "ZADD", workers, now_ms, worker_id),
-        plain(_nothing, "ZREMRANGEBYSCORE", workers, 0, now_ms - life_ms),
-        plain(_nothing, "PEXPIRE", workers, life_ms),
+        plain(_nothing, "ZREMRANGEBYSCORE", workers, 0, now_ms - expire_ms),
+        plain(_nothing, "PEXPIRE", workers, expire_ms),
     )
 
 
 def announce_names(
-    keys: AnyKeys, names: Sequence[str], *, now_ms: int, life_ms: int
+    keys: AnyKeys, names: Sequence[str], *, now_ms: int, expire_ms: int
 ) -> tuple[Command[Any], ...]:
-    """Announces the job names that a worker handles ("*": all) for `life_ms`; the last reply holds those of all
+    """Announces the job names that a worker handles ("*": all) for `expire_ms`; the last reply holds those of all
     workers."""
     known = keys.toril("names")
-    args = [arg for name in names for arg in (now_ms + life_ms, name)]
+    args = [arg for name in names for arg in (now_ms + expire_ms, name)]
     return (
         *([plain(_nothing, "ZADD", known, *args)] if args else []),
         plain(_nothing, "ZREMRANGEBYSCORE", known, 0, now_ms),
-        plain(_nothing, "PEXPIRE", known, max(life_ms, _NAMES_MS)),
+        plain(_nothing, "PEXPIRE", known, max(expire_ms, _NAMES_MS)),
         plain(lambda found: frozenset(_ids(found)), "ZRANGE", known, 0, -1),
     )
 

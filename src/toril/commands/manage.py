@@ -1,9 +1,8 @@
 """Changing jobs and queues: one typed function for each official script that an operator or a handler may call.
 
-Guarantee: a refusal is raised as an error of our tree, never returned as a number. A command whose second run would do
-something else, or return something else, has an effect once: repeated after a lost reply it returns what the first
-run did (`commands/once.py`). Those who send many in a row give their own `calls`, so that the server remembers a few
-replies and not all of them.
+Guarantee: a refusal is raised as an error of `toril.errors`, never returned as a number. A command whose second run
+would do or return something else has an effect once: repeated after a lost reply it returns the reply to the first run
+(`commands/once.py`). A caller of many commands in a row passes `calls`, so that the server remembers few replies.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from toril.errors import JobLocked, obliterate_refusal, refusal
 from toril.protocol.compatibility import META_VERSION
 from toril.protocol.keys import QueueKeys
 
-# Upstream's meaning of "all": the largest number JavaScript knows, so that every delayed job counts as due.
+# Upstream's meaning of "all": the largest number of JavaScript, so that every delayed job counts as due.
 _ALL_TIME = "1.7976931348623157e+308"
 
 _MOVE_JOBS_TO_WAIT = OwnScript(
@@ -68,7 +67,7 @@ def update_progress(
 def add_log(
     keys: QueueKeys, job_id: str, line: str, *, keep: int | None, calls: Calls | None = None
 ) -> Command[int]:
-    """Appends a line and keeps the newest `keep`: None means all, 0 none. The value is the number of lines kept."""
+    """Appends a line and keeps the newest `keep` (None: all, 0: none); returns the number of lines kept."""
     command = call(
         official("addLog"),
         (keys.job(job_id), keys.logs(job_id)),
@@ -119,7 +118,7 @@ def change_priority(keys: QueueKeys, job_id: str, *, priority: int, lifo: bool =
 
 
 def promote(keys: QueueKeys, job_id: str) -> Command[None]:
-    """Makes one delayed job ready now."""
+    """Moves one delayed job to wait."""
     command = call(
         official("promote"),
         (
@@ -147,7 +146,7 @@ def reprocess(
     lifo: bool = False,
     calls: Calls | None = None,
 ) -> Command[None]:
-    """Sends one finished job back to wait."""
+    """Moves one finished job to wait."""
     command = call(
         official("reprocessJob"),
         (
@@ -174,7 +173,7 @@ def move_jobs_to_wait(
     until_ms: int | None = None,
     calls: Calls | None = None,
 ) -> Command[tuple[int, bool]]:
-    """Retries finished or promotes delayed jobs, up to `count`: how many, and whether more may be left."""
+    """Moves up to `count` finished or delayed jobs to wait; returns how many, and whether more may be left."""
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
     args = _MOVE_JOBS_TO_WAIT.args(
         limit=count, until_ms=_ALL_TIME if until_ms is None else until_ms, state=state
@@ -188,7 +187,7 @@ def _moved(reply: list[int]) -> tuple[int, bool]:
 
 
 def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:
-    """Removes a job and, if asked, its children; refuses a job that is being worked on."""
+    """Removes a job and, if asked, its children; raises `JobLocked` for an active job."""
     command = call(
         official("removeJob"),
         (keys.job(job_id), keys.repeat),
@@ -223,22 +222,21 @@ def _nothing(_: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DrainStep:
-    """What one call of a drain did, and where the next one goes on."""
+    """How many jobs one call of a drain removed, and where the next one goes on."""
 
     removed: int
-    stopped: bytes  # empty at the end
-    left_delayed: bool = (
-        False  # events were trimmed before they were read: which delayed jobs are new is not known
-    )
+    cursor: bytes  # empty at the end
+    # Delayed jobs may be left: events were trimmed before they were read, so it is not known which jobs are new.
+    left_delayed: bool = False
 
 
 def drain(
-    keys: QueueKeys, *, most: int, delayed: bool = False, stopped: bytes = b"", calls: Calls | None = None
+    keys: QueueKeys, *, most: int, delayed: bool = False, cursor: bytes = b"", calls: Calls | None = None
 ) -> Command[DrainStep]:
     """Removes up to `most` of the jobs that waited (and, if asked, were delayed) when the drain began.
 
-    `stopped` is what the call before said; without it a drain begins. Active and finished jobs stay, and so do the next
-    runs of schedulers.
+    `cursor` is from the reply to the call before; without it a drain begins. Active and finished jobs stay,
+    and so do the next runs of schedulers.
     """
     calls = calls or Calls(keys)
     script_keys = _DRAIN.keys(
@@ -252,7 +250,7 @@ def drain(
         limit=most,
         remove_delayed="1" if delayed else "0",
         arrivals_ms=REMEMBERED_MS,
-        cursor=stopped,
+        cursor=cursor,
     )
     return calls.once(_DRAIN.call(script_keys, args, _drained))
 
@@ -261,8 +259,8 @@ def _drained(reply: list[Any]) -> DrainStep:
     return DrainStep(int(reply[0]), reply[1], bool(reply[2]))
 
 
-def drain_at_once(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
-    """The official drain in one call: the reference ours is compared with; do not use it on a large queue.
+def official_drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
+    """The official drain in one call, for comparison; do not use it on a large queue.
 
     It removes the next run of a scheduler from its place when other jobs wait behind it.
     """
@@ -277,7 +275,7 @@ def drain_at_once(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
 def clean(
     keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int, calls: Calls | None = None
 ) -> Command[list[str]]:
-    """Removes up to `limit` jobs of a state that are older than `before_ms`; the value lists their ids."""
+    """Removes up to `limit` jobs of a state that are older than `before_ms`; returns their ids."""
     calls = calls or Calls(keys)
     args = _CLEAN_LIST.args(base=keys.base, before_ms=before_ms, limit=limit, state=state)
     script_keys = _CLEAN_LIST.keys(
@@ -299,7 +297,7 @@ def _ids(reply: list[bytes]) -> list[str]:
 def obliterate(
     keys: QueueKeys, *, count: int, force: bool = False, calls: Calls | None = None
 ) -> Command[bool]:
-    """Destroys up to `count` jobs of a paused queue; True when some are left and the next call must follow."""
+    """Removes up to `count` jobs of a paused queue; returns True when some are left, and another call must follow."""
     args = _OBLITERATE.args(limit=count, force="force" if force else "")
     return once(keys, _OBLITERATE.call(_OBLITERATE.keys(keys), args, _obliterated), calls)
 
@@ -311,12 +309,12 @@ def _obliterated(reply: int) -> bool:
 
 
 def remove_deduplication_key(keys: QueueKeys, deduplication_id: str) -> Command[bool]:
-    """Lets the next job with this id in; False when nothing kept it out."""
+    """Removes a deduplication key; returns False when there is none."""
     return once(keys, plain(bool, "DEL", f"{keys.de}:{deduplication_id}"))
 
 
 def remove_child_dependency(keys: QueueKeys, job_id: str, parent_key: str) -> Command[bool]:
-    """Takes a job off its parent's list; False when it was not on it."""
+    """Removes a job from its parent's children; returns False when it was none of them."""
     command = call(
         official("removeChildDependency"),
         (keys.base,),
@@ -339,7 +337,7 @@ def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
 def set_meta(
     keys: QueueKeys, *, version: str = META_VERSION, events_max_len: int | None = None
 ) -> tuple[Command[None], ...]:
-    """What a queue says of itself; written only where nothing is written yet, unless a length is asked for."""
+    """Writes version and event length into the meta hash; a field that exists stays, unless a length is given."""
     version_line = plain(_nothing, "HSETNX", keys.meta, "version", version)
     if events_max_len is None:
         return version_line, plain(_nothing, "HSETNX", keys.meta, "opts.maxLenEvents", 10_000)
@@ -347,31 +345,31 @@ def set_meta(
 
 
 def set_global_concurrency(keys: QueueKeys, limit: int | None) -> Command[None]:
-    """How many jobs of this queue may be active at once over all workers; None lifts the limit."""
+    """Limits how many jobs of this queue are active at once over all workers; None removes the limit."""
     if limit is None:
         return plain(_nothing, "HDEL", keys.meta, "concurrency")
     return plain(_nothing, "HSET", keys.meta, "concurrency", limit)
 
 
 def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:
-    """At most (jobs, span in ms) over all workers; None lifts the limit."""
+    """Limits the rate over all workers to (jobs, span in ms); None removes the limit."""
     if limit is None:
         return plain(_nothing, "HDEL", keys.meta, "max", "duration")
     return plain(_nothing, "HSET", keys.meta, "max", limit[0], "duration", limit[1])
 
 
-def hold_rate(keys: QueueKeys, span_ms: int) -> Command[None]:
-    """Closes the queue to pickups for a while, as upstream's `rateLimit` does."""
+def start_rate_limit(keys: QueueKeys, span_ms: int) -> Command[None]:
+    """Stops all fetching for a while, as upstream's `rateLimit` does."""
     return plain(_nothing, "SET", keys.limiter, 9007199254740991, "PX", span_ms)
 
 
 def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
-    """Shortens the event stream; the value is how many events were removed."""
+    """Trims the event stream; returns how many events were removed."""
     return once(keys, plain(int, "XTRIM", keys.events, "MAXLEN", "~", max_len))
 
 
-def release_rate(keys: QueueKeys) -> Command[None]:
-    """Opens the queue to pickups at once, whatever was counted."""
+def remove_rate_limit(keys: QueueKeys) -> Command[None]:
+    """Allows fetching at once, as upstream's `removeRateLimitKey` does."""
     return plain(_nothing, "DEL", keys.limiter)
 
 
@@ -380,16 +378,16 @@ def delete_keys(names: Sequence[str]) -> Command[int]:
     return plain(int, "UNLINK", *names)
 
 
-def ask_to_cancel(keys: QueueKeys, job_id: str, token: str, reason: str, life_ms: int) -> Command[None]:
-    """Leaves word for the worker that runs a job: the lock's token says which attempt is meant, and no other is."""
-    return plain(_nothing, "SET", cancel_key(keys, job_id), f"{token}\n{reason}", "PX", life_ms)
+def request_cancel(keys: QueueKeys, job_id: str, token: str, reason: str, expire_ms: int) -> Command[None]:
+    """Requests that the worker of a job cancels it; the token of the lock identifies the attempt."""
+    return plain(_nothing, "SET", cancel_key(keys, job_id), f"{token}\n{reason}", "PX", expire_ms)
 
 
-def forget_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
-    """Takes the word back."""
+def withdraw_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
+    """Removes the request to cancel a job."""
     return plain(_nothing, "DEL", cancel_key(keys, job_id))
 
 
 def cancel_key(keys: QueueKeys, job_id: str) -> str:
-    """Where a worker looks whether somebody wants a job of his to end; the value is token and reason."""
+    """Returns the key of a request to cancel a job; its value is token and reason."""
     return keys.toril(f"cancel:{job_id}")

@@ -1,11 +1,11 @@
 """Calls that have an effect once, however often they are sent.
 
-Guarantee: a call that is repeated after a lost reply gets the reply to its first run and changes nothing; so what it
-returns (a count, the ids it removed) is what it did. The server remembers replies for ten minutes, under
+Guarantee: a call that is repeated after a lost reply gets the reply to its first run and changes nothing; so the
+count or the ids that it returns are exact. The server remembers replies for ten minutes, under
 `<queue>:toril:reply:<client>`, in the same step in which the call runs. Obliterating a queue removes them.
 
     once(keys, command)                 one call
-    calls = Calls(keys)                 several calls, each sent when the one before was answered
+    calls = Calls(keys)                 several calls, each sent after the reply to the one before
     calls.once(first); calls.once(second)
 """
 
@@ -28,14 +28,14 @@ _PLAIN_COMMAND = OwnScript("plain_command", keys="key", each="arg")
 # The key and the arguments that `once` appends to those of a call.
 DECLARED["parts/remember"] = Signature(last_keys=("replies",), last_args=("slot", "number", "reply_ms"))
 
-# Longer than any client goes on asking.
+# Longer than any client repeats a call.
 REMEMBERED_MS: Final = 600_000
-# More calls than a client that does not wait for its answers ever has on their way at once.
+# More calls than a client that does not wait for replies ever has in flight.
 MANY_AT_ONCE: Final = 1000
 
 
 class Calls:
-    """Numbers the calls of one client, by which the server recognises one that is repeated.
+    """Numbers the calls of one client; by the number the server recognises a repeated call.
 
     `at_once` is how many of them may wait for their replies at the same time.
     """
@@ -54,14 +54,14 @@ class Calls:
         self._numbers = itertools.count(1)
 
     def once(self, command: Command[T]) -> Command[T]:
-        """The command under the next number: sent again, it does nothing more."""
+        """Returns the command under the next number: sent again, it changes nothing."""
         if self._pid != os.getpid():
             self._begin()  # a forked child is another client than its parent
         number = next(self._numbers)
         script = command.script or _PLAIN_COMMAND.script
-        keys = command.keys or (str(command.words[1]),)
+        keys = command.keys or (str(command.args[1]),)
         return Command(
-            (*command.words, number % self._at_once, number, REMEMBERED_MS),
+            (*command.args, number % self._at_once, number, REMEMBERED_MS),
             command.decode,
             remembered(script),
             (*keys, self._key),
@@ -70,5 +70,5 @@ class Calls:
 
 
 def once(keys: AnyKeys, command: Command[T], calls: Calls | None = None) -> Command[T]:
-    """The command as one of several calls, or as the only one."""
+    """Returns the command as one of several calls, or as a single one."""
     return (calls or Calls(keys)).once(command)

@@ -1,4 +1,4 @@
-"""A queue at a glance, for those who watch it: exporter, `toril top`, `toril queues`.
+"""The figures of a queue for monitoring: exporter, `toril top`, `toril queues`.
 
 Guarantee: one call for each queue, so that all queues are one pipeline; its cost does not grow with the number of jobs.
 """
@@ -20,7 +20,7 @@ from toril.protocol.event import entry_time_ms
 from toril.protocol.keys import RETURNED_CONSUMER, AnyKeys, QueueKeys, StreamKeys
 from toril.protocol.state import JobCounts
 
-# A reply of some hundred kilobytes at most; a queue with more workers is watched through their own metrics.
+# So that a reply has some hundred kilobytes at most; more workers are monitored by their own metrics.
 MOST_WORKERS: Final = 1_000
 
 _QUEUE = OwnScript(
@@ -42,10 +42,10 @@ class QueueOverview:
     counts: JobCounts
     paused: bool
     version: str
-    ready_since_ms: int | None  # of the job that is taken next
+    ready_since_ms: int | None  # of the job that is fetched next
     oldest_failed_ms: int | None
-    workers: list[Mapping[str, Any]]  # what workers said of themselves at their last heartbeat
-    broken_schedulers: int  # whose next job could not be made
+    workers: list[Mapping[str, Any]]  # worker reports of the last heartbeat
+    broken_schedulers: int  # schedulers whose next job could not be made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def _envelopes(reply: list[Any]) -> EnvelopeOverview:
 
 
 def _moment(text: str) -> int | None:
-    """From the milliseconds of an entry or the time of an envelope; one that does not parse is not known."""
+    """Returns Unix milliseconds from those of an entry or the time of an envelope; None when it does not parse."""
     if text.isdigit():
         return int(text)
     try:
@@ -147,7 +147,7 @@ def _reports(texts: Sequence[bytes]) -> list[Mapping[str, Any]]:
         try:
             report = from_json(text, field="report")
         except MalformedValue:
-            continue  # another program's value under our key: it says nothing about a worker
+            continue  # another program's value
         if isinstance(report, dict):
             found.append(report)
     return found
@@ -156,5 +156,5 @@ def _reports(texts: Sequence[bytes]) -> list[Mapping[str, Any]]:
 def any_overview(
     keys: AnyKeys,
 ) -> Command[QueueOverview] | Command[EnvelopeOverview]:
-    """The overview of a queue of any kind."""
+    """Returns the overview of a queue of any kind."""
     return overview(keys) if isinstance(keys, QueueKeys) else envelope_overview(keys)

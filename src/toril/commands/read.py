@@ -1,4 +1,4 @@
-"""Looking at a queue: counts, lists, single jobs, logs, metrics and events, each as one command.
+"""Reading a queue: counts, lists, single jobs, logs, metrics and events, each as one command.
 
 Guarantee: nothing here changes a queue, so every command may be repeated.
 """
@@ -28,7 +28,7 @@ COUNTED_STATES = (
 
 
 def get_counts(keys: QueueKeys) -> Command[dict[str, int]]:
-    """State → number of jobs, for all eight states of upstream."""
+    """Returns the number of jobs by state, for all eight states of upstream."""
     return call(
         official("getCounts"), (keys.base,), COUNTED_STATES, functools.partial(_by_state), Replay.SAFE
     )
@@ -39,7 +39,7 @@ def _by_state(reply: list[int]) -> dict[str, int]:
 
 
 def lengths(keys: QueueKeys) -> tuple[Command[int], ...]:
-    """How much each state holds, one plain command for each: works also where the keys are in different slots."""
+    """Returns the number of jobs of each state, one Redis command for each: the keys may be in different slots."""
     lists = (keys.wait, keys.paused, keys.active)
     sets = (keys.prioritized, keys.delayed, keys.waiting_children, keys.completed, keys.failed)
     return (*(plain(int, "LLEN", key) for key in lists), *(plain(int, "ZCARD", key) for key in sets))
@@ -48,17 +48,17 @@ def lengths(keys: QueueKeys) -> tuple[Command[int], ...]:
 def count_ended(
     keys: QueueKeys, state: Literal["failed", "completed"], until_ms: int | None = None
 ) -> Command[int]:
-    """How many jobs are in a final state, and ended up to then."""
+    """Returns the number of jobs that completed or failed, up to a time if given."""
     if until_ms is None:
         return plain(int, "ZCARD", keys.base + state)
     return plain(int, "ZCOUNT", keys.base + state, "-inf", until_ms)
 
 
-def scan_own(keys: AnyKeys, cursor: str) -> Command[tuple[str, list[str]]]:
-    """A step of the search for keys of our own; the cursor of the last step is `0`."""
+def scan_toril_keys(keys: AnyKeys, cursor: str) -> Command[tuple[str, list[str]]]:
+    """One step of a scan for toril's own keys; the cursor of the last step is `0`."""
     pattern = re.sub(r"([\\\[\]*?^])", r"\\\1", keys.toril("")) + "*"
-    words = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-    return Command(words, _scanned, keys=(keys.toril(""),), replay=Replay.SAFE)
+    args = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+    return Command(args, _scanned, keys=(keys.toril(""),), replay=Replay.SAFE)
 
 
 def _scanned(reply: list[Any]) -> tuple[str, list[str]]:
@@ -68,7 +68,7 @@ def _scanned(reply: list[Any]) -> tuple[str, list[str]]:
 def get_ranges(
     keys: QueueKeys, states: Sequence[str], *, start: int = 0, end: int = -1, ascending: bool = False
 ) -> Command[list[str]]:
-    """Ids of jobs in the states named, each id once, newest first unless asked otherwise."""
+    """Returns the ids of jobs in these states, each id once, newest first by default."""
     names = ["wait" if state == "waiting" else state for state in states]
     return call(
         official("getRanges"),
@@ -82,7 +82,7 @@ def get_ranges(
 def _flat_ids(states: Sequence[str], ascending: bool, reply: list[list[bytes]]) -> list[str]:
     ids: dict[str, None] = {}
     for state, part in zip(states, reply, strict=True):
-        # Lists come newest first whatever the range; ascending order means turning them round.
+        # Lists come newest first whatever the range; for ascending order they are reversed.
         ordered = reversed(part) if ascending and state in _LISTS else part
         ids.update((one.decode(), None) for one in ordered)
     return list(ids)
@@ -92,18 +92,18 @@ _LISTS = frozenset({"wait", "paused", "active"})
 
 
 def get_job(keys: QueueKeys, job_id: str) -> Command[list[bytes]]:
-    """The flat fields of a job's hash; empty when there is no such job."""
+    """Returns the flat fields of a job's hash; empty when there is no such job."""
     return plain(_flat_fields, "HGETALL", keys.job(job_id))
 
 
 def _flat_fields(reply: Any) -> list[bytes]:
     if isinstance(reply, dict):
-        return [word for pair in reply.items() for word in pair]
+        return [value for pair in reply.items() for value in pair]
     return list(reply or ())
 
 
 def get_lock(keys: QueueKeys, job_id: str) -> Command[str | None]:
-    """The token of a job's lock; None when nobody holds it."""
+    """Returns the token of a job's lock; None when it is not locked."""
     return plain(_text_or_none, "GET", keys.lock(job_id))
 
 
@@ -112,7 +112,7 @@ def _text_or_none(reply: bytes | None) -> str | None:
 
 
 def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[tuple[str, str] | None]]:
-    """For each job the lock token of the attempt that shall stop and the reason why, or None."""
+    """Returns for each job the lock token of the attempt to cancel and the reason, or None."""
     wanted = (keys.toril(f"cancel:{job_id}") for job_id in job_ids)
     return plain(lambda reply: [_cancellation(one) for one in reply], "MGET", *wanted)
 
@@ -129,7 +129,7 @@ def get_fields(keys: QueueKeys, job_id: str, fields: Sequence[str]) -> Command[l
 
 
 def get_state(keys: QueueKeys, job_id: str) -> Command[str]:
-    """The state of a job by upstream's name, or `unknown`."""
+    """Returns the state of a job by upstream's name, or `unknown`."""
     return call(
         official("getStateV2"),
         (
@@ -154,7 +154,7 @@ def _text(reply: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Whether a job is done: `state` is missing, pending, completed or failed; `value` its result or reason."""
+    """Whether a job has finished: `state` is missing, pending, completed or failed; `value` its result or reason."""
 
     state: str
     value: bytes | None = None
@@ -178,8 +178,8 @@ def _finished(reply: list[Any]) -> Finished:
     return Finished(_FINISHED[code], reply[1] if code > 0 and len(reply) > 1 else None)
 
 
-def finish_of_event(job_id: str, fields: Mapping[str, str]) -> Finished | None:
-    """The end of a job, if this event tells it."""
+def finished_by_event(job_id: str, fields: Mapping[str, str]) -> Finished | None:
+    """Returns the end of a job if this event is about it."""
     if fields.get("jobId") != job_id:
         return None
     match fields.get("event"):
@@ -195,7 +195,7 @@ def finish_of_event(job_id: str, fields: Mapping[str, str]) -> Finished | None:
 def get_logs(
     keys: QueueKeys, job_id: str, *, start: int = 0, end: int = -1
 ) -> tuple[Command[list[str]], Command[int]]:
-    """The lines and how many there are in all."""
+    """Returns the lines, and their total number."""
     lines = plain(_lines, "LRANGE", keys.logs(job_id), start, end)
     return lines, plain(int, "LLEN", keys.logs(job_id))
 
@@ -206,7 +206,7 @@ def _lines(reply: list[bytes]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Jobs finished, in all and for each past minute (newest first)."""
+    """Numbers of finished jobs, in all and for each past minute (newest first)."""
 
     count: int
     previous_count: int
@@ -253,22 +253,22 @@ def _string_map(reply: Any) -> dict[str, str]:
 
 
 def is_paused(keys: QueueKeys) -> Command[bool]:
-    """Whether workers leave the queue alone: the field's presence says so, not its value."""
+    """Returns whether the queue is paused: the field's presence counts, not its value."""
     return plain(bool, "HEXISTS", keys.meta, "paused")
 
 
 def get_deduplication_job_id(keys: QueueKeys, deduplication_id: str) -> Command[str | None]:
-    """The job that stands for this id, if one does."""
+    """Returns the job that holds this deduplication id, if there is one."""
     return plain(_text_or_none, "GET", keys.deduplication(deduplication_id))
 
 
 def is_maxed(keys: QueueKeys) -> Command[bool]:
-    """Whether as many jobs are active as the queue's concurrency allows."""
+    """Returns whether as many jobs are active as the queue's concurrency allows."""
     return call(official("isMaxed"), (keys.meta, keys.active), [], bool, Replay.SAFE)
 
 
-def get_held_ms(keys: QueueKeys) -> Command[int]:
-    """Milliseconds until what was counted towards the rate limit is forgotten; negative when nothing is."""
+def get_rate_limit_ms(keys: QueueKeys) -> Command[int]:
+    """Returns the milliseconds until the rate limit's counter expires; negative when there is none."""
     return plain(int, "PTTL", keys.limiter)
 
 
@@ -277,13 +277,13 @@ def get_rate_limit_ttl(keys: QueueKeys, max_jobs: int | None = None) -> Command[
 
 
 def get_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
-    """Results of finished children by their key, and the keys of those still pending."""
+    """Returns the results of finished children by key, and the keys of pending ones."""
     processed = plain(_string_map, "HGETALL", keys.processed(job_id))
     return processed, plain(_lines_of_set, "SMEMBERS", keys.dependencies(job_id))
 
 
 def get_failed_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
-    """Reasons of children whose failure is ignored, by their key, and the keys of those whose failure counts."""
+    """Returns the reasons of children whose failure is ignored, by key, and the keys of those whose failure counts."""
     ignored = plain(_string_map, "HGETALL", keys.ignored_failures(job_id))
     return ignored, plain(_lines, "ZRANGE", keys.unsuccessful(job_id), 0, -1)
 
@@ -298,12 +298,12 @@ Entry = tuple[str, dict[str, str]]
 def read_events(
     keys: Sequence[QueueKeys], after: Sequence[str], *, block_ms: int | None, count: int
 ) -> Command[dict[str, list[Entry]]]:
-    """Events after the given ids, by the key of their stream; waits up to `block_ms` when there are none."""
-    words: list[Arg] = ["XREAD", "COUNT", count]
+    """Returns events after the given ids, by the key of their stream; waits up to `block_ms` when there are none."""
+    args: list[Arg] = ["XREAD", "COUNT", count]
     if block_ms is not None:
-        words += ("BLOCK", block_ms)
-    words.append("STREAMS")
-    return Command((*words, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE)
+        args += ("BLOCK", block_ms)
+    args.append("STREAMS")
+    return Command((*args, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE)
 
 
 def _streams(reply: Any) -> dict[str, list[Entry]]:
@@ -317,8 +317,8 @@ def entries(reply: Sequence[Any]) -> list[Entry]:
 
 
 def _entry_fields(flat: Sequence[bytes]) -> dict[str, str]:
-    words = [word.decode(errors="replace") for word in flat]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    texts = [one.decode(errors="replace") for one in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
 def range_events(
@@ -328,7 +328,7 @@ def range_events(
 
 
 def event_total(keys: QueueKeys) -> Command[int]:
-    """How many events the queue ever had, where the server counts them; otherwise how many it holds."""
+    """Returns how many events the queue ever had, if the server counts them; otherwise how many it holds."""
     return plain(_event_total, "XINFO", "STREAM", keys.events)
 
 
@@ -339,12 +339,12 @@ def _event_total(reply: Any) -> int:
 
 
 def last_events(keys: QueueKeys, count: int) -> Command[list[Entry]]:
-    """The newest events, oldest of them first."""
+    """Returns the newest events, oldest of them first."""
     return plain(lambda reply: entries(reply)[::-1], "XREVRANGE", keys.events, "+", "-", "COUNT", count)
 
 
 def last_event_id(keys: QueueKeys) -> Command[str]:
-    """The id of the newest event, `0-0` for none."""
+    """Returns the id of the newest event, `0-0` for none."""
     return plain(_newest, "XREVRANGE", keys.events, "+", "-", "COUNT", 1)
 
 
@@ -353,7 +353,7 @@ def _newest(reply: Sequence[Any]) -> str:
 
 
 def server_time() -> Command[float]:
-    """The server's clock, in seconds."""
+    """Returns the server's time, in seconds."""
     return plain(lambda reply: int(reply[0]) + int(reply[1]) / 1e6, "TIME")
 
 
@@ -369,10 +369,10 @@ def _info(reply: Any) -> dict[str, str]:
 
 
 def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
-    """Who is connected; on a cluster, to the node that holds the key `near`."""
+    """Returns the connected clients; on a cluster, those of the node that holds the key `near`."""
     return Command(("CLIENT", "LIST"), _clients, keys=(near,) if near else (), replay=Replay.SAFE)
 
 
 def _clients(reply: Any) -> list[dict[str, str]]:
     rows = reply.decode(errors="replace").splitlines()
-    return [dict(word.partition("=")[::2] for word in row.split(" ")) for row in rows]
+    return [dict(field.partition("=")[::2] for field in row.split(" ")) for row in rows]

@@ -1,7 +1,6 @@
-"""Mending what other programs left behind: ids of jobs without data, jobs that are in no list.
+"""Repairs of what other programs left: ids of jobs without a hash, jobs that are in no list or set.
 
-Guarantee: the server looks again, in the same step, whether there is anything to mend; a job that is where it belongs
-is left alone.
+Guarantee: the server checks in the same step whether there is anything to repair; other jobs are not changed.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ _PUT_BACK = OwnScript(
     keys="wait paused active prioritized delayed completed failed waiting_children meta events marker job",
     args="job_id now_ms",
 )
-_REMOVE_GHOST = OwnScript("remove_ghost", keys="wait paused prioritized delayed job", args="job_id")
+_REMOVE_ORPHAN_ID = OwnScript("remove_orphan_id", keys="wait paused prioritized delayed job", args="job_id")
 
 
 def put_back(keys: QueueKeys, job_id: str, *, now_ms: int) -> Command[str]:
-    """Puts a job that is in no list back where it belongs; the name of that state, empty when it was not lost."""
+    """Puts a job that is in no list or set back; returns its state, empty when there was nothing to repair."""
     args = _PUT_BACK.args(job_id=job_id, now_ms=now_ms)
     return once(keys, _PUT_BACK.call(_PUT_BACK.keys(keys, job=keys.job(job_id)), args, _text))
 
 
-def remove_ghost(keys: QueueKeys, job_id: str) -> Command[bool]:
-    """Takes an id without a job out of the places where jobs wait; False when it has a job, or is gone."""
-    script_keys = _REMOVE_GHOST.keys(keys, job=keys.job(job_id))
-    return once(keys, _REMOVE_GHOST.call(script_keys, _REMOVE_GHOST.args(job_id=job_id), bool))
+def remove_orphan_id(keys: QueueKeys, job_id: str) -> Command[bool]:
+    """Removes the id of a job without a hash from where jobs wait; returns False when it has a hash."""
+    script_keys = _REMOVE_ORPHAN_ID.keys(keys, job=keys.job(job_id))
+    return once(keys, _REMOVE_ORPHAN_ID.call(script_keys, _REMOVE_ORPHAN_ID.args(job_id=job_id), bool))
 
 
 def _text(reply: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Job schedulers: factories that make the next job of a series when the last one begins.
+"""Job schedulers: they add their next job when the last one begins.
 
-Guarantee: there is at most one next job for each scheduler; a step that is repeated after a lost reply makes no
-second one. A scheduler whose next job could not be made is noted, and can be taken up again from there.
+Guarantee: there is at most one next job for each scheduler; a call that is repeated after a lost reply adds no second
+one. A scheduler whose next job could not be added is recorded as broken, and can be resumed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ADD = OwnScript(
     keys=f"{_SHARED} active",
     args="next_ms scheduler_options scheduler_id data template_options job_options now_ms base producer_id",
 )
-_REVIVE = OwnScript(
-    "revive_scheduler",
+_RESUME = OwnScript(
+    "resume_scheduler",
     keys=f"{_SHARED} job active broken_schedulers",
     args="next_ms scheduler_id data job_options now_ms base job_id",
 )
 _NOTE_BROKEN = OwnScript(
-    "note_broken_scheduler", keys="repeat_set broken_schedulers", args="scheduler_id job_id note"
+    "record_broken_scheduler", keys="repeat_set broken_schedulers", args="scheduler_id job_id note"
 )
 
 
@@ -47,7 +47,7 @@ class SchedulerToAdd:
     repeat: Mapping[str, Any]  # pattern or every, tz, limit, startDate, endDate
     next_ms: int | None  # None: the script computes it from `every`
     now_ms: int
-    carrier: str | None = None  # trace context for the next job; the template does not keep it
+    carrier: str | None = None  # trace context of the next job; it is not stored in the template
 
     def scheduler_options(self) -> dict[str, Any]:
         names = ("startDate", "endDate", "tz", "pattern", "every", "limit")
@@ -62,13 +62,13 @@ def next_job_options(
     next_ms: int | None,
     now_ms: int,
 ) -> dict[str, Any]:
-    """The options of the next job of a series, as Node writes them; the script adds the rest."""
-    # Jobs of the older kind of series bring a previous time and an offset of their own; Node drops both.
+    """Returns the options of the next scheduled run, as Node writes them; the script adds the rest."""
+    # Repeatable jobs, which preceded schedulers, have a previous time and an offset; Node drops both.
     kept = {name: value for name, value in options.items() if name != "prevMillis"}
-    series = {name: value for name, value in repeat.items() if name != "offset"}
+    repeat_options = {name: value for name, value in repeat.items() if name != "offset"}
     following = {
         **kept,
-        "repeat": {**series, "count": int(repeat.get("count") or 0) + 1},
+        "repeat": {**repeat_options, "count": int(repeat.get("count") or 0) + 1},
         "timestamp": now_ms,
         "repeatJobKey": scheduler_id,
     }
@@ -78,7 +78,7 @@ def next_job_options(
 
 
 def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[str, int]]:
-    """Makes or changes a scheduler and its next job; the value is the id of that job and its delay (ms)."""
+    """Creates or changes a scheduler and its next job; returns the id of that job and its delay (ms)."""
     following = next_job_options(
         scheduler.id,
         scheduler.options,
@@ -119,8 +119,8 @@ def advance_scheduler(
     next_ms: int | None,
     now_ms: int,
 ) -> Command[str | None]:
-    """Makes the job after `job_id`; None when it exists already, or when the scheduler is gone or has gone on."""
-    args = _REVIVE.args(
+    """Adds the job after `job_id`; returns None when it exists, or the scheduler was removed or has a later job."""
+    args = _RESUME.args(
         next_ms="" if next_ms is None else next_ms,
         scheduler_id=scheduler_id,
         data=data,
@@ -129,7 +129,7 @@ def advance_scheduler(
         base=keys.base,
         job_id=job_id,
     )
-    script_keys = _REVIVE.keys(
+    script_keys = _RESUME.keys(
         keys,
         repeat_set=keys.repeat,
         id_counter=keys.id,
@@ -146,7 +146,7 @@ def _id_or_none(reply: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenScheduler:
-    """A scheduler whose next job could not be made: after which job, why, and what that job was."""
+    """A scheduler whose next job could not be added: the last job, and the reason."""
 
     id: str
     job_id: str
@@ -157,12 +157,12 @@ class BrokenScheduler:
 
 
 def broken_key(keys: QueueKeys) -> str:
-    """Scheduler's id → packed note, for those that cannot go on."""
+    """Returns the key of the hash of broken schedulers: id → packed note."""
     return keys.toril("broken-schedulers")
 
 
-def note_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
-    """Notes that a scheduler cannot go on, unless it is gone or has gone on."""
+def record_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
+    """Records a scheduler as broken, unless it was removed or has a later job."""
     note = {
         "job": broken.job_id,
         "reason": broken.reason,
@@ -179,7 +179,7 @@ def _nothing(_: Any) -> None:
 
 
 def broken_schedulers(keys: QueueKeys) -> Command[list[BrokenScheduler]]:
-    """Those that cannot go on."""
+    """Returns the broken schedulers."""
     return plain(_broken, "HGETALL", broken_key(keys))
 
 
@@ -199,22 +199,22 @@ def _broken(flat: list[bytes]) -> list[BrokenScheduler]:
                 )
             )
         except (MalformedValue, AttributeError, LookupError, TypeError, ValueError):
-            continue  # another program's value under our key
+            continue  # another program's value
     return found
 
 
-def forget_broken(keys: QueueKeys, scheduler_id: str) -> Command[None]:
-    """Takes a scheduler off the list of those that cannot go on."""
+def clear_broken(keys: QueueKeys, scheduler_id: str) -> Command[None]:
+    """Removes a scheduler from the broken ones."""
     return plain(_nothing, "HDEL", broken_key(keys), scheduler_id)
 
 
-def revive_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str | None]:
-    """The step of `advance_scheduler` for a scheduler that was broken: its last job may be gone."""
-    return _REVIVE.call((*step.keys, broken_key(keys)), step.words, _id_or_none, Replay.SAFE)
+def resume_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str | None]:
+    """The call of `advance_scheduler` for a broken scheduler, whose last job may have been removed."""
+    return _RESUME.call((*step.keys, broken_key(keys)), step.args, _id_or_none, Replay.SAFE)
 
 
 def remove_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[bool]:
-    """Removes a scheduler and its next job; False when there is none."""
+    """Removes a scheduler and its next job; returns False when there is none."""
     script_keys = (keys.repeat, keys.delayed, keys.events)
     command = call(official("removeJobScheduler"), script_keys, [scheduler_id, keys.base], _was_there)
     return once(keys, command)
@@ -230,7 +230,7 @@ Row = tuple[str, int]
 def list_schedulers(
     keys: QueueKeys, *, start: int = 0, end: int = -1, ascending: bool = True
 ) -> Command[list[Row]]:
-    """Ids of schedulers and when their next job is due (ms), soonest first."""
+    """Returns ids of schedulers and when their next job is due (ms), soonest first."""
     return plain(_rows, "ZRANGE" if ascending else "ZREVRANGE", keys.repeat, start, end, "WITHSCORES")
 
 
@@ -239,17 +239,17 @@ def _rows(reply: list[bytes]) -> list[Row]:
 
 
 def get_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[dict[str, str]]:
-    """The fields of a scheduler; empty when there is none."""
+    """Returns the fields of a scheduler; empty when there is none."""
     return plain(_fields, "HGETALL", f"{keys.repeat}:{scheduler_id}")
 
 
 def _fields(flat: list[bytes]) -> dict[str, str]:
-    words = [word.decode(errors="replace") for word in flat]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    texts = [one.decode(errors="replace") for one in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def next_of(keys: QueueKeys, scheduler_id: str) -> Command[int | None]:
-    """When the next job of a scheduler is due (ms)."""
+def next_run_ms(keys: QueueKeys, scheduler_id: str) -> Command[int | None]:
+    """Returns when the next job of a scheduler is due (ms)."""
     return plain(_score, "ZSCORE", keys.repeat, scheduler_id)
 
 

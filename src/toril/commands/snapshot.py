@@ -1,4 +1,4 @@
-"""Reading many jobs at once, for tables: ids first, then whole hashes.
+"""Reading many jobs at once, for tables: ids first, then hashes.
 
 Guarantee: the moving states are listed in one step of the server, so a job that moves is neither listed twice
 nor left out.
@@ -18,14 +18,14 @@ _WIRE_NAME = {"waiting": "wait"}
 
 
 def ids_by_state(keys: QueueKeys, states: Sequence[str]) -> Command[dict[str, list[bytes]]]:
-    """State → ids of the jobs in it, all of one moment."""
+    """Returns the ids of jobs by state, all of one moment."""
     names = [_WIRE_NAME.get(state, state) for state in states]
     decode = functools.partial(_ids_by_state, list(states))
     return call(official("getRanges"), (keys.base,), [0, -1, "1", *names], decode, Replay.SAFE)
 
 
 def _ids_by_state(states: Sequence[str], reply: list[list[bytes]]) -> dict[str, list[bytes]]:
-    # Old versions left markers such as "0:1700000000000" among the waiting jobs.
+    # BullMQ before version 5 put markers such as "0:1700000000000" among the waiting jobs.
     return {
         state: [one for one in ids if not one.startswith(b"0:")]
         for state, ids in zip(states, reply, strict=True)
@@ -33,9 +33,9 @@ def _ids_by_state(states: Sequence[str], reply: list[list[bytes]]) -> dict[str, 
 
 
 def finished_ids(key: str, lowest: str, highest: str, count: int) -> Command[list[tuple[bytes, bytes]]]:
-    """A page of (id, score) of a set of finished jobs, in the order of finishing."""
-    words = ("ZRANGEBYSCORE", key, lowest, highest, "WITHSCORES", "LIMIT", 0, count)
-    return plain(_pairs, *words)
+    """Returns a page of (id, score) of a set of finished jobs, in the order of finishing."""
+    args = ("ZRANGEBYSCORE", key, lowest, highest, "WITHSCORES", "LIMIT", 0, count)
+    return plain(_pairs, *args)
 
 
 def _pairs(reply: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -43,7 +43,7 @@ def _pairs(reply: list[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def job_hash(key: str) -> Command[dict[bytes, bytes]]:
-    """A job's fields as stored; empty when it is gone."""
+    """Returns a job's fields as stored; empty when it does not exist."""
     return plain(_fields, "HGETALL", key)
 
 
@@ -52,10 +52,10 @@ def _fields(reply: Any) -> dict[bytes, bytes]:
 
 
 def all_lines(key: str) -> Command[list[bytes]]:
-    """A whole list: the log lines of a job, or the envelopes of a list queue."""
+    """Returns a whole list: the log lines of a job, or the envelopes of a list queue."""
     return plain(list, "LRANGE", key, 0, -1)
 
 
 def list_page(key: str, start: int, count: int) -> Command[list[bytes]]:
-    """Part of a list, counted from its head."""
+    """Returns part of a list, counted from its head."""
     return plain(list, "LRANGE", key, start, start + count - 1)

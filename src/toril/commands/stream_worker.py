@@ -1,7 +1,6 @@
-"""The calls of a stream queue's worker: settle and take, renew, claim what dead consumers had, tidy up.
+"""Commands of a stream queue's worker: settle and fetch, renew, claim entries of dead consumers, remove consumers.
 
-Guarantee: an entry is acknowledged only by the delivery that is current, and what it becomes is written in the same
-call.
+Guarantee: an entry is acknowledged only by its current delivery, and its outcome is written in the same call.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 from toril.commands.command import Command, Replay
 from toril.commands.envelope_settle import (
     SETTLEMENT,
+    FetchedEnvelope,
     FetchReply,
     Settlement,
-    TakenEnvelope,
     ack_errors_of,
     args_of,
     due_ms_of,
@@ -44,26 +43,26 @@ _COUNTS = OwnScript("stream_counts", keys="stream scheduled dlq", args="group re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFetchReply(FetchReply):
-    """What a call brought back."""
+    """The reply to a call that settles and fetches."""
 
-    wait_after: str  # where a wait for more begins, if there was nothing; else ""
+    wait_after: str  # the entry to wait after, if nothing was fetched; else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a sweep brought: entries that are ours now, and those that were trimmed before anybody finished them."""
+    """Entries that a sweep claimed, and those that were trimmed before they were settled."""
 
     cursor: str
-    jobs: list[TakenEnvelope]
+    jobs: list[FetchedEnvelope]
     trimmed: list[str]
     more: bool  # whether there may be more to claim
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
-    """Where the jobs of a stream queue are."""
+    """The jobs of a stream queue by state."""
 
-    waiting: int  # not delivered to anybody, the lag, or given back
+    waiting: int  # not delivered (the lag), or given back
     pending: int  # delivered and not acknowledged
     scheduled: int
     dead: int
@@ -71,22 +70,22 @@ class StreamCounts:
     consumers: int
 
 
-def exchange(
+def settle(
     keys: StreamKeys,
     settlements: Sequence[Settlement],
     *,
     consumer: str,
-    take: int,
-    keep: int | None,
+    capacity: int,
+    max_length: int | None,
     now_ms: int,
 ) -> Command[StreamFetchReply]:
-    """Settles all and takes up to `take` entries, in one call; makes the group if there is none."""
+    """Settles all and fetches up to `capacity` entries, in one call; creates the group if there is none."""
     args = _SETTLE.args(
         group=keys.group,
         consumer=consumer,
         now_ms=now_ms,
-        capacity=take,
-        max_length="" if keep is None else keep,
+        capacity=capacity,
+        max_length="" if max_length is None else max_length,
         result_base=result_base(keys),
         returned_consumer=RETURNED_CONSUMER,
     )
@@ -100,19 +99,19 @@ def _settle_keys(keys: StreamKeys) -> tuple[str, ...]:
 
 
 def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> StreamFetchReply:
-    codes, jobs, next_due, trouble, wait_after = reply
+    codes, jobs, next_due, fetch_error, wait_after = reply
     return StreamFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
-        jobs=_taken(jobs),
+        jobs=_fetched(jobs),
         next_due_ms=due_ms_of(next_due),
-        trouble=trouble.decode(errors="replace"),
+        fetch_error=fetch_error.decode(errors="replace"),
         wait_after=wait_after.decode(),
     )
 
 
-def _taken(flat: list[Any]) -> list[TakenEnvelope]:
+def _fetched(flat: list[Any]) -> list[FetchedEnvelope]:
     return [
-        TakenEnvelope(
+        FetchedEnvelope(
             text if type(text) is bytes else b" ".join(text),
             entry_id.decode(),
             int(deliveries),
@@ -123,14 +122,14 @@ def _taken(flat: list[Any]) -> list[TakenEnvelope]:
 
 
 def wait_for_entry(keys: StreamKeys, after: str, timeout: float) -> Command[bool]:
-    """Blocks until the stream has an entry after this one, and takes none."""
+    """Blocks until the stream has an entry after this one, and fetches none."""
     block = max(1, round(timeout * 1000))
-    words = ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", keys.stream, after)
-    return Command(words, lambda reply: reply is not None, replay=Replay.SAFE)
+    args = ("XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", keys.stream, after)
+    return Command(args, lambda reply: reply is not None, replay=Replay.SAFE)
 
 
-def keep(keys: StreamKeys, held: Sequence[tuple[str, int]], *, consumer: str) -> Command[set[str]]:
-    """Renews our hold on entries (id, deliveries); the ids of those that are not ours any more."""
+def renew(keys: StreamKeys, held: Sequence[tuple[str, int]], *, consumer: str) -> Command[set[str]]:
+    """Renews entries (id, deliveries); returns the ids that this consumer has no longer."""
     args = _RENEW.args(group=keys.group, consumer=consumer)
     for entry_id, deliveries in held:
         args += (entry_id, deliveries)
@@ -151,7 +150,7 @@ def claim(
     limit: int,
     until_ms: int,
     owed: Sequence[str],
-    in_hand: Sequence[str],
+    running: Sequence[str],
 ) -> Command[Claimed]:
     """Claims up to `limit` entries that no worker renews any more; not those whose outcome is to be settled (`owed`).
 
@@ -167,24 +166,27 @@ def claim(
         until_ms=until_ms,
         owed_count=len(owed),
     )
-    args += (*owed, *in_hand)
+    args += (*owed, *running)
     return _CLAIM.call(_CLAIM.keys(keys, totals=keys.toril("totals")), args, _claimed)
 
 
 def _claimed(reply: list[Any]) -> Claimed:
     cursor, jobs, trimmed, more = reply
-    return Claimed(cursor.decode(), _taken(jobs), [one.decode() for one in trimmed], bool(more))
+    return Claimed(cursor.decode(), _fetched(jobs), [one.decode() for one in trimmed], bool(more))
 
 
-def tidy(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:
-    """Removes consumers with nothing pending that were idle for long, or that leave now; their names."""
-    decode = lambda names: [name.decode() for name in names]  # noqa: E731
+def remove_consumers(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:
+    """Removes consumers with nothing pending that were idle for long, or that leave now; returns their names."""
     args = _CLEANUP.args(group=keys.group, idle_ms=idle_ms, leaving=leaving)
-    return _CLEANUP.call(_CLEANUP.keys(keys), args, decode, Replay.SAFE)
+    return _CLEANUP.call(_CLEANUP.keys(keys), args, _names, Replay.SAFE)
+
+
+def _names(reply: list[bytes]) -> list[str]:
+    return [one.decode() for one in reply]
 
 
 def counts(keys: StreamKeys) -> Command[StreamCounts]:
-    """Where the jobs are."""
+    """Returns the numbers of jobs by state."""
     args = _COUNTS.args(group=keys.group, returned_consumer=RETURNED_CONSUMER)
     return _COUNTS.call(_COUNTS.keys(keys), args, _counts, Replay.SAFE)
 

@@ -14,7 +14,7 @@ from toril.commands.command import Command, Replay, plain
 from toril.commands.own_script import OwnScript
 from toril.commands.read import entries as decoded_entries
 
-# One page of a walk is read inside the server: about 5 ms, which other clients do not notice.
+# Entries that one call skips: about 5 ms of the server's time.
 WALK_PAGE = 5_000
 
 _WALK = OwnScript("walk_stream", keys="stream", args="after limit")
@@ -23,7 +23,7 @@ _FOLLOW = OwnScript("follow_stream", keys="stream", args="after limit count_befo
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What XINFO says of a stream; `added` is None on servers that do not count (Redis 6.2)."""
+    """The state of a stream by XINFO; `added` is None on servers that do not count (Redis 6.2)."""
 
     length: int
     last_id: str
@@ -41,7 +41,7 @@ class Step:
 
 
 def stream_state(key: str) -> Command[StreamState]:
-    """Length, last id and number of entries ever added. A missing stream is an error of the server."""
+    """Returns the state of a stream. A missing stream is an error of the server."""
     return plain(_state, "XINFO", "STREAM", key)
 
 
@@ -60,12 +60,12 @@ def _state(reply: Any) -> StreamState:
 
 
 def entries(key: str, after: str, until: str, count: int) -> Command[list[Any]]:
-    """A page of raw entries `[id, [field, value, …]]` in (`after`, `until`]."""
+    """Returns a page of raw entries `[id, [field, value, …]]` in (`after`, `until`]."""
     return plain(list, "XRANGE", key, f"({after}", until, "COUNT", count)
 
 
 def walk(key: str, after: str, count: int = WALK_PAGE) -> Command[Step]:
-    """Skips `count` entries inside the server, so that a plan for millions needs no transfer."""
+    """Skips `count` entries on the server, without transferring them."""
     return _WALK.call((key,), _WALK.args(after=after, limit=count), _step, Replay.SAFE)
 
 
@@ -84,12 +84,12 @@ class Page:
 
     @property
     def trimmed(self) -> int | None:
-        """How many entries are gone from the front; None on servers that do not count."""
+        """The number of entries that were trimmed; None on servers that do not count."""
         return None if self.state.added is None else self.state.added - self.state.length
 
 
 def follow(key: str, after: str, count: int, *, count_before: bool = False) -> Command[Page]:
-    """The next page after an id and the stream's own figures, in one atomic look. A missing stream is empty."""
+    """Returns the next page after an id and the state of the stream, of one moment. A missing stream is empty."""
     args = _FOLLOW.args(after=after, limit=count, count_before=int(count_before))
     return _FOLLOW.call((key,), args, _page, Replay.SAFE)
 

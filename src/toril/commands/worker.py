@@ -1,6 +1,6 @@
-"""The worker's calls: take jobs, settle what became of them, or both at once.
+"""Commands of a BullMQ worker: fetch jobs, settle outcomes, or both in one call.
 
-Guarantee: settling and taking in one call leaves what the official scripts would have left when run one by one.
+Guarantee: settling and fetching in one call leaves what the official scripts would leave when run one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPTS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pickup:
-    """How jobs are taken: under which lock, for how long, by whom, and how many for each span of time."""
+    """How jobs are fetched: lock token and time, the worker's name, and the rate limit."""
 
     token: str
     lock_ms: int
@@ -44,7 +44,7 @@ class Pickup:
 
 
 class Settlement(NamedTuple):
-    """What became of one job, in the words of the script and in its order: there is one for each job that ends."""
+    """The outcome of one job, as the script takes it."""
 
     job_id: str
     kind: SettlementKind
@@ -65,13 +65,13 @@ _SETTLE = OwnScript(
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """What a call brought back: a verdict for each settlement, new jobs, and when to ask again if there are none."""
+    """The reply to a call: an entry for each settlement, new jobs, and when to fetch again if there are none."""
 
     ack_errors: list[TorilError | None]
     jobs: list[tuple[str, list[bytes]]]  # id and the flat fields of its hash
     limited_ms: int  # the rate limit opens after this time
     next_at_ms: int  # the next delayed job is due at this time
-    refused: str = ""  # why the server would not let us take jobs, though it settled what we brought
+    fetch_error: str = ""  # why no jobs could be fetched, though the outcomes were settled
 
 
 def finish_options(
@@ -83,7 +83,7 @@ def finish_options(
     metrics_size: int | None = None,
     parent_flags: Mapping[str, bool] | None = None,
 ) -> bytes:
-    """The packed options of a finish; `token` may be an older pickup's than the one that fetches next."""
+    """Returns the packed options of a finish; `token` is the finished job's, `pickup` that of the next fetch."""
     flags = parent_flags or {}
     return pack(
         {
@@ -102,24 +102,24 @@ def finish_options(
     )
 
 
-def asks_for_nothing(keep: Mapping[str, int], metrics_size: int | None) -> bool:
-    """Whether a completed job needs no options: it is kept for good and not counted."""
+def needs_no_options(keep: Mapping[str, int], metrics_size: int | None) -> bool:
+    """Returns whether a completed job needs no options: it is kept for good and not counted in metrics."""
     return not metrics_size and keep == {"count": -1}
 
 
 def packed_fields(fields: Mapping[str, str]) -> bytes:
-    """Hash fields that a failing job gains on its way (reason, stack trace)."""
-    return pack([word for pair in fields.items() for word in pair]) if fields else b""
+    """Returns packed hash fields that a failing job gets (reason, stack trace)."""
+    return pack([text for pair in fields.items() for text in pair]) if fields else b""
 
 
 def settle(
-    keys: QueueKeys, settlements: Sequence[Settlement], *, take: int, pickup: Pickup, now_ms: int
+    keys: QueueKeys, settlements: Sequence[Settlement], *, capacity: int, pickup: Pickup, now_ms: int
 ) -> Command[FetchReply]:
-    """Settles all and takes up to `take` jobs, in one call."""
+    """Settles all and fetches up to `capacity` jobs, in one call."""
     args = _SETTLE.args(
         base=keys.base,
         now_ms=now_ms,
-        capacity=take,
+        capacity=capacity,
         token=pickup.token,
         lock_ms=pickup.lock_ms,
         worker=pickup.worker or "",
@@ -138,14 +138,14 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
 
 
 def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> FetchReply:
-    codes, jobs, limited, next_at, refused = reply
+    codes, jobs, limited, next_at, fetch_error = reply
     ack_errors: list[TorilError | None] = (
         [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]
         if codes
         else [None] * len(settlements)
     )
-    taken = [(fields.pop().decode(), fields) for fields in jobs]
-    return FetchReply(ack_errors, taken, limited, next_at, refused.decode(errors="replace"))
+    fetched = [(fields.pop().decode(), fields) for fields in jobs]
+    return FetchReply(ack_errors, fetched, limited, next_at, fetch_error.decode(errors="replace"))
 
 
 def _ack_error(settlement: Settlement, code: int | bytes) -> TorilError | None:
@@ -156,37 +156,37 @@ def _ack_error(settlement: Settlement, code: int | bytes) -> TorilError | None:
     return refusal(code, job_id=settlement.job_id, command=SCRIPTS.get(settlement.kind))
 
 
-def take_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[FetchReply]:
-    """One job by the official `moveToActive`, as upstream's worker takes it."""
+def fetch_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[FetchReply]:
+    """Fetches one job by the official `moveToActive`, as upstream's worker does."""
     return call(
         official("moveToActive"),
         _settle_keys(keys)[:11],
         [keys.base, now_ms, pickup.packed()],
-        _taken,
+        _fetched_one,
     )
 
 
-def _taken(reply: list[Any]) -> FetchReply:
+def _fetched_one(reply: list[Any]) -> FetchReply:
     fields, job_id, limited, next_at = reply
     jobs = [(job_id.decode(), fields)] if job_id else []
     return FetchReply([], jobs, int(limited or 0), int(next_at or 0))
 
 
 def wait_for_marker(keys: QueueKeys, timeout: float) -> Command[float | None]:
-    """Blocks until the queue has a marker; the value is 0 for work ready now, else when a delayed job is due (ms).
+    """Blocks until the queue has a marker; returns 0 for a job that is ready, else when a delayed job is due (ms).
 
-    Popping a marker takes no job: the worst a lost reply can do is a short wait.
+    Popping a marker fetches no job: a lost reply costs at most a short wait.
     """
     return Command(("BZPOPMIN", keys.marker, timeout), _marker_score, replay=Replay.SAFE)
 
 
-def any_marker(keys: QueueKeys) -> Command[bool]:
-    """Whether the queue has a marker; nothing is popped."""
+def has_marker(keys: QueueKeys) -> Command[bool]:
+    """Returns whether the queue has a marker; nothing is popped."""
     return plain(bool, "EXISTS", keys.marker)
 
 
 def set_marker(keys: QueueKeys) -> Command[None]:
-    """Lets one waiting worker know that there is work."""
+    """Wakes one waiting worker."""
     return plain(_nothing, "ZADD", keys.marker, 0, "0")
 
 
@@ -201,7 +201,7 @@ def _marker_score(reply: list[Any] | None) -> float | None:
 def move_to_waiting_children(
     keys: QueueKeys, job_id: str, *, token: str, now_ms: int, child_key: str = ""
 ) -> Command[bool]:
-    """Parks an active parent until its children are done; False when none is pending."""
+    """Moves an active parent to waiting-children; returns False when no child is pending."""
     return call(
         official("moveToWaitingChildren"),
         (
@@ -214,11 +214,11 @@ def move_to_waiting_children(
             keys.events,
         ),
         [token, child_key, now_ms, job_id, keys.base],
-        functools.partial(_parked, job_id),
+        functools.partial(_moved_to_children, job_id),
     )
 
 
-def _parked(job_id: str, reply: int) -> bool:
+def _moved_to_children(job_id: str, reply: int) -> bool:
     if reply < 0:
         raise refusal(reply, job_id=job_id, command="moveToWaitingChildren")
     return reply == 0

@@ -1,4 +1,4 @@
-"""What happens in a queue, as it happens: typed, resumable, aware of gaps."""
+"""The events of a queue: typed, resumable, with gaps reported."""
 
 from __future__ import annotations
 

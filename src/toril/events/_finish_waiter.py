@@ -1,8 +1,8 @@
 """Waiting for jobs to end.
 
-Guarantee: an end is never missed: a waiter first has its place among the events and then asks whether the job has
-ended already. One reading of the events serves all waiters of a queue; it begins with the first and ends some time
-after the last.
+Guarantee: an end is never missed: a waiter first subscribes to the events and then reads whether the job has ended
+already. One reader of the events serves all waiters of a queue; it starts with the first and stops some time after the
+last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from toril.commands.read import Finished, finish_of_event, is_finished
+from toril.commands.read import Finished, finished_by_event, is_finished
 from toril.errors import Closed, TorilError
 from toril.events._stream import EventStream, Gap
 from toril.protocol.event import Event
@@ -21,14 +21,14 @@ from toril.transport.waiting import result_of, succeeded
 
 logger = logging.getLogger("toril.events")
 
-# How long the reading outlives its last waiter; whoever waits for one job after another keeps it going.
+# How long the reader runs after its last waiter, so that waiting for one job after another needs one reader.
 _LINGER_SECONDS = 5.0
-# So long without an event, or a waiter, is enough: a little less, because two clocks are never quite the same.
+# A silence of this length counts: a little less, because two clocks differ.
 _SILENCE_SECONDS = 0.9 * _LINGER_SECONDS
 
 
 class FinishWaiter:
-    """Tells waiters how their jobs ended."""
+    """Waits for jobs to end."""
 
     __slots__ = ("_closed", "_keys", "_opening", "_stream", "_tasks", "_transport", "_waiters")
 
@@ -42,7 +42,7 @@ class FinishWaiter:
         self._closed = False
 
     async def wait(self, job_id: str, timeout: float | None = None) -> Finished:
-        """How a job ended; raises `TimeoutError` when it did not in time."""
+        """Returns how a job ended; raises `TimeoutError` when it did not in time."""
         if self._closed:
             raise Closed("the queue was closed")
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
@@ -55,9 +55,9 @@ class FinishWaiter:
         except TimeoutError:
             raise TimeoutError(f"job {job_id} did not finish within {timeout:g} s") from None
         finally:
-            self._forget(job_id, future)
+            self._remove(job_id, future)
 
-    def _forget(self, job_id: str, future: asyncio.Future[Finished]) -> None:
+    def _remove(self, job_id: str, future: asyncio.Future[Finished]) -> None:
         future.cancel()
         waiters = self._waiters.get(job_id)
         if waiters is not None:
@@ -71,11 +71,9 @@ class FinishWaiter:
                 self._transport, self._keys, "$", block=_LINGER_SECONDS, derive_retries=False
             )
             self._opening = asyncio.create_task(self._open(self._stream), name="toril-finishes-open")
-            self._opening.add_done_callback(
-                succeeded
-            )  # looks at its error, for the case that nobody else does
+            self._opening.add_done_callback(succeeded)  # retrieves its error, in case no waiter does
         if self._opening is not None:
-            # Many wait for one opening, and one of them giving up must not spoil it for the rest.
+            # Many waiters share one opening: when one is cancelled, the opening goes on.
             await result_of(self._opening)
 
     async def _open(self, stream: EventStream) -> None:
@@ -95,57 +93,57 @@ class FinishWaiter:
 
     async def _watch(self, stream: EventStream) -> None:
         now = asyncio.get_running_loop().time
-        heard = wanted = now()
+        last_event = last_waiter = now()
         try:
             while not stream.closed:
                 batch = await stream.next_batch()
-                self._tell(batch)
+                self._resolve(batch)
                 if self._waiters:
-                    wanted = now()
-                elif now() - wanted >= _SILENCE_SECONDS:
+                    last_waiter = now()
+                elif now() - last_waiter >= _SILENCE_SECONDS:
                     return
-                waited_in_vain = not batch and now() - heard >= _SILENCE_SECONDS
-                if waited_in_vain or any(isinstance(one, Gap) for one in batch):
-                    await self._ask_for_all()
-                if batch or waited_in_vain:
-                    heard = now()
+                is_silent = not batch and now() - last_event >= _SILENCE_SECONDS
+                if is_silent or any(isinstance(one, Gap) for one in batch):
+                    await self._check_all()
+                if batch or is_silent:
+                    last_event = now()
         except BaseException:
-            self._break_off("the events of the queue cannot be read")
+            self._fail_waiters("the events of the queue cannot be read")
             raise
         finally:
             self._stream = self._opening = None
             await stream.close()
 
-    def _break_off(self, why: str) -> None:
-        """Nobody may wait for ever for something that nobody watches."""
+    def _fail_waiters(self, why: str) -> None:
+        """Raises `Closed` in all waiters, because the events are not read any more."""
         for future in [future for waiters in self._waiters.values() for future in waiters]:
             if not future.done():
                 future.set_exception(Closed(why))
 
-    def _tell(self, batch: Sequence[Event | Gap]) -> None:
+    def _resolve(self, batch: Sequence[Event | Gap]) -> None:
         for event in batch:
             if event.job_id in self._waiters and isinstance(event, Event):
-                self._settle(event.job_id, _finish(event))
+                self._set_result(event.job_id, _finish(event))
 
-    def _settle(self, job_id: str, finish: Finished | None) -> None:
+    def _set_result(self, job_id: str, finish: Finished | None) -> None:
         if finish is None or finish.state == "pending":
             return
         for future in self._waiters.get(job_id, ()):
             if not future.done():
                 future.set_result(finish)
 
-    async def _ask_for_all(self) -> None:
-        """After a gap, or a long silence: events may have been lost, the jobs themselves know."""
+    async def _check_all(self) -> None:
+        """Reads the state of all jobs, after a gap or a long silence: events may have been lost."""
         job_ids = list(self._waiters)
         found = await self._transport.run_many([is_finished(self._keys, job_id) for job_id in job_ids])
         for job_id, finish in zip(job_ids, found, strict=True):
             if isinstance(finish, Finished):
-                self._settle(job_id, finish)
+                self._set_result(job_id, finish)
 
     async def close(self) -> None:
-        """Ends the reading; those who still wait get `Closed`."""
+        """Stops the reader; waiters get `Closed`."""
         self._closed = True
-        self._break_off("the queue was closed while a job was waited for")
+        self._fail_waiters("the queue was closed while a job was waited for")
         if self._opening is not None:
             await asyncio.wait({self._opening})
         if self._stream is not None:
@@ -155,6 +153,6 @@ class FinishWaiter:
 
 
 def _finish(event: Event) -> Finished | None:
-    return finish_of_event(
+    return finished_by_event(
         event.job_id or "", {**event.fields, "event": event.type, "jobId": event.job_id or ""}
     )

@@ -1,7 +1,7 @@
-"""QueueEvents: everything that happens in a queue, for whoever wants to know.
+"""QueueEvents: the events of a queue, by iteration or by callbacks.
 
-Guarantee: from the moment it is entered no event is missed without a `Gap` that says so. Every iteration is a reading
-of its own from the same place; callbacks share one. An error in a callback is logged and stops nobody.
+Guarantee: from the moment it is entered no event is missed without a `Gap`. Every iteration reads on its own from the
+same position; callbacks share one reader. An error in a callback is logged, and the others are called.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ class QueueEvents:
         """The last event that callbacks have seen; without callbacks, where iterations begin."""
         return self._called_up_to.last_id if self._called_up_to is not None else self._start_at
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects and fixes the place from which events count. Entering does it, too."""
+        """Connects and fixes the position after which events are read. Entering does it, too."""
         if self._closed:
             raise Closed("these queue events were closed")
         if not self._opened:
             stream = self._stream()
             await stream.open()
             self._start_at, self._opened = stream.last_id, True
-        self._call_if_wanted()
+        self._start_callbacks()
 
     async def close(self) -> None:
-        """Ends all readings and closes the connections. May be called twice."""
+        """Ends all iterations and closes the connections. May be called twice."""
         self._closed = True
         await self._closing.finish()
 
@@ -123,7 +123,7 @@ class QueueEvents:
         return self.follow()
 
     def follow(self, last_id: str | None = None) -> EventIterator:
-        """Events after an id; without one, after the place where we were opened."""
+        """Events after an id; without one, after the position at opening."""
         stream = self._stream() if last_id is None else self._stream_after(last_id)
         return EventIterator(self, stream)
 
@@ -141,22 +141,21 @@ class QueueEvents:
     def on(self, event: str, callback: Callback) -> Callback:
         """Calls back on each event of a type: `completed`, `failed`, … `retry`, `gap`, or `*` for all.
 
-        A name that BullMQ does not know is that of an event of your own: `publish` of Node's QueueEventsProducer
-        writes such events.
+        Other names are those of custom events, which `publish` of Node's QueueEventsProducer writes.
         """
         _check_type(event)
         self._callbacks.setdefault(event, []).append(callback)
         if self._opened:
-            self._call_if_wanted()
+            self._start_callbacks()
         return callback
 
     def off(self, event: str, callback: Callback) -> None:
-        """Calls back no more."""
+        """Removes a callback."""
         callbacks = self._callbacks.get(event, [])
         if callback in callbacks:
             callbacks.remove(callback)
 
-    def _call_if_wanted(self) -> None:
+    def _start_callbacks(self) -> None:
         if self._callbacks and self._calling is None and not self._closed:
             self._called_up_to = stream = self._stream()
             self._streams.add(stream)
@@ -173,11 +172,11 @@ class QueueEvents:
 
 
 def _check_type(event: object) -> None:
-    """A name that is almost one of BullMQ's is probably a typing error: it would never be called."""
+    """Warns of a name that is almost one of BullMQ's: it is probably a typing error."""
     name = check_text("event", event)
     near = difflib.get_close_matches(name, _TYPES, 1, cutoff=0.85)
     if name not in _TYPES and near:
-        warn_option(f"event {name!r} is one of your own; did you mean {near[0]!r}?")
+        warn_option(f"event {name!r} is a custom event; did you mean {near[0]!r}?")
 
 
 async def _contained(callback: Callback, event: Event | Gap) -> None:
@@ -196,7 +195,7 @@ class EventIterator:
         self._owner = owner
         self._stream = stream
         self._ready: deque[Event | Gap] = deque()
-        owner._streams.add(stream)  # noqa: SLF001  # the two classes are one thing
+        owner._streams.add(stream)  # noqa: SLF001  # the two classes work together
 
     def __aiter__(self) -> Self:
         return self

@@ -169,6 +169,6 @@ class BlockingJob(JobBase[T]):
                 finish = transport.run(read.is_finished(keys, self.id))
                 continue
             after = entries[-1][0]
-            told = (read.finish_of_event(self.id, fields) for _, fields in entries)
+            told = (read.finished_by_event(self.id, fields) for _, fields in entries)
             finish = next((end for end in told if end is not None), finish)
         return finish

@@ -63,21 +63,19 @@ class Management(QueuePart[T]):
         Active and finished jobs stay, and so do the next runs of schedulers and jobs that arrive while it works. It
         works in bounded calls: what is left when it is interrupted waits as before.
         """
-        calls, removed, stopped = Calls(self.keys), 0, b""
+        calls, removed, cursor = Calls(self.keys), 0, b""
         while True:
-            command = manage.drain(
-                self.keys, most=REMOVE_BATCH, delayed=delayed, stopped=stopped, calls=calls
-            )
+            command = manage.drain(self.keys, most=REMOVE_BATCH, delayed=delayed, cursor=cursor, calls=calls)
             step = await self._run(command)
             removed += step.removed
-            stopped = step.stopped
+            cursor = step.cursor
             if step.left_delayed:
                 logger.warning(
                     "drain of %s may have left delayed jobs: events were trimmed before it read them; call it again, "
                     "or raise events_max_len",
                     self.keys.name,
                 )
-            if not stopped:
+            if not cursor:
                 return removed
 
     @knows_its_names("an argument of clean")
@@ -123,7 +121,7 @@ class Management(QueuePart[T]):
     async def _own_keys(self) -> AsyncIterator[list[str]]:
         cursor = "0"
         while True:
-            cursor, found = await self._run(read.scan_own(self.keys, cursor))
+            cursor, found = await self._run(read.scan_toril_keys(self.keys, cursor))
             if found:
                 yield found
             if cursor == "0":
@@ -153,11 +151,11 @@ class Management(QueuePart[T]):
     async def rate_limit(self, duration: Duration) -> None:
         """For this long no job is taken by workers with a rate limit, nor by any if the queue has one, as in BullMQ."""
         span_ms = to_ms(to_seconds("duration", duration, positive=True))
-        await self._run(manage.hold_rate(self.keys, span_ms))
+        await self._run(manage.start_rate_limit(self.keys, span_ms))
 
     async def remove_rate_limit_key(self) -> None:
         """Forgets what was counted towards the rate limit: workers go on at once."""
-        await self._run(manage.release_rate(self.keys))
+        await self._run(manage.remove_rate_limit(self.keys))
 
     # --- single jobs ----------------------------------------------------------------------------------------
 
@@ -179,7 +177,7 @@ class Management(QueuePart[T]):
             if state is JobState.UNKNOWN or state.is_final:
                 raise (JobNotFound if state is JobState.UNKNOWN else JobNotInState)(job_id, command="cancel")
             if token is not None:
-                await self._run(manage.ask_to_cancel(self.keys, job_id, token, reason, CANCEL_LIFE_MS))
+                await self._run(manage.request_cancel(self.keys, job_id, token, reason, CANCEL_LIFE_MS))
                 return "asked"
             with contextlib.suppress(JobLocked):  # taken since we looked, or one of its children is
                 await self._run(manage.remove(self.keys, job_id))

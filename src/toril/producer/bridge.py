@@ -257,7 +257,7 @@ class _EnvelopeDeparture(_Taking):
         for start in range(0, len(unreadable), BATCH):
             part = unreadable[start : start + BATCH]
             # Due since ever: the connection that takes them may think that it is a little earlier.
-            await self._transport.run(envelopes.bring_forward(self._queue.keys, part, 0))
+            await self._transport.run(envelopes.make_due(self._queue.keys, part, 0))
         async for batch in self.waiting(None):
             await self.give_back(batch)
             break
@@ -370,7 +370,9 @@ class _EnvelopeArrival:
             for one in transfer_jobs
         ]
         now_ms = await self._transport.now_ms()
-        command = bridge.take_in(self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS, calls=self._calls)
+        command = bridge.import_jobs(
+            self._queue.keys, jobs, now_ms=now_ms, forget_ms=BOOK_MS, calls=self._calls
+        )
         return await self._transport.run(command)
 
 
@@ -385,7 +387,7 @@ class _BullmqArrival:
     async def take_in(self, transfer_jobs: Sequence[TransferJob]) -> int:
         await self._queue.open()
         now_ms = await self._transport.now_ms()
-        known = await self._ask([bridge.is_known(self._ledger(one).key) for one in transfer_jobs])
+        known = await self._ask([bridge.has_arrived(self._ledger(one).key) for one in transfer_jobs])
         ids = await self._free_ids(
             [one for one, was_here in zip(transfer_jobs, known, strict=True) if not was_here]
         )
@@ -403,7 +405,7 @@ class _BullmqArrival:
     async def _free_ids(self, transfer_jobs: Sequence[TransferJob]) -> dict[str, str]:
         """An id for each mark: BullMQ takes a second job of the same id for the first one, and drops it."""
         exists = await self._ask(
-            [bridge.is_known(self._queue.keys.job(job_id_of(one, taken=False))) for one in transfer_jobs]
+            [bridge.has_arrived(self._queue.keys.job(job_id_of(one, taken=False))) for one in transfer_jobs]
         )
         ids: dict[str, str] = {}
         for transfer_job, taken in zip(transfer_jobs, exists, strict=True):
@@ -425,4 +427,4 @@ class _BullmqArrival:
         )
         call = add.add_jobs(self._queue.keys, [job], self._ledger(transfer_job))
         # The second word is the ledger's life: a move may be repeated much later than a call.
-        return dataclasses.replace(call, words=(call.words[0], BOOK_MS, *call.words[2:]))
+        return dataclasses.replace(call, args=(call.args[0], BOOK_MS, *call.args[2:]))

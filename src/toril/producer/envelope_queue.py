@@ -193,7 +193,7 @@ class EnvelopeQueue:
         calls, moved = Calls(self.keys), 0
         for start in range(0, len(texts[:limit]), BATCH):
             part = texts[:limit][start : start + BATCH]
-            moved += await self._transport.run(envelopes.bring_forward(self.keys, part, now, calls))
+            moved += await self._transport.run(envelopes.make_due(self.keys, part, now, calls))
         return moved
 
     async def drain(self, *, delayed: bool = False) -> int:
@@ -272,7 +272,7 @@ class EnvelopeQueue:
         await self._transport.run(envelopes.delete_queue(self.keys, await self._consumers()))
         cursor, found = "0", list[str]()
         while True:
-            cursor, found = await self._transport.run(read.scan_own(self.keys, cursor))
+            cursor, found = await self._transport.run(read.scan_toril_keys(self.keys, cursor))
             if found:
                 await self._transport.run(manage.delete_keys(found))
             if cursor == "0":

@@ -45,7 +45,7 @@ class ListQueue(EnvelopeQueue):
     async def counts(self) -> EnvelopeCounts:
         waiting, scheduled, dead, consumers = await self._ask(list_worker.counts(self.keys))
         # Between two looks a job may go back from a worker: whoever reads 0 must be able to trust it.
-        *in_hand, waits, is_scheduled = await self._ask(list_worker.counts_again(self.keys, consumers))
+        *in_hand, waits, is_scheduled = await self._ask(list_worker.recount(self.keys, consumers))
         return EnvelopeCounts(
             waiting=max(waiting, waits),
             active=sum(in_hand),

@@ -146,7 +146,7 @@ class Schedulers:
         """A scheduler by its id."""
         fields, next_ms = await self._run_all(
             schedulers.get_scheduler(self._keys, scheduler_id),
-            schedulers.next_of(self._keys, scheduler_id),
+            schedulers.next_run_ms(self._keys, scheduler_id),
         )
         return None if next_ms is None else _scheduler(scheduler_id, fields, next_ms)
 

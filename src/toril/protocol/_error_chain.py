@@ -1,6 +1,6 @@
-"""An error and the errors behind it: causes, contexts, wrapped errors.
+"""An error and the errors in it: causes, contexts, wrapped errors.
 
-Guarantee: nothing here raises and nothing runs for ever, whatever an error's attributes do: rings end, a chain is
+Guarantee: nothing here raises and nothing runs for ever, whatever an error's attributes do: cycles end, a chain is
 followed for a limited number of errors, and a property that raises counts as absent.
 """
 
@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-# Errors looked at behind one error. Causes can form a ring, and nobody reads further anyway.
+# Errors read within one error: causes can form a cycle, and more add nothing.
 LONGEST_CHAIN = 50
-# Arguments of an error that may be errors themselves: those that wrap one have it among the first.
+# Arguments of an error that are read: errors that wrap another have it among the first.
 _ARGUMENTS = 5
 _WRAPPED_IN = ("reason", "orig", "os_error")  # urllib and urllib3, SQLAlchemy, aiohttp
-# Raised by mistakes in the code that handles another error, never in order to wrap it.
+# Raised by defects in the code that handles another error, never in order to wrap it.
 _MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -32,31 +32,31 @@ _MISTAKES = (
 
 
 def read(owner: object, name: str) -> Any:
-    """An attribute, or `None`: some libraries raise from properties when there is nothing to give."""
+    """Returns an attribute, or `None`: properties of some libraries raise when they have no value."""
     try:
         return getattr(owner, name, None)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 (even SystemExit: a question must not end the worker)
+    except BaseException:  # noqa: BLE001 (even SystemExit: reading an attribute must not end the worker)
         return None
 
 
 def chains(error: BaseException) -> Iterator[list[BaseException]]:
-    """The error with its causes, then each error hidden behind one of them with its own causes, and so on."""
+    """Yields the error with its causes, then each error within one of them with its own causes, and so on."""
     seen: set[int] = set()
-    kept: list[BaseException] = []  # so that no two of them share an id
+    visited: list[BaseException] = []  # references, so that no two of them get one id
     waiting: deque[BaseException] = deque([error])
-    while waiting and len(kept) < LONGEST_CHAIN:
+    while waiting and len(visited) < LONGEST_CHAIN:
         chain: list[BaseException] = []
         link: BaseException | None = waiting.popleft()
-        while link is not None and id(link) not in seen and len(kept) < LONGEST_CHAIN:
+        while link is not None and id(link) not in seen and len(visited) < LONGEST_CHAIN:
             seen.add(id(link))
-            kept.append(link)
+            visited.append(link)
             chain.append(link)
             link = _cause(link)
         if chain:
             yield chain
-            waiting.extend(hidden for one in chain for hidden in _hidden(one))
+            waiting.extend(inner for one in chain for inner in _inner_errors(one))
 
 
 def _cause(error: BaseException) -> BaseException | None:
@@ -64,8 +64,8 @@ def _cause(error: BaseException) -> BaseException | None:
     return cause if isinstance(cause, BaseException) else None
 
 
-def _hidden(error: BaseException) -> Iterator[BaseException]:
-    """What is behind an error without being its cause."""
+def _inner_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yields errors within an error that are not its cause."""
     context = read(error, "__context__")
     if isinstance(context, BaseException) and _cause(error) is None and not _is_mistake(error):
         yield context
@@ -76,7 +76,7 @@ def _hidden(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_mistake(error: BaseException) -> bool:
-    """Whether the error came up by itself while another one was handled; `raise … from None` is deliberate."""
+    """Returns whether the error is a defect in the handling of another one; `raise … from None` is deliberate."""
     if read(error, "__suppress_context__") is True:
         return False
     return type(error).__module__ == "builtins" and isinstance(error, _MISTAKES)

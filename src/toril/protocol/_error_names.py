@@ -1,8 +1,8 @@
-"""What the class names of an error tell, whichever package it comes from.
+"""The category of an error by its class names, whichever package it comes from.
 
 Guarantee: pure. Only whole words at the end of a name count ("ReadTimeout", "APIConnectionError"). The most specific
-class with such a name decides; one whose name is about wrong input ("InvalidTimeout") ends the search with no answer.
-Classes of the standard library and of toril are left out: they are known one by one.
+class with such a name decides; one whose name is about wrong input ("InvalidTimeout") ends the search without result.
+Classes of the standard library and of toril are skipped: they are listed elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Final, Literal
 
-Told = Literal["transient", "permanent"]
+CategoryName = Literal["transient", "permanent"]
 
 _ENDING: Final = re.compile(r"(?:Error|Exception|Failure|Failed)$")
 _TRANSIENT: Final = re.compile(
@@ -26,17 +26,17 @@ _PERMANENT: Final = re.compile(
     r"(?:Authentication|Authorization|Unauthenticated|Unauthorized|Forbidden|PermissionDenied|AccessDenied|Credentials"
     r"|Certificate|CertificateVerification|SSL|Ssl|TLS|Tls)$"
 )
-# Names that deny what their last word says: "NonRetryableError", "NotTransient".
+# Names that negate their last word: "NonRetryableError", "NotTransient".
 _DENIED: Final = re.compile(r"(?:Non|Not|Un)_?(?:[Rr]etryable|[Rr]etriable|Transient|Temporary)$")
-# Words of names that are about what the caller gave.
+# Parts of names that are about wrong input.
 _ABOUT_INPUT: Final = re.compile(
     r"Invalid|Illegal|Malformed|Missing|Unknown|Unsupported|NotSupported|NoSuch|Config|Validation"
 )
 _KNOWN_ELSEWHERE: Final = sys.stdlib_module_names | {"toril"}
 
 
-def told_by_names(error: BaseException) -> Told | None:
-    """What the names along the classes of an error tell."""
+def category_by_names(error: BaseException) -> CategoryName | None:
+    """Returns the category by the names of the error's classes."""
     for cls in type(error).__mro__:
         if str(cls.__module__).partition(".")[0] in _KNOWN_ELSEWHERE:
             continue

@@ -1,7 +1,7 @@
-"""What is known about errors of libraries that toril never imports: class names by top-level module.
+"""Errors of libraries that toril does not import: class names by top-level module.
 
 Guarantee: data only. The most specific class of an error decides, so a permanent subclass of a transient class
-(a refused certificate is a connection error, too) is written down here and found first.
+(a refused certificate is a connection error, too) is listed here and found first.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ PERMANENT_NAMES: dict[str, frozenset[str]] = {
     "smtplib": frozenset({"SMTPAuthenticationError", "SMTPRecipientsRefused"}),
 }
 
-# The first word of an error of Redis.
+# The first word of an error reply of Redis.
 REDIS_PREFIXES: dict[str, str] = {
     "LOADING": "transient",
     "READONLY": "transient",
@@ -130,7 +130,7 @@ REDIS_PREFIXES: dict[str, str] = {
     "WRONGTYPE": "permanent",
 }
 
-# Codes of AWS that ask for another try, whatever the status; most of them come with 400.
+# Codes of AWS that are worth a retry, whatever the status, which is mostly 400.
 AWS_TRANSIENT_CODES = frozenset(
     {
         *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "SlowDown"),
@@ -147,7 +147,7 @@ AWS_TRANSIENT_CODES = frozenset(
     }
 )
 
-# Codes and types of errors in the bodies of HTTP APIs: a stream that breaks off later has the status 200.
+# Codes and types of errors in the bodies of HTTP APIs: a stream that fails later has the status 200.
 API_TRANSIENT_CODES = frozenset(
     {
         *("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "too_many_requests"),

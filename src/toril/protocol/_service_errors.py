@@ -1,6 +1,6 @@
-"""What errors of services carry beside an HTTP status: codes of SMTP, gRPC, AWS and HTTP APIs, and flags.
+"""The category of service errors by codes of SMTP, gRPC, AWS and HTTP APIs, and by flags.
 
-Guarantee: pure; nothing of the services' packages is imported. A code that is missing or unreadable tells nothing.
+Guarantee: pure; nothing of the services' packages is imported. A code that is missing or unreadable gives no category.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from toril.protocol._error_chain import read
-from toril.protocol._error_names import Told
+from toril.protocol._error_names import CategoryName
 from toril.protocol._known_errors import API_TRANSIENT_CODES, AWS_TRANSIENT_CODES, GRPC_TRANSIENT_CODES
 
-# Flags by which libraries say that another try is worth while: Kafka's clients, google-auth and others.
+# Flags by which libraries mark errors that are worth a retry: Kafka's clients, google-auth and others.
 _FLAGS: Final = ("retryable", "retriable", "is_retryable", "should_retry", "is_transient")
 
 
-def told_by_flag(error: BaseException) -> Told | None:
-    """Only True counts: False is a default that libraries leave on errors which may well pass."""
+def category_by_flag(error: BaseException) -> CategoryName | None:
+    """Only True counts: libraries also leave the default False on transient errors."""
     return "transient" if any(read(error, name) is True for name in _FLAGS) else None
 
 
-def told_by_smtp(error: BaseException) -> Told | None:
-    """4xx is for now, 5xx is for good; several recipients: one that is refused for good decides."""
+def category_by_smtp(error: BaseException) -> CategoryName | None:
+    """4xx is transient, 5xx permanent; of several recipients, a permanent refusal decides."""
     if not any(cls.__name__.startswith("SMTP") for cls in type(error).__mro__):
         return None
     codes = [code for code in _smtp_codes(error) if isinstance(code, int) and 400 <= code <= 599]
@@ -36,13 +36,13 @@ def _smtp_codes(error: BaseException) -> Iterator[object]:
     yield read(error, "code")  # aiosmtplib
     recipients = read(error, "recipients")
     if isinstance(recipients, Mapping):
-        yield from (answer[0] for answer in recipients.values())
+        yield from (reply[0] for reply in recipients.values())
     elif isinstance(recipients, (list, tuple)):
         yield from (read(one, "code") for one in recipients)
 
 
-def told_by_grpc(error: BaseException) -> Told | None:
-    """gRPC's own errors by their code; of Google's, which carry an HTTP status too, only codes that may pass."""
+def category_by_grpc(error: BaseException) -> CategoryName | None:
+    """gRPC's own errors by their code; of Google's, which also have an HTTP status, only transient codes."""
     name = read(read(error, "grpc_status_code"), "name")
     if name in GRPC_TRANSIENT_CODES:
         return "transient"
@@ -55,16 +55,16 @@ def told_by_grpc(error: BaseException) -> Told | None:
     return "transient" if name in GRPC_TRANSIENT_CODES else "permanent"
 
 
-def told_by_aws(error: BaseException) -> Told | None:
-    """AWS answers 400 with a code when it means 429 or 503."""
+def category_by_aws(error: BaseException) -> CategoryName | None:
+    """AWS replies 400 with a code in cases of 429 or 503."""
     response = read(error, "response")
     if not isinstance(response, Mapping):
         return None
     return "transient" if (response.get("Error") or {}).get("Code") in AWS_TRANSIENT_CODES else None
 
 
-def told_by_body(error: BaseException) -> Told | None:
-    """What the body of an HTTP API's answer says."""
+def category_by_body(error: BaseException) -> CategoryName | None:
+    """The category by the body of an HTTP API's reply."""
     body = read(error, "body")
     inner = body.get("error") if isinstance(body, Mapping) else None
     codes = [read(error, "code"), read(error, "type")]

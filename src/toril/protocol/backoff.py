@@ -41,7 +41,7 @@ parameter `job`, or three parameters that must be given.
 """
 
 _MAX_DOUBLINGS = 60  # any base delay has long reached its cap by then; keeps 2^n a small number
-_SUSPICIOUS_SECONDS = 3600.0  # above an hour, somebody probably wrote milliseconds
+_SUSPICIOUS_SECONDS = 3600.0  # above an hour, milliseconds were probably given
 
 
 @knows_its_options("a field of Backoff")
@@ -146,7 +146,7 @@ def next_delay(
     """Seconds until the next attempt, or `None` if a custom function gave up.
 
     `attempts_made` counts the attempt that just failed. `jitter` and `max_delay` are the worker's.
-    `retry_after` is what the far side asked for: never less than that. `given` is what the function of a custom
+    `retry_after` is the delay that the service requested, the least possible. `given` is what the function of a custom
     backoff returned.
     """
     if backoff is None:
@@ -201,7 +201,7 @@ def call_backoff(
 
 
 def fits_backoff(function: BackoffFunction) -> bool:
-    """Whether `call_backoff` can call it, as far as its signature tells."""
+    """Returns whether `call_backoff` can call it, as far as its signature is known."""
     signature, form = _signature(function), _form(function)
     if signature is None:
         return True
@@ -214,7 +214,7 @@ def fits_backoff(function: BackoffFunction) -> bool:
 
 
 def _signature(function: BackoffFunction) -> inspect.Signature | None:
-    """How a function is called; what it wraps counts only if it takes anything. None: a function of C may not tell."""
+    """How a function is called; that of a wrapped function only if it takes any arguments. None: not known."""
     try:
         own = inspect.signature(function, follow_wrapped=False)
         takes_all = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in own.parameters.values())

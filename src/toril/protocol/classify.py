@@ -3,7 +3,7 @@
 Guarantee: no third-party package is imported. Errors of HTTP clients, databases and brokers are recognised by
 their structure: what they carry (a status, a code, an SQLSTATE, a flag) and the names of their classes, so a library
 that is not installed costs nothing, and one that is installed needs no adapter. Nothing here raises or runs for long,
-whatever an error's attributes or a user's rule do: the answer is needed while a job is being settled.
+whatever an error's attributes or a user's rule do: the category is needed to settle the job.
 
 The order, over the error and then its `__cause__`s:
   1. the user's own rules   2. TransientError and PermanentError   3. what is known below
@@ -33,14 +33,14 @@ import msgspec
 from toril.errors import InvalidOption, PermanentError, TransientError
 from toril.protocol._error_chain import chains
 from toril.protocol._error_chain import read as _read
-from toril.protocol._error_names import Told, told_by_names
+from toril.protocol._error_names import CategoryName, category_by_names
 from toril.protocol._known_errors import PERMANENT_NAMES, REDIS_PREFIXES, TRANSIENT_NAMES
 from toril.protocol._service_errors import (
-    told_by_aws,
-    told_by_body,
-    told_by_flag,
-    told_by_grpc,
-    told_by_smtp,
+    category_by_aws,
+    category_by_body,
+    category_by_flag,
+    category_by_grpc,
+    category_by_smtp,
 )
 from toril.protocol.option_warnings import warn_option
 from toril.protocol.stack_trace import RemoteTrace
@@ -57,11 +57,11 @@ PERMANENT = ErrorCategory.PERMANENT
 TRANSIENT = ErrorCategory.TRANSIENT
 
 ErrorRule: TypeAlias = Callable[[BaseException], ErrorCategory | None]
-"""A rule of the user: a category, or `None` for errors it does not speak about."""
+"""A rule of the user: a category, or `None` for errors that it does not cover."""
 
-_MOST_ERRORS = 2000  # looked at in a group and the groups within it; the rest is taken to be like them
+_MOST_ERRORS = 2000  # checked in a group and the groups within it; others are ignored
 _MOST_NESTED = 20  # groups within groups
-_LONGEST_RETRY_AFTER = 86_400.0  # a day: a far side must not be able to park a job for ever
+_LONGEST_RETRY_AFTER = 86_400.0  # a day: a service must not delay a job without limit
 
 
 def by_type(categories: Mapping[type[BaseException], ErrorCategory]) -> ErrorRule:
@@ -79,7 +79,7 @@ def categorize_error(
     rules: Sequence[ErrorRule] = (),
     unknown: ErrorCategory = PERMANENT,
 ) -> ErrorCategory:
-    """Transient or permanent; `unknown` for errors that nothing here speaks about."""
+    """Transient or permanent; `unknown` for errors that no rule covers."""
     if error is None:
         return PERMANENT
     return known_category(error, rules=rules) or unknown
@@ -91,7 +91,7 @@ def known_category(error: BaseException, *, rules: Sequence[ErrorRule] = ()) -> 
 
 
 class _Search:
-    """Looks at an error and all behind it, at a limited number of them."""
+    """Checks an error and the errors within it, up to a limit."""
 
     def __init__(self, rules: Sequence[ErrorRule]) -> None:
         self._rules = rules
@@ -101,9 +101,9 @@ class _Search:
     def category_of(self, error: BaseException) -> ErrorCategory | None:
         for chain in chains(error):
             self._left -= len(chain)
-            for ask in (self._by_rules, _by_marker, self._by_knowledge):
+            for check in (self._by_rules, _by_marker, self._by_known_errors):
                 for link in chain:
-                    category = ask(link)
+                    category = check(link)
                     if category is not None:
                         return category
         return None
@@ -111,10 +111,10 @@ class _Search:
     def _by_rules(self, error: BaseException) -> ErrorCategory | None:
         return _by_rules(error, self._rules)
 
-    def _by_knowledge(self, error: BaseException) -> ErrorCategory | None:
+    def _by_known_errors(self, error: BaseException) -> ErrorCategory | None:
         if isinstance(error, BaseExceptionGroup):
             return self._of_group(error)
-        return next((category for look in _LOOKS if (category := _asked(look, error)) is not None), None)
+        return next((category for check in _CHECKS if (category := _checked(check, error)) is not None), None)
 
     def _of_group(self, group: BaseExceptionGroup[Any]) -> ErrorCategory | None:
         if self._depth >= _MOST_NESTED:
@@ -136,22 +136,22 @@ def _members(group: BaseExceptionGroup[Any]) -> Sequence[BaseException]:
     return members if isinstance(members, tuple) else ()
 
 
-def _asked(
-    look: Callable[[BaseException], ErrorCategory | Told | None], error: BaseException
+def _checked(
+    check: Callable[[BaseException], ErrorCategory | CategoryName | None], error: BaseException
 ) -> ErrorCategory | None:
-    """One look at an error; a look that fails because the error is not what it seems tells nothing."""
+    """Applies one rule to an error; a rule that raises gives no category."""
     try:
-        told = look(error)
+        category = check(error)
     except Exception:  # noqa: BLE001
         return None
-    return None if told is None else ErrorCategory(told)
+    return None if category is None else ErrorCategory(category)
 
 
 def _by_rules(error: BaseException, rules: Sequence[ErrorRule]) -> ErrorCategory | None:
     for rule in rules:
         try:
             category = rule(error)
-        except Exception as problem:  # noqa: BLE001 (a rule that fails has no opinion)
+        except Exception as problem:  # noqa: BLE001 (a rule that raises gives no category)
             warn_option(f"the error rule {rule!r} raised {problem!r}")
             continue
         if category is not None:
@@ -170,11 +170,11 @@ def _by_marker(error: BaseException) -> ErrorCategory | None:
 
 _TRANSIENT_STATUSES = frozenset(
     {408, 425, 429}
-)  # time-out, too early, too many: those below 500 that may pass
+)  # time-out, too early, too many requests: transient, though below 500
 
 
 def http_status(error: BaseException) -> int | None:
-    """The HTTP status that an error of a client library carries."""
+    """Returns the HTTP status of an error of a client library."""
     response = _read(error, "response")
     candidates = [
         _read(response, "status_code"),
@@ -197,9 +197,9 @@ def _by_status(error: BaseException) -> ErrorCategory | None:
 
 
 def retry_after(error: BaseException, *, now: datetime | None = None) -> float | None:
-    """Seconds that the far side asked to wait: `TransientError.retry_after` or an HTTP `Retry-After` header."""
-    asked = [seconds for link in _errors_within(error) for seconds in _asked_pauses(link, now)]
-    return min(max(asked), _LONGEST_RETRY_AFTER) if asked else None
+    """Returns the seconds to wait: `TransientError.retry_after` or an HTTP `Retry-After` header."""
+    pauses = [seconds for link in _errors_within(error) for seconds in _requested_pauses(link, now)]
+    return min(max(pauses), _LONGEST_RETRY_AFTER) if pauses else None
 
 
 def _errors_within(error: BaseException) -> Iterator[BaseException]:
@@ -213,7 +213,7 @@ def _errors_within(error: BaseException) -> Iterator[BaseException]:
                 waiting.extend(_members(link)[:left])
 
 
-def _asked_pauses(error: BaseException, now: datetime | None) -> Iterator[float]:
+def _requested_pauses(error: BaseException, now: datetime | None) -> Iterator[float]:
     own = _read(error, "retry_after")
     if isinstance(own, (int, float)) and not isinstance(own, bool) and own >= 0:
         yield float(own)
@@ -226,7 +226,7 @@ def _retry_after_header(error: BaseException) -> object:
     headers = _read(_read(error, "response"), "headers") or _read(error, "headers")
     try:
         return headers.get("Retry-After") or headers.get("retry-after")
-    except Exception:  # noqa: BLE001 (whatever these headers are, they ask for nothing)
+    except Exception:  # noqa: BLE001 (unreadable headers request no pause)
         return None
 
 
@@ -278,7 +278,7 @@ def _by_database(error: BaseException) -> ErrorCategory | None:
 
 
 def _by_redis(error: BaseException) -> ErrorCategory | None:
-    """What Redis itself says, from any client: the first word of its answer."""
+    """By the first word of Redis's error reply, from any client."""
     if _root(type(error)) not in ("redis", "valkey", "coredis", "aioredis"):
         return None
     word = str(error.args[0] if error.args else "").partition(" ")[0]
@@ -347,18 +347,18 @@ def _by_builtin(error: BaseException) -> ErrorCategory | None:
     return None
 
 
-# The most telling first: what the far side said, names of known packages, names of any package, built-in types.
-_LOOKS: tuple[Callable[[BaseException], ErrorCategory | Told | None], ...] = (
+# The most specific first: codes of services, names of known packages, names of any package, built-in types.
+_CHECKS: tuple[Callable[[BaseException], ErrorCategory | CategoryName | None], ...] = (
     _by_other_process,
-    told_by_smtp,
-    told_by_grpc,
-    told_by_aws,
+    category_by_smtp,
+    category_by_grpc,
+    category_by_aws,
     _by_status,
     _by_database,
     _by_redis,
-    told_by_flag,
+    category_by_flag,
     _by_name,
-    told_by_body,
-    told_by_names,
+    category_by_body,
+    category_by_names,
     _by_builtin,
 )

@@ -30,7 +30,7 @@ from toril.protocol.schema import Schema, check_against, refuse_unknown_keywords
 
 T = TypeVar("T")
 
-MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # the data model's limit for data and options together
+MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # data and options together
 
 # Raises when a value does not fit a schema, e.g. `lambda schema, value: jsonschema.validate(value, schema)`.
 Validator = Callable[[Mapping[str, Any], Any], object]
@@ -40,7 +40,7 @@ Validator = Callable[[Mapping[str, Any], Any], object]
 
 
 def _encode_other(value: Any) -> Any:
-    """What msgspec does not know: pydantic models, by their shape."""
+    """Encodes what msgspec does not: pydantic models, recognised by their methods."""
     if hasattr(type(value), "model_dump_json"):
         return msgspec.Raw(value.model_dump_json(by_alias=True).encode())
     raise TypeError(f"a {type(value).__qualname__} has no JSON form")

@@ -8,7 +8,7 @@
     week days    5L is the last Friday, 1#2 the second Monday
     names        @yearly @monthly @weekly @daily @hourly
 
-Guarantee: pure; a moment always lies after the one asked for. With both a day of month and a day of week either of
+Guarantee: pure; a result is always later than the given moment. With both a day of month and a day of week either of
 them is enough, as in every cron. When clocks go forward, what falls into the missing hour runs an hour later; when they
 go back, what falls into the doubled hour runs once, unless the pattern names every hour.
 """
@@ -27,7 +27,7 @@ from typing import Final
 
 from toril.errors import InvalidOption
 
-# A 29 February can be eight years away; beyond that a pattern never comes true.
+# A 29 February can be eight years away; beyond that a pattern is never due.
 _SEARCHED_DAYS: Final = 366 * 9
 _LONGEST_MONTH: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
@@ -64,7 +64,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A pattern, understood."""
+    """A parsed pattern."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -78,7 +78,7 @@ class Cron:
 
     @classmethod
     def given(cls, text: str) -> Cron:
-        """Reads a pattern that somebody writes: five fields, or six with seconds in front.
+        """Reads a pattern of a user: five fields, or six with seconds in front.
 
         Fewer are refused: `0 3 * *` is no shorter `0 3 * * *`, but means every minute of the hour 0 on every third.
         """
@@ -89,13 +89,13 @@ class Cron:
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """Reads a pattern that is stored, by any client; raises `InvalidOption` that says which part is wrong."""
+        """Reads a pattern that is stored, by any client; raises `InvalidOption` with the wrong part."""
         if not isinstance(text, str):
             raise InvalidOption("cron", f"is a {type(text).__name__}", _HINT)
         atoms = _NICKNAMES.get(text.strip(), text).split()
         if not 1 <= len(atoms) <= 6:
             raise InvalidOption("cron", f"has {len(atoms)} fields", _HINT)
-        # What is left out stands at the front: a pattern of five fields has no seconds.
+        # Missing fields are the first ones: a pattern of five fields has no seconds.
         defaults = ["0", "*", "*", "*", "*", "*"]
         parts = [*defaults[: 6 - len(atoms)], *atoms]
         parts[5], nth = _split_nth(parts[5])
@@ -114,7 +114,7 @@ class Cron:
         )
 
     def next_after(self, moment: datetime, zone: tzinfo = UTC) -> datetime | None:
-        """The first time after `moment` (UTC), or None when the pattern never comes true."""
+        """The first time after `moment` (UTC), or None when the pattern is never due."""
         begin = moment.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=1)
         day = begin.astimezone(zone).date()
         for _ in range(_SEARCHED_DAYS):
@@ -159,7 +159,7 @@ class Cron:
         """When the hours of the pattern begin on a day, in UTC."""
         if len(self.hours) < 24:
             # An hour that clocks skip is read by the time before they were changed: it begins an hour later.
-            # Of an hour that comes twice the first is meant.
+            # Of an hour that comes twice the first one counts.
             starts = (datetime(day.year, day.month, day.day, hour, tzinfo=zone) for hour in self.hours)
             return sorted({start.astimezone(UTC) for start in starts})
         hours = []

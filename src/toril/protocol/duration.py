@@ -13,7 +13,7 @@ from toril.errors import InvalidOption
 
 Duration: TypeAlias = int | float | timedelta
 
-MAX_SECONDS = 100 * 365 * 86_400  # a century: far above any sense, far below what Lua's numbers lose
+MAX_SECONDS = 100 * 365 * 86_400  # a century: more is a mistake, and Lua's numbers are exact far beyond
 
 
 def to_seconds(field: str, value: object, *, positive: bool = False) -> float:

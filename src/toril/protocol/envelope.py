@@ -1,4 +1,4 @@
-"""The canonical message of list and stream queues, and the dead letter it may become.
+"""The canonical message of list and stream queues, and dead letters.
 
 Guarantee: byte-stable. Fields are written in one order, compactly, in UTF-8; fields that are not known here are
 kept and written after the known ones; reading and writing a canonical text gives the same bytes.
@@ -58,10 +58,10 @@ def _time_of(name: str, text: str) -> datetime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meta:
-    """Where a message comes from."""
+    """The origin of a message."""
 
     correlation_id: str
-    enqueue_ts: str  # kept as text, so that it is written as it was read
+    enqueue_ts: str  # text, so that it is written as it was read
     source: str
     user_id: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields that are not known here
@@ -161,7 +161,7 @@ class Envelope:
 
     @classmethod
     def of_unreadable(cls, raw: bytes, *, entry_id: str) -> Envelope:
-        """A stand-in for bytes that are no envelope, so that they reach the dead letters like everything else."""
+        """An envelope for bytes that are none, so that they can become a dead letter."""
         meta = Meta(
             correlation_id=f"unreadable-{entry_id}", enqueue_ts="1970-01-01T00:00:00Z", source="unknown"
         )
@@ -271,7 +271,7 @@ class DeadLetter:
         _time_of("dlq_ts", self.dlq_ts)
 
     @classmethod
-    def bury(
+    def from_envelope(
         cls, envelope: Envelope, reason: DlqReason, error: BaseException | str, *, now: datetime | None = None
     ) -> DeadLetter:
         """The dead letter of `envelope`, as of now."""
@@ -314,7 +314,7 @@ class DeadLetter:
         return {**self.envelope.as_dict(), **added}
 
     def to_bytes(self) -> bytes:
-        """The canonical text; what others wrote is kept as it can be written."""
+        """The canonical text; unknown fields are kept."""
         try:
             return to_json(self.as_dict(), field="payload")
         except NotSerializable:
@@ -342,15 +342,15 @@ def _is_validation_error(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """What `last_error` says: the error's own `error_code` (such as `playwright_timeout`), or type and message."""
+    """The text of `last_error`: the error's own `error_code` (such as `playwright_timeout`), or type and message."""
     try:
-        text = _own_words(error)
-    except Exception:  # noqa: BLE001 (an error that cannot even be printed still has a type)
+        text = _code_or_message(error)
+    except Exception:  # noqa: BLE001 (an error whose text raises still has a type)
         text = type(error).__name__
     return text[:_LONGEST_ERROR].encode("utf-8", "replace").decode()
 
 
-def _own_words(error: BaseException) -> str:
+def _code_or_message(error: BaseException) -> str:
     code = getattr(error, "error_code", None)
     if isinstance(code, str) and code:
         return code

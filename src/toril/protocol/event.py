@@ -1,4 +1,4 @@
-"""What happens in a queue, as its event stream tells it.
+"""The events of a queue.
 
 Guarantee: every entry becomes an `Event`, also one of a kind that is not known here, with all its fields; the
 time is the server's, taken from the entry's id. Nothing is decoded until it is read.
@@ -56,7 +56,7 @@ class Event:
     type: str
     job_id: str | None
     fields: Mapping[str, str]
-    derived: bool = False  # made by us, not found in the stream
+    derived: bool = False  # derived by toril, not in the stream
 
     @classmethod
     def from_entry(cls, entry_id: bytes | str, entry: Mapping[Any, Any] | Sequence[Any]) -> Event:
@@ -109,7 +109,7 @@ class Event:
 
     @property
     def attempts_made(self) -> int | None:
-        """Only `retries-exhausted` says so; the pipeline fills it in for the rest."""
+        """Only `retries-exhausted` has it; the pipeline fills it in for the others."""
         return self._integer("attemptsMade")
 
     @property
@@ -128,7 +128,7 @@ class Event:
         return self._integer("count")
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON types, as `schemas/event.json` says."""
+        """JSON types, as in `schemas/event.json`."""
         return {
             "id": self.id,
             "event": self.type,
@@ -160,8 +160,8 @@ def _as_text(value: object) -> str:
 class RetryDeriver:
     """Adds a `retry` event after each event that means one.
 
-    A job that was active and becomes `delayed` is retried later; one that goes back to `waiting` is retried at
-    once, unless the very next event says that it had stalled.
+    A job that was active and becomes `delayed` is retried later; one that returns to `waiting` is retried at
+    once, unless the next event is that it had stalled.
     """
 
     __slots__ = ("_active", "_held", "_limit")
@@ -169,11 +169,11 @@ class RetryDeriver:
     def __init__(self, *, limit: int = 100_000) -> None:
         self._active: dict[str, None] = {}  # jobs seen to start, oldest first
         self._limit = limit  # a bound on memory: jobs forgotten beyond it get no derived event
-        self._held: Event | None = None  # a return to waiting whose reason the next event tells
+        self._held: Event | None = None  # a return to waiting, whose reason the next event decides
 
     @property
     def holds(self) -> bool:
-        """Whether an event is held back until the next one, or `flush`, tells what it meant."""
+        """Whether an event is held back until the next one, or `flush`, decides its meaning."""
         return self._held is not None
 
     def feed(self, events: Iterable[Event]) -> Iterator[Event]:
@@ -187,7 +187,7 @@ class RetryDeriver:
                 yield _retry(event)
 
     def flush(self) -> Iterator[Event]:
-        """What is still held back, when no further event will come."""
+        """Returns the event that is still held back, when no further one will come."""
         held, self._held = self._held, None
         if held is not None:
             yield _retry(held)

@@ -1,10 +1,10 @@
-"""Parts of toril that need more than its core say, where they are imported, what is missing and how to get it.
+"""Imports of optional packages: a missing one is reported with the extra that installs it.
 
     with needed("prometheus"):
         from prometheus_client import Counter
 
 Guarantee: what is missing is an `ExtraMissing`, which is an `ImportError` too: code that can do without a part of toril
-goes on catching that. A module that is missing in toril itself stays the error that it is.
+goes on catching that. The error for a missing module of toril itself is not changed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from toril.errors import ExtraMissing
 
 @contextmanager
 def needed(extra: str) -> Iterator[None]:
-    """Around imports of packages that this extra brings."""
+    """A context for imports of packages that this extra installs."""
     try:
         yield
     except ModuleNotFoundError as error:
-        # Also one of a room below: the extra that was asked for brings along what that room needs.
+        # Also one of a lower package: the requested extra installs what that package needs.
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "toril"):
             raise

@@ -2,7 +2,7 @@
 
 Guarantee: in a dataclass whose fields default to `default(…)` or `seconds(…)`, `take_defaults` replaces what
 was left out by its plain value and returns the names of the rest, so "not given" and "given as the default"
-stay different: only the latter overrides the defaults of a queue, and only the latter is written on the wire.
+stay different: only the latter overrides the defaults of a queue, and only the latter is written to Redis.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Default:
 
 
 def default(value: T) -> T:
-    """The default of a field, marked so that it can be told from a given value."""
+    """The default of a field, marked so that it differs from a given value."""
     return cast(T, _Default(value))
 
 
@@ -74,6 +74,6 @@ def take_defaults(options: object, names: Iterable[str]) -> list[str]:
 
 
 def _is_absent(options: object, name: str) -> bool:
-    """`None` for a field that is `None` anyway says nothing: `job_id=None` is no id."""
+    """`None` for a field whose default is `None` counts as not given: `job_id=None` is no id."""
     marked = type(options).__dataclass_fields__[name].default  # type: ignore[attr-defined]
     return type(marked) is _Default and marked.value is None

@@ -1,4 +1,4 @@
-"""Where in a value something stands that JSON cannot hold, what it is, and what to write instead.
+"""Finds the part of a value that has no JSON form, and a remedy.
 
     data.items[3].price    is of type fractions.Fraction, which has no JSON form; give float(…) or str(…)
 
@@ -20,7 +20,7 @@ _KNOWN_TYPES = "text, numbers, bool, None, lists, dicts, dates, dataclasses or p
 
 
 def fault_in(value: Any, can_write: Callable[[Any], bool], field: str) -> NotSerializable:
-    """The error for a value that cannot be written as JSON. `can_write` tells it of a part."""
+    """Returns the error for a value without a JSON form. `can_write` tests a part of it."""
     place, part = _innermost(value, can_write)
     where = f"{field}{place}".lstrip(".")
     if isinstance(part, str):

@@ -5,8 +5,8 @@ uses, and no name or id that passes the checks here can collide with a key of th
 
     standalone        bull:emails:wait            Node's layout
     cluster           bull:{emails}:wait          one slot per queue; Node calls this queue "{emails}"
-    tagged by hand    {bull}:emails:wait          a prefix or name that has a tag gets no second one
-    our own           bull:emails:toril:<what>    removed by our obliterate, ignored by everybody else
+    own hash tag      {bull}:emails:wait          a prefix or name that has a tag gets no second one
+    toril's own       bull:emails:toril:<what>    removed by toril's obliterate, ignored by other clients
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 from toril.errors import InvalidOption
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 
-MAX_NAME_LENGTH = 255  # the data model's limit for queue names, job names and job ids
+MAX_NAME_LENGTH = 255  # of queue names, job names and job ids
 
 # Words that are keys of the queue itself: a job of that id would overwrite the queue's own data.
 # fmt: off
@@ -42,7 +42,7 @@ def has_hash_tag(key: str) -> bool:
 
 
 def hash_tag_of(key: str) -> str:
-    """The part of `key` that a cluster hashes: what stands in its first braces, or all of it."""
+    """The part of `key` that a cluster hashes: the text in its first braces, or all of it."""
     start = key.find("{")
     end = key.find("}", start + 1)
     return key[start + 1 : end] if start >= 0 and end > start + 1 else key
@@ -198,7 +198,7 @@ class QueueKeys:
         return f"{self.base}metrics:{kind}"
 
     def toril(self, what: str) -> str:
-        """A key of our own."""
+        """Returns a key of toril's own."""
         return f"{self.base}toril:{what}"
 
 
@@ -278,15 +278,15 @@ class ListKeys:
         return f"{self.base}:lock:{job_id}"
 
     def processing(self, consumer: str) -> str:
-        """What one worker has in hand, when pickup is reliable."""
+        """The processing list of one worker, with reliable pickup."""
         return f"{self.base}:processing:{consumer}"
 
     def unbegun(self, consumer: str) -> str:
-        """What one worker was given, when pickup is reliable, and may not know of yet."""
+        """The jobs that one worker fetched with reliable pickup and has not confirmed."""
         return self.toril(f"unbegun:{consumer}")
 
     def toril(self, what: str) -> str:
-        """A key of our own."""
+        """Returns a key of toril's own."""
         return f"{self.base}:toril:{what}"
 
 
@@ -322,7 +322,7 @@ class StreamKeys:
         return f"{self.base}:lock:{job_id}"
 
     def toril(self, what: str) -> str:
-        """A key of our own."""
+        """Returns a key of toril's own."""
         return f"{self.base}:toril:{what}"
 
 

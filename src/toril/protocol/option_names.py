@@ -1,4 +1,4 @@
-"""What is said to somebody who uses a name that is none of ours: the name that was probably meant.
+"""Unknown option names are refused with the name that was probably meant.
 
     add(jobId=…)          job_id                  another spelling
     add(max_retries=3)    attempts=               what Celery and Dramatiq call it
@@ -50,7 +50,7 @@ def _snake(name: str) -> str:
 
 
 def knows_its_options(what: str) -> Callable[[C], C]:
-    """Lets a class say, when it is made with an unknown name, which one was probably meant."""
+    """Makes a class refuse unknown names with the one that was probably meant."""
 
     def decorate(made: C) -> C:
         made.__init__ = knows_its_names(what)(made.__init__)  # type: ignore[misc]
@@ -113,7 +113,7 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], named: Iterabl
 
 @dataclass(frozen=True, slots=True)
 class _Foreign:
-    """A name of another library: ours for it, wherever one of them is possible, and what to do elsewhere."""
+    """A name of another library: toril's names for it where they are options, and a remedy elsewhere."""
 
     ours: tuple[str, ...]
     elsewhere: str = ""
@@ -148,7 +148,7 @@ _KEPT = _Foreign(
     "give remove_on_complete=KeepJobs(age=seconds) to add(), or to JobOptions for Queue(defaults=…)",
     "KeepJobs(age=seconds) for BullMQ queues",
 )
-_AGAIN = _Foreign(("cron", "every"), "jobs that come again: queue.schedulers.upsert(id, cron=… or every=…)")
+_AGAIN = _Foreign(("cron", "every"), "repeated jobs: queue.schedulers.upsert(id, cron=… or every=…)")
 _ONCE = _Foreign(("deduplication",), "give job_id= or deduplication= to add()")
 _AT_ONCE = _Foreign(("concurrency",), "give concurrency= to the worker")
 _DATA = _Foreign(("data", "payload"), "give data as the second argument of add(): a JSON object")

@@ -3,7 +3,7 @@
 Guarantee: like `JobOptions`, a part that exists is valid.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and left-out fields can be told apart)
+# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toril.protocol.option_names import knows_its_options
 if TYPE_CHECKING:
     from toril.protocol.given_fields import OptionalSeconds
 
-MAX_COUNT = 2**31 - 1  # counts above this are mistakes; Lua keeps them exact far beyond
+MAX_COUNT = 2**31 - 1  # more is a mistake; Lua's numbers are exact far beyond
 
 
 def check_integer(name: str, value: object, least: int, most: int) -> int:
@@ -87,7 +87,7 @@ class Deduplication:
     ttl: OptionalSeconds = no_seconds()
     extend: bool = False
     replace: bool = False
-    # The delay of a job that says nothing about one. `debounce` sets it; the fields above mean what they mean in Node.
+    # The delay of a job without one of its own, set by `debounce`; the fields above are Node's.
     implied_delay: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

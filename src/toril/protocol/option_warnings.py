@@ -17,8 +17,8 @@ _LIBRARY: Final = f"{Path(__file__).parents[1]}/"
 
 
 def warn_option(text: str) -> None:
-    """Warns whoever called toril."""
-    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # the only way to know who called
+    """Warns the caller of toril."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # the only way to find the caller
     while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(text, OptionWarning, stacklevel=depth + 1)

@@ -1,11 +1,11 @@
-"""What can be said about a job when it is added.
+"""The options of a job.
 
 Guarantee: options that exist are valid. Every field is checked when the object is made, with the field and a
 remedy in the error, so nothing invalid reaches Redis; and `to_wire` gives exactly what Node's BullMQ 5.62.0
 would store for the same options.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and left-out fields can be told apart)
+# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MAX_PRIORITY = 2**21  # a priority is multiplied by 2^32 in a score, which must 
 MAX_CARRIED_BYTES = 64 * 1024  # what may travel in options beside their own fields: trace context, repeat
 
 
-# --- checks, each returning the value as it is kept ---------------------------------------------------------
+# --- checks, each returning the value as it is stored ---------------------------------------------------------
 
 
 def _of(kind: type, example: str) -> Callable[[str, Any], Any]:
@@ -186,10 +186,10 @@ class JobOptions:
     fail_parent_on_failure: bool = default(False)  # the parent fails with this job
     continue_parent_on_failure: bool = default(False)  # the parent runs as soon as this job has failed
     ignore_dependency_on_failure: bool = default(False)  # the parent no longer waits, and can read the reason
-    remove_dependency_on_failure: bool = default(False)  # the parent no longer waits, and never knows
+    remove_dependency_on_failure: bool = default(False)  # the parent no longer waits for it
     timestamp: datetime | None = default(None)  # when the job was created; None: now
     telemetry_metadata: str | None = default(None)  # trace context, a JSON string
-    omit_context: bool = default(False)  # do not hand the trace context on
+    omit_context: bool = default(False)  # do not pass the trace context on
     repeat: Mapping[str, Any] | None = default(None)  # of repeatable jobs, carried as it is
 
     given: tuple[str, ...] = field(init=False)  # the fields that were set, in the order above
@@ -223,7 +223,7 @@ class JobOptions:
         """Options from a mapping; a name that is no option is refused with the nearest one."""
         refuse_unknown(fields, _TABLE, "a job option")
         made = cls.__new__(cls)
-        _fill(made, **fields)  # the names are known by now: every `add` with options comes here
+        _fill(made, **fields)  # the names are known by now: every `add` with options passes here
         return made
 
     def given_fields(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class JobOptions:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> JobOptions:
-        """The options of a stored job of any client, as far as they are ours: what does not fit is left out."""
+        """The options of a stored job of any client, as far as toril has them: others are left out."""
         fields: dict[str, Any] = {"attempts": max(1, _whole(wire.get("attempts"))), "backoff": None}
         for name, (check, spelling, _) in _TABLE.items():
             if name in fields and name != "backoff":

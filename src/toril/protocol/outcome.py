@@ -1,8 +1,8 @@
 """How an attempt ended, as values to be matched exhaustively.
 
 Guarantee: `decide_outcome` is a pure function, shared by all kinds of queue: the same error, attempts and options give
-the same outcome, up to the random numbers passed in. It calls no function of the application: where one says when the
-next attempt begins, the answer is `Undecided`.
+the same outcome, up to the random numbers passed in. It calls no function of the application: where one decides when
+the next attempt begins, the result is `Undecided`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Failed:
     reason: str
     stacktrace: str = ""
     kind: FailureReason = "permanent"
-    # What was raised, where it is at hand: a dead letter is sorted by it. Not part of the outcome's identity.
+    # The error, if it is known here: the reason of a dead letter depends on it. It is not compared.
     error: BaseException | None = field(default=None, compare=False, repr=False)
     is_unknown: bool = False  # permanent only because nothing is known about errors of this kind
 
@@ -63,14 +63,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """The handler asked to run again in `delay` seconds; no attempt is counted."""
+    """The handler requested to run again in `delay` seconds; no attempt is counted."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimited:
-    """The job goes back and the queue pauses for `delay` seconds (`None`: the limit that is set already)."""
+    """The job is given back and fetching pauses for `delay` seconds (`None`: the limit that is set already)."""
 
     delay: float | None = None
 
@@ -79,12 +79,12 @@ class RateLimited:
 class WaitingForChildren:
     """The job waits for its children, then runs again."""
 
-    moved: bool = False  # the handler has moved it by itself: there is nothing to hand in
+    moved: bool = False  # the handler has moved it itself: there is nothing to settle
 
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The job goes back at once and no attempt is counted: the handler asked, or the worker stops."""
+    """The job is given back at once and no attempt is counted: the handler requested it, or the worker stops."""
 
     reason: str = "requeued"
     rank: int = 0  # of jobs that go back together: how many of them were taken before this one
@@ -92,7 +92,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class UnknownName:
-    """The worker has no handler for the job's name: it goes back for `delay` seconds, and no attempt is counted."""
+    """The worker has no handler for the job's name: it is delayed by `delay` seconds, and no attempt is counted."""
 
     delay: float
     refusals: Refusals  # with this one
@@ -106,7 +106,7 @@ Outcome: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The attempt failed; `function`, of the application, says when the next one begins. Not an outcome yet."""
+    """The attempt failed; `function`, of the application, decides when the next one begins. Not an outcome yet."""
 
     function: BackoffFunction
     attempts_made: int  # the one that just failed included
@@ -151,9 +151,9 @@ def judge_name(
     rng: Random = random.random,
     is_known_elsewhere: bool = False,
 ) -> Failed | UnknownName:
-    """What becomes of a job for whose name there is no handler; `before` are its refusals up to now.
+    """Returns the outcome of a job for whose name there is no handler; `before` are its refusals up to now.
 
-    They count only while no living worker knows the name: a job that others are too busy for neither waits longer and
+    They count only while no running worker has the name: a job that others are too busy for neither waits longer nor
     longer nor fails.
     """
     if options.unknown_names == "fail":
@@ -238,7 +238,7 @@ def _failed(error: BaseException, kind: FailureReason, *, is_unknown: bool = Fal
 
 
 def reason_of(error: BaseException) -> str:
-    """The message of an error, as `failedReason` holds it; its type if it has none, or one that says nothing alone."""
+    """The message of an error, as `failedReason` holds it; its type if it has none, or a meaningless one."""
     kind = type(error).__name__
     message = message_of(error)
     if message and (isinstance(error, KeyError) or not isinstance(error, Exception)):

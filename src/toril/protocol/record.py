@@ -2,7 +2,7 @@
 
 Guarantee: making a record decodes nothing, so a worker pays only for what it reads; a malformed field raises
 `MalformedValue`, a permanent error, when that field is read and not before, so one broken job never stops a
-listing or a sweep. Node's own leniencies are kept: missing fields have their defaults.
+listing or a sweep. As in Node, missing fields have their defaults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toril.protocol.options import JobOptions, ParentRef
 
 
 class JobRecord:
-    """The hash of one job. Times are aware datetimes and durations seconds; `*_ms` are the wire's numbers."""
+    """The hash of one job. Times are aware datetimes and durations seconds; `*_ms` are the stored numbers."""
 
     __slots__ = ("_data", "_fields", "_opts", "id")
 
@@ -46,7 +46,7 @@ class JobRecord:
         return f"JobRecord(id={self.id!r}, name={self.name!r})"
 
     def __bool__(self) -> bool:
-        """Whether the job exists: Redis answers with an empty hash when it does not."""
+        """Whether the job exists: Redis replies with an empty hash when it does not."""
         return bool(self._fields)
 
     # --- the raw fields ---
@@ -112,7 +112,7 @@ class JobRecord:
 
     @property
     def opts(self) -> dict[str, Any]:
-        """The options as they are on the wire, with BullMQ's spellings."""
+        """The options as stored, with BullMQ's spellings."""
         try:
             return self._opts
         except AttributeError:
@@ -124,7 +124,7 @@ class JobRecord:
 
     @property
     def options(self) -> JobOptions:
-        """The options as `JobOptions`, as far as they are ours."""
+        """The options as `JobOptions`, as far as toril has them."""
         return JobOptions.from_wire(self.opts)
 
     @property
@@ -140,7 +140,7 @@ class JobRecord:
 
     @property
     def delay_ms(self) -> int:
-        """The delay on the wire."""
+        """The stored delay."""
         return self._number(b"delay")
 
     @property
@@ -257,7 +257,7 @@ class JobRecord:
     # --- for listings ---
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON types under Node's names, as `schemas/job.json` says. Fields that do not parse are named, not raised."""
+        """JSON types under Node's names, as in `schemas/job.json`. Fields that do not parse are named, not raised."""
         malformed: list[str] = []
         shown: dict[str, Any] = {"id": self.id}
         for spelling, attribute in _SHOWN.items():
@@ -283,7 +283,7 @@ class JobRecord:
         return self._number(b"finishedOn") or None
 
 
-# Node's name → our attribute, for `as_dict`.
+# Node's name → the attribute, for `as_dict`.
 _SHOWN = {
     "name": "name",
     "data": "data",

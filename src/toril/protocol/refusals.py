@@ -1,10 +1,10 @@
 """Jobs that a worker puts back because it has no handler for their name: how often, since when, and for how long.
 
 Guarantee: pure. The note that travels with a job is read back as it was written; one that cannot be read counts as
-none, so a job is never given up for a note that somebody else wrote wrongly.
+none, so a job never fails because of a note that another program wrote.
 
-While a new version is rolled out, workers of the old one meet jobs that only the new one knows. Such a job is delayed
-without counting an attempt, and fails when for an hour no worker has known it.
+While a new version is rolled out, workers of the old one fetch jobs that only the new one can run. Such a job is
+delayed without counting an attempt, and fails when no worker has had a handler for an hour.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toril.protocol.backoff import Random, reconnect_delay
 
 FIRST_DELAY: Final = 1.0  # seconds; doubles with every refusal
 LONGEST_DELAY: Final = 60.0
-OTHERS_DELAY: Final = 0.1  # seconds, if another worker knows the name: it shall have the job soon
+OTHERS_DELAY: Final = 0.1  # seconds, if another worker has a handler for the name
 GIVE_UP_AFTER: Final = 3600.0  # seconds after the first refusal: longer than a rolling deploy takes
-# Where the note stands: a field of the job's hash that other clients do not read, and a field of an envelope's `meta`.
+# Where the note is stored: a field of the job's hash, which other clients ignore, or of an envelope's `meta`.
 JOB_FIELD: Final = "toril:refusals"
 META_FIELD: Final = "toril_refusals"
 
@@ -48,22 +48,22 @@ class Refusals:
 
     @staticmethod
     def delay_for_others(rng: Random = random.random) -> float:
-        """Seconds until a job is tried again whose name another worker knows, ±20 %."""
+        """Seconds until a job is tried again for whose name another worker has a handler, ±20 %."""
         return reconnect_delay(0, initial=OTHERS_DELAY, maximum=OTHERS_DELAY, rng=rng)
 
     # --- the note in a job's hash -----------------------------------------------------------------------------
 
     def to_field(self, attempts_started: int) -> str:
-        """With the pickup to which it belongs: a later pickup by a worker that knows the name makes it void."""
+        """With the time of the fetch to which it belongs: a later fetch by a worker with a handler makes it void."""
         return f"{self.count} {self.first_ms} {attempts_started}"
 
     @staticmethod
     def from_field(raw: bytes | None, attempts_started: int) -> Refusals | None:
         """The note of the pickup just before this one."""
-        words = raw.split() if raw else []
-        if len(words) != 3 or not all(word.isdigit() for word in words):
+        parts = raw.split() if raw else []
+        if len(parts) != 3 or not all(part.isdigit() for part in parts):
             return None
-        count, first_ms, noted_at = (int(word) for word in words)
+        count, first_ms, noted_at = (int(part) for part in parts)
         return Refusals(count, first_ms) if noted_at == attempts_started - 1 else None
 
     # --- the note in an envelope ------------------------------------------------------------------------------

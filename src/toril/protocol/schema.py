@@ -56,7 +56,7 @@ def _subschemas(keyword: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def check_against(schema: Schema | bool, value: Any, path: str = "data") -> None:
-    """Raises `PayloadMismatch` with the first place where `value` does not fit `schema`."""
+    """Raises `PayloadMismatch` with the first place where `value` does not match `schema`."""
     if isinstance(schema, bool):
         if not schema:
             raise PayloadMismatch(path, "is not allowed here")
@@ -142,7 +142,7 @@ def _has_type(names: Any, value: Any) -> bool:
     return any(_TYPES[name](value) for name in ([names] if isinstance(names, str) else names))
 
 
-# keyword → (the values it speaks of, the condition, what is said when it does not hold)
+# keyword → (the values it applies to, the condition, the text when it does not hold)
 _TESTS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]] = {
     "type": (_anything, _has_type, "is not of type {}"),
     "enum": (_anything, lambda allowed, value: value in allowed, "is not one of the allowed values"),

@@ -17,10 +17,10 @@ from typing import Any, Final
 from toril.errors import TorilError
 
 _LIBRARY: Final = f"{Path(__file__).parents[1]}/"
-_MACHINERY: Final = f"{_LIBRARY}worker/"  # what stands between the event loop and a handler
+_MACHINERY: Final = f"{_LIBRARY}worker/"  # the code between the event loop and a handler
 # Characters of a reason or stack trace: they are stored with the job and read by people.
 LONGEST_TEXT: Final = 16_000
-# Characters of one message within a trace: the frames must remain in sight.
+# Characters of one message within a trace, so that the frames stay visible.
 _LONGEST_MESSAGE: Final = 4_000
 _MOST_NOTES: Final = 100
 _LEFT_OUT: Final = " characters…]"
@@ -29,8 +29,8 @@ _LEFT_OUT: Final = " characters…]"
 class RemoteTrace(Exception):
     """The cause of an error that was raised in another process: its stack trace, as text.
 
-    The causes and contexts of the error stayed there, so what they told comes along: `category` ("transient",
-    "permanent" or None for unknown) and `retry_after` in seconds.
+    Its causes and contexts are not transferred, but what follows from them: `category` ("transient", "permanent" or
+    None for unknown) and `retry_after` in seconds.
     """
 
     def __init__(self, text: str, category: str | None = None, retry_after: float | None = None) -> None:
@@ -57,26 +57,26 @@ def stack_of(error: BaseException) -> str:
 
 
 def was_cut(stack: str) -> bool:
-    """Whether a message is longer than what stands in the stack trace: whoever formats its error holds up others."""
+    """Returns whether the message was cut in the stack trace: formatting the error itself would take long."""
     return _LEFT_OUT in stack
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error, cut to what people read; empty when there is none, or none that can be printed."""
+    """Returns the message of an error, cut to `LONGEST_TEXT`; empty when there is none, or it cannot be printed."""
     try:
         return storable(str(error))
-    except BaseException:  # noqa: BLE001  # an error that cannot even be printed still has a type
+    except BaseException:  # noqa: BLE001  # an error whose text raises still has a type
         return ""
 
 
 def storable(text: str) -> str:
-    """Text that can be written to Redis: valid Unicode, and short enough; the end tells most, so it stays."""
+    """Returns text that can be stored: valid Unicode of limited length; the end is kept."""
     short = text if len(text) <= LONGEST_TEXT else f"…{text[-LONGEST_TEXT:]}"
     return short.encode("utf-8", "replace").decode()
 
 
 def user_traceback(error: BaseException) -> TracebackType | None:
-    """The frames of an error from the user's code on; all of them if there are no others."""
+    """Returns the frames of an error from the user's code on; all of them if there are no others."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.tb_next
@@ -84,43 +84,43 @@ def user_traceback(error: BaseException) -> TracebackType | None:
 
 
 def _trim(report: traceback.TracebackException, error: BaseException) -> None:
-    """Not by recursion, for chains of causes may be long. A report holds no ring, even where its errors do."""
+    """Without recursion, because chains of causes may be long. A report has no cycles, even where its errors have."""
     todo = [(report, error)]
     while todo:
-        told, raised = todo.pop()
-        told.stack[:] = _telling(list(told.stack), raised)
-        _shorten(told)
-        if told.__cause__ is not None and raised.__cause__ is not None:
-            todo.append((told.__cause__, raised.__cause__))
-        if told.__context__ is not None and raised.__context__ is not None:
-            todo.append((told.__context__, raised.__context__))
-        if told.exceptions is not None and isinstance(raised, BaseExceptionGroup):
-            todo += zip(told.exceptions, raised.exceptions, strict=False)
+        shown, raised = todo.pop()
+        shown.stack[:] = _user_frames(list(shown.stack), raised)
+        _shorten(shown)
+        if shown.__cause__ is not None and raised.__cause__ is not None:
+            todo.append((shown.__cause__, raised.__cause__))
+        if shown.__context__ is not None and raised.__context__ is not None:
+            todo.append((shown.__context__, raised.__context__))
+        if shown.exceptions is not None and isinstance(raised, BaseExceptionGroup):
+            todo += zip(shown.exceptions, raised.exceptions, strict=False)
 
 
-def _shorten(told: traceback.TracebackException) -> None:
-    """Cuts the message and the notes before anything is made of them: they may have millions of characters."""
-    message = getattr(told, "_str", None)  # where every Python so far keeps it, for lack of a public name
+def _shorten(shown: traceback.TracebackException) -> None:
+    """Cuts the message and the notes before they are formatted: they may have millions of characters."""
+    message = getattr(shown, "_str", None)  # there is no public name for it
     if isinstance(message, str):
-        told._str = _ends_of(message)  # type: ignore[attr-defined]  # noqa: SLF001
-    notes: Any = told.__notes__  # whatever stood under that name
+        shown._str = _ends_of(message)  # type: ignore[attr-defined]  # noqa: SLF001
+    notes: Any = shown.__notes__  # may be anything
     if isinstance(notes, list):
-        told.__notes__ = [_ends_of(one) if isinstance(one, str) else one for one in notes[:_MOST_NOTES]]
+        shown.__notes__ = [_ends_of(one) if isinstance(one, str) else one for one in notes[:_MOST_NOTES]]
         if len(notes) > _MOST_NOTES:
             missing = sum(len(one) for one in notes[_MOST_NOTES:] if isinstance(one, str))
-            told.__notes__.append(f"[…{len(notes) - _MOST_NOTES} notes of {missing}{_LEFT_OUT}")
+            shown.__notes__.append(f"[…{len(notes) - _MOST_NOTES} notes of {missing}{_LEFT_OUT}")
 
 
 def _ends_of(text: str) -> str:
-    """Both ends of a long text, and how much is missing between them."""
+    """Returns both ends of a long text, and the number of characters between them."""
     if len(text) <= _LONGEST_MESSAGE:
         return text
     half = _LONGEST_MESSAGE // 2
     return f"{text[:half]} […{len(text) - 2 * half}{_LEFT_OUT} {text[-half:]}"
 
 
-def _telling(frames: list[traceback.FrameSummary], error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames that tell a user something."""
+def _user_frames(frames: list[traceback.FrameSummary], error: BaseException) -> list[traceback.FrameSummary]:
+    """Returns the frames that matter to a user."""
     own = list(dropwhile(lambda frame: frame.filename.startswith(_MACHINERY), frames))
     if any(not frame.filename.startswith(_LIBRARY) for frame in own):
         return own

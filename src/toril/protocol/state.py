@@ -74,14 +74,14 @@ class JobCounts:
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> JobCounts:
-        """Counts by Node's names (or ours)."""
+        """Counts by Node's names (or toril's)."""
         return cls(
             **{JobState.parse(state).value.replace("-", "_"): count for state, count in counts.items()}
         )
 
     @property
     def ready(self) -> int:
-        """Jobs that a worker could take now: what the data model calls waiting."""
+        """Jobs that a worker could fetch now."""
         return self.waiting + self.prioritized
 
     @property

@@ -1,9 +1,9 @@
-"""What can be said about a worker when it is made.
+"""The options of a worker.
 
-Guarantee: options that exist are valid; durations are kept in seconds. Each default is the data model's.
+Guarantee: options that exist are valid; durations are in seconds.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and left-out fields can be told apart)
+# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 
 def new_worker_id() -> str:
-    """`{hostname}-{pid}-{random6}`: tells in every log line and job which process it was."""
+    """`{hostname}-{pid}-{random6}`: identifies the process in log lines and jobs."""
     return f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
@@ -78,7 +78,7 @@ class WorkerOptions:
     stalled_check_interval: Seconds = seconds(30.0)  # how often stalled jobs are looked for
     max_stalled_count: int = default(1)  # a job that stalls more often fails
     max_attempts: int | None = default(None)  # overrides the attempts of every job
-    backoff_delay: Seconds = seconds(1.0)  # base of the backoff for jobs that bring none, see default_backoff
+    backoff_delay: Seconds = seconds(1.0)  # base of the backoff for jobs without one, see default_backoff
     max_backoff_delay: Seconds = seconds(3600.0)  # cap of exponential backoffs
     backoff_jitter: float = default(0.2)  # ±20 %, so that what failed together is not retried together
     backoffs: Mapping[str, BackoffFunction] = default({})  # custom backoffs by name
@@ -86,13 +86,13 @@ class WorkerOptions:
     reconnect_delay: Seconds = seconds(0.1)  # first pause after Redis was lost
     max_reconnect_delay: Seconds = seconds(30.0)
     max_reconnect_attempts: int = default(0)  # 0: never give up
-    events_max_len: int = default(10_000)  # about how many events the stream keeps
+    events_max_len: int = default(10_000)  # about how many events are stored
     shutdown_timeout: Seconds = seconds(30.0)  # how long running jobs may go on after stop; 0: not at all
     job_timeout: OptionalSeconds = no_seconds()  # how long one attempt may run; None: for ever
     rate_limit: RateLimit | None = default(None)  # over all workers of the queue
     unknown_errors: UnknownErrors = default("permanent")  # "transient" is BullMQ's way: retry everything
     unknown_names: UnknownNames = default("requeue")  # jobs without a handler: back for others, or "fail"
-    error_rules: Sequence[ErrorRule] = default(())  # asked before the built-in classes
+    error_rules: Sequence[ErrorRule] = default(())  # applied before the built-in classes
     executor: Executor = default("auto")  # auto: coroutines in the loop, plain functions in threads
     max_jobs_per_process: int | None = default(None)  # a process is replaced after so many jobs
     max_process_memory: int | None = default(None)  # … or above so many bytes
@@ -100,11 +100,11 @@ class WorkerOptions:
         DEFAULT_MAX_RESULT_SIZE
     )  # JSON bytes; a larger result fails; None: any
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
-    metrics_minutes: int | None = default(None)  # minutes of ended jobs kept for get_metrics and bull-board
+    metrics_minutes: int | None = default(None)  # minutes of ended jobs stored for get_metrics and bull-board
     metrics: MetricsCollector | None = default(None)
-    tracer: Tracer | None = default(None)  # spans around handlers, in the trace of whoever added the job
+    tracer: Tracer | None = default(None)  # spans around handlers, in the trace of the add
     logger: Logger | None = default(None)
-    log_payloads: bool = default(False)  # payloads and results in log lines: never unless asked
+    log_payloads: bool = default(False)  # payloads and results in log lines: off by default
     payload: Any = default(None)  # model or JSON schema of the data
 
     given: tuple[str, ...] = field(init=False, repr=False)
@@ -197,13 +197,13 @@ class WorkerOptions:
 
     @property
     def default_backoff(self) -> Backoff | None:
-        """The backoff of jobs that bring none, if this worker was told to have one.
+        """The backoff of jobs without one, if this worker was given one.
 
-        Jobs that toril adds bring theirs. A job of Node without one is retried at once, as Node does, unless
+        Jobs that toril adds have one. A job of Node without one is retried at once, as Node does, unless
         `backoff_delay` was given or `max_attempts` overrides what the job wanted anyway.
         """
-        told = "backoff_delay" in self.given or self.max_attempts is not None
-        return Backoff("exponential", self.backoff_delay) if told and self.backoff_delay > 0 else None
+        is_given = "backoff_delay" in self.given or self.max_attempts is not None
+        return Backoff("exponential", self.backoff_delay) if is_given and self.backoff_delay > 0 else None
 
 
 def _collects(collector: object) -> bool:

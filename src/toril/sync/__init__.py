@@ -1,7 +1,7 @@
-"""The blocking face of the public classes: the same names, for code without an event loop.
+"""The blocking versions of the public classes, for code without an event loop.
 
 All of it runs in one event loop in a thread of its own, which starts with the first object and ends with the last; a
-forked child gets its own. Jobs (`sync.Job`) speak to Redis directly.
+forked child gets its own. Jobs (`sync.Job`) call Redis directly.
 """
 
 from __future__ import annotations

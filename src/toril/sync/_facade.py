@@ -1,4 +1,4 @@
-"""What all blocking faces share: an asyncio object of this process, and calls to it through the portal."""
+"""The base of the blocking classes: an asyncio object, and calls to it through the loop thread."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ P = ParamSpec("P")
 def made_like(
     original: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Gives an `__init__` the parameters of its original's, for people, tools and type checkers alike."""
+    """Gives an `__init__` the signature of the original one."""
     return functools.wraps(original)
 
 
 class Facade(Generic[A]):
-    """Stands for an asyncio object; makes it again after a fork, because connections are not inherited."""
+    """Wraps an asyncio object; creates it again after a fork, because connections are not inherited."""
 
     def __init__(self, make: functools.partial[A], redis: Any = None) -> None:
-        # Before the address: what cannot be made must not say first which server it chose.
+        # Before the address, which is logged: wrong options are refused first.
         kind = get_origin(make.func) or make.func
         check_call(kind, make.args, make.keywords, f"an argument of {type(self).__name__}")
         self.address = parse_address(redis)  # read once: a child may have another directory or environment
@@ -37,7 +37,7 @@ class Facade(Generic[A]):
         self._object = self._make()  # wrong options raise here
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._portal: _loop_thread.LoopThread | None = None
+        self._thread: _loop_thread.LoopThread | None = None
         self._closed = False
 
     @property
@@ -46,38 +46,38 @@ class Facade(Generic[A]):
         return self._object
 
     def _call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
-        return self._leased().call(function, *args, **named)
+        return self._acquired().call(function, *args, **named)
 
-    def _leased(self) -> _loop_thread.LoopThread:
+    def _acquired(self) -> _loop_thread.LoopThread:
         with self._lock:
             if self._closed:
                 raise Closed(f"{type(self).__name__} was closed")
-            if self._portal is None:
-                self._portal = _loop_thread.lease()
-            return self._portal
+            if self._thread is None:
+                self._thread = _loop_thread.acquire()
+            return self._thread
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            self._pid, self._lock, self._portal = os.getpid(), threading.Lock(), None
+            self._pid, self._lock, self._thread = os.getpid(), threading.Lock(), None
             self._object = self._make()
 
     def close(self) -> None:
-        """Closes the connections and ends the loop's thread, if nobody else uses it. May be called twice."""
+        """Closes the connections and ends the loop's thread, if no other object uses it. May be called twice."""
         self._after_fork()
         with self._lock:
             self._closed = True
-            portal, self._portal = self._portal, None
-        if portal is not None:
+            thread, self._thread = self._thread, None
+        if thread is not None:
             try:
-                portal.call(self._end)
+                thread.call(self._end)
             finally:
-                _loop_thread.release(portal)
+                _loop_thread.release(thread)
 
     async def _begin(self) -> None:
-        """What entering does, in the loop."""
+        """Runs in the loop when the object is entered."""
 
     async def _end(self) -> None:
-        """What closing does, in the loop."""
+        """Runs in the loop when the object is closed."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""One event loop in a thread of its own, through which blocking code uses the asyncio classes.
+"""One event loop in its own thread, in which blocking classes run the asyncio classes.
 
 Guarantee: all blocking objects of a process share one loop; its thread ends with the last of them and never keeps the
-process alive; a forked child gets a loop of its own; a caller that is interrupted cancels what it asked for. When the
-interpreter ends before they were closed, what runs in the loop is cancelled and may end in a hurry: workers give their
+process alive; a forked child gets a loop of its own; a caller that is interrupted cancels its call. When the
+interpreter ends before they were closed, the tasks of the loop are cancelled and may end quickly: workers give their
 jobs back.
 """
 
@@ -19,12 +19,12 @@ from toril.errors import Closed, TorilError
 
 V = TypeVar("V")
 
-# What runs when the interpreter ends has this long: a worker that ends in a hurry needs about two seconds.
+# The time for tasks when the interpreter ends: a worker needs about two seconds to give its jobs back.
 END_SECONDS = 3.0
 
 
 class LoopThread:
-    """A running loop. Leased with `lease`, given back with `release`."""
+    """A running loop, shared with `acquire` and `release`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name="toril-sync", daemon=True)
         self._thread.start()
         self._started.wait()
-        self.leases = 0
+        self.users = 0
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -46,16 +46,18 @@ class LoopThread:
             self._loop.close()
 
     def call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
-        """Awaits `function(…)` in the loop; its value or its error."""
+        """Awaits `function(…)` in the loop; returns its value or raises its error."""
         if threading.current_thread() is self._thread:
-            raise TorilError("blocking calls would stop the loop they wait for: use the asyncio classes here")
+            raise TorilError(
+                "a blocking call here would stop the loop that it waits for; use the asyncio classes"
+            )
         if self._loop.is_closed():
             raise Closed("the loop of blocking objects was closed by another thread")
         future = asyncio.run_coroutine_threadsafe(_awaited(function, args, named), self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Of no effect when it has ended; otherwise it was us who were interrupted.
+            future.cancel()  # Has no effect when it has ended; otherwise this thread was interrupted.
             raise
 
     def stop(self, within: float | None = None) -> None:
@@ -68,7 +70,7 @@ async def _awaited(function: Callable[..., Awaitable[V]], args: tuple[Any, ...],
 
 
 async def _cancel_all() -> None:
-    """What another thread asked for while the loop was about to end."""
+    """Cancels calls that other threads made while the loop was about to end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -76,43 +78,43 @@ async def _cancel_all() -> None:
 
 
 class _LoopThreadRegistry:
-    """Where portals are leased: one for each process."""
+    """The loop thread of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.portal: LoopThread | None = None
+        self.thread: LoopThread | None = None
 
-    def lease(self) -> LoopThread:
+    def acquire(self) -> LoopThread:
         with self.lock:
-            if self.portal is None:
-                self.portal = LoopThread()
-            self.portal.leases += 1
-            return self.portal
+            if self.thread is None:
+                self.thread = LoopThread()
+            self.thread.users += 1
+            return self.thread
 
-    def release(self, portal: LoopThread) -> None:
+    def release(self, thread: LoopThread) -> None:
         with self.lock:
-            portal.leases -= 1
-            last = portal.leases == 0
-            if last and self.portal is portal:
-                self.portal = None
+            thread.users -= 1
+            last = thread.users == 0
+            if last and self.thread is thread:
+                self.thread = None
         if last:
-            portal.stop()
+            thread.stop()
 
     def end(self) -> None:
-        """When the interpreter ends: the thread would be cut off in the middle of whatever it does."""
-        portal, self.portal = self.portal, None
-        if portal is not None:
-            portal.stop(within=END_SECONDS)
+        """Stops the thread when the interpreter ends, which would otherwise kill it."""
+        thread, self.thread = self.thread, None
+        if thread is not None:
+            thread.stop(within=END_SECONDS)
 
     def after_fork(self) -> None:
-        """The parent's thread does not exist here, and its lock may be held for ever."""
+        """Starts anew in a forked child: the parent's thread does not exist here, and its lock may be held."""
         self.lock = threading.Lock()
-        self.portal = None
+        self.thread = None
 
 
 _loop_threads = _LoopThreadRegistry()
 os.register_at_fork(after_in_child=_loop_threads.after_fork)
 atexit.register(_loop_threads.end)
 
-lease = _loop_threads.lease
+acquire = _loop_threads.acquire
 release = _loop_threads.release

@@ -26,7 +26,7 @@ Q = TypeVar("Q", bound=EnvelopeQueue)
 
 
 class _EnvelopeFacade(Facade[Q]):
-    """What the queues of both kinds share."""
+    """The base of both kinds of queue."""
 
     def __repr__(self) -> str:
         return f"sync.{self._inner!r}"
@@ -49,7 +49,7 @@ class _EnvelopeFacade(Facade[Q]):
         user_id: str | None = None,
         source: str | None = None,
     ) -> Envelope:
-        """Adds one job, to run now, after `delay`, or at `run_at`; the envelope as it was sent."""
+        """Adds one job, to run now, after `delay`, or at `run_at`; returns the envelope."""
         return self._call(
             self._inner.add,
             task_type,
@@ -75,53 +75,53 @@ class _EnvelopeFacade(Facade[Q]):
         return self._call(self._inner.add_bulk, jobs, delay=delay, max_attempts=max_attempts)
 
     def counts(self) -> EnvelopeCounts:
-        """Where the jobs are."""
+        """Returns the number of jobs by state."""
         return self._call(self._inner.counts)
 
     def pending(self) -> int:
-        """How many jobs are still to be done: waiting, in a worker's hand, or scheduled."""
+        """Returns the number of waiting, active and scheduled jobs."""
         return self._call(self._inner.pending)
 
     def totals(self) -> Mapping[str, int]:
-        """How many jobs ever completed, were retried, died, stalled, were replayed or purged."""
+        """Returns how many jobs ever completed, were retried, became dead letters, stalled, were replayed or purged."""
         return self._call(self._inner.totals)
 
     def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
-        """The jobs that wait for their time, soonest first, and when they are due."""
+        """Returns the scheduled jobs, soonest first, and when they are due."""
         return self._call(self._inner.scheduled, limit)
 
     @knows_its_names("an argument of promote")
     def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
-        """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
+        """Makes scheduled jobs due now, all or those with these ids, soonest first; returns how many."""
         return self._call(self._inner.promote, job_ids, limit=limit)
 
     @knows_its_names("an argument of drain")
     def drain(self, *, delayed: bool = False) -> int:
-        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many."""
+        """Removes all waiting jobs, with `delayed` also the scheduled ones; returns how many."""
         return self._call(self._inner.drain, delayed=delayed)
 
     def remove(self, job_id: str) -> bool:
-        """Removes a job that waits for its time or is dead; False when there is none with this id."""
+        """Removes a scheduled job or a dead letter by job id; returns False when there is none."""
         return self._call(self._inner.remove, job_id)
 
     def result(self, job_id: str) -> Any:
-        """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
+        """Returns the stored result of a job; raises `JobNotFound` when there is none."""
         return self._call(self._inner.result, job_id)
 
     def dead_letters(
         self, where: DeadLetterFilter | None = None, *, newest_first: bool = False
     ) -> Iterator[DeadLetter]:
-        """The dead letters, oldest first or newest first."""
-        letters = self._inner.dead_letters(where, newest_first=newest_first)
+        """Yields the dead letters, oldest first or newest first."""
+        dead_letters = self._inner.dead_letters(where, newest_first=newest_first)
         while True:
             try:
-                letter = self._call(letters.__anext__)
+                dead_letter = self._call(dead_letters.__anext__)
             except StopAsyncIteration:
                 return
-            yield letter
+            yield dead_letter
 
     def dead_letter(self, entry_id: str) -> DeadLetter | None:
-        """One dead letter by its entry id."""
+        """Returns one dead letter by its entry id."""
         return self._call(self._inner.dead_letter, entry_id)
 
     @knows_its_names("an argument of replay")
@@ -132,16 +132,16 @@ class _EnvelopeFacade(Facade[Q]):
         rate: float | None = None,
         limit: int | None = None,
     ) -> int:
-        """Gives dead jobs another life, with all their attempts; how many."""
+        """Adds the jobs of dead letters to the queue again, with all their attempts; returns how many."""
         return self._call(self._inner.replay, where, rate=rate, limit=limit)
 
     @knows_its_names("an argument of purge")
     def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
-        """Removes dead letters for good; how many."""
+        """Removes dead letters; returns how many."""
         return self._call(self._inner.purge, where, limit=limit)
 
     def export(self, path: str | Path, where: DeadLetterFilter | None = None) -> int:
-        """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
+        """Writes dead letters to a file, one JSON object per line, and keeps them; returns how many."""
         return self._call(self._inner.export, path, where)
 
     def obliterate(self) -> None:
@@ -153,7 +153,7 @@ class _EnvelopeFacade(Facade[Q]):
 
 
 class ListQueue(_EnvelopeFacade[AsyncListQueue]):
-    """A queue in a list, from plain code."""
+    """A list queue, blocking."""
 
     @made_like(AsyncListQueue.__init__)
     def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
@@ -165,7 +165,7 @@ class ListQueue(_EnvelopeFacade[AsyncListQueue]):
 
 
 class StreamQueue(_EnvelopeFacade[AsyncStreamQueue]):
-    """A queue in a stream, from plain code."""
+    """A stream queue, blocking."""
 
     @made_like(AsyncStreamQueue.__init__)
     def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
@@ -181,7 +181,7 @@ class StreamQueue(_EnvelopeFacade[AsyncStreamQueue]):
 
 
 class ListWorker(WorkerFacade[AsyncListWorker]):
-    """Takes jobs of a list queue: at most once, or at least once with `reliable=True`."""
+    """Processes jobs of a list queue: at most once, or at least once with `reliable=True`."""
 
     @made_like(AsyncListWorker.__init__)
     def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
@@ -189,7 +189,7 @@ class ListWorker(WorkerFacade[AsyncListWorker]):
 
 
 class StreamWorker(WorkerFacade[AsyncStreamWorker]):
-    """Takes jobs of a stream queue as a consumer of its group: at least once."""
+    """Processes jobs of a stream queue as a consumer of its group: at least once."""
 
     @made_like(AsyncStreamWorker.__init__)
     def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:

@@ -21,7 +21,7 @@ from toril.transport import BlockingTransport, ConnectionPolicy
 
 @knows_its_options("an argument of FlowProducer")
 class FlowProducer(Facade[AsyncFlowProducer]):
-    """Adds families of jobs, where a parent runs when its children are done."""
+    """Adds flows: trees of jobs, in which a parent runs after its children."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         depth: int = 10,
         max_children: int = 20,
     ) -> JobNode[BlockingJob[Any]] | None:
-        """A job with its children, down to `depth` and at most `max_children` of each kind for each job."""
+        """Returns a job with its children, down to `depth` and at most `max_children` of each kind for each job."""
         found = self._call(
             self._inner.get_flow, job_id, queue, prefix=prefix, depth=depth, max_children=max_children
         )

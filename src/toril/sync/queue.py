@@ -34,7 +34,7 @@ States = str | JobState | Sequence[str | JobState] | None
 
 
 class Queue(Facade[AsyncQueue[Any]], Generic[T]):
-    """A queue by name, from plain code.
+    """A queue by name, blocking.
 
     with sync.Queue("emails") as queue:
         job = queue.add("send", {"to": "a@b.c"}, attempts=5, delay=2.0)
@@ -101,7 +101,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         await self._inner.close()
 
     def open(self) -> None:
-        """Connects and makes itself known. Entering does it, and so does the first call."""
+        """Connects and writes the queue's meta hash. Entering does it, and so does the first call."""
         self._call(self._inner.open)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
 
     @knows_its_names("an argument of add")
     def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> BlockingJob[T]:  # type: ignore[assignment]
-        """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults."""
+        """Adds a job. Options are those of `JobOptions`; others follow the queue's defaults."""
         return self._blocking(self._call(self._inner.add, name, data, **options))
 
     def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[BlockingJob[T]]:
@@ -165,15 +165,15 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         return self._blocking_all(self._call(self._inner.get_dead_letters, start, end))
 
     def get_job_state(self, job_id: str) -> JobState:
-        """Where a job is; `unknown` when there is none."""
+        """Returns the state of a job; `unknown` when there is none."""
         return self._call(self._inner.get_job_state, job_id)
 
     def get_job_counts(self) -> JobCounts:
-        """How many jobs are in each state, all counted at one moment."""
+        """Returns the number of jobs in each state, of one moment."""
         return self._call(self._inner.get_job_counts)
 
     def count(self) -> int:
-        """Jobs that wait for anything: their turn, their time, or their children."""
+        """Returns the number of jobs that are waiting, delayed or waiting for children."""
         return self._call(self._inner.count)
 
     def get_counts_per_priority(self, priorities: Sequence[int]) -> dict[int, int]:
@@ -189,11 +189,11 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         return self._call(self._inner.get_metrics, kind, start, end)
 
     def get_workers(self) -> list[ConnectedWorker]:
-        """The workers that are connected now, ours and Node's."""
+        """Returns the workers that are connected now, of toril and of Node."""
         return self._call(self._inner.get_workers)
 
     def is_paused(self) -> bool:
-        """Whether all workers leave the queue alone."""
+        """Returns whether the queue is paused."""
         return self._call(self._inner.is_paused)
 
     def is_maxed(self) -> bool:
@@ -213,7 +213,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         return self._call(self._inner.get_rate_limit_ttl, max_jobs)
 
     def get_deduplication_job_id(self, deduplication_id: str) -> str | None:
-        """The job that stands for a deduplication id now."""
+        """Returns the job that holds a deduplication id now."""
         return self._call(self._inner.get_deduplication_job_id, deduplication_id)
 
     def get_version(self) -> str | None:
@@ -223,11 +223,11 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
     # --- changing -------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Workers take no more jobs of this queue; those that run go on."""
+        """Pauses the queue: workers fetch no more jobs, running ones go on."""
         self._call(self._inner.pause)
 
     def resume(self) -> None:
-        """Workers take jobs again."""
+        """Resumes the queue."""
         self._call(self._inner.resume)
 
     @knows_its_names("an argument of drain")
@@ -244,39 +244,39 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
 
     @knows_its_names("an argument of obliterate")
     def obliterate(self, *, force: bool = False) -> None:
-        """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
+        """Removes the queue and all its jobs. Raises while jobs are active, unless forced."""
         self._call(self._inner.obliterate, force=force)
 
     def trim_events(self, max_len: int) -> int:
-        """Shortens the event stream to about `max_len`; returns how many events were removed."""
+        """Trims the event stream to about `max_len`; returns how many events were removed."""
         return self._call(self._inner.trim_events, max_len)
 
     def set_global_concurrency(self, limit: int | None) -> None:
-        """How many jobs may be active at once over all workers; None lifts the limit."""
+        """How many jobs may be active at once over all workers; None removes the limit."""
         self._call(self._inner.set_global_concurrency, limit)
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
-        """How many jobs may start in a time over all workers; None lifts the limit."""
+        """How many jobs may start in a time over all workers; None removes the limit."""
         self._call(self._inner.set_global_rate_limit, limit)
 
     def rate_limit(self, duration: Duration) -> None:
-        """No worker takes a job for this long."""
+        """Stops all workers from fetching for this long."""
         self._call(self._inner.rate_limit, duration)
 
     def remove_rate_limit_key(self) -> None:
-        """Forgets what was counted towards the rate limit: workers go on at once."""
+        """Removes the rate limit's counter: workers fetch at once."""
         self._call(self._inner.remove_rate_limit_key)
 
     def remove(self, job_id: str, *, children: bool = True) -> None:
-        """Removes a job and its children; raises `JobLocked` while one of them is being worked on."""
+        """Removes a job and its children; raises `JobLocked` while one of them is active."""
         self._call(self._inner.remove, job_id, children=children)
 
     def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
-        """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it."""
+        """Cancels a job: a waiting one is removed, a running one is stopped by its worker."""
         return self._call(self._inner.cancel, job_id, reason)
 
     def update_job_progress(self, job_id: str, progress: Any) -> None:
-        """Says how far a job is, from outside of its handler."""
+        """Sets the progress of a job, from outside of its handler."""
         self._call(self._inner.update_job_progress, job_id, progress)
 
     def add_job_log(self, job_id: str, line: str, *, keep: int = 1000) -> int:
@@ -284,7 +284,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         return self._call(self._inner.add_job_log, job_id, line, keep=keep)
 
     def remove_deduplication_key(self, deduplication_id: str) -> bool:
-        """Lets the next job with this id in; False when nothing kept it out."""
+        """Removes a deduplication key; returns False when there was none."""
         return self._call(self._inner.remove_deduplication_key, deduplication_id)
 
     @knows_its_names("an argument of retry_jobs")
@@ -299,7 +299,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         where: Callable[[BlockingJob[T]], bool] | None = None,
         rate: float | None = None,
     ) -> int:
-        """Sends finished jobs back to the queue, oldest first, at most `limit`; returns how many."""
+        """Moves finished jobs to wait, oldest first, at most `limit`; returns how many."""
         chosen = None if where is None else (lambda job: where(self._blocking(job)))
         return self._call(
             self._inner.retry_jobs,
@@ -314,5 +314,5 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
 
     @knows_its_names("an argument of promote_jobs")
     def promote_jobs(self, *, limit: int | None = None) -> int:
-        """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
+        """Moves delayed jobs to wait, at most `limit`, the soonest first; returns how many."""
         return self._call(self._inner.promote_jobs, limit=limit)

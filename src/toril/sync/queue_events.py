@@ -50,7 +50,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
             ),
             redis,
         )
-        self._heard: dict[tuple[str, Callback], Callback] = {}
+        self._threaded: dict[tuple[str, Callback], Callback] = {}
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
         return self._inner.last_id
 
     def open(self) -> None:
-        """Connects and fixes the place from which events count. Entering does it, too."""
+        """Connects and fixes the position after which events are read. Entering does it, too."""
         self._call(self._inner.open)
 
     async def _begin(self) -> None:
@@ -79,7 +79,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
         return self.follow()
 
     def follow(self, last_id: str | None = None) -> Iterator[Event | Gap]:
-        """Events after an id; without one, after the place where we were opened."""
+        """Events after an id; without one, after the position at opening."""
         events = self._inner.follow(last_id)
         return self._iterate(events)
 
@@ -109,11 +109,11 @@ class QueueEvents(Facade[AsyncQueueEvents]):
             self._inner.on(event, threaded)
 
         self._call(listen)
-        self._heard[event, callback] = threaded
+        self._threaded[event, callback] = threaded
         return callback
 
     def off(self, event: str, callback: Callback) -> None:
-        """Calls back no more."""
-        threaded = self._heard.pop((event, callback), None)
+        """Removes a callback."""
+        threaded = self._threaded.pop((event, callback), None)
         if threaded is not None:
             self._inner.off(event, threaded)

@@ -23,7 +23,7 @@ class _Call(Protocol):
 
 
 class Schedulers:
-    """The schedulers of one queue: jobs that come again, by a cron pattern or at an interval."""
+    """The schedulers of one queue: they add jobs by a cron pattern or at an interval."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Schedulers:
         data: Any = NOTHING,
         options: JobOptions | Mapping[str, Any] | None = None,
     ) -> BlockingJob[Any]:
-        """Makes a scheduler, or changes the one of that id; returns its next job."""
+        """Creates a scheduler, or changes the one of that id; returns its next job."""
         job = self._call(
             self._inner().upsert,
             scheduler_id,
@@ -69,17 +69,17 @@ class Schedulers:
         return self._blocking(job)
 
     def get(self, scheduler_id: str) -> Scheduler | None:
-        """A scheduler by its id."""
+        """Returns a scheduler by its id."""
         return self._call(self._inner().get, scheduler_id)
 
     def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
-        """All schedulers, the one that is due first first."""
+        """Returns all schedulers, soonest first."""
         return self._call(self._inner().list, start, end, ascending=ascending)
 
     def remove(self, scheduler_id: str) -> bool:
-        """Removes a scheduler and its next job; False when there was none. A job that runs goes on."""
+        """Removes a scheduler and its next job; returns False when there was none. A running job goes on."""
         return self._call(self._inner().remove, scheduler_id)
 
     def count(self) -> int:
-        """How many schedulers the queue has."""
+        """Returns the number of schedulers."""
         return self._call(self._inner().count)

@@ -1,6 +1,6 @@
 """`Worker` for code without an event loop: the same names, blocking.
 
-Guarantee: no logic of its own. Handlers are what they are for the asyncio worker: plain functions run in threads.
+Guarantee: no logic of its own. Handlers are those of the asyncio worker: plain functions run in threads.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ W = TypeVar("W", bound=BaseWorker)
 
 
 class WorkerFacade(Facade[W], EventMethods):
-    """What the workers of all kinds share."""
+    """The base of the workers of all kinds."""
 
     def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
         super().__init__(make, redis)
-        self._failing = False  # the program leaves us by an error, and is to end soon
-        self._heard: dict[tuple[str, Callback], Callback] = {}
+        self._failing = False  # the block is left by an error, and the program should end soon
+        self._threaded: dict[tuple[str, Callback], Callback] = {}
         self._running_in: asyncio.AbstractEventLoop | None = (
             None  # set while `run` runs in its caller's thread
         )
@@ -77,11 +77,11 @@ class WorkerFacade(Facade[W], EventMethods):
 
     @property
     def is_paused(self) -> bool:
-        """Whether this worker (not the queue) takes no jobs."""
+        """Whether this worker (not the queue) is paused."""
         return self._inner.is_paused
 
     def health(self) -> WorkerHealth:
-        """How the worker is, for those who decide whether it gets work or is started again."""
+        """Returns the state of the worker, for liveness and readiness probes."""
 
         async def look() -> WorkerHealth:
             return self._inner.health()
@@ -89,15 +89,15 @@ class WorkerFacade(Facade[W], EventMethods):
         return self._call(look)
 
     def start(self) -> None:
-        """Connects and begins to take jobs. May be called twice."""
+        """Connects and begins to fetch jobs. May be called twice."""
         self._call(self._inner.start)
 
     def stop(self, timeout: float | None = None) -> None:
-        """Takes no more jobs; running ones finish within the time-out or go back to the queue."""
+        """Fetches no more jobs; running ones finish within the time-out or are given back."""
         loop = self._running_in
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._inner.stop(timeout), loop).result()
-        elif self._portal is not None:
+        elif self._thread is not None:
             self._call(self._inner.stop, timeout)
 
     def run(self) -> None:
@@ -105,7 +105,7 @@ class WorkerFacade(Facade[W], EventMethods):
 
         A worker that was not started yet runs in this thread, with signal handlers if it is the main one.
         """
-        if self._portal is None:
+        if self._thread is None:
             asyncio.run(self._run_here())
         else:
             self._call(self._inner.wait_stopped)
@@ -126,11 +126,11 @@ class WorkerFacade(Facade[W], EventMethods):
         self._call(self._inner.wait_stopped)
 
     def pause(self, *, wait: bool = True) -> None:
-        """Takes no more jobs until `resume`; returns when those in hand are done, unless told not to wait."""
+        """Fetches no more jobs until `resume`; returns when running ones have ended, unless `wait` is False."""
         self._call(self._inner.pause, wait=wait)
 
     def resume(self) -> None:
-        """Takes jobs again after `pause`."""
+        """Fetches jobs again after `pause`."""
 
         async def resume() -> None:
             self._inner.resume()
@@ -138,7 +138,7 @@ class WorkerFacade(Facade[W], EventMethods):
         self._call(resume)
 
     def cancel(self, job_id: str, reason: str = "cancelled") -> bool:
-        """Stops a job of this worker; it fails with `JobCancelled`. False when it is not in hand."""
+        """Stops a job of this worker; it fails with `JobCancelled`. Returns False when the worker does not run it."""
 
         async def cancel() -> bool:
             return self._inner.cancel(job_id, reason)
@@ -147,11 +147,11 @@ class WorkerFacade(Facade[W], EventMethods):
 
     def _listen(self, event: WorkerEvent, callback: Callback) -> None:
         threaded = in_thread(callback)  # a callback may block
-        self._heard[event, callback] = threaded
-        self._inner._listen(event, threaded)  # noqa: SLF001  # this is its other face
+        self._threaded[event, callback] = threaded
+        self._inner._listen(event, threaded)  # noqa: SLF001  # the blocking version of the same method
 
     def _unlisten(self, event: WorkerEvent, callback: Callback) -> None:
-        threaded = self._heard.pop((event, callback), None)
+        threaded = self._threaded.pop((event, callback), None)
         if threaded is not None:
             self._inner.off(event, threaded)
 
@@ -167,7 +167,7 @@ class WorkerFacade(Facade[W], EventMethods):
 
 
 class Worker(WorkerFacade[AsyncWorker]):
-    """Takes jobs of a queue and runs your handler on them, while this thread does something else, or waits.
+    """Fetches jobs of a queue and runs your handler on them, in other threads.
 
     with sync.Worker("emails", handle, concurrency=10) as worker:
         worker.run_until_idle()
@@ -203,7 +203,7 @@ class Worker(WorkerFacade[AsyncWorker]):
 
 
 def in_thread(callback: Callback) -> Callback:
-    """A callback as a coroutine function that runs it in a thread: it may block, and use other blocking objects."""
+    """Returns a coroutine function that runs the callback in a thread: it may block, and use other blocking objects."""
 
     async def run(*values: Any) -> None:
         await asyncio.to_thread(callback, *values)

@@ -1,1 +1,1 @@
-"""What the library tells about itself. `hooks` is the only part the core imports; the rest are adapters."""
+"""Metrics, traces and logs. The core imports `hooks` only; the other modules are adapters."""

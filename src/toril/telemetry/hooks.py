@@ -1,7 +1,7 @@
-"""What the core reports while it works: a protocol for figures, one for traces, and a collector of nothing.
+"""The protocols of metrics and traces, and a collector that does nothing.
 
-Guarantee: a leaf. It imports nothing of toril, costs one empty call where no collector is set and one comparison where
-no tracer is, and none of its methods may block. A worker that is given a collector which raises says so and goes on.
+Guarantee: imports nothing of toril, costs one empty call where no collector is set and one comparison where
+no tracer is, and none of its methods may block. A worker logs an error of its collector and goes on.
 
 Durations are seconds. `queue` is the queue's name without prefix, `list:NAME` or `stream:NAME` for the other kinds.
 Only `set_active_workers` names a worker, so that the number of time series does not grow with every restart.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 JobStatus: TypeAlias = Literal["completed", "failed", "retried"]
-# How jobs are added, by the names of Node's spans.
+# The operations that add jobs, by the names of Node's spans.
 Adding: TypeAlias = Literal["add", "addBulk", "addFlow", "addBulkFlows", "addNode"]
 FailureReason: TypeAlias = Literal["permanent", "transient_exhausted", "stalled", "timeout", "cancelled"]
 
@@ -40,7 +40,7 @@ class MetricsCollector(Protocol):
         """How long a handler ran."""
 
     def observe_wait(self, queue: str, seconds: float) -> None:
-        """How long a job was ready before a worker took it."""
+        """How long a job was ready before a worker fetched it."""
 
     def observe_lock_extend(self, queue: str, seconds: float) -> None:
         """How long a renewal of locks took."""
@@ -61,7 +61,7 @@ class MetricsCollector(Protocol):
         """A worker started or stopped."""
 
     def set_redis_connection_status(self, connected: bool) -> None:
-        """The connection to Redis stands, or is lost."""
+        """The connection to Redis was made, or lost."""
 
     def increment_redis_reconnect_attempts(self) -> None:
         """One attempt to reach Redis again."""
@@ -70,7 +70,7 @@ class MetricsCollector(Protocol):
         """A sweep was skipped because the one before it still ran."""
 
     def increment_scheduler_failures(self, queue: str) -> None:
-        """The next job of a scheduler could not be made: its pattern cannot be read, for example."""
+        """The next job of a scheduler could not be added, for example because its pattern cannot be read."""
 
 
 class NoMetrics:
@@ -103,31 +103,31 @@ NO_METRICS: MetricsCollector = NoMetrics()
 
 
 class AddingSpan(Protocol):
-    """What a tracer knows of jobs that are being added."""
+    """The span of jobs that are being added."""
 
     @property
     def carrier(self) -> str | None:
-        """The trace context as a JSON string, to travel with the jobs; None: there is nothing to hand on."""
+        """The trace context as a JSON string, which is stored with the jobs; None: there is none."""
 
     def added(self, job_ids: Sequence[str]) -> None:
-        """The jobs are in the queue."""
+        """The jobs were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """An attempt at a job, as a tracer sees it."""
+    """An attempt, for a tracer."""
 
     queue: str
     worker_id: str
     job_id: str
     name: str
     attempts_made: int
-    carrier: str | None  # the context that came with the job
+    carrier: str | None  # the trace context of the job
 
 
 @runtime_checkable
 class Tracer(Protocol):
-    """Opens spans around what the core does. A block that raises has failed, and its span says so."""
+    """Opens spans around adding and processing. The span of a block that raises records the error."""
 
     def adding(
         self, queue: str, names: Sequence[str], *, operation: Adding = "add"

@@ -1,4 +1,4 @@
-"""Recipes for the log: JSON lines, and a way into structlog.
+"""Logging: JSON lines, plain lines, and a handler for structlog.
 
     from toril.telemetry.logging import log_as_json
     log_as_json()                                             # everything of toril, one JSON object in a line
@@ -6,7 +6,7 @@
     import structlog
     logging.getLogger("toril").addHandler(StructlogHandler(structlog.get_logger()))
 
-Guarantee: every field that toril gives (`worker_id`, `job_id`, `queue`, `event`, …) is a field of the line; passwords
+Guarantee: every field that toril logs (`worker_id`, `job_id`, `queue`, `event`, …) is a field of the line; passwords
 in URLs are replaced, in stack traces too; a value that has no JSON form is written as text.
 """
 
@@ -24,20 +24,20 @@ from toril.errors import redact
 
 __all__ = ["JsonFormatter", "StructlogHandler", "log_as_json", "log_as_text"]
 
-_OBEYED = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-# What JSON leaves as it is, and readers of lines may take for the end of one.
-_BREAKING = re.compile(r"[\x7f-\x9f\u2028\u2029]")
-# What every record has; all else was given by whoever logged.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Not escaped by JSON, though programs may take them for the end of a line.
+_LINE_BREAKS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
+# Attributes of every record; all others come from `extra=`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def given_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields that came with `extra=`."""
+    """Returns the fields given by `extra=`."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object in a line: time, level, logger, message, and every field that was given."""
+    """One JSON object in a line: time, level, logger, message, and every field of `extra=`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -50,11 +50,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         text = json.dumps({name: _shown(value) for name, value in line.items()}, ensure_ascii=False)
-        return _BREAKING.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+        return _LINE_BREAKS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _shown(value: Any) -> Any:
-    """A value in JSON types, each text of it without passwords."""
+    """Returns a value in JSON types, each text without passwords."""
     if isinstance(value, dict):
         return {str(name): _shown(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -69,19 +69,19 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = redact(super().format(record))
-        return _OBEYED.sub(lambda sign: repr(sign[0])[1:-1], text)
+        return _CONTROL.sub(lambda sign: repr(sign[0])[1:-1], text)
 
 
 class BoundLogger(Protocol):
-    """What we need of structlog."""
+    """The part of structlog's logger that is used."""
 
     def log(self, level: int, event: str, **fields: Any) -> Any: ...
 
 
 class StructlogHandler(logging.Handler):
-    """Hands toril's lines to a structlog logger as an event with fields.
+    """Passes toril's records to a structlog logger as an event with fields.
 
-    A stack trace arrives as text, in the field `exception`: structlog would print the variables of every frame, and
+    A stack trace is passed as text, in the field `exception`: structlog would print the variables of every frame, and
     with them payloads and passwords.
     """
 
@@ -91,17 +91,17 @@ class StructlogHandler(logging.Handler):
         self._busy = threading.local()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(self._busy, "with_one", False):
-            return  # structlog may write through a logger under "toril", and the line would come round for ever
-        self._busy.with_one = True
+        if getattr(self._busy, "emitting", False):
+            return  # structlog may write through a logger below "toril", which would lead here again
+        self._busy.emitting = True
         try:
-            self._hand_over(record)
+            self._pass_on(record)
         except Exception:  # noqa: BLE001  # a log that fails must not fail the job it is about
             self.handleError(record)
         finally:
-            self._busy.with_one = False
+            self._busy.emitting = False
 
-    def _hand_over(self, record: logging.LogRecord) -> None:
+    def _pass_on(self, record: logging.LogRecord) -> None:
         fields = {name: _shown(value) for name, value in given_fields(record).items()}
         event = str(fields.pop("event", None) or redact(record.getMessage()))
         if record.exc_info:
@@ -110,7 +110,7 @@ class StructlogHandler(logging.Handler):
 
 
 def log_as_json(level: int | str = logging.INFO, stream: TextIO | None = None) -> logging.Handler:
-    """Sends everything of toril to `stream` (standard error) as JSON lines; the handler, to be removed again."""
+    """Sends everything of toril to `stream` (standard error) as JSON lines; returns the handler."""
     return _attach(JsonFormatter(), level, stream)
 
 

@@ -1,4 +1,4 @@
-"""The hooks as OpenTelemetry spans and metrics, in the way of BullMQ's own adapter for Node.
+"""The hooks as OpenTelemetry spans and metrics, like BullMQ's own adapter for Node.
 
     from toril.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracer
 
@@ -6,7 +6,7 @@
     Queue("emails", tracer=tracer)                # span "add emails.send"
     Worker("emails", handle, tracer=tracer)       # span "process emails", child of the one that added the job
 
-Guarantee: a trace that begins in Node goes on here and the other way round: the context travels in the job's options
+Guarantee: a trace that begins in Node continues here and vice versa: the context is stored in the job's options
 (`tm`, a JSON string of the propagator's carrier), and spans have Node's names and `bullmq.*` attributes, beside the
 `messaging.*` ones of the semantic conventions. Payloads and results are never recorded.
 """
@@ -34,7 +34,7 @@ __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTracer"]
 
 SYSTEM: Final = "bullmq"
 INSTRUMENTATION: Final = "toril"
-# Longer values are cut: attributes are there to be searched, not to hold data.
+# Lists in attributes are cut to this length.
 MOST_NAMES: Final = 128
 
 
@@ -124,7 +124,7 @@ def _common(queue: str, operation: str, kind: str) -> dict[str, Any]:
 
 
 def _context_of(carrier: str | None) -> Context | None:
-    """The context of whoever added the job; one that does not parse is as good as none."""
+    """Returns the context in which the job was added; None when it does not parse."""
     if carrier is None:
         return None
     try:
@@ -136,22 +136,22 @@ def _context_of(carrier: str | None) -> Context | None:
 
 @contextmanager
 def _current(span: Span) -> Iterator[None]:
-    """The span is the current one inside; an error that leaves is recorded, and the span ends."""
+    """Makes the span the current one; records an error that is raised inside, and ends the span."""
     token = otel_context.attach(trace.set_span_in_context(span))
     try:
         yield
     except HandlerSignal as signal:
         span.set_attribute(
             "bullmq.job.outcome", type(signal).__name__
-        )  # asked for by the handler, no failure
+        )  # requested by the handler, no failure
         raise
     except BaseException as error:
         reason = redact(message_of(error)) or type(error).__name__
-        # Written by hand: `record_exception` would repeat a password that stands in a URL of the message.
-        trail = redact(stack_of(error))
+        # `record_exception` would write passwords of URLs in the message.
+        stack = redact(stack_of(error))
         kind = type(error).__qualname__
-        facts = {"exception.type": kind, "exception.message": reason, "exception.stacktrace": trail}
-        span.add_event("exception", facts)
+        attributes = {"exception.type": kind, "exception.message": reason, "exception.stacktrace": stack}
+        span.add_event("exception", attributes)
         span.set_attribute("error.type", kind)
         span.set_status(Status(StatusCode.ERROR, reason))
         raise

@@ -5,8 +5,8 @@
     metrics = PrometheusMetrics()                 # the default registry, or registry=…
     Worker("emails", handle, metrics=metrics)
 
-Guarantee: the names and labels below are promised. Only `bullmq_active_workers` names a worker, so that the number of
-time series does not grow with every restart; a worker that stopped takes its series along.
+Guarantee: the names and labels below are stable. Only `bullmq_active_workers` names a worker, so that the number of
+time series does not grow with every restart; the series of a worker is removed when it stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with needed("prometheus"):
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "PrometheusMetrics"]
 
-# From a cache hit to a nightly report. The document's buckets end at 10 s, where long jobs begin.
+# From a cache hit to a nightly report; many handlers run longer than 10 s.
 BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
@@ -119,7 +119,7 @@ class PrometheusMetrics:
         )
 
     def render(self) -> bytes:
-        """Everything in the registry, as `/metrics` shows it."""
+        """Returns everything in the registry, as `/metrics` shows it."""
         return generate_latest(self.registry)
 
     # --- the hooks ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class PrometheusMetrics:
     def set_active_workers(self, queue: str, worker_id: str, active: bool) -> None:
         if active:
             self._workers.labels(queue, worker_id).set(1)
-            # Known from the start, so that a rate over them is 0 and not absent.
+            # Created at the start, so that a rate over them is 0 and not absent.
             for counter in (
                 self._stalled,
                 self._skipped,

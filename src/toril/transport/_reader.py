@@ -90,7 +90,7 @@ class Reader:
     async def _open(self, node: Node | None) -> Link:
         self._refuse_when_closed()  # a call that is still being repeated ends here
         await self._forget()
-        # Kept, and the link before its first exchange: whoever closes the reader meanwhile ends both.
+        # UnrenewedLocks, and the link before its first exchange: whoever closes the reader meanwhile ends both.
         self._dialing = dialing = asyncio.create_task(self._transport.dial(node, self._name))
         try:
             await asyncio.wait({dialing})

@@ -37,7 +37,7 @@ def route_key(command: Command[Any]) -> str | bytes | None:
     """The key by which a command finds its node; None for those that have no key."""
     if command.keys:
         return command.keys[0]
-    words = command.words
+    words = command.args
     name = str(words[0]).upper()
     if name in _KEYLESS:
         return None

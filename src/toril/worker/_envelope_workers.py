@@ -221,7 +221,7 @@ class ListWorker(_EnvelopeWorker):
         waiting, _, _, consumers = await self._transport.run_many(list_worker.counts(self.keys))
         if waiting:
             return True
-        *in_hand, waiting, _ = await self._transport.run_many(list_worker.counts_again(self.keys, consumers))
+        *in_hand, waiting, _ = await self._transport.run_many(list_worker.recount(self.keys, consumers))
         return bool(waiting) or any(in_hand) or await self._has_retries()
 
 

@@ -56,7 +56,7 @@ class QueueDriver:
     def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> FetchReply:
         pickup = Pickup(token=token, lock_ms=30_000, worker="w1")
         fetch_reply: FetchReply = self.run(
-            settle(self.keys, settlements, take=take, pickup=pickup, now_ms=self.now)
+            settle(self.keys, settlements, capacity=take, pickup=pickup, now_ms=self.now)
         )
         return fetch_reply
 

@@ -67,7 +67,7 @@ class Batched:
     def settle(self, settlements: Sequence[Settlement], take: int, pickup: Pickup, now_ms: int) -> FetchReply:
         # As a worker sends them, options that say nothing special are left out; but not in every batch.
         words = [_shortened(one) for one in settlements] if len(settlements) % 3 else settlements
-        command = worker.settle(self.keys, words, take=take, pickup=pickup, now_ms=now_ms)
+        command = worker.settle(self.keys, words, capacity=take, pickup=pickup, now_ms=now_ms)
         fetch_reply: FetchReply = run(self.client, command)
         return fetch_reply
 
@@ -123,7 +123,7 @@ class OneByOne:
         ack_errors = [self._settle_one(one, basket, pickup, now_ms) for one in settlements]
         while basket.open:
             try:
-                basket.put(run(self.client, _raw(worker.take_one(self.keys, pickup=pickup, now_ms=now_ms))))
+                basket.put(run(self.client, _raw(worker.fetch_one(self.keys, pickup=pickup, now_ms=now_ms))))
             except redis.ResponseError as error:
                 basket.refused = str(error)
                 basket.open = False
@@ -149,7 +149,9 @@ class OneByOne:
             self.client.set(self.keys.lock(reply[1].decode()), pickup.token, px=pickup.lock_ms)
 
     def sweep(self, *, max_stalled: int, now_ms: int) -> list[str]:
-        command = locks.sweep_at_once(self.keys, max_stalled=max_stalled, now_ms=now_ms, interval_ms=SWEEP_MS)
+        command = locks.official_sweep(
+            self.keys, max_stalled=max_stalled, now_ms=now_ms, interval_ms=SWEEP_MS
+        )
         moved: list[str] = run(self.client, command)
         return moved
 
@@ -162,10 +164,10 @@ class OneByOne:
 
     def pause(self, paused: bool) -> None:
         ours = manage.pause(self.keys) if paused else manage.resume(self.keys)
-        run(self.client, _raw_call("pause", tuple(ours.keys[:7]), list(ours.words[:1])))
+        run(self.client, _raw_call("pause", tuple(ours.keys[:7]), list(ours.args[:1])))
 
     def drain(self, delayed: bool) -> None:
-        run(self.client, manage.drain_at_once(self.keys, delayed=delayed))
+        run(self.client, manage.official_drain(self.keys, delayed=delayed))
 
 
 class _Basket:
@@ -190,7 +192,7 @@ class _Basket:
 
 
 def _raw(command: Command[Any]) -> Command[Any]:
-    return Command(command.words, lambda reply: reply, command.script, command.keys, command.replay)
+    return Command(command.args, lambda reply: reply, command.script, command.keys, command.replay)
 
 
 def _ids(reply: list[bytes]) -> list[str]:

@@ -312,7 +312,7 @@ class RandomBatches(RuleBasedStateMachine):
     @precondition(lambda self: self.limits)
     @rule()
     def hold_rate(self) -> None:
-        self.managed(manage.hold_rate(self.keys, 20_000))
+        self.managed(manage.start_rate_limit(self.keys, 20_000))
 
     @rule(pick=PICKS)
     def remove(self, pick: int) -> None:
@@ -386,4 +386,4 @@ def _view_of_reply(fetch_reply: FetchReply) -> Any:
     limited = round(fetch_reply.limited_ms / GRAIN_MS)
     # Fields of a hash have no order; of a field that comes twice, the later counts.
     jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in fetch_reply.jobs]
-    return ack_errors, jobs, limited, fetch_reply.next_at_ms, bool(fetch_reply.refused)
+    return ack_errors, jobs, limited, fetch_reply.next_at_ms, bool(fetch_reply.fetch_error)

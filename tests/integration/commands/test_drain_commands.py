@@ -255,7 +255,7 @@ class TestWithSchedulers:
         driver.add("old0")
         run = self.add_scheduler(driver, "tick")
         driver.add("old1")
-        driver.run(manage.drain_at_once(driver.keys))
+        driver.run(manage.official_drain(driver.keys))
         (ghost,) = client.lrange(driver.keys.wait, 0, -1)
         assert not client.exists(driver.keys.job(ghost.decode()))
         assert driver.run(read.get_state(driver.keys, run)) == "unknown"
@@ -383,7 +383,7 @@ def test_children_and_parents_are_treated_as_upstream_does(
             driver.add("old-later", delay=60_000)
             driver.add("old-first", priority=3, de={"id": "same"})
             if at_once:
-                driver.run(manage.drain_at_once(driver.keys, delayed=delayed))
+                driver.run(manage.official_drain(driver.keys, delayed=delayed))
             else:
                 drain_all(driver.run, driver.keys, delayed=delayed, most=1)
             outcomes.append(dump(client, prefix))

@@ -202,10 +202,10 @@ class TestALockThatRanOut:
 def test_a_worker_reports_itself_and_is_forgotten_after_its_life(
     driver: QueueDriver, raw_command: Callable
 ) -> None:
-    for command in locks.report_worker(driver.keys, "w1", b"{}", now_ms=NOW, life_ms=60_000):
+    for command in locks.report_worker(driver.keys, "w1", b"{}", now_ms=NOW, expire_ms=60_000):
         assert driver.run(command) is None
     assert raw_command("GET", driver.keys.toril("worker:w1")) == b"{}"
-    for command in locks.report_worker(driver.keys, "w2", b"{}", now_ms=NOW + 120_000, life_ms=60_000):
+    for command in locks.report_worker(driver.keys, "w2", b"{}", now_ms=NOW + 120_000, expire_ms=60_000):
         driver.run(command)
     assert raw_command("ZRANGE", driver.keys.toril("workers"), 0, -1) == [b"w2"]
     assert raw_command("PTTL", driver.keys.toril("workers")) > 0
@@ -376,7 +376,7 @@ class TestASweep:
 
 def test_the_official_sweep_is_there_to_be_compared_with(driver: QueueDriver, dead: Callable) -> None:
     dead("a")
-    sweep = locks.sweep_at_once(driver.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL)
+    sweep = locks.official_sweep(driver.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL)
     assert driver.run(sweep) == ["a"]
     assert driver.run(sweep) == []
 
@@ -387,5 +387,5 @@ def test_jobs_of_a_dead_worker_run_again_in_one_order(driver: QueueDriver, dead:
     moved, _ = step(driver)
     assert sorted(moved) == sorted(ids)
     pickup = worker.Pickup(token="t2", lock_ms=1000)
-    taken = driver.run(worker.settle(driver.keys, [], take=20, pickup=pickup, now_ms=NOW)).jobs
+    taken = driver.run(worker.settle(driver.keys, [], capacity=20, pickup=pickup, now_ms=NOW)).jobs
     assert [job_id for job_id, _ in taken] == list(reversed(moved))

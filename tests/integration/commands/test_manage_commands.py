@@ -312,7 +312,7 @@ def test_limits_of_the_whole_queue_can_be_set_and_lifted(driver: QueueDriver) ->
 
 def test_the_rate_can_be_held(driver: QueueDriver) -> None:
     assert driver.run(read.get_rate_limit_ttl(driver.keys)) == -2
-    driver.run(manage.hold_rate(driver.keys, 60_000))
+    driver.run(manage.start_rate_limit(driver.keys, 60_000))
     assert 0 < driver.run(read.get_rate_limit_ttl(driver.keys)) <= 60_000
     assert 0 < driver.run(read.get_rate_limit_ttl(driver.keys, 5)) <= 60_000
 

@@ -77,7 +77,7 @@ def test_whether_a_job_is_done_is_told_with_its_result(driver: QueueDriver) -> N
 
 
 def test_an_event_can_tell_the_end_of_a_job() -> None:
-    tell = read.finish_of_event
+    tell = read.finished_by_event
     assert tell("a", {"event": "completed", "jobId": "a", "returnvalue": "1"}) == Finished("completed", b"1")
     assert tell("a", {"event": "failed", "jobId": "a", "failedReason": "why"}) == Finished("failed", b"why")
     assert tell("a", {"event": "removed", "jobId": "a"}) == Finished("missing")
@@ -156,7 +156,7 @@ class TestASecondLook:
             client.set(f"{prefix}:oddn:toril:other", "x")
             cursor, found = "0", []
             while True:
-                cursor, some = transport.run(read.scan_own(keys, cursor))
+                cursor, some = transport.run(read.scan_toril_keys(keys, cursor))
                 found += some
                 if cursor == "0":
                     break
@@ -173,10 +173,10 @@ class TestASecondLook:
 
 
 def test_a_worker_is_told_which_of_its_jobs_shall_end(driver: QueueDriver) -> None:
-    driver.run(manage.ask_to_cancel(driver.keys, "a", "token", "enough,\nnow", 60_000))
+    driver.run(manage.request_cancel(driver.keys, "a", "token", "enough,\nnow", 60_000))
     wanted = read.get_cancellations(driver.keys, ["a", "b"])
     assert driver.run(wanted) == [("token", "enough,\nnow"), None]
-    driver.run(manage.forget_cancel(driver.keys, "a"))
+    driver.run(manage.withdraw_cancel(driver.keys, "a"))
     assert driver.run(wanted) == [None, None]
 
 
@@ -192,8 +192,8 @@ def test_logs_can_be_cleared(driver: QueueDriver) -> None:
 
 
 def test_a_held_rate_can_be_released(driver: QueueDriver) -> None:
-    driver.run(manage.hold_rate(driver.keys, 60_000))
-    driver.run(manage.release_rate(driver.keys))
+    driver.run(manage.start_rate_limit(driver.keys, 60_000))
+    driver.run(manage.remove_rate_limit(driver.keys))
     assert driver.run(read.get_rate_limit_ttl(driver.keys)) == -2
 
 

@@ -27,7 +27,7 @@ def test_a_scheduler_makes_its_next_job(driver: QueueDriver) -> None:
     assert driver.run(schedulers.count_schedulers(driver.keys)) == 1
     ((name, due),) = driver.run(schedulers.list_schedulers(driver.keys))
     assert (name, f"repeat:tick:{due}") == ("tick", job_id)
-    assert driver.run(schedulers.next_of(driver.keys, "tick")) == due
+    assert driver.run(schedulers.next_run_ms(driver.keys, "tick")) == due
     fields = driver.run(schedulers.get_scheduler(driver.keys, "tick"))
     assert (fields["name"], fields["every"]) == ("draw", str(MINUTE))
 
@@ -62,7 +62,7 @@ def test_a_scheduler_that_is_gone_makes_nothing(driver: QueueDriver) -> None:
     assert driver.run(advance) is None
     assert driver.run(schedulers.remove_scheduler(driver.keys, "gone")) is False
     assert driver.run(schedulers.get_scheduler(driver.keys, "gone")) == {}
-    assert driver.run(schedulers.next_of(driver.keys, "gone")) is None
+    assert driver.run(schedulers.next_run_ms(driver.keys, "gone")) is None
 
 
 def test_removing_a_scheduler_takes_its_next_job_along(driver: QueueDriver) -> None:

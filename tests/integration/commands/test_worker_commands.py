@@ -52,7 +52,7 @@ def test_an_empty_queue_gives_nothing_and_says_when_to_ask_again(driver: QueueDr
 def test_a_closed_rate_limit_is_told(driver: QueueDriver) -> None:
     driver.add("a")
     driver.run(manage.set_global_rate_limit(driver.keys, (1, 60_000)))
-    driver.run(manage.hold_rate(driver.keys, 60_000))
+    driver.run(manage.start_rate_limit(driver.keys, 60_000))
     assert 0 < driver.exchange(take=1).limited_ms <= 60_000
     driver.run(manage.set_global_rate_limit(driver.keys, None))
 
@@ -129,7 +129,7 @@ def test_a_stranger_may_move_no_job(driver: QueueDriver, kind) -> None:
 def test_giving_back_under_a_closed_rate_limit_is_accepted(driver: QueueDriver) -> None:
     driver.add("a")
     driver.take()
-    driver.run(manage.hold_rate(driver.keys, 60_000))
+    driver.run(manage.start_rate_limit(driver.keys, 60_000))
     assert driver.exchange(Settlement(job_id="a", kind="wait", token="t1")).ack_errors == [None]
 
 
@@ -269,9 +269,9 @@ def test_a_full_server_takes_finishes_and_refuses_pickups(
 def test_one_job_can_be_taken_as_upstream_takes_it(driver: QueueDriver) -> None:
     driver.add("a")
     pickup = Pickup(token="t1", lock_ms=30_000)
-    fetch_reply = driver.run(worker.take_one(driver.keys, pickup=pickup, now_ms=NOW))
+    fetch_reply = driver.run(worker.fetch_one(driver.keys, pickup=pickup, now_ms=NOW))
     assert fetch_reply.jobs[0][0] == "a"
-    assert driver.run(worker.take_one(driver.keys, pickup=pickup, now_ms=NOW)).jobs == []
+    assert driver.run(worker.fetch_one(driver.keys, pickup=pickup, now_ms=NOW)).jobs == []
 
 
 def test_a_marker_says_that_work_is_ready_or_when_it_will_be(driver: QueueDriver) -> None:
@@ -286,7 +286,8 @@ def test_a_marker_says_that_work_is_ready_or_when_it_will_be(driver: QueueDriver
 
 def test_settling_is_never_repeated_blindly(keys: QueueKeys) -> None:
     assert (
-        worker.settle(keys, [], take=1, pickup=Pickup(token="t", lock_ms=1), now_ms=1).replay is Replay.NEVER
+        worker.settle(keys, [], capacity=1, pickup=Pickup(token="t", lock_ms=1), now_ms=1).replay
+        is Replay.NEVER
     )
 
 

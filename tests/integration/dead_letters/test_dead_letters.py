@@ -324,13 +324,15 @@ async def test_large_letters_come_in_small_pages_and_none_is_left_out(
     monkeypatch.setattr(envelopes, "DEAD_LETTER_PAGE_BYTES", 50_000)
     sizes = [10, 200_000, 10, 10, 40_000, 40_000, 10]
     letters = [
-        DeadLetter.bury(Envelope.new("t", {"n": n, "x": "y" * size}), "permanent_error", "never").to_bytes()
+        DeadLetter.from_envelope(
+            Envelope.new("t", {"n": n, "x": "y" * size}), "permanent_error", "never"
+        ).to_bytes()
         for n, size in enumerate(sizes)
     ]
     with server.client() as client:
         for letter in letters:
             client.xadd(queue.keys.dlq, {"envelope": letter})
-    first, more = await queue._transport.run(envelopes.letters(queue.keys, "-", "+", 100))
+    first, more = await queue._transport.run(envelopes.dead_letters(queue.keys, "-", "+", 100))
     assert (len(first), more) == (3, True)  # the second step, of two, brought the large one
     seen = [letter.envelope.payload["n"] async for letter in queue.dead_letters()]
     newest = [letter.envelope.payload["n"] async for letter in queue.dead_letters(newest_first=True)]

@@ -313,7 +313,7 @@ async def test_a_reading_that_keeps_up_waits_again_without_a_look(
     queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_module, "PROMPT_SECONDS", 60)
-    monkeypatch.setattr(stream_module, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(stream_module, "COUNT_SECONDS", 60)
     monkeypatch.setattr(stream_module, "SETTLE_SECONDS", 60)
     async with events_of(queue, server) as events:
         iterator = events.follow()

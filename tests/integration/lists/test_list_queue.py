@@ -247,7 +247,7 @@ async def taken_unheard(source: ListBackend, queue: ListQueue) -> None:
     pickup = ListPickup(token="lost", lock_ms=1, consumer=source._consumer)
     now_ms = await source.transport.now_ms()
     harvest = await source.transport.run(
-        list_worker.exchange(queue.keys, [], take=10, pickup=pickup, now_ms=now_ms)
+        list_worker.settle(queue.keys, [], capacity=10, pickup=pickup, now_ms=now_ms)
     )
     assert harvest.jobs
 

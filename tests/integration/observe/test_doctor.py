@@ -16,7 +16,7 @@ from tests.integration.manual_worker import Hand
 from tests.servers import Server, free_port
 from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.library import manifest
-from toril.commands.schedulers import BrokenScheduler, note_broken
+from toril.commands.schedulers import BrokenScheduler, record_broken
 from toril.errors import OptionWarning
 from toril.observe.doctor import Diagnosis, Doctor, Finding, acl_rules
 from toril.observe.exporter import Exporter
@@ -265,8 +265,8 @@ async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_ru
     assert (await diagnosed(healthy.url)).healthy
     note = BrokenScheduler(id="past", job_id=run.id, reason="it is odd", since_ms=1, data=b"{}", opts=b"{}")
     async with AsyncTransport(healthy.url) as transport:
-        await transport.run(note_broken(KEYS, note))
-        await transport.run(note_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
+        await transport.run(record_broken(KEYS, note))
+        await transport.run(record_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
     with healthy.client() as client:
         client.hset(f"{KEYS.repeat}:future", "pattern", "H 3 * * *")
         client.hset(f"{KEYS.repeat}:often", "every", "soon")

@@ -41,7 +41,7 @@ async def test_what_the_official_drain_leaves_behind_is_mended(
         run = await queue.schedulers.upsert("tick", **schedule)
         await queue.promote_jobs()
         await queue.add("behind", {})
-        await transport.run(manage.drain_at_once(queue.keys))
+        await transport.run(manage.official_drain(queue.keys))
         said = " ".join(stuck(await Doctor(healthy.url).examine()))
         assert "have no data" in said and "in no list" in said and "no next run" in said
         done = await repaired(healthy.url)

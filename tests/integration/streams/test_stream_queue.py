@@ -271,7 +271,7 @@ async def test_silent_consumers_are_removed_only_when_nothing_is_pending(
     removed: list[str] = []
     async with AsyncTransport(server.url) as transport, asyncio.timeout(5):
         while not removed:  # both have been idle for some milliseconds by then
-            removed = await transport.run(stream_worker.tidy(queue.keys, idle_ms=1))
+            removed = await transport.run(stream_worker.remove_consumers(queue.keys, idle_ms=1))
     assert removed == ["empty:1:0"]
     with server.client() as client:
         (left,) = client.xinfo_consumers(base, "browser-workers")

@@ -287,7 +287,7 @@ def test_an_interrupted_caller_leaves_nothing_behind(queue: sync.Queue, server: 
         "signal.setitimer(signal.ITIMER_REAL, 0.3)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "try:\n"
-        "    queue._call(queue._inner._desk.finishes.wait, job.id)\n"
+        "    queue._call(queue._inner._calls.finishes.wait, job.id)\n"
         "except KeyboardInterrupt:\n"
         "    queue.close(); print('interrupted')\n"
     )

@@ -177,7 +177,7 @@ class TestResharding:
                     Settlement(job_id=one, kind="completed", token="t", value="1", options=options)
                     for one in held
                 ]
-                harvest = await transport.run(settle(keys, outcomes, take=10, pickup=pickup, now_ms=2))
+                harvest = await transport.run(settle(keys, outcomes, capacity=10, pickup=pickup, now_ms=2))
                 assert harvest.ack_errors == [None] * len(held)
                 done.extend(held)
                 held = [job_id for job_id, _ in harvest.jobs]

@@ -140,7 +140,7 @@ async def test_events_end_with_the_error_when_the_limit_is_reached(
         with pytest.raises(RedisUnavailable):
             await asyncio.wait_for(anext(aiter(events)), PATIENCE)
     assert [one.message for one in caplog.records if one.levelname == "ERROR"] == [
-        "events of q: Redis stays away after 2 attempts"
+        "events of q: Redis is unreachable after 2 attempts"
     ]
 
 

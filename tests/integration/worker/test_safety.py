@@ -103,7 +103,7 @@ async def test_a_job_that_kills_its_workers_ends_in_failed(
 async def _sweep_until_waiting(transport: AsyncTransport, queue: Queue, job_id: str) -> None:
     async def swept() -> bool:
         now = await transport.now_ms()
-        await transport.run(locks.sweep_at_once(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
+        await transport.run(locks.official_sweep(queue.keys, max_stalled=1, now_ms=now, interval_ms=1))
         return (await queue.get_job_counts()).active == 0
 
     await until(swept, "the lock ran out and the job went back")
@@ -122,7 +122,7 @@ async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
                 await transport.run(plain(int, "DEL", queue.keys.stalled_check))
                 now = await transport.now_ms()
                 await transport.run(
-                    locks.sweep_at_once(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000)
+                    locks.official_sweep(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000)
                 )
             lost.append(job.id)
             return "first"
@@ -373,13 +373,13 @@ async def test_a_token_of_another_cannot_finish_a_job(queue: Queue, transport: A
     now = await transport.now_ms()
     mine = worker_commands.Pickup(token="mine", lock_ms=30_000)
     theirs = worker_commands.Pickup(token="theirs", lock_ms=30_000)
-    await transport.run(worker_commands.settle(queue.keys, [], take=1, pickup=mine, now_ms=now))
+    await transport.run(worker_commands.settle(queue.keys, [], capacity=1, pickup=mine, now_ms=now))
     options = worker_commands.finish_options(pickup=theirs, token="theirs", keep={"count": -1}, attempts=1)
     forged = worker_commands.Settlement(
         job_id=job.id, kind="completed", token="theirs", value=b"1", options=options
     )
     harvest = await transport.run(
-        worker_commands.settle(queue.keys, [forged], take=0, pickup=theirs, now_ms=now)
+        worker_commands.settle(queue.keys, [forged], capacity=0, pickup=theirs, now_ms=now)
     )
     assert isinstance(harvest.ack_errors[0], LockLost)
     assert await job.get_state() == "active"

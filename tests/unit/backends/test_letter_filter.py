@@ -18,7 +18,7 @@ PAYLOAD = {
     "grüezi": "q",
     "text": 'a, "b"',
 }
-LETTER = DeadLetter.bury(
+LETTER = DeadLetter.from_envelope(
     Envelope.new("charge", PAYLOAD, user_id="u1", source="api"), "permanent_error", "Refused: a, b = c"
 )
 

@@ -153,8 +153,8 @@ CASES: dict[str, tuple[str, list[Any], Command[Any]]] = {
     "log": ("addLog", ["j1", "line", 1000], manage.add_log(KEYS, "j1", "line", keep=1000)),
     "log, all kept": ("addLog", ["j1", "line"], manage.add_log(KEYS, "j1", "line", keep=None)),
     # The reference of our own drain.
-    "drain": ("drain", [False], manage.drain_at_once(KEYS)),
-    "drain delayed": ("drain", [True], manage.drain_at_once(KEYS, delayed=True)),
+    "drain": ("drain", [False], manage.official_drain(KEYS)),
+    "drain delayed": ("drain", [True], manage.official_drain(KEYS, delayed=True)),
     "detach child": (
         "removeChildDependency",
         ["j1", "bull:paint:p1"],
@@ -204,12 +204,12 @@ CASES: dict[str, tuple[str, list[Any], Command[Any]]] = {
         manage.reprocess(KEYS, "j1", state="completed"),
     ),
     "metrics": ("getMetrics", ["failed", 0, -1], read.get_metrics(KEYS, "failed")),
-    "take": ("moveToActive", ["t1", "w1"], worker.take_one(KEYS, pickup=PICKUP, now_ms=NOW)),
+    "take": ("moveToActive", ["t1", "w1"], worker.fetch_one(KEYS, pickup=PICKUP, now_ms=NOW)),
     "promote": ("promote", ["j1"], manage.promote(KEYS, "j1")),
     "sweep": (
         "moveStalledJobsToWait",
         [],
-        locks.sweep_at_once(KEYS, max_stalled=1, now_ms=NOW, interval_ms=30_000),
+        locks.official_sweep(KEYS, max_stalled=1, now_ms=NOW, interval_ms=30_000),
     ),
     "obliterate": ("obliterate", [{"count": 1000}], manage.obliterate(KEYS, count=1000)),
     "obliterate by force": (
@@ -335,8 +335,8 @@ def test_a_command_sends_the_words_of_node(as_node: dict[str, Any], case: str) -
 def _to_the_body(command: Command[Any]) -> tuple[Any, ...]:
     """Keys and words without those by which a repeated call is recognised."""
     if ":toril:reply:" not in command.keys[-1]:
-        return (*command.keys, *command.words)
-    return (*command.keys[:-1], *command.words[:-3])
+        return (*command.keys, *command.args)
+    return (*command.keys[:-1], *command.args[:-3])
 
 
 def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,7 @@ def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch) 
         "tests.integration.commands.official_reference.run", lambda _, command: sent.append(command) or []
     )
     OneByOne(None, KEYS).extend([("j1", "t1"), ("j2", "t2")], 30_000)
-    words = [*sent[0].keys, *sent[0].words]
+    words = [*sent[0].keys, *sent[0].args]
     assert [_said(word) for word in words] == [
         "bull:paint:stalled",
         "bull:paint:",

@@ -136,7 +136,7 @@ def test_bytes_that_are_no_envelope_can_still_be_buried() -> None:
     assert envelope.payload == {"raw": "\ufffdjunk", "raw_base64": base64.b64encode(b"\xffjunk").decode()}
     assert Envelope.of_unreadable("grüezi".encode(), entry_id="5-0").payload == {"raw": "grüezi"}
     assert envelope.job_id == "unreadable-5-0"
-    letter = DeadLetter.bury(envelope, "validation_error", "not an envelope")
+    letter = DeadLetter.from_envelope(envelope, "validation_error", "not an envelope")
     assert DeadLetter.from_bytes(letter.to_bytes()).envelope == envelope
 
 
@@ -170,7 +170,7 @@ def test_the_time_of_another_writer_is_kept_as_it_was() -> None:
 
 def test_a_dead_letter_is_the_envelope_with_when_why_and_what() -> None:
     envelope = Envelope.from_bytes(CANONICAL)
-    letter = DeadLetter.bury(envelope, "max_attempts_exceeded", "playwright_timeout", now=NOON)
+    letter = DeadLetter.from_envelope(envelope, "max_attempts_exceeded", "playwright_timeout", now=NOON)
     assert letter.to_bytes() == CANONICAL[:-1] + (
         b',"dlq_ts":"2025-01-01T12:00:00Z","dlq_reason":"max_attempts_exceeded","last_error":"playwright_timeout"}'
     )
@@ -182,7 +182,7 @@ def test_a_dead_letter_is_the_envelope_with_when_why_and_what() -> None:
 
 @pytest.mark.parametrize("change", [{"dlq_reason": "tired"}, {"dlq_ts": "noon"}, {"attempts": -1}])
 def test_a_dead_letter_that_is_none_is_a_permanent_error(change: dict[str, Any]) -> None:
-    letter = DeadLetter.bury(Envelope.from_bytes(CANONICAL), "permanent_error", "x").as_dict()
+    letter = DeadLetter.from_envelope(Envelope.from_bytes(CANONICAL), "permanent_error", "x").as_dict()
     with pytest.raises(MalformedValue):
         DeadLetter.from_bytes(json.dumps({**letter, **change}))
     with pytest.raises(MalformedValue, match=r"dead_letter\.dlq_ts is malformed: is missing"):
@@ -267,7 +267,7 @@ def test_what_others_wrote_can_be_written_again() -> None:
     with pytest.raises(NotSerializable):
         envelope.to_bytes()
     assert Envelope.from_bytes(envelope.rewritten()) == envelope
-    letter = DeadLetter.bury(envelope, "permanent_error", "never")
+    letter = DeadLetter.from_envelope(envelope, "permanent_error", "never")
     assert DeadLetter.from_bytes(letter.to_bytes()) == letter
     endless = Envelope.from_bytes(text.replace(b"%d" % 10**30, b"1e999"))
     with pytest.raises(NotSerializable):

@@ -69,7 +69,7 @@ def test_every_event_fits_the_event_schema(kind: str) -> None:
 def test_an_envelope_and_its_dead_letter_fit_their_schemas() -> None:
     envelope = Envelope.new("navigate", {"url": "x"}, user_id="u")
     check_against(shipped_schema("envelope"), envelope.as_dict())
-    letter = DeadLetter.bury(envelope, "permanent_error", ValueError("no"))
+    letter = DeadLetter.from_envelope(envelope, "permanent_error", ValueError("no"))
     check_against(shipped_schema("dead_letter"), letter.as_dict())
 
 

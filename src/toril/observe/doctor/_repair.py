@@ -41,7 +41,7 @@ async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, mo
     repairs = Repairs(queue=name)
     without_run = await schedulers_without_run(transport, keys)
     for job_id in await ids_without_data(transport, keys):
-        if await transport.run(repair.remove_ghost(keys, job_id)):
+        if await transport.run(repair.remove_orphan_id(keys, job_id)):
             repairs.removed_ids.append(job_id)
     found = await search(transport, keys, most_keys)
     for job_id in await jobs_in_no_list(transport, keys, found.jobs):
@@ -63,7 +63,7 @@ async def _make_next_run(
     transport: AsyncTransport, keys: QueueKeys, scheduler_id: str, repairs: Repairs
 ) -> None:
     """Puts a run that has its data back into its list, if the search has not found it; otherwise adds a run."""
-    due = await transport.run(schedulers.next_of(keys, scheduler_id))
+    due = await transport.run(schedulers.next_run_ms(keys, scheduler_id))
     run = f"repeat:{scheduler_id}:{due}"
     await _put_back(transport, keys, run, repairs)
     if run in repairs.put_back or await _adds_next_run(transport, keys, scheduler_id):

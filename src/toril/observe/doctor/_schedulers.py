@@ -59,7 +59,7 @@ def _reason(fields: object, now_ms: int) -> str | None:
 async def _noted_by_workers(transport: AsyncTransport, keys: QueueKeys) -> dict[str, str]:
     """Returns what workers noted, unless the scheduler has another job since then."""
     broken = await transport.run(schedulers.broken_schedulers(keys))
-    due = await transport.run_many([schedulers.next_of(keys, one.id) for one in broken])
+    due = await transport.run_many([schedulers.next_run_ms(keys, one.id) for one in broken])
     return {
         one.id: f"no job follows {one.job_id}: {one.reason}"
         for one, at in zip(broken, due, strict=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from toril.commands.command import Command
-from toril.commands.envelopes import RawDeadLetter, letter, purge_dead_letters, replay_dead_letters
+from toril.commands.envelopes import RawDeadLetter, dead_letter, purge_dead_letters, replay_dead_letters
 from toril.commands.manage import remove, reprocess
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobNotFound, JobNotInState, TorilError
@@ -84,7 +84,9 @@ class JobOperator:
             moved = self.transport.run(purge_dead_letters(keys, ids))
         else:
             found = [
-                one for one in self.transport.run_many([letter(keys, one) for one in ids]) if one is not None
+                one
+                for one in self.transport.run_many([dead_letter(keys, one) for one in ids])
+                if one is not None
             ]
             revived = [pair for one in found if (pair := self._revived(one)) is not None]
             moved = self.transport.run(replay_dead_letters(keys, revived)) if revived else 0

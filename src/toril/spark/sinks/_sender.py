@@ -16,7 +16,7 @@ import pyarrow as pa
 from toril.commands.bulk_enqueue import (
     Admission,
     Admitted,
-    KnownOtherwise,
+    KnownDifferently,
     Moved,
     Reject,
     Row,
@@ -120,7 +120,7 @@ class Sender:
                 return 0
             case Moved(partition):
                 raise RunChanged.moved(self.admission.run, self.admission.partition, partition)
-            case KnownOtherwise(before):
+            case KnownDifferently(before):
                 raise RunChanged.known_otherwise(self.admission.run, self.admission.known_by, before)
             case other:
                 assert_never(other)

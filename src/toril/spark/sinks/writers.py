@@ -52,8 +52,8 @@ def write_task(options: SinkOptions, run: str, save: str, batches: Iterator[pa.R
             return Message(JobOperator(transport, options).act_all(batches))
         admission = Admission(
             run=run,
-            life_ms=int(options.ledger_hours * 3_600_000),
-            most_waiting=options.max_waiting,
+            ledger_ms=int(options.ledger_hours * 3_600_000),
+            max_waiting=options.max_waiting,
             rate=options.rate,
             known_by=known_by(options),
             save=save,
