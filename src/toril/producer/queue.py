@@ -147,7 +147,7 @@ class Queue(Inspection[T], Management[T]):
             return job
 
     async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
-        self._transport.stay_at_home()
+        self._transport.check_event_loop()
         draft = self._drafter.draft(name, data, options)
         (added,) = await self._batcher.submit([draft])
         return self._added(draft, added)
@@ -168,7 +168,7 @@ class Queue(Inspection[T], Management[T]):
             return added
 
     async def _add_all(self, drafts: list[PreparedJob]) -> list[Job[T]]:
-        self._transport.stay_at_home()
+        self._transport.check_event_loop()
         answers = await self._batcher.submit(drafts)
         refused = [answer for answer in answers if isinstance(answer, TorilError)]
         if refused:
@@ -198,7 +198,7 @@ class Queue(Inspection[T], Management[T]):
 
     def _end(self) -> None:
         if not self._closed:
-            self._transport.stay_at_home()
+            self._transport.check_event_loop()
         self._closed = True
 
     async def _shut(self) -> None:
@@ -227,7 +227,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _prepared(self) -> int:
         """Makes sure that the queue is open; the server's time."""
-        self._transport.stay_at_home()
+        self._transport.check_event_loop()
         now_ms = self._ready()
         if now_ms is not None:
             return now_ms

@@ -1,4 +1,4 @@
-"""The only room that speaks Redis: addresses, connections and their policy, and the two drivers that run commands."""
+"""Addresses, connections and their policy, and the two transports that run commands. The only user of redis-py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The asyncio driver: runs commands over shared links, and blocking reads over links of their own.
+"""The asyncio transport: runs commands over shared connections, and blocking reads over connections of their own.
 
-Guarantee: the rules of `_conversation` hold; a call that is cancelled ends at once and disturbs nobody else; after
-`close` nothing is left open, also if whoever closes is cancelled.
+Guarantee: commands follow the retry protocol; a call that is cancelled ends at once and disturbs no other; after
+`close` nothing is left open, also if the task that closes is cancelled.
 """
 
 from __future__ import annotations
@@ -11,55 +11,62 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from toril.commands.command import Command
 from toril.commands.read import server_time
 from toril.errors import Closed, TorilError
-from toril.transport import _embedded
-from toril.transport._connection import Link, packed
-from toril.transport._pending import PendingCall, resolve, result_of_firm
+from toril.transport._connection import Connection, packed
+from toril.transport._embedded import LeasedServer, lease_server
+from toril.transport._pending import OnReply, PendingCall, resolve, result_of_firm
 from toril.transport._reader import Reader
-from toril.transport._redis_py import TROUBLE, MasterNotFoundError, async_connection, async_primary
+from toril.transport._redis_py import (
+    CONNECTION_ERRORS,
+    MasterNotFoundError,
+    async_connection,
+    async_primary,
+)
 from toril.transport._retry_protocol import (
-    Conversation,
-    Drop,
+    Disconnect,
     NotSent,
     Pause,
+    Reply,
+    Request,
+    RetryProtocol,
+    RetrySteps,
     Send,
-    continued,
-    converse,
+    StepResult,
 )
 from toril.transport._slots import Node, SlotMap, route_key
 from toril.transport.address import Address, parse_address
 from toril.transport.clock import SAMPLES, ServerClock
 from toril.transport.policy import ConnectionPolicy, checked_policy
-from toril.transport.waiting import Closing, call_off, result_of, succeeded, waited
+from toril.transport.waiting import Closing, cancel_and_wait, result_of, succeeded, waited
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class AsyncTransport:
-    """Runs commands from asyncio. Made anywhere, used within one event loop."""
+    """Runs commands from asyncio. It can be made anywhere and is used within one event loop."""
 
     def __init__(
-        self, redis: Any = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
+        self, redis: object = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
     ) -> None:
         self.address: Address = parse_address(redis)
         self.policy = checked_policy(policy)
         self.clock = ServerClock()
         self._name = name
-        self._lease: asyncio.Task[_embedded.Lease] | None = None
         self.slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
-        self._links: dict[Node | None, Link] = {}
-        self._dialing: dict[Node | None, asyncio.Task[Link]] = {}
+        self._leasing: asyncio.Task[LeasedServer] | None = None
+        self._connections: dict[Node | None, Connection] = {}
+        self._connecting: dict[Node | None, asyncio.Task[Connection]] = {}
+        self._retired: set[Connection] = set()  # they take no new calls, and wait for replies
         self._readers: set[Reader] = set()
-        self._retiring: set[Link] = set()  # closed for new calls, while others wait for their replies
-        self._posts: set[asyncio.Task[Any]] = set()
-        self._closing = Closing(self._shut, f"toril-close-{self.address.label}")
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = asyncio.Event()  # set by `close`: calls that pause before another attempt end
-        self._home: asyncio.AbstractEventLoop | None = None  # the loop of the first call
+        self._closing = Closing(self._close_or_abort, f"toril-close-{self.address.label}")
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop of the first call
 
     def __repr__(self) -> str:
         return f"AsyncTransport({self.address.label})"
@@ -77,7 +84,7 @@ class AsyncTransport:
         event loop in which the reply arrives. Otherwise, and after an error, a task follows the retry protocol.
         `on_reply` must not raise.
         """
-        self.stay_at_home()
+        self.check_event_loop()
         self._submit(command, on_reply)
 
     async def run(self, command: Command[T], *, firm: bool = False) -> T:
@@ -85,7 +92,7 @@ class AsyncTransport:
 
         A `firm` call that was sent waits for its reply even if its task is cancelled, for no longer than the time-out.
         """
-        future: asyncio.Future[T | TorilError] = self.stay_at_home().create_future()
+        future: asyncio.Future[T | TorilError] = self.check_event_loop().create_future()
         call = self._submit(command, functools.partial(resolve, future), firm=firm)
         try:
             result = await (result_of_firm(call, future) if firm else future)
@@ -98,29 +105,28 @@ class AsyncTransport:
         return result
 
     async def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """All commands in one pipeline; errors stand in the place of values and are not raised."""
+        """Runs commands in one pipeline; returns their values, with a `TorilError` for each that failed."""
         if not commands:
             return []
-        self.stay_at_home()
-        return await self._hold(converse(commands, self.policy, self.slots))
+        self.check_event_loop()
+        return await self._follow(RetryProtocol(commands, self.policy, self.slots).steps())
 
-    def _submit(
-        self, command: Command[T], on_reply: Callable[[T | TorilError], None], *, firm: bool = False
-    ) -> PendingCall[T]:
+    def _submit(self, command: Command[Any], on_reply: OnReply, *, firm: bool = False) -> PendingCall:
         node = None if self.slots is None else self.slots.known_node_of(route_key(command))
         call = PendingCall(command, on_reply, self._retry, node, firm=firm)
-        words = command.evalsha()
-        link = self._links.get(node)
-        if link is None or not link.submit(words, call, self.policy.command_timeout):
-            packed(words)  # words that cannot be sent raise here, in the caller
-            self._follow(call, converse((command,), self.policy, self.slots))
+        request = command.evalsha()
+        connection = self._connections.get(node)
+        if connection is None or not connection.submit(request, call, self.policy.command_timeout):
+            packed(request)  # a request that cannot be packed raises here, in the caller
+            self._start(call, RetryProtocol((command,), self.policy, self.slots).steps())
         return call
 
-    def _retry(self, call: PendingCall[T], error: Exception) -> None:
-        self._follow(call, continued(call.command, error, call.node, self.policy, self.slots))
+    def _retry(self, call: PendingCall, error: Exception) -> None:
+        protocol = RetryProtocol((call.command,), self.policy, self.slots)
+        self._start(call, protocol.steps([error], call.node))
 
-    def _follow(self, call: PendingCall[T], conversation: Conversation) -> None:
-        call.task = self.spawn(self._hold(conversation, firm=call.firm))
+    def _start(self, call: PendingCall, steps: RetrySteps) -> None:
+        call.task = self.spawn(self._follow(steps, firm=call.firm))
         call.task.add_done_callback(call.finish)
 
     def open_connection(self, key: str) -> object | None:
@@ -128,18 +134,18 @@ class AsyncTransport:
 
         Two commands that are submitted while it is the same reach the server in their order.
         """
-        link = self._links.get(None if self.slots is None else self.slots.known_node_of(key))
-        return None if link is None or link.closed else link
+        connection = self._connections.get(None if self.slots is None else self.slots.known_node_of(key))
+        return None if connection is None or connection.closed else connection
 
     def spawn(self, step: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Starts a task for which `close` waits."""
-        task = asyncio.create_task(step, name="toril-post")
-        self._posts.add(task)
-        task.add_done_callback(self._posts.discard)
+        task = asyncio.create_task(step, name="toril-transport")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def now_ms(self) -> int:
-        """The server's time, asked anew when our idea of it is old."""
+        """Returns the server's time, which is read again when the clock is stale."""
         if self.clock.stale:
             await self.refresh_clock()
         return self.clock.now_ms()
@@ -153,124 +159,119 @@ class AsyncTransport:
         self.clock.learn_best(samples)
 
     async def connect(self) -> None:
-        """Makes sure that the server can be reached, once, within the policy."""
+        """Connects, or raises if the server cannot be reached within the policy."""
         await self.refresh_clock()
 
-    async def _hold(self, conversation: Conversation, *, firm: bool = False) -> list[Any]:
-        """Does what the conversation asks, until it has its results."""
-        outcome: Any = None
-        try:
-            while True:
-                effect = conversation.send(outcome)
-                match effect:
-                    case Send(node, words):
-                        outcome = await self.send(node, words, self.policy.command_timeout, firm=firm)
-                    case Pause(seconds):
-                        outcome = None
-                        await waited(seconds, self._ending)
-                    case Drop(node):
-                        outcome = None
-                        self._drop(node)
-        except StopIteration as end:
-            return cast("list[Any]", end.value)
+    async def _follow(self, steps: RetrySteps, *, firm: bool = False) -> list[object]:
+        """Takes the steps of a retry protocol and returns its results."""
+        result: StepResult = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                results: list[object] = end.value
+                return results
+            result = None
+            match step:
+                case Send(node, requests):
+                    result = await self.send(node, requests, self.policy.command_timeout, firm=firm)
+                case Pause(seconds):
+                    await waited(seconds, self._ending)
+                case Disconnect(node):
+                    self._retire(node)
 
-    def stay_at_home(self) -> asyncio.AbstractEventLoop:
-        """Refuses a second event loop: replies would wake the first one, and the caller would wait for ever."""
-        here = asyncio.get_running_loop()
-        if self._home is None:
-            self._home = here
-        elif self._home is not here:
+    def check_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the running event loop; raises if the transport was used in another: its replies arrive there."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
             raise TorilError(
                 f"what is connected to {self.address.label} belongs to another event loop; make a Queue within each "
                 "asyncio.run(), or use toril.sync.Queue, which any thread may call"
             )
-        return here
+        return loop
 
     async def send(
-        self, node: Node | None, words: list[Any], timeout: float, *, firm: bool = False
-    ) -> list[Any]:
-        """Words to a node and its raw replies: below the rules of a conversation, for this room alone."""
-        link = self._links.get(node)
-        if link is None or link.closed:
+        self, node: Node | None, requests: list[Request], timeout: float, *, firm: bool = False
+    ) -> list[Reply]:
+        """Sends requests to a node and returns its replies, without the retry protocol; for this package only."""
+        connection = self._connections.get(node)
+        if connection is None or connection.closed:
             try:
-                link = await self._open(node)
+                connection = await self._connection_to(node)
             except NotSent as error:
-                return [error] * len(words)
-        return await link.exchange(words, timeout, firm=firm)
+                return [error] * len(requests)
+        return await connection.exchange(requests, timeout, firm=firm)
 
-    def _drop(self, node: Node | None) -> None:
-        """Other calls may be under way on the same link: they get their own answers before it closes."""
-        link = self._links.pop(node, None)
-        if link is not None:
-            self._retiring.add(link)
-            self.spawn(self._wait_cancelled(link))
-
-    async def _wait_cancelled(self, link: Link) -> None:
-        try:
-            await link.retire()
-        finally:
-            self._retiring.discard(link)
+    def _retire(self, node: Node | None) -> None:
+        """Other calls may be in flight on the same connection: it closes when they have their replies."""
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            self._retired.add(connection)
+            retiring = self.spawn(connection.retire())
+            retiring.add_done_callback(lambda _: self._retired.discard(connection))
 
     # --- connections ----------------------------------------------------------------------------------------
 
-    async def _open(self, node: Node | None) -> Link:
-        """One attempt for all who wait for it: a server that hangs costs them one time-out, not one after the other."""
+    async def _connection_to(self, node: Node | None) -> Connection:
+        """Connects to a node. All who wait share one attempt: a server that hangs costs them one time-out."""
         self._refuse_when_closed()
-        dialing = self._dialing.get(node)
-        if dialing is None:
-            dialing = self._dialing[node] = asyncio.create_task(self._replace(node))
-            dialing.add_done_callback(lambda done: self._dialled(node, done))
-        await asyncio.wait({dialing})  # many may wait for it: one that is cancelled takes it from nobody
-        if dialing.cancelled():
+        connecting = self._connecting.get(node)
+        if connecting is None:
+            connecting = self._connecting[node] = asyncio.create_task(self._reconnect(node))
+            connecting.add_done_callback(lambda done: self._connected(node, done))
+        await asyncio.wait({connecting})  # a waiter that is cancelled does not cancel it
+        if connecting.cancelled():
             raise Closed(f"the connection to {self.address.label} was closed")
-        return dialing.result()
+        return connecting.result()
 
-    async def _replace(self, node: Node | None) -> Link:
-        link = self._links.pop(node, None)
-        if link is not None:
-            await link.close()
-        self._links[node] = link = await self.dial(node, self._name)
-        return link
+    async def _reconnect(self, node: Node | None) -> Connection:
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            await connection.close()
+        self._connections[node] = connection = await self.connect_to(node, self._name)
+        return connection
 
-    def _dialled(self, node: Node | None, done: asyncio.Task[Link]) -> None:
-        self._dialing.pop(node, None)
-        succeeded(done)  # Looks at the error, for the case that nobody waits for it any more.
+    def _connected(self, node: Node | None, done: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(node, None)
+        succeeded(done)  # marks its error as seen: all waiters may have been cancelled
 
-    async def dial(self, node: Node | None, name: str | None) -> Link:
-        """A new connection to a node; raises `NotSent` when there is none to be had."""
+    async def connect_to(self, node: Node | None, name: str | None) -> Connection:
+        """Returns a new connection to a node; raises `NotSent` when the server cannot be reached."""
         self._refuse_when_closed()
-        address = await self._resolved()
+        address = await self._server_address()
         if address.kind == "sentinel" and node is None:
             try:
                 node = await async_primary(address, self.policy)
-            except (MasterNotFoundError, *TROUBLE) as error:
+            except (MasterNotFoundError, *CONNECTION_ERRORS) as error:
                 raise NotSent(f"no sentinel knows the primary of {address.service!r}: {error}") from error
-        link = await Link.open(async_connection(address, node, self.policy, name))
+        connection = await Connection.open(async_connection(address, node, self.policy, name))
         try:
             self._refuse_when_closed()
-        except Closed:  # while we were connecting
-            link.abort()
+        except Closed:  # while it connected
+            connection.abort()
             raise
-        return link
+        return connection
 
     def _refuse_when_closed(self) -> None:
         if self._ending.is_set():
             raise Closed(f"the connection to {self.address.label} was closed")
 
-    async def _resolved(self) -> Address:
-        """The address to dial. An embedded server is leased once, even if many ask and some of them give up."""
+    async def _server_address(self) -> Address:
+        """Returns the address to connect to. An embedded server is leased once, also if some waiters are cancelled."""
         if self.address.embedded is None:
             return self.address
-        if self._lease is None or (self._lease.done() and not succeeded(self._lease)):
-            self._lease = asyncio.create_task(asyncio.to_thread(_embedded.lease, self.address.embedded))
-            self._lease.add_done_callback(succeeded)  # looks at its error, for the case that nobody else does
-        return (await result_of(self._lease)).address
+        if self._leasing is None or (self._leasing.done() and not succeeded(self._leasing)):
+            self._leasing = asyncio.create_task(asyncio.to_thread(lease_server, self.address.embedded))
+            self._leasing.add_done_callback(succeeded)  # marks its error as seen
+        return (await result_of(self._leasing)).address
 
     # --- blocking reads -------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def reader(self, *, name: str | None = None) -> AsyncIterator[Reader]:
-        """A connection of its own for commands that block."""
+        """Opens a connection of its own for commands that block."""
         reader = self.open_reader(name=name)
         try:
             yield reader
@@ -278,7 +279,7 @@ class AsyncTransport:
             await reader.close()
 
     def open_reader(self, *, name: str | None = None) -> Reader:
-        """A reader for those who close it themselves; it connects when first used."""
+        """Returns a reader that the caller closes; it connects when it is first used."""
         reader = Reader(self, name)
         self._readers.add(reader)
         return reader
@@ -287,41 +288,42 @@ class AsyncTransport:
         self._readers.discard(reader)
 
     async def run_blocking(self, command: Command[T], timeout: float) -> T:
-        """One blocking command on a connection opened for it; in a loop, keep a `reader` instead."""
+        """Runs one blocking command on a new connection; in a loop, use one `reader` instead."""
         async with self.reader() as reader:
             return await reader.run(command, timeout)
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Closes all connections and lets the embedded server go. May be called twice."""
+        """Closes all connections and releases the embedded server. May be called twice."""
         self._ending.set()
         await self._closing.finish()
 
-    async def _shut(self) -> None:
+    async def _close_or_abort(self) -> None:
         try:
             await self._close_all()
-        except asyncio.CancelledError:  # the loop ends
-            for link in (*self._links.values(), *self._retiring, *(one.link for one in self._readers)):
-                if link is not None:
-                    link.abort()
+        except asyncio.CancelledError:  # the event loop ends
+            reading = (reader.connection for reader in self._readers)
+            for connection in (*self._connections.values(), *self._retired, *reading):
+                if connection is not None:
+                    connection.abort()
             raise
 
     async def _close_all(self) -> None:
-        for dialing in list(self._dialing.values()):
-            await call_off(dialing)
+        for connecting in list(self._connecting.values()):
+            await cancel_and_wait(connecting)
         for reader in list(self._readers):
             await reader.close()
-        for link in (*self._links.values(), *self._retiring):
-            await link.close()
-        self._links.clear()
-        while self._posts:
-            await asyncio.wait(self._posts)
-        leased, self._lease = self._lease, None
-        if leased is not None:
-            await asyncio.wait([leased])
-            if succeeded(leased):
-                await asyncio.to_thread(leased.result().release)
+        for connection in (*self._connections.values(), *self._retired):
+            await connection.close()
+        self._connections.clear()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        leasing, self._leasing = self._leasing, None
+        if leasing is not None:
+            await asyncio.wait([leasing])
+            if succeeded(leasing):
+                await asyncio.to_thread(leasing.result().release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -330,6 +332,6 @@ class AsyncTransport:
         await self.leave(error)
 
     async def leave(self, error: object) -> None:
-        """Closes for whoever leaves, perhaps with an error; one who was cancelled does not wait long for it."""
+        """Closes at the end of an `async with` that `error` ended; after a cancellation it does not wait long."""
         self._ending.set()
         await self._closing.after(error)

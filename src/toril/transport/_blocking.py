@@ -1,6 +1,6 @@
-"""The blocking driver: runs commands from plain threads, such as the lock keeper's and Spark's.
+"""The blocking transport: runs commands from threads, such as the lock renewer's and Spark's.
 
-Guarantee: the rules of `_conversation` hold; threads may share a store; a forked child opens its own connections.
+Guarantee: commands follow the retry protocol; threads may share a transport; a forked child opens its own connections.
 """
 
 from __future__ import annotations
@@ -17,16 +17,28 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from toril.commands.command import Command
 from toril.commands.read import server_time
 from toril.errors import Closed, TorilError
-from toril.transport import _embedded
 from toril.transport._connection import packed
+from toril.transport._embedded import LeasedServer, lease_server
 from toril.transport._redis_py import (
-    TROUBLE,
+    CONNECTION_ERRORS,
+    BlockingRedisConnection,
     MasterNotFoundError,
     blocking_connection,
     blocking_primary,
     not_sent,
 )
-from toril.transport._retry_protocol import Conversation, Drop, Lost, NotSent, Pause, Send, converse
+from toril.transport._retry_protocol import (
+    Disconnect,
+    Lost,
+    NotSent,
+    Pause,
+    Reply,
+    Request,
+    RetryProtocol,
+    RetrySteps,
+    Send,
+    StepResult,
+)
 from toril.transport._slots import Node, SlotMap
 from toril.transport.address import Address, parse_address
 from toril.transport.clock import SAMPLES, ServerClock
@@ -36,19 +48,19 @@ T = TypeVar("T")
 
 
 class BlockingTransport:
-    """Runs commands from threads, each call on a free connection of its own."""
+    """Runs commands from threads; each call has a connection of its own while it runs."""
 
     def __init__(
-        self, redis: Any = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
+        self, redis: object = None, *, policy: ConnectionPolicy | None = None, name: str | None = None
     ) -> None:
         self.address: Address = parse_address(redis)
         self.policy = checked_policy(policy)
         self.clock = ServerClock()
         self._name = name
-        self._lease: _embedded.Lease | None = None
+        self._leased: LeasedServer | None = None
         self._slots = SlotMap(self.address.nodes) if self.address.is_cluster else None
-        self._free: dict[Node | None, list[Any]] = {}
-        self._busy: set[Any] = set()  # so that closing ends a call to a silent server
+        self._free: dict[Node | None, list[BlockingRedisConnection]] = {}
+        self._busy: set[BlockingRedisConnection] = set()  # `close` ends their calls, too
         self._lock = threading.Lock()
         self._leasing = threading.Lock()
         self._pid = os.getpid()
@@ -64,22 +76,24 @@ class BlockingTransport:
     # --- running commands -----------------------------------------------------------------------------------
 
     def run(self, command: Command[T], *, timeout: float | None = None) -> T:
-        """The value of one command, or its error raised."""
-        (result,) = self._hold(converse((command,), self.policy, self._slots), timeout)
+        """Runs one command; returns its value or raises its error."""
+        (result,) = self._follow(RetryProtocol((command,), self.policy, self._slots).steps(), timeout)
         if isinstance(result, TorilError):
             raise result
         return cast("T", result)
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """All commands in one pipeline; errors stand in the place of values and are not raised."""
-        return self._hold(converse(commands, self.policy, self._slots), None) if commands else []
+        """Runs commands in one pipeline; returns their values, with a `TorilError` for each that failed."""
+        if not commands:
+            return []
+        return self._follow(RetryProtocol(commands, self.policy, self._slots).steps(), None)
 
     def run_blocking(self, command: Command[T], timeout: float) -> T:
-        """A command that may block for `timeout` seconds."""
+        """Runs a command that may block for `timeout` seconds."""
         return self.run(command, timeout=timeout + self.policy.block_margin)
 
     def now_ms(self) -> int:
-        """The server's time, asked anew when our idea of it is old."""
+        """Returns the server's time, which is read again when the clock is stale."""
         if self.clock.stale:
             self.refresh_clock()
         return self.clock.now_ms()
@@ -93,58 +107,64 @@ class BlockingTransport:
         self.clock.learn_best(samples)
 
     def connect(self) -> None:
-        """Makes sure that the server can be reached, once, within the policy."""
+        """Connects, or raises if the server cannot be reached within the policy."""
         self.refresh_clock()
 
-    def _hold(self, conversation: Conversation, timeout: float | None) -> list[Any]:
-        """Does what the conversation asks, until it has its results."""
+    def _follow(self, steps: RetrySteps, timeout: float | None) -> list[object]:
+        """Takes the steps of a retry protocol and returns its results."""
         limit = timeout if timeout is not None else self.policy.command_timeout
-        outcome: Any = None
-        try:
-            while True:
-                effect = conversation.send(outcome)
-                match effect:
-                    case Send(node, words):
-                        outcome = self._send(node, words, limit)
-                    case Pause(seconds):
-                        outcome = None
-                        time.sleep(seconds)
-                    case Drop(node):
-                        outcome = None
-                        self._drop(node)
-        except StopIteration as end:
-            return cast("list[Any]", end.value)
+        result: StepResult = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as end:
+                results: list[object] = end.value
+                return results
+            result = None
+            match step:
+                case Send(node, requests):
+                    result = self._send(node, requests, limit)
+                case Pause(seconds):
+                    time.sleep(seconds)
+                case Disconnect(node):
+                    self._disconnect_free(node)
 
-    def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
-        message = b"".join([packed(one) for one in words])  # before a connection is taken: it may fail
+    def _send(self, node: Node | None, requests: list[Request], timeout: float) -> list[Reply]:
+        # Packed before a connection is taken: it may fail.
+        message = b"".join([packed(one) for one in requests])
         try:
             connection = self._take(node)
         except NotSent as error:
-            return [error] * len(words)
+            return [error] * len(requests)
         self._busy.add(connection)
         try:
-            return self._exchange(node, connection, message, len(words), timeout)
+            return self._exchange(node, connection, message, len(requests), timeout)
         finally:
             self._busy.discard(connection)
 
     def _exchange(
-        self, node: Node | None, connection: Any, message: bytes, count: int, timeout: float
-    ) -> list[Any]:
+        self,
+        node: Node | None,
+        connection: BlockingRedisConnection,
+        message: bytes,
+        count: int,
+        timeout: float,
+    ) -> list[Reply]:
         try:
             connection.send_packed_command([message], check_health=False)
-        except TROUBLE as error:
-            # Some bytes may have left: a script could have run.
+        except CONNECTION_ERRORS as error:
+            # Some bytes may have been sent: a script could have run.
             return [self._lost(connection, error)] * count
         replies = self._read(connection, count, timeout)
         if not any(isinstance(reply, Lost) for reply in replies):
             self._give_back(node, connection)
         return replies
 
-    def _read(self, connection: Any, count: int, timeout: float) -> list[Any]:
-        replies: list[Any] = []
+    def _read(self, connection: BlockingRedisConnection, count: int, timeout: float) -> list[Reply]:
+        replies: list[Reply] = []
         while len(replies) < count:
             try:
-                # An error reply is a reply: the connection lives, and more may follow.
+                # An error reply is a reply: the connection stays open, and more may follow.
                 replies.append(
                     connection.read_response(
                         disable_decoding=True, timeout=timeout, disconnect_on_error=False
@@ -152,58 +172,58 @@ class BlockingTransport:
                 )
             except (ResponseError, BusyLoadingError, AuthenticationError) as error:
                 replies.append(_as_reply_error(error))
-            except TROUBLE as error:
+            except CONNECTION_ERRORS as error:
                 lost = self._lost(connection, error)
                 replies += [lost] * (count - len(replies))
             except BaseException:
-                connection.disconnect()  # An interrupted thread leaves no half-read connection to others.
+                connection.disconnect()  # an interrupted thread must not leave a half-read connection to others
                 raise
         return replies
 
     @staticmethod
-    def _lost(connection: Any, error: BaseException) -> Lost:
+    def _lost(connection: BlockingRedisConnection, error: BaseException) -> Lost:
         connection.disconnect()
         return Lost(str(error) or type(error).__name__)
 
     # --- connections ----------------------------------------------------------------------------------------
 
-    def _take(self, node: Node | None) -> Any:
+    def _take(self, node: Node | None) -> BlockingRedisConnection:
         self._after_fork()
         if self._closed:
             raise Closed(f"the connection to {self.address.label} was closed")
         while (connection := self._pop_free(node)) is not None:
-            if _is_quiet(connection):
+            if _is_usable(connection):
                 return connection
             connection.disconnect()
         return self._connect(node)
 
-    def _pop_free(self, node: Node | None) -> Any:
+    def _pop_free(self, node: Node | None) -> BlockingRedisConnection | None:
         with self._lock:
             free = self._free.get(node)
             return free.pop() if free else None
 
-    def _connect(self, node: Node | None) -> Any:
-        address = self._resolved()
+    def _connect(self, node: Node | None) -> BlockingRedisConnection:
+        address = self._server_address()
         try:
             if address.kind == "sentinel" and node is None:
                 node = blocking_primary(address, self.policy)
             connection = blocking_connection(address, node, self.policy, self._name)
-            self._greet(connection)
-        except (MasterNotFoundError, *TROUBLE) as error:
+            self._log_in(connection)
+        except (MasterNotFoundError, *CONNECTION_ERRORS) as error:
             raise not_sent(error, address.login.get("db", 0)) from error
         return connection
 
-    def _greet(self, connection: Any) -> None:
+    def _log_in(self, connection: BlockingRedisConnection) -> None:
         self._busy.add(connection)
         try:
             connection.connect()
         finally:
             self._busy.discard(connection)
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # by another thread, while it connected
             connection.disconnect()
             raise Closed(f"the connection to {self.address.label} was closed")
 
-    def _give_back(self, node: Node | None, connection: Any) -> None:
+    def _give_back(self, node: Node | None, connection: BlockingRedisConnection) -> None:
         with self._lock:
             free = self._free.setdefault(node, [])
             if not self._closed and len(free) < self.policy.max_connections:
@@ -211,30 +231,30 @@ class BlockingTransport:
                 return
         connection.disconnect()
 
-    def _drop(self, node: Node | None) -> None:
+    def _disconnect_free(self, node: Node | None) -> None:
         with self._lock:
             stale = self._free.pop(node, [])
         for connection in stale:
             connection.disconnect()
 
-    def _resolved(self) -> Address:
+    def _server_address(self) -> Address:
         if self.address.embedded is None:
             return self.address
         with self._leasing:
-            if self._lease is None:
-                self._lease = _embedded.lease(self.address.embedded)
-            return self._lease.address
+            if self._leased is None:
+                self._leased = lease_server(self.address.embedded)
+            return self._leased.address
 
     def _after_fork(self) -> None:
-        """Sockets and leases of the parent are not ours to use or to end."""
+        """Drops the sockets and the lease of the parent: a forked child must not use or end them."""
         if self._pid != os.getpid():
-            self._pid, self._free, self._busy, self._lease = os.getpid(), {}, set(), None
+            self._pid, self._free, self._busy, self._leased = os.getpid(), {}, set(), None
             self._lock, self._leasing = threading.Lock(), threading.Lock()
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes all connections and lets the embedded server go. May be called twice."""
+        """Closes all connections and releases the embedded server. May be called twice."""
         self._after_fork()
         self._closed = True
         with self._lock:
@@ -243,9 +263,9 @@ class BlockingTransport:
             self._free.clear()
         for connection in stale:
             connection.disconnect()
-        if self._lease is not None:
-            lease, self._lease = self._lease, None
-            lease.release()
+        if self._leased is not None:
+            leased, self._leased = self._leased, None
+            leased.release()
 
     def __enter__(self) -> Self:
         return self
@@ -254,19 +274,19 @@ class BlockingTransport:
         self.close()
 
 
-def _is_quiet(connection: Any) -> bool:
-    """Whether nothing has arrived while nobody asked: an end of the connection, above all.
+def _is_usable(connection: BlockingRedisConnection) -> bool:
+    """Whether nothing has arrived on an idle connection; what arrives is mostly its end.
 
-    A command sent into a connection that the server has closed counts as lost, though it never ran.
+    A command sent on a connection that the server has closed counts as lost, though it was not executed.
     """
     try:
         return not connection.can_read(0)
-    except TROUBLE:
+    except CONNECTION_ERRORS:
         return False
 
 
-# redis-py takes the first word off the messages of errors it knows; we read faults by that word.
-_TAKEN_OFF = {
+# redis-py removes the first word from the messages of these errors; `fault_of` needs it.
+_REMOVED_WORDS = {
     "NoScriptError": "NOSCRIPT",
     "BusyLoadingError": "LOADING",
     "ReadOnlyError": "READONLY",
@@ -284,6 +304,6 @@ _TAKEN_OFF = {
 
 
 def _as_reply_error(error: RedisError) -> hiredis.ReplyError:
-    word = _TAKEN_OFF.get(type(error).__name__)
+    word = _REMOVED_WORDS.get(type(error).__name__)
     text = str(error)
     return hiredis.ReplyError(text if word is None or text.startswith(word) else f"{word} {text}")

@@ -1,27 +1,29 @@
-"""The embedded server as an address: leased from `toril.server`, which is loaded only when somebody asks for it."""
+"""The embedded server as an address. `toril.server` is imported only when an embedded server is used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from toril.transport.address import Address, parse_address
 
+if TYPE_CHECKING:
+    from toril.server import Lease
 
-@dataclass(slots=True)
-class Lease:
-    """Our share in an embedded server; it may end when the last share is released."""
+
+class LeasedServer(NamedTuple):
+    """An embedded server that runs at least until `release`."""
 
     address: Address
-    _share: Any
+    lease: Lease
 
     def release(self) -> None:
-        self._share.release()
+        """Ends this use of the server; it stops after its last use."""
+        self.lease.release()
 
 
-def lease(folder: str) -> Lease:
-    """Starts the server of a folder, or joins those who use it already."""
-    from toril import server  # loads nothing but the standard library, yet only embedded users need it
+def lease_server(folder: str) -> LeasedServer:
+    """Starts the server of a folder, or joins its other users."""
+    from toril import server  # needed for embedded servers only
 
-    share = server.lease(folder)
-    return Lease(parse_address(share.url), share)
+    lease = server.lease(folder)
+    return LeasedServer(parse_address(lease.url), lease)

@@ -1,6 +1,6 @@
-"""Redis' error replies in our own words.
+"""Redis' error replies as errors of toril.
 
-Guarantee: callers above this room meet errors of our tree alone, and no message holds a password.
+Guarantee: other packages get subclasses of `TorilError` only, and no message contains a password.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ReplyError = hiredis.ReplyError
 
 
 class Fault(enum.Enum):
-    """What an error reply asks for."""
+    """What an error reply requires."""
 
-    NO_SCRIPT = enum.auto()  # send the text
-    MOVED = enum.auto()  # the slot has a new home
-    ASK = enum.auto()  # this once, ask there
-    LATER = enum.auto()  # not executed; the server may be able to soon
+    NO_SCRIPT = enum.auto()  # send the text of the script
+    MOVED = enum.auto()  # another node serves the slot
+    ASK = enum.auto()  # send this command to another node, once
+    LATER = enum.auto()  # not executed; the server may execute it later
     RECONNECT = enum.auto()  # not executed; this connection leads to the wrong server
-    FINAL = enum.auto()  # asking again would not help
+    FINAL = enum.auto()  # another attempt would not help
 
 
 _FAULTS = {
@@ -42,7 +42,7 @@ _FAULTS = {
     "CLUSTERDOWN": Fault.LATER,
     "TRYAGAIN": Fault.LATER,
     "NOREPLICAS": Fault.LATER,
-    "MISCONF": Fault.LATER,  # the server cannot write its file and takes no changes until it can
+    "MISCONF": Fault.LATER,  # the server cannot write its file and refuses changes until it can
     "READONLY": Fault.RECONNECT,
     "UNBLOCKED": Fault.RECONNECT,  # a blocked read ended because the server became a replica
 }
@@ -52,7 +52,7 @@ def fault_of(error: BaseException) -> Fault:
     text = str(error)
     if text.startswith("ERR max number of clients"):
         return Fault.LATER
-    # Inside a script the reason stands within the message of the script's own error.
+    # If a script fails, the message of its error contains the reason.
     if "-READONLY" in text or "READONLY You can't write" in text:
         return Fault.RECONNECT
     return _FAULTS.get(text.split(" ", 1)[0], Fault.FINAL)
@@ -62,7 +62,7 @@ _DENIED = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid password")
 
 
 def translate(error: BaseException) -> RedisError:
-    """An error reply as an error of our tree."""
+    """Returns the error of toril that an error reply stands for."""
     text = str(error)
     if fault_of(error) in (Fault.LATER, Fault.RECONNECT):
         return RedisUnavailable(text)
@@ -78,7 +78,7 @@ def translate(error: BaseException) -> RedisError:
 
 
 def redirection(error: BaseException, asked: tuple[str, int]) -> tuple[int, tuple[str, int]]:
-    """The slot and the node that a MOVED or ASK reply names; without a host it means the one that was asked."""
+    """Returns the slot and the node that a MOVED or ASK reply names; without a host it is the node that was asked."""
     _, slot, address = str(error).split(" ")[:3]
     host, _, port = address.rpartition(":")
     return int(slot), (host or asked[0], int(port))

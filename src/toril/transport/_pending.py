@@ -1,20 +1,22 @@
 """What a connection keeps for each write until its replies have come: `PendingReplies` and `PendingCall`.
 
-Guarantee: a pending call calls `on_reply` once, or never if it was cancelled; an error reply or a lost reply goes to
-the retry protocol first.
+Guarantee: a pending call calls `on_reply` once; an error reply or a lost reply goes to the retry protocol first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from toril.commands.command import Command
 from toril.errors import Interrupted, TorilError
-from toril.transport._retry_protocol import decoded
+from toril.transport._retry_protocol import Reply, decoded
+from toril.transport.address import Node
 
 T = TypeVar("T")
+
+OnReply: TypeAlias = Callable[[Any], None]  # its argument is the value of the command or a `TorilError`
 
 
 class Pending(Protocol):
@@ -26,9 +28,9 @@ class Pending(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody needs the replies any more: it is not written if it was not yet."""
+        """Whether nobody waits for the replies: it is not written if it was not yet."""
 
-    def take(self, reply: Any) -> None:
+    def take(self, reply: Reply) -> None:
         """Takes one reply."""
 
     def fail(self, error: Exception) -> None:
@@ -36,13 +38,13 @@ class Pending(Protocol):
 
 
 class PendingReplies:
-    """A write of several commands; its future gets the list of replies."""
+    """A write of several requests; its future gets the list of replies."""
 
     __slots__ = ("deadline", "future", "missing", "replies", "written")
 
-    def __init__(self, future: asyncio.Future[list[Any]], missing: int) -> None:
+    def __init__(self, future: asyncio.Future[list[Reply]], missing: int) -> None:
         self.future = future
-        self.replies: list[Any] = []
+        self.replies: list[Reply] = []
         self.missing = missing
         self.deadline = 0.0
         self.written = False
@@ -51,7 +53,7 @@ class PendingReplies:
     def cancelled(self) -> bool:
         return self.future.cancelled()
 
-    def take(self, reply: Any) -> None:
+    def take(self, reply: Reply) -> None:
         self.replies.append(reply)
         self.missing -= 1
         if not self.missing and not self.future.done():
@@ -61,8 +63,8 @@ class PendingReplies:
         if not self.future.done():
             self.future.set_result([*self.replies, *([error] * self.missing)])
 
-    async def wait(self, *, firm: bool) -> list[Any]:
-        """Returns the replies. A firm wait that is cancelled after the write goes on until they are there."""
+    async def wait(self, *, firm: bool) -> list[Reply]:
+        """Returns the replies. A firm wait that is cancelled after the write continues until they have come."""
         if not firm:
             return await self.future
         while True:
@@ -75,8 +77,8 @@ class PendingReplies:
                     raise
 
 
-class PendingCall(Generic[T]):
-    """One submitted command. While the retry protocol works on it, `task` is set."""
+class PendingCall:
+    """One submitted command. While the retry protocol runs for it, `task` is set."""
 
     __slots__ = ("_retry", "cancelled", "command", "deadline", "firm", "node", "on_reply", "task", "written")
 
@@ -84,10 +86,10 @@ class PendingCall(Generic[T]):
 
     def __init__(
         self,
-        command: Command[T],
-        on_reply: Callable[[T | TorilError], None],
-        retry: Callable[[PendingCall[T], Exception], None],
-        node: tuple[str, int] | None,
+        command: Command[Any],
+        on_reply: OnReply,
+        retry: Callable[[PendingCall, Exception], None],
+        node: Node | None,
         *,
         firm: bool,
     ) -> None:
@@ -96,12 +98,12 @@ class PendingCall(Generic[T]):
         self._retry = retry
         self.node = node
         self.firm = firm
-        self.task: asyncio.Task[list[Any]] | None = None
+        self.task: asyncio.Task[list[object]] | None = None
         self.cancelled = False
         self.deadline = 0.0
         self.written = False
 
-    def take(self, reply: Any) -> None:
+    def take(self, reply: Reply) -> None:
         if self.cancelled:
             return
         if isinstance(reply, Exception):
@@ -112,7 +114,7 @@ class PendingCall(Generic[T]):
     def fail(self, error: Exception) -> None:
         self.take(error)
 
-    def finish(self, task: asyncio.Task[list[Any]]) -> None:
+    def finish(self, task: asyncio.Task[list[object]]) -> None:
         """Takes the result of the retry protocol, when its task is done."""
         if task.cancelled():
             self.on_reply(Interrupted("the call was interrupted"))
@@ -126,7 +128,7 @@ class PendingCall(Generic[T]):
             self.on_reply(failed)
 
     def cancel(self) -> None:
-        """Ends the call. A firm one whose command is written goes on until its reply is there."""
+        """Ends the call. A firm one whose command is written continues until its reply has come."""
         if self.task is not None:
             self.task.cancel()
         elif not (self.firm and self.written):
@@ -134,7 +136,7 @@ class PendingCall(Generic[T]):
             self.on_reply(Interrupted("the call was cancelled"))
 
 
-async def result_of_firm(call: PendingCall[Any], future: asyncio.Future[T]) -> T:
+async def result_of_firm(call: PendingCall, future: asyncio.Future[T]) -> T:
     """Returns the result of a firm call, also if the waiting task is cancelled after the command was written."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

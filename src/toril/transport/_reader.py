@@ -1,167 +1,179 @@
-"""Blocking reads: a connection of its own for commands that wait for something to come.
+"""Blocking reads: a connection of its own for commands that wait on the server.
 
-Guarantee: one call at a time; a call can be ended early without losing what it has popped. One whose caller was
-cancelled is ended on the server, too, so that the next does not wait behind it.
+Guarantee: one call at a time. A call can be ended early without losing what it has popped. A call whose task was
+cancelled is ended on the server too, so that the next one does not wait behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from toril.commands.command import Command
 from toril.errors import Closed, TorilError
-from toril.transport._connection import Link
-from toril.transport._retry_protocol import Drop, Lost, NotSent, Pause, Send, converse
+from toril.transport._connection import Connection
+from toril.transport._retry_protocol import (
+    Disconnect,
+    Lost,
+    NotSent,
+    Pause,
+    Reply,
+    Request,
+    RetryProtocol,
+    Send,
+    Step,
+    StepResult,
+)
 from toril.transport._slots import Node
-from toril.transport.waiting import call_off, succeeded
+from toril.transport.waiting import cancel_and_wait, succeeded
 
 if TYPE_CHECKING:
     from toril.transport._async import AsyncTransport
 
 T = TypeVar("T")
 
-# Seconds until the server is asked again to end a blocked call that it had not received yet.
-UNBLOCK_AGAIN = 0.005
+# Seconds before CLIENT UNBLOCK is sent again: the server had not received the blocking call yet.
+UNBLOCK_AGAIN: Final = 0.005
 
 
 class Reader:
-    """A connection for blocking reads: one call at a time, woken early by `unblock`, never cancelled in flight."""
+    """A connection for blocking reads: one call at a time, ended early by `unblock`."""
 
     def __init__(self, transport: AsyncTransport, name: str | None) -> None:
         self._transport = transport
         self._name = name
-        self.link: Link | None = None
-        self._dialing: asyncio.Task[Link] | None = None
+        self.connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
         self._node: Node | None = None
         self._client_id: int | None = None
-        self._blocked: object | None = None  # stands for the call that is blocked now
+        self._blocked: object | None = None  # identifies the call that is blocked now
         self._closed = False
 
     @property
     def blocked(self) -> bool:
-        """Whether a call waits for the server's answer; not while the reader connects for it."""
+        """Whether a call waits for the server's reply; not while the reader connects for it."""
         return self._blocked is not None
 
     async def run(self, command: Command[T], timeout: float) -> T:
-        """Runs a command that may block for `timeout` seconds; an error of the connection is raised at once."""
-        transport = self._transport
-        policy = transport.policy
-        conversation = converse((command,), policy, transport.slots)
-        outcome: Any = None
-        try:
-            while True:
-                effect = conversation.send(outcome)
-                match effect:
-                    case Send(node, [("CLUSTER", "SLOTS")] as words):
-                        outcome = await transport.send(node, words, policy.command_timeout)
-                    case Send(node, words):
-                        outcome = await self._send(node, words, timeout + policy.block_margin)
-                    case Pause(seconds):
-                        outcome = None
-                        await asyncio.sleep(seconds)
-                    case Drop():
-                        outcome = None
-                        await self._forget()
-        except StopIteration as end:
-            (result,) = end.value
-        if isinstance(result, TorilError):
-            raise result
-        return cast("T", result)
-
-    async def _send(self, node: Node | None, words: list[Any], timeout: float) -> list[Any]:
-        link = self.link
-        if link is None or link.closed or self._node != node:
+        """Runs a command that may block for `timeout` seconds; returns its value or raises its error."""
+        steps = RetryProtocol((command,), self._transport.policy, self._transport.slots).steps()
+        result: StepResult = None
+        while True:
             try:
-                link = await self._open(node)
+                step = steps.send(result)
+            except StopIteration as end:
+                (value,) = end.value
+                break
+            result = await self._take_step(step, timeout)
+        if isinstance(value, TorilError):
+            raise value
+        return cast("T", value)
+
+    async def _take_step(self, step: Step, timeout: float) -> StepResult:
+        policy = self._transport.policy
+        match step:
+            case Send(node, [("CLUSTER", "SLOTS")] as requests):
+                return await self._transport.send(node, requests, policy.command_timeout)
+            case Send(node, requests):
+                return await self._send(node, requests, timeout + policy.block_margin)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+            case Disconnect():
+                await self._disconnect()
+        return None
+
+    async def _send(self, node: Node | None, requests: list[Request], timeout: float) -> list[Reply]:
+        connection = self.connection
+        if connection is None or connection.closed or self._node != node:
+            try:
+                connection = await self._connect(node)
             except NotSent as error:
-                return [error] * len(words)
+                return [error] * len(requests)
         self._blocked = call = object()
         try:
-            return await link.exchange(words, timeout)
+            return await connection.exchange(requests, timeout)
         except asyncio.CancelledError:
-            self._transport.spawn(self._let_go(link, self._client_id))
+            self._transport.spawn(self._unblock_cancelled(connection, self._client_id))
             raise
         finally:
             if self._blocked is call:
                 self._blocked = None
 
-    async def _open(self, node: Node | None) -> Link:
-        self._refuse_when_closed()  # a call that is still being repeated ends here
-        await self._forget()
-        # UnrenewedLocks, and the link before its first exchange: whoever closes the reader meanwhile ends both.
-        self._dialing = dialing = asyncio.create_task(self._transport.dial(node, self._name))
+    async def _connect(self, node: Node | None) -> Connection:
+        self._refuse_when_closed()  # a call that is repeated after `close` ends here
+        await self._disconnect()
+        # Kept as attributes, so that `close` ends the attempt and the connection.
+        self._connecting = connecting = asyncio.create_task(self._transport.connect_to(node, self._name))
         try:
-            await asyncio.wait({dialing})
+            await asyncio.wait({connecting})
         except asyncio.CancelledError:
-            self._transport.spawn(_undo(dialing))
+            self._transport.spawn(_cancel_connecting(connecting))
             raise
         finally:
-            self._dialing = None
-        self._refuse_when_closed()  # while we were connecting
-        self.link, self._node = dialing.result(), node
-        return await self._introduced(self.link)
+            self._connecting = None
+        self._refuse_when_closed()  # it may have been closed meanwhile
+        self.connection, self._node = connecting.result(), node
+        return await self._read_client_id(self.connection)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise Closed("the reader was closed")
 
-    async def _introduced(self, link: Link) -> Link:
-        """Learns the id by which the server knows the link: without it no call could be ended early."""
+    async def _read_client_id(self, connection: Connection) -> Connection:
+        """Reads the connection's id on the server: `unblock` needs it."""
         try:
-            (reply,) = await link.exchange([("CLIENT", "ID")], self._transport.policy.command_timeout)
+            (reply,) = await connection.exchange([("CLIENT", "ID")], self._transport.policy.command_timeout)
         except asyncio.CancelledError:
-            self.link = None
-            self._transport.spawn(link.close())
+            self.connection = None
+            self._transport.spawn(connection.close())
             raise
         if isinstance(reply, (NotSent, Lost)):
-            self._refuse_when_closed()  # while we asked: nobody waits for another attempt
-            await self._forget()
+            self._refuse_when_closed()  # it may have been closed meanwhile: no other attempt is needed
+            await self._disconnect()
             raise NotSent(str(reply))
         self._client_id = reply if isinstance(reply, int) else None
-        return link
+        return connection
 
-    async def _let_go(self, link: Link, client_id: int | None) -> None:
-        """Ends a call that nobody waits for any more, so that the next one does not wait behind it."""
-        words = [("CLIENT", "UNBLOCK", client_id)]
-        with contextlib.suppress(TorilError):  # the store was closed meanwhile, and with it the call
-            while link.busy and client_id is not None and not self._closed:
-                (reply,) = await self._transport.send(
-                    self._node, words, self._transport.policy.command_timeout
-                )
-                if reply != 0:
+    async def _unblock_cancelled(self, connection: Connection, client_id: int | None) -> None:
+        """Ends a call whose task was cancelled, so that the next one does not wait behind it."""
+        with contextlib.suppress(TorilError):  # the transport was closed meanwhile, and with it the call
+            while connection.is_busy and client_id is not None and not self._closed:
+                if await self._send_unblock(client_id):
                     return
-                await asyncio.sleep(UNBLOCK_AGAIN)
 
     async def unblock(self) -> None:
-        """Lets a blocked call return at once, as if its time were over; nothing it has popped is lost."""
+        """Makes a blocked call return at once, as if its time were over; nothing that it has popped is lost."""
         call = self._blocked
         while call is not None and self._blocked is call and self._client_id is not None:
-            words = ("CLIENT", "UNBLOCK", self._client_id)
-            (reply,) = await self._transport.send(self._node, [words], self._transport.policy.command_timeout)
-            if reply != 0:
-                return  # It is done, or there is no asking.
-            # The server has not seen the call yet, or its reply is on the way.
-            await asyncio.sleep(UNBLOCK_AGAIN)
+            if await self._send_unblock(self._client_id):
+                return
 
-    async def _forget(self) -> None:
-        link, self._client_id = self.link, None
-        if link is not None:
-            await link.close()
-            if self.link is link:
-                self.link = None
+    async def _send_unblock(self, client_id: int) -> bool:
+        """Returns whether there is no need to send it again: the call has ended, or the server cannot be asked."""
+        requests: list[Request] = [("CLIENT", "UNBLOCK", client_id)]
+        (reply,) = await self._transport.send(self._node, requests, self._transport.policy.command_timeout)
+        if reply == 0:  # the server has not received the call yet, or its reply is on the way
+            await asyncio.sleep(UNBLOCK_AGAIN)
+        return reply != 0
+
+    async def _disconnect(self) -> None:
+        connection, self._client_id = self.connection, None
+        if connection is not None:
+            await connection.close()
+            if self.connection is connection:
+                self.connection = None
 
     async def close(self) -> None:
+        """Ends the call in progress and closes the connection."""
         self._closed = True
         self._transport.forget_reader(self)
-        if self._dialing is not None:
-            await _undo(self._dialing)
-        await self._forget()
+        if self._connecting is not None:
+            await _cancel_connecting(self._connecting)
+        await self._disconnect()
 
 
-async def _undo(dialing: asyncio.Task[Link]) -> None:
-    """Ends an attempt to connect that nobody wants any more, and what came of it."""
-    await call_off(dialing)
-    if succeeded(dialing):
-        await dialing.result().close()
+async def _cancel_connecting(connecting: asyncio.Task[Connection]) -> None:
+    await cancel_and_wait(connecting)
+    if succeeded(connecting):
+        await connecting.result().close()

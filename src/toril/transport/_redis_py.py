@@ -1,11 +1,15 @@
-"""How redis-py's connections are made for us: with its login, TLS and sockets, and without its retries.
+"""How redis-py's connections are made: with its login, TLS and sockets, and without its retries.
 
-Guarantee: every setting that redis-py would choose by itself and that could hurt a worker is set here, in one place.
+Guarantee: every setting that redis-py would choose by itself and that could disturb a worker is set here. This is the
+only module that uses private attributes of redis-py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias, cast
 
 import redis
 import redis.asyncio as redis_asyncio
@@ -26,62 +30,109 @@ from toril.transport.address import Address, Node
 from toril.transport.policy import ConnectionPolicy
 from toril.transport.waiting import to_the_end
 
-TROUBLE = (RedisError, OSError, EOFError, TimeoutError)
-# Trouble that no further attempt will end.
-DENIAL = (AuthenticationError, AuthorizationError, NoPermissionError)
+CONNECTION_ERRORS = (RedisError, OSError, EOFError, TimeoutError)
+# Errors that another attempt does not mend.
+_DENIALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 
-
-# What servers answer to SELECT when they have no such database, without the code before it.
+# What servers reply to SELECT when they have no such database, without the error code.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed in cluster mode")
+
+_Settings: TypeAlias = dict[str, Any]  # keyword arguments of redis-py
+
+
+class AsyncRedisConnection(Protocol):
+    """What is used of redis-py's asyncio connections, which have no type hints of their own."""
+
+    db: object
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter | None
+
+    async def connect(self) -> None: ...
+    def _close(self) -> None: ...
+
+
+class BlockingRedisConnection(Protocol):
+    """What is used of redis-py's blocking connections."""
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def can_read(self, timeout: float) -> bool: ...
+    def send_packed_command(self, command: Sequence[bytes], check_health: bool) -> None: ...
+    def read_response(
+        self, *, disable_decoding: bool, timeout: float, disconnect_on_error: bool
+    ) -> object: ...
 
 
 def not_sent(error: BaseException, database: object) -> NotSent:
-    """Why a connection could not be made; its kind tells whether another attempt makes sense."""
+    """Returns why a connection could not be made; the class says whether another attempt makes sense."""
     reason = str(error) or type(error).__name__
-    if isinstance(error, DENIAL):
+    if isinstance(error, _DENIALS):
         return Denied(reason)
-    if isinstance(error, ResponseError) and any(words in reason for words in _NO_DATABASE):
+    if isinstance(error, ResponseError) and any(text in reason for text in _NO_DATABASE):
         return NoDatabase(f"the server has no database {database} ({reason})")
     return NotSent(reason)
 
 
-def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retry: Any) -> dict[str, Any]:
+def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retry: object) -> _Settings:
     return {
         **address.login,
-        "protocol": 2,  # one form of replies on every server; hiredis reads it fastest
+        "protocol": 2,  # one form of replies on every server; hiredis parses it fastest
         "socket_connect_timeout": policy.connect_timeout,
         "socket_timeout": policy.command_timeout,
-        "retry": retry,  # we retry by meaning, see _conversation
+        "retry": retry,  # the retry protocol decides, see _retry_protocol
         "health_check_interval": 0,
         "client_name": name,
         "driver_info": DriverInfo(name="toril"),
     }
 
 
-def _class_and_place(address: Address, node: Node | None, classes: Any) -> tuple[Any, dict[str, Any]]:
+def _class_and_endpoint(address: Address, node: Node | None, classes: ModuleType) -> tuple[Any, _Settings]:
     if address.path is not None:
         return classes.UnixDomainSocketConnection, {"path": address.path}
     host, port = node if node is not None else address.nodes[0]
-    place = {"host": host, "port": port, "socket_keepalive": True}
-    return (classes.SSLConnection if address.tls else classes.Connection), place
+    endpoint = {"host": host, "port": port, "socket_keepalive": True}
+    return (classes.SSLConnection if address.tls else classes.Connection), endpoint
 
 
-def async_connection(address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None) -> Any:
-    """A redis-py asyncio connection, not yet connected."""
+def async_connection(
+    address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
+) -> AsyncRedisConnection:
+    """Returns a redis-py asyncio connection, not yet connected."""
     retry = redis_asyncio.retry.Retry(NoBackoff(), 0)
-    cls, place = _class_and_place(address, node, redis_asyncio.connection)
-    return cls(**place, **_settings(address, policy, name, retry))
+    cls, endpoint = _class_and_endpoint(address, node, redis_asyncio.connection)
+    made: AsyncRedisConnection = cls(**endpoint, **_settings(address, policy, name, retry))
+    return made
+
+
+def transport_under(connection: AsyncRedisConnection) -> asyncio.Transport | None:
+    """Returns the asyncio transport of a connection; None if the server has closed it already.
+
+    redis-py's streams know of the end; whoever takes the transport over is not informed again.
+    """
+    if connection._writer is None or connection._reader.at_eof():
+        return None
+    transport = cast("asyncio.Transport", connection._writer.transport)
+    return None if transport.is_closing() else transport
+
+
+def discard(connection: AsyncRedisConnection) -> None:
+    """Closes a connection without waiting: redis-py's own `disconnect` could be cancelled half-way."""
+    writer = connection._writer
+    if writer is not None:
+        writer.transport.abort()
+    connection._close()
 
 
 def blocking_connection(
     address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
-) -> Any:
-    """A redis-py blocking connection, not yet connected."""
-    cls, place = _class_and_place(address, node, redis.connection)
-    return cls(**place, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
+) -> BlockingRedisConnection:
+    """Returns a redis-py blocking connection, not yet connected."""
+    cls, endpoint = _class_and_endpoint(address, node, redis.connection)
+    made: BlockingRedisConnection = cls(**endpoint, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
+    return made
 
 
-def _sentinel_settings(address: Address, policy: ConnectionPolicy, retry: Any) -> dict[str, Any]:
+def _sentinel_settings(address: Address, policy: ConnectionPolicy, retry: object) -> _Settings:
     login = {name: value for name, value in address.sentinel_login.items() if name != "db"}
     if not address.tls:
         login = {name: value for name, value in login.items() if not name.startswith("ssl_")}
@@ -96,9 +147,9 @@ def _sentinel_settings(address: Address, policy: ConnectionPolicy, retry: Any) -
 
 async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
-    seeds: Any = redis_asyncio.sentinel.Sentinel
     settings = _sentinel_settings(address, policy, redis_asyncio.retry.Retry(NoBackoff(), 0))
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=settings)
+    sentinel_class: Any = redis_asyncio.sentinel.Sentinel
+    sentinel = sentinel_class(list(address.nodes), sentinel_kwargs=settings)
     try:
         host, port = await sentinel.discover_master(address.service)
     finally:
@@ -106,16 +157,16 @@ async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
     return str(host), int(port)
 
 
-async def _close_all(clients: Any) -> None:
+async def _close_all(clients: Iterable[redis_asyncio.Redis]) -> None:
     for client in clients:
         await client.aclose()
 
 
 def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
     """Asks the sentinels which server is the primary now."""
-    seeds: Any = Sentinel
     settings = _sentinel_settings(address, policy, Retry(NoBackoff(), 0))
-    sentinel = seeds(list(address.nodes), sentinel_kwargs=settings)
+    sentinel_class: Any = Sentinel
+    sentinel = sentinel_class(list(address.nodes), sentinel_kwargs=settings)
     try:
         host, port = sentinel.discover_master(address.service)
     finally:
@@ -125,11 +176,15 @@ def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
 
 
 __all__ = [
-    "TROUBLE",
+    "CONNECTION_ERRORS",
+    "AsyncRedisConnection",
+    "BlockingRedisConnection",
     "MasterNotFoundError",
     "async_connection",
     "async_primary",
     "blocking_connection",
     "blocking_primary",
+    "discard",
     "not_sent",
+    "transport_under",
 ]

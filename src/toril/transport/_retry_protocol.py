@@ -1,17 +1,18 @@
-"""What we say to the server about a list of commands, and what we do about its answers, without any I/O.
+"""The retry protocol: what is sent for a list of commands and what follows from the replies, without any I/O.
 
-Guarantee: a command whose reply was lost is repeated only if that is harmless; one that the server refused unexecuted,
-or that never left this machine, is repeated within the policy; NOSCRIPT, MOVED and ASK are answered at once.
+Guarantee: a command whose reply was lost is repeated only if its replay policy allows it. A command that the server did
+not execute, or that was not sent, is repeated within the connection policy. NOSCRIPT, MOVED and ASK are followed at
+once.
 
-The conversation is a generator. It yields what it wants done (`Send`, `Pause`) and is sent the outcome. The asyncio and
-the blocking driver both just do what it asks, so the rules stand here once.
+The protocol is a generator. It yields steps (`Send`, `Pause`, `Disconnect`) and is sent their results. The asyncio and
+the blocking transport only carry out the steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from toril.commands.command import Arg, Command, Replay
 from toril.errors import (
@@ -27,100 +28,70 @@ from toril.transport._slots import Node, SlotMap, route_key
 from toril.transport.policy import ConnectionPolicy
 
 # Redis' own clients follow at most this many redirections of one command.
-MAX_HOPS = 16
+MAX_REDIRECTIONS: Final = 16
+
+Request: TypeAlias = tuple[Arg, ...]
+"""The words of one command, as they are sent."""
+
+Reply: TypeAlias = object
+"""A reply as hiredis reads it, an error reply, a `NotSent` or a `Lost`."""
 
 
 @dataclass(slots=True)
 class Send:
-    """Send these commands to a node (None: the one server there is) as one write; the outcome is a list of replies,
-    where a reply may be a `NotSent`, a `Lost` or an error reply."""
+    """Send these requests to a node (None: the only server) in one write. The result is the list of their replies."""
 
     node: Node | None
-    words: list[tuple[Arg, ...]]
+    requests: list[Request]
 
 
 @dataclass(slots=True)
 class Pause:
-    """Wait this many seconds."""
+    """Wait this many seconds. The result is None."""
 
     seconds: float
 
 
 @dataclass(slots=True)
-class Drop:
-    """Close the connections to this node: they lead to the wrong server."""
+class Disconnect:
+    """Close the connections to this node: they lead to the wrong server. The result is None."""
 
     node: Node | None
 
 
 class NotSent(Exception):
-    """The command never left this machine; its cause says why."""
+    """The command was not sent; the cause says why."""
 
 
 class Denied(NotSent):
-    """The command never left this machine, because the server does not let us in."""
+    """The command was not sent, because the server refused the login."""
 
 
 class NoDatabase(NotSent):
-    """The command never left this machine, because the server lacks the database that the address names."""
+    """The command was not sent, because the server lacks the database that the address names."""
 
 
 class Lost(Exception):
     """The command was sent, and its reply will not come."""
 
 
-Effect = Send | Pause | Drop
-Conversation = Generator[Effect, Any, list[Any]]
+Step: TypeAlias = Send | Pause | Disconnect
+StepResult: TypeAlias = list[Reply] | None
+RetrySteps: TypeAlias = Generator[Step, StepResult, list[object]]
 
 
-class _Unanswered:
-    """Stands for a result that is not there yet."""
-
-
-_OPEN: Any = _Unanswered()
-
-
-def converse(
-    commands: Sequence[Command[Any]], policy: ConnectionPolicy, slots: SlotMap | None
-) -> Conversation:
-    """Results in order: a decoded value, or the error of that command."""
-    if len(commands) == 1 and slots is None:
-        return _simple(commands[0], policy)
-    return _Talk(commands, policy, slots).run()
-
-
-def _simple(command: Command[Any], policy: ConnectionPolicy) -> Conversation:
-    """The common case, one command for one server, without the bookkeeping of the general one."""
-    (reply,) = yield Send(None, [command.evalsha()])
-    if not isinstance(reply, Exception):
-        return [decoded(command, reply)]
-    talk = _Talk([command], policy, None)
-    return (yield from talk.run([reply]))
-
-
-def decoded(command: Command[Any], reply: Any) -> Any:
-    """The value of a reply, or the error that it stands for."""
+def decoded(command: Command[Any], reply: Reply) -> Any:
+    """Returns the value of a reply, or the error that it stands for."""
     try:
         return command.decode(reply)
     except TorilError as error:
         return error
-    except Exception as error:  # noqa: BLE001  # A reply of a shape nobody expects is one call's trouble, not the link's.
+    except Exception as error:  # noqa: BLE001  # a reply that cannot be decoded must not end the connection
         return ScriptFailed(f"the reply to {command.name} cannot be read: {error!r}")
 
 
-def continued(
-    command: Command[Any],
-    error: Exception,
-    node: Node | None,
-    policy: ConnectionPolicy,
-    slots: SlotMap | None,
-) -> Conversation:
-    """Continues with a command whose first reply, from `node`, was an error."""
-    return _Talk([command], policy, slots).run([error], node)
-
-
-class _Talk:
-    """The state of one conversation: what is answered, what must be asked again, and where."""
+class RetryProtocol:
+    """The state of some commands: their results so far, which must be sent again, and where."""
 
     def __init__(
         self, commands: Sequence[Command[Any]], policy: ConnectionPolicy, slots: SlotMap | None
@@ -128,153 +99,162 @@ class _Talk:
         self._commands = commands
         self._policy = policy
         self._slots = slots
-        self._results: list[Any] = [_OPEN] * len(commands)
-        self._as_text: set[int] = set()
-        self._ask_at: dict[int, Node] = {}
-        self._hops = 0
+        self._results: list[object] = [None] * len(commands)
+        self._unanswered = set(range(len(commands)))
+        self._as_text: set[int] = set()  # their scripts are unknown to the server
+        self._ask_at: dict[int, Node] = {}  # the nodes that ASK replies named
+        self._redirections = 0
         self._attempts = 0
-        self._trouble: Exception | None = None
+        self._error: TorilError | None = None  # why commands must be sent again after a pause
 
-    def run(self, first_replies: list[Any] | None = None, node: Node | None = None) -> Conversation:
-        if first_replies is not None:
-            yield from self._judge_all(node, range(len(self._commands)), first_replies)
-        while open_ones := [i for i, result in enumerate(self._results) if result is _OPEN]:
-            if self._trouble is not None and not (yield from self._pause_or_give_up(open_ones)):
-                break
-            yield from self._learn_slots()
-            for node, members in self._by_node(open_ones).items():
-                words, replied = self._outgoing(members)
-                replies = yield Send(node, words)
-                yield from self._judge_all(node, members, [replies[at] for at in replied])
+    def steps(self, first_replies: list[Reply] | None = None, node: Node | None = None) -> RetrySteps:
+        """Yields steps until each command has its result: a decoded value or a `TorilError`.
+
+        `first_replies` are the replies of `node` to commands that were sent before.
+        """
+        if first_replies is not None and self._take_replies(node, range(len(self._commands)), first_replies):
+            yield Disconnect(node)
+        while self._unanswered:
+            if self._error is not None:
+                delay = self._delay_or_give_up(self._error)
+                if delay is None:
+                    break
+                yield Pause(delay)
+            yield from self._read_slots()
+            for node, members in self._by_node().items():
+                requests, positions = self._requests(members)
+                replies = (yield Send(node, requests)) or []
+                if self._take_replies(node, members, [replies[at] for at in positions]):
+                    yield Disconnect(node)
         return self._results
 
-    def _pause_or_give_up(self, open_ones: list[int]) -> Generator[Effect, Any, bool]:
-        trouble, self._trouble = self._trouble, None
+    def _delay_or_give_up(self, error: TorilError) -> float | None:
+        """Returns the seconds before the next attempt; None, and the error becomes the result, if there is none."""
+        self._error = None
         self._attempts += 1
-        if self._attempts >= self._policy.call_attempts:
-            for i in open_ones:
-                self._results[i] = trouble
-            return False
-        yield Pause(self._policy.delay_before(self._attempts - 1))
-        return True
+        if self._attempts < self._policy.call_attempts:
+            return self._policy.delay_before(self._attempts - 1)
+        for i in self._unanswered:
+            self._results[i] = error
+        return None
 
-    # --- where to -------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
-    def _learn_slots(self) -> Conversation:
+    def _read_slots(self) -> Generator[Step, StepResult, None]:
         slots = self._slots
         if slots is None or slots.known:
-            return []
+            return
         for node in slots.nodes:
-            (reply,) = yield Send(node, [("CLUSTER", "SLOTS")])
+            (reply,) = (yield Send(node, [("CLUSTER", "SLOTS")])) or [None]
             if not isinstance(reply, Exception):
                 slots.learn(reply, node)
-                break
-            self._trouble = RedisUnavailable(f"no node of the cluster tells its slots: {reply}")
-        else:
-            return []
-        self._trouble = None
-        return []
+                self._error = None
+                return
+            self._error = RedisUnavailable(f"no node of the cluster returns its slots: {reply}")
 
-    def _by_node(self, members: list[int]) -> dict[Node | None, list[int]]:
+    def _by_node(self) -> dict[Node | None, list[int]]:
+        members = sorted(self._unanswered)
         if self._slots is None:
             return {None: members}
         groups: dict[Node | None, list[int]] = {}
         for i in members:
             node = self._ask_at.get(i) or self._slots.node_of(route_key(self._commands[i]))
-            if node is None:
-                self._slots.forget()
-                self._trouble = RedisUnavailable(
-                    "CLUSTERDOWN: the slot of the queue is not served by any node"
-                )
+            if node is not None:
+                groups.setdefault(node, []).append(i)
                 continue
-            groups.setdefault(node, []).append(i)
+            self._send_again(RedisUnavailable("CLUSTERDOWN: the slot of the queue is not served by any node"))
         return groups
 
-    def _outgoing(self, members: list[int]) -> tuple[list[tuple[Arg, ...]], list[int]]:
-        """The words to send, and at which places among the replies those to our commands will stand."""
-        words: list[tuple[Arg, ...]] = []
-        replied: list[int] = []
-        taught: set[str] = set()
+    def _requests(self, members: list[int]) -> tuple[list[Request], list[int]]:
+        """Returns the requests, and the positions of the replies to our commands among all replies."""
+        requests: list[Request] = []
+        positions: list[int] = []
+        sent_scripts: set[str] = set()
         for i in members:
             if self._ask_at.pop(i, None) is not None:
-                words.append(("ASKING",))
-            replied.append(len(words))
-            words.append(self._spoken(i, taught))
-        return words, replied
+                requests.append(("ASKING",))
+            positions.append(len(requests))
+            requests.append(self._request(i, sent_scripts))
+        return requests, positions
 
-    def _spoken(self, i: int, taught: set[str]) -> tuple[Arg, ...]:
-        """A script's text is sent once in a write: by the next command the server knows it."""
+    def _request(self, i: int, sent_scripts: set[str]) -> Request:
+        """The text of a script is sent once in a write: the server knows it when it reads the next command."""
         command = self._commands[i]
-        if i not in self._as_text or command.script is None or command.script.sha1 in taught:
+        if i not in self._as_text or command.script is None or command.script.sha1 in sent_scripts:
             return command.evalsha()
-        taught.add(command.script.sha1)
+        sent_scripts.add(command.script.sha1)
         return command.eval()
 
-    # --- what came back -------------------------------------------------------------------------------------
+    # --- replies --------------------------------------------------------------------------------------------
 
-    def _judge_all(
-        self, node: Node | None, members: Sequence[int], replies: list[Any]
-    ) -> Generator[Effect, Any, None]:
+    def _take_replies(self, node: Node | None, members: Sequence[int], replies: list[Reply]) -> bool:
+        """Returns whether the node is the wrong server: its connections must be closed."""
         wrong_server = False
         for i, reply in zip(members, replies, strict=True):
             if isinstance(reply, Exception):
-                wrong_server |= self._judge_error(i, node, reply) is Fault.RECONNECT
+                wrong_server |= self._take_error(i, node, reply) is Fault.RECONNECT
             else:
-                self._results[i] = decoded(self._commands[i], reply)
-        if wrong_server:
-            yield Drop(node)
+                self._answer(i, decoded(self._commands[i], reply))
+        return wrong_server
 
-    def _judge_error(self, i: int, asked: Node | None, error: Exception) -> Fault | None:
-        if isinstance(error, Denied):
-            self._results[i] = AccessDenied(str(error))
-            return None
-        if isinstance(error, NoDatabase):
-            self._results[i] = NoSuchDatabase(str(error))
-            return None
-        if isinstance(error, NotSent):
-            self._unreachable(RedisUnavailable(f"Redis cannot be reached: {error}"))
-            return None
-        if isinstance(error, Lost):
-            self._lost(i, error)
-            return None
+    def _answer(self, i: int, result: object) -> None:
+        self._results[i] = result
+        self._unanswered.discard(i)
+
+    def _take_error(self, i: int, node: Node | None, error: Exception) -> Fault | None:
+        match error:
+            case Denied():
+                self._answer(i, AccessDenied(str(error)))
+            case NoDatabase():
+                self._answer(i, NoSuchDatabase(str(error)))
+            case NotSent():
+                self._send_again(RedisUnavailable(f"Redis cannot be reached: {error}"))
+            case Lost():
+                self._take_lost(i, error)
+            case _:
+                return self._take_error_reply(i, node, error)
+        return None
+
+    def _take_error_reply(self, i: int, node: Node | None, error: Exception) -> Fault:
         fault = fault_of(error)
         match fault:
             case Fault.NO_SCRIPT:
                 self._as_text.add(i)
             case Fault.MOVED | Fault.ASK:
-                self._redirect(i, asked, error, fault)
+                self._redirect(i, node, error, fault)
             case Fault.LATER | Fault.RECONNECT:
-                self._trouble = translate(error)
-                self._doubt_slots()
+                self._send_again(translate(error))
             case Fault.FINAL:
-                self._results[i] = translate(error)
+                self._answer(i, translate(error))
         return fault
 
-    def _unreachable(self, trouble: RedisUnavailable) -> None:
-        self._trouble = trouble
-        self._doubt_slots()
+    def _send_again(self, error: TorilError) -> None:
+        """Plans another attempt after a pause; on a cluster, the slots are read again before it."""
+        self._error = error
+        self._forget_slots()
 
-    def _lost(self, i: int, error: Lost) -> None:
+    def _take_lost(self, i: int, error: Lost) -> None:
         command = self._commands[i]
         lost = ReplyLost(f"the reply to {command.name} was lost: {error}")
         if command.replay is Replay.SAFE:
-            self._unreachable(lost)
+            self._send_again(lost)
         else:
-            self._results[i] = lost
-            self._doubt_slots()
+            self._answer(i, lost)
+            self._forget_slots()
 
-    def _redirect(self, i: int, asked: Node | None, error: Exception, fault: Fault) -> None:
-        self._hops += 1
-        if self._slots is None or asked is None or self._hops > MAX_HOPS * len(self._commands):
+    def _redirect(self, i: int, node: Node | None, error: Exception, fault: Fault) -> None:
+        self._redirections += 1
+        limit = MAX_REDIRECTIONS * len(self._commands)
+        if self._slots is None or node is None or self._redirections > limit:
             hint = "this is a cluster: use redis+cluster://" if self._slots is None else None
-            self._results[i] = RedisUnavailable(str(error), hint=hint)
+            self._answer(i, RedisUnavailable(str(error), hint=hint))
             return
-        slot, node = redirection(error, asked)
+        slot, target = redirection(error, node)
         if fault is Fault.ASK:
-            self._ask_at[i] = node
+            self._ask_at[i] = target
         else:
-            self._slots.moved(slot, node)
+            self._slots.moved(slot, target)
 
-    def _doubt_slots(self) -> None:
+    def _forget_slots(self) -> None:
         if self._slots is not None:
             self._slots.forget()

@@ -1,17 +1,17 @@
-"""Which node of a cluster holds a key: a table of slots, learned from CLUSTER SLOTS and mended by MOVED."""
+"""Which node of a cluster serves a key: a table of slots, read by CLUSTER SLOTS and corrected by MOVED replies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis.crc import key_slot
 
-from toril.commands.command import Command
+from toril.commands.command import Arg, Command
 
 Node = tuple[str, int]
 
-# Commands that name no key may go to any node.
+# Commands without a key; any node can run them.
 _KEYLESS = frozenset(
     [
         "ACL",
@@ -34,7 +34,7 @@ _KEYLESS = frozenset(
 
 
 def route_key(command: Command[Any]) -> str | bytes | None:
-    """The key by which a command finds its node; None for those that have no key."""
+    """Returns the key that decides the node of a command; None for a command without a key."""
     if command.keys:
         return command.keys[0]
     words = command.args
@@ -42,56 +42,57 @@ def route_key(command: Command[Any]) -> str | bytes | None:
     if name in _KEYLESS:
         return None
     if name in ("XREAD", "XREADGROUP"):
-        return _word(words[words.index("STREAMS") + 1])
+        return _key(words[words.index("STREAMS") + 1])
     if name in ("XINFO", "XGROUP", "OBJECT", "MEMORY"):
-        return _word(words[2])
-    return _word(words[1])
+        return _key(words[2])
+    return _key(words[1])
 
 
-def _word(word: Any) -> str | bytes:
+def _key(word: Arg) -> str | bytes:
     return word if isinstance(word, (str, bytes)) else str(word)
 
 
 class SlotMap:
-    """Slot → node, as last heard."""
+    """The node of each slot, as last known."""
 
     def __init__(self, seeds: Sequence[Node]) -> None:
         self.seeds = list(seeds)
         self.known = False
-        self._home: dict[int, Node] = {}
+        self._node_of_slot: dict[int, Node] = {}
         self._nodes: list[Node] = list(seeds)
 
     @property
     def nodes(self) -> list[Node]:
-        """Nodes that may be asked, those known to hold slots first."""
+        """Nodes that can be asked for the slots; those known to serve slots come first."""
         return [*self._nodes, *(seed for seed in self.seeds if seed not in self._nodes)]
 
-    def learn(self, reply: Sequence[Any], asked: Node) -> None:
+    def learn(self, reply: object, asked: Node) -> None:
         """Takes a reply to CLUSTER SLOTS; an empty host name means the node that was asked."""
-        home: dict[int, Node] = {}
+        node_of_slot: dict[int, Node] = {}
         nodes: dict[Node, None] = {}
-        for first, last, primary, *_ in reply:
+        for first, last, primary, *_ in cast("Sequence[Any]", reply):
             host = primary[0].decode() if primary[0] else ""
             node = (host or asked[0], int(primary[1]))
             nodes[node] = None
-            home.update(dict.fromkeys(range(int(first), int(last) + 1), node))
-        # The one that answered is alive: what names no key goes there.
+            node_of_slot.update(dict.fromkeys(range(int(first), int(last) + 1), node))
+        # The node that replied can be reached: commands without a key go there.
         ordered = sorted(nodes, key=lambda node: node != asked)
-        self._home, self._nodes, self.known = home, ordered or list(self.seeds), bool(home)
+        self._nodes = ordered or list(self.seeds)
+        self._node_of_slot, self.known = node_of_slot, bool(node_of_slot)
 
     def moved(self, slot: int, node: Node) -> None:
-        self._home[slot] = node
+        self._node_of_slot[slot] = node
 
     def forget(self) -> None:
-        """The table is doubtful: ask again before the next call."""
+        """Makes the next call read the table again."""
         self.known = False
 
     def node_of(self, key: str | bytes | None) -> Node | None:
-        """The node of a key; None when its slot is unassigned as far as we know."""
+        """Returns the node of a key; None when its slot has no known node."""
         if key is None:
             return self._nodes[0]
         data = key.encode() if isinstance(key, str) else key
-        return self._home.get(key_slot(data))
+        return self._node_of_slot.get(key_slot(data))
 
     def known_node_of(self, key: str | bytes | None) -> Node | None:
         """Returns the node of a key; None also when the table of slots must be read first."""

@@ -1,12 +1,12 @@
-"""Where the server is: URLs and lent clients, read once into an `Address` that can be shown without its secrets.
+"""Addresses of servers, from URLs and redis-py clients. An `Address` can be shown without its secrets.
 
     redis://[[user]:password@]host[:port][/db]      rediss:// the same over TLS, certificates verified
     unix://[[user]:password@]/path/to.sock[?db=n]
     redis+sentinel://[[user]:password@]host:port,host:port/service[/db][?sentinel_password=…]
     redis+cluster://[[user]:password@]host:port,host:port      rediss+… the same over TLS
-    embedded:  embedded:/folder                     the server that toril starts by itself
+    embedded:  embedded:/folder                     the server that toril starts
 
-Guarantee: neither `repr` nor `str` of an address, nor any error raised here, holds a password.
+Guarantee: neither `repr` nor `str` of an address, nor any error raised here, contains a password.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from toril.transport.default_server import EMBEDDED, default_url, named_url
 
 Kind = Literal["single", "sentinel", "cluster"]
 Node = tuple[str, int]
+Settings = dict[str, Any]  # keyword arguments of redis-py connections
 
 _SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// (rediss+… for TLS), embedded:"
 _REMEDY = f"use one of {_SCHEMES}"
@@ -29,7 +30,7 @@ _REMEDY = f"use one of {_SCHEMES}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One server, one cluster, or a service that sentinels know; with what it takes to log in."""
+    """One server, one cluster, or one service of sentinels, with its login."""
 
     kind: Kind = "single"
     nodes: tuple[Node, ...] = ()  # the server, the sentinels, or the cluster's seeds
@@ -42,7 +43,7 @@ class Address:
 
     @property
     def label(self) -> str:
-        """What may be shown to anybody."""
+        """The address without its secrets."""
         if self.embedded is not None:
             return f"{EMBEDDED}{self.embedded}"
         where = self.path or ",".join(f"{host}:{port}" for host, port in self.nodes)
@@ -64,8 +65,8 @@ class Address:
         return self.kind == "cluster"
 
 
-def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) -> Address:
-    """Reads `redis=`: a URL, a client that lends its settings, an `Address`, or None for the default server."""
+def parse_address(redis: object = None, environ: Mapping[str, str] = os.environ) -> Address:
+    """Reads `redis=`: a URL, a redis-py client (to use its settings), an `Address`, or None for the default server."""
     if isinstance(redis, Address):
         return redis
     if redis is None:
@@ -78,7 +79,7 @@ def parse_address(redis: Any = None, environ: Mapping[str, str] = os.environ) ->
 
 
 def whole_url(url: str) -> str:
-    """A checked URL, with the whole path of an embedded server's folder: for processes in other directories."""
+    """Checks a URL and returns it with the absolute path of an embedded server's folder, for other processes."""
     address = parse_address(url)
     return url if address.embedded is None else f"{EMBEDDED}{address.embedded}"
 
@@ -91,7 +92,7 @@ def _from_url(url: str) -> Address:
     if scheme == "unix" and not kind:
         return _unix(parts.path, parts.username, parts.password, parts.query)
     if scheme not in ("redis", "rediss") or kind not in ("", "sentinel", "cluster"):
-        # Nothing else of it is repeated: who cannot spell a URL may have its password anywhere.
+        # Nothing else of it is repeated: in a malformed URL the password may be anywhere.
         if "://" not in url:
             raise InvalidOption("redis", "has no scheme", "write redis:// before the host, or embedded:")
         raise InvalidOption("redis", f"begins with {parts.scheme}://, a scheme we do not know", _REMEDY)
@@ -117,8 +118,8 @@ def _from_url(url: str) -> Address:
 
 
 def _folder(url: str) -> str:
-    """The whole path, taken now: a change of directory between here and the first call must not move the data."""
-    from toril.server.folder import Folder  # only embedded users need it
+    """Returns the absolute path, so that a later change of directory does not change the folder."""
+    from toril.server.folder import Folder  # needed for embedded servers only
 
     try:
         return str(Folder.at(url).root)
@@ -126,8 +127,8 @@ def _folder(url: str) -> str:
         raise InvalidOption("redis", f"names no folder: {error}", "embedded:/path/to/folder") from None
 
 
-def _logins(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts what opens the server from what opens the sentinels; certificates are the same for both."""
+def _logins(found: Mapping[str, Any]) -> Settings:
+    """Splits settings into the login of the server and that of the sentinels; certificates are the same for both."""
     login = {name: value for name, value in found.items() if not name.startswith("sentinel_")}
     sentinel = {name: value for name, value in found.items() if name.startswith("ssl_")}
     for name in ("username", "password"):
@@ -139,10 +140,10 @@ def _logins(found: Mapping[str, Any]) -> dict[str, Any]:
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-    except ValueError:  # Its text may repeat a part of the URL, and that part may be the password.
+    except ValueError:  # its message may repeat a part of the URL, which may be the password
         raise InvalidOption("redis", "is not a URL", _REMEDY) from None
     if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
-        problem = 'has an "@" after the host: a sign in the password ends the host too early'
+        problem = 'has an "@" after the host: a character of the password ends the host too early'
         raise InvalidOption("redis", problem, "write / as %2F, ? as %3F, # as %23 and @ as %40 in passwords")
     return parts
 
@@ -150,7 +151,7 @@ def _split(url: str) -> SplitResult:
 def _unix(path: str, username: str | None, password: str | None, query: str) -> Address:
     if not path or path == "/":
         raise InvalidOption("redis", "names no socket", "unix:///run/redis.sock")
-    login: dict[str, Any] = _parameters(query)
+    login: Settings = _parameters(query)
     if username:
         login["username"] = unquote(username)
     if password:
@@ -158,12 +159,12 @@ def _unix(path: str, username: str | None, password: str | None, query: str) -> 
     return Address(path=unquote(path), login=login)
 
 
-def _credentials(userinfo: str) -> dict[str, Any]:
+def _credentials(userinfo: str) -> Settings:
     username, colon, password = userinfo.partition(":")
     if userinfo and not colon:
         # redis://secret@host means a password to some and a user to others; redis-py reads a user.
         return {"username": unquote(username)}
-    found: dict[str, Any] = {}
+    found: Settings = {}
     if username:
         found["username"] = unquote(username)
     if password:
@@ -171,7 +172,7 @@ def _credentials(userinfo: str) -> dict[str, Any]:
     return found
 
 
-# Parameters that make sense to a connection; the policy sets time-outs and retries.
+# Parameters of a connection; the policy sets time-outs and retries.
 _TEXT_PARAMETERS = frozenset(
     [
         "username",
@@ -188,8 +189,8 @@ _TEXT_PARAMETERS = frozenset(
 _FLAGS = frozenset({"ssl_check_hostname"})
 
 
-def _parameters(query: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _parameters(query: str) -> Settings:
+    found: Settings = {}
     for place, (name, value) in enumerate(parse_qsl(query), start=1):
         if name == "db":
             found["db"] = _number(value, "database")
@@ -223,9 +224,9 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-# Settings of a lent client that say who we are; everything about time-outs and retries is ours.
-_NOT_LENT = frozenset({"ssl_context", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"})
-_LENT = frozenset({"db", "username", "password", "credential_provider"})
+# Settings of a redis-py client that are used: its login and TLS. The policy sets time-outs and retries.
+_UNUSED_SETTINGS = frozenset({"ssl_context", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"})
+_LOGIN_SETTINGS = frozenset({"db", "username", "password", "credential_provider"})
 
 
 def _from_client(client: Any) -> Address:
@@ -233,7 +234,7 @@ def _from_client(client: Any) -> Address:
     if nodes_manager is not None:
         settings = dict(nodes_manager.connection_kwargs)
         seeds = tuple((node.host, int(node.port)) for node in nodes_manager.startup_nodes.values())
-        return Address(kind="cluster", nodes=seeds, tls=_is_tls(settings), login=_lent(settings))
+        return Address(kind="cluster", nodes=seeds, tls=_is_tls(settings), login=_login_of(settings))
     pool = client.connection_pool
     settings = dict(pool.connection_kwargs)
     sentinel = getattr(pool, "sentinel_manager", None)
@@ -250,23 +251,24 @@ def _from_client(client: Any) -> Address:
             nodes=seeds,
             service=pool.service_name,
             tls=_is_tls(settings) or "SSL" in pool.connection_class.__name__,
-            login=_lent(settings),
-            sentinel_login=_lent(sentinel.sentinels[0].connection_pool.connection_kwargs),
+            login=_login_of(settings),
+            sentinel_login=_login_of(sentinel.sentinels[0].connection_pool.connection_kwargs),
         )
     tls = _is_tls(settings) or "SSL" in pool.connection_class.__name__
     if settings.get("path"):
-        return Address(path=settings["path"], login=_lent(settings))
+        return Address(path=settings["path"], login=_login_of(settings))
     node = (settings.get("host") or "localhost", int(settings.get("port") or 6379))
-    return Address(nodes=(node,), tls=tls, login=_lent(settings))
+    return Address(nodes=(node,), tls=tls, login=_login_of(settings))
 
 
 def _is_tls(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("ssl")) or "SSL" in getattr(settings.get("connection_class"), "__name__", "")
 
 
-def _lent(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _login_of(settings: Mapping[str, Any]) -> Settings:
     return {
         key: value
         for key, value in settings.items()
-        if value is not None and (key in _LENT or (key.startswith("ssl_") and key not in _NOT_LENT))
+        if value is not None
+        and (key in _LOGIN_SETTINGS or (key.startswith("ssl_") and key not in _UNUSED_SETTINGS))
     }

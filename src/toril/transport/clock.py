@@ -1,7 +1,7 @@
-"""The server's time as seen from here.
+"""The server's time, estimated from its replies.
 
-Guarantee: time never depends on the wall clock of this machine, so a skewed or jumping clock does no harm: delays and
-timestamps are the server's, to within half a round trip.
+Guarantee: the time does not depend on the wall clock of this machine, which may be wrong or jump: delays and timestamps
+are the server's, to within half a round trip.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 # Quartz drifts by some 50 ppm: 3 ms in a minute.
 REFRESH_SECONDS = 60.0
-# The answer with the shortest way back is the one to trust; one in three is seldom delayed.
+# The reply with the shortest round trip is the most exact; at least one in three is seldom delayed.
 SAMPLES = 3
 
 
 class ServerClock:
-    """An offset between our monotonic clock and the server's time."""
+    """The offset between this machine's monotonic clock and the server's time."""
 
     __slots__ = ("_asked_at", "_offset")
 
@@ -30,16 +30,16 @@ class ServerClock:
         return self._offset is None or time.monotonic() - self._asked_at > REFRESH_SECONDS
 
     def learn_best(self, samples: Sequence[tuple[float, float, float]]) -> None:
-        """Learns from the sample (server's time, sent at, received at) that travelled least."""
+        """Takes the sample (server's time, sent at, received at) with the shortest round trip."""
         self.learn(*min(samples, key=lambda sample: sample[2] - sample[1]))
 
     def learn(self, server_seconds: float, sent_at: float, received_at: float) -> None:
-        """Takes the server's answer, assumed to be given half way between sending and receiving (monotonic)."""
+        """Takes the server's time, assumed to be read half-way between sending and receiving (monotonic clock)."""
         self._offset = server_seconds - (sent_at + received_at) / 2
         self._asked_at = received_at
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns seconds since the epoch."""
         if self._offset is None:
             return time.time()
         return time.monotonic() + self._offset

@@ -1,10 +1,10 @@
-"""Which server is used: the one rule of library, command and Spark.
+"""Which server is used, by the library, the command line and Spark.
 
     redis= (--redis, option("url", …))  →  TORIL_REDIS_URL  →  the embedded server in ./.toril
 
 Guarantee: the folder of the embedded server is resolved once in a process, when it is first needed, and stays the same
-whatever the working directory is later; a forked child and the processes of handlers keep the folder of their parent.
-Whoever gets the embedded server without having named it is told its whole path, once.
+after a change of the working directory; a forked child and the processes of handlers keep the folder of their parent.
+A process that uses the embedded server without naming it logs the absolute path, once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _logger = logging.getLogger("toril.transport")
 
 @dataclass(slots=True)
 class _Default:
-    """What this process knows of the embedded server that nobody named."""
+    """The state of the embedded server that is used by default."""
 
     folder: str | None = None
     warned: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def after_fork(self) -> None:
-        self.lock = threading.Lock()  # a thread of the parent may have held it
+        self.lock = threading.Lock()  # a thread of the parent may hold it
 
 
 _default = _Default()
@@ -41,17 +41,17 @@ os.register_at_fork(after_in_child=_default.after_fork)
 
 
 def named_url(given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The URL that was given, or that of the environment; None when no server is named."""
+    """Returns the given URL, or that of the environment; None when no server is named."""
     return given if given is not None else environ.get(VARIABLE) or None
 
 
 def chosen_url(given: str | None = None) -> str:
-    """The URL of the server to use. The caller says which it is."""
+    """Returns the URL of the server to use, without the warning: the caller shows which it is."""
     return named_url(given) or _embedded_url()
 
 
 def default_url() -> str:
-    """The URL of the embedded server that nobody named, after a warning, the first time, that it was chosen."""
+    """Returns the URL of the default embedded server; logs a warning the first time."""
     url = _embedded_url()
     with _default.lock:
         first, _default.warned = not _default.warned, True
@@ -66,8 +66,8 @@ def default_url() -> str:
 
 
 def default_folder() -> str:
-    """The whole path of `./.toril`, resolved when this is called for the first time in this process."""
-    from toril.server.folder import Folder  # only users of the default need it
+    """Returns the absolute path of `./.toril`, resolved by the first call in this process."""
+    from toril.server.folder import Folder  # needed for the embedded server only
 
     with _default.lock:
         if _default.folder is None:
@@ -76,23 +76,23 @@ def default_folder() -> str:
 
 
 def has_warned() -> bool:
-    """Whether this process was told that it uses the embedded server without having named it."""
+    """Whether this process has logged that it uses the embedded server by default."""
     return _default.warned
 
 
 def inherit(folder: str, *, warned: bool = False) -> None:
-    """Takes over the folder of another process: a child in another directory would not find it by itself."""
+    """Takes the folder of the parent process: a child may run in another directory."""
     with _default.lock:
         _default.folder = folder
         _default.warned = _default.warned or warned
 
 
 def _embedded_url() -> str:
-    _demand_binary()
+    _check_installed()
     return f"{EMBEDDED}{default_folder()}"
 
 
-def _demand_binary() -> None:
+def _check_installed() -> None:
     from toril.server import server_binary
 
     try:

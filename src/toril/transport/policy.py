@@ -1,7 +1,7 @@
-"""How long we wait for the server, and how we come back after losing it.
+"""The connection policy: time-outs, and the delays between attempts to connect.
 
-Guarantee: no call waits for ever, and a lost server is asked again ever more rarely, never in a tight loop. A policy
-that exists is valid: what is wrong with one is said, by the name of the field, before anything is sent.
+Guarantee: no call waits for ever, and the delay between attempts grows up to a limit. A policy is validated when it is
+created; the error names the field.
 """
 
 # ruff: noqa: RUF009 (defaults are marked by a call, so that durations may be given as timedelta)
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toril.errors import InvalidOption
 from toril.protocol.backoff import reconnect_delay
@@ -30,17 +30,19 @@ class ConnectionPolicy:
     """Time-outs (seconds or `timedelta`), and the backoff between attempts to reconnect."""
 
     connect_timeout: Seconds = seconds(5.0)
-    # A script that ran without our hearing of it costs a recovery, so its reply may take longer than a plain read's.
+    # A lost reply to a script costs a recovery, so replies may take longer than plain reads need.
     command_timeout: Seconds = seconds(5.0)
-    # What a blocking read may overstay: the server's timer and the way back.
+    # How much longer than asked a blocking read may take: the server's timer and the round trip.
     block_margin: Seconds = seconds(2.0)
     reconnect_delay: Seconds = seconds(0.1)
-    # The cap of the doubling. The spread comes after it, or all who wait at the cap would come back at once.
+    # The limit of the doubling. The jitter is applied after it, or all clients at the limit would reconnect at once.
     max_reconnect_delay: Seconds = seconds(30.0)
     reconnect_jitter: float = 0.2  # ±20 %
     max_reconnect_attempts: int = 0  # 0: without limit (workers, events); single calls have `call_attempts`
     call_attempts: int = 5  # how often one call of an application is tried before its error is raised
-    max_connections: int = 20  # idle ones kept for threads: ten for each core of a small machine
+    max_connections: int = (
+        20  # idle connections kept by a blocking transport: ten for each core of a small machine
+    )
 
     def __post_init__(self) -> None:
         take_defaults(self, _DURATIONS)
@@ -55,7 +57,7 @@ class ConnectionPolicy:
         _check_jitter(self.reconnect_jitter)
 
     def delay_before(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """Seconds before attempt number `attempt`; the first is 0."""
+        """Returns the seconds before an attempt; the number of the first is 0."""
         return reconnect_delay(
             attempt,
             initial=self.reconnect_delay,
@@ -75,16 +77,16 @@ _DURATIONS = (
 _INTEGERS = {"max_reconnect_attempts": 0, "call_attempts": 1, "max_connections": 1}
 
 
-def _check_jitter(value: Any) -> None:
-    # At 1 a delay could be nothing at all; comparisons are written so that nan fails them.
+def _check_jitter(value: object) -> None:
+    # With 1 a delay could be 0; the comparison is written so that nan fails it.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise InvalidOption(
             "reconnect_jitter", f"is {value!r}", "give a part from 0 up to, not including, 1: 0.2 is ±20 %"
         )
 
 
-def checked_policy(policy: Any) -> ConnectionPolicy:
-    """The policy that a caller gave as `policy=`, or the default one."""
+def checked_policy(policy: object) -> ConnectionPolicy:
+    """Returns the policy that a caller gave as `policy=`, or the default one."""
     if policy is None:
         return ConnectionPolicy()
     if not isinstance(policy, ConnectionPolicy):

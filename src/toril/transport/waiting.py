@@ -1,6 +1,6 @@
-"""Waiting for tasks that must not end with whoever waits for them.
+"""Waiting for tasks that are not cancelled with the task that waits for them.
 
-Guarantee: a cancellation of the waiter is always raised, at once or within `GRACE_SECONDS`; the task goes on and ends
+Guarantee: a cancellation of the waiter is always raised, at once or within `GRACE_SECONDS`; the task continues and ends
 by itself. Awaiting a task directly does not promise that (the cancellation goes to the task, which may complete all the
 same), nor does `asyncio.wait_for` before Python 3.12.
 """
@@ -16,21 +16,21 @@ logger = logging.getLogger("toril.transport")
 
 T = TypeVar("T")
 
-# Cleaning up takes a few milliseconds as a rule. After this time it goes on without the one who was cancelled: half of
-# what a cancellation may take.
+# Closing takes a few milliseconds as a rule. A cancelled waiter waits no longer than this, half of what a cancellation
+# may take, and closing continues without it.
 GRACE_SECONDS: Final = 0.05
-# After this time a task that did not heed its cancellation is told again.
+# After this time a task that did not end on its cancellation is cancelled again.
 CANCEL_AGAIN: Final = 0.05
 
 
 async def result_of(task: asyncio.Task[T]) -> T:
-    """The result of a task that others may wait for as well."""
+    """Returns the result of a task that others may wait for as well."""
     await asyncio.wait({task})
     return task.result()
 
 
 async def to_the_end(step: Coroutine[Any, Any, None]) -> None:
-    """Does something that must not be left half-done; a cancellation that comes meanwhile is raised afterwards."""
+    """Runs a coroutine to its end; a cancellation that comes meanwhile is raised afterwards."""
     task = asyncio.ensure_future(step)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -43,20 +43,20 @@ async def to_the_end(step: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-async def call_off(task: asyncio.Task[Any]) -> None:
-    """Cancels a task and returns when it has ended. A login in progress can miss a single cancellation."""
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancels a task until it has ended. A login in progress can miss a single cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_AGAIN)
 
 
 def succeeded(task: asyncio.Task[Any]) -> bool:
-    """Whether a task that is done has a result. Looks at its error, so that asyncio does not complain."""
+    """Whether a task that is done has a result. Marks its error as seen, so that asyncio does not log it."""
     return not task.cancelled() and task.exception() is None
 
 
 async def waited(seconds: float, event: asyncio.Event) -> bool:
-    """Whether an event was set within that time."""
+    """Waits for an event; returns whether it was set within that time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -66,7 +66,7 @@ async def waited(seconds: float, event: asyncio.Event) -> bool:
 
 
 class Closing:
-    """Runs a `close` once, in a task of its own: it goes on when whoever waits for it is cancelled."""
+    """Runs a `close` once, in a task of its own: it continues when a waiter is cancelled."""
 
     __slots__ = ("_name", "_step", "_task")
 
@@ -76,33 +76,33 @@ class Closing:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
-        """Starts it unless it was started."""
+        """Starts the task unless it was started."""
         if self._task is None:
             self._task = asyncio.create_task(self._step(), name=self._name)
-            self._task.add_done_callback(_say_trouble)
+            self._task.add_done_callback(_log_error)
         return self._task
 
     async def finish(self) -> None:
-        """Returns when it is done, or raises what it raised."""
+        """Waits for the task; raises what it raised."""
         task = self.begin()
         if task.done() or task is asyncio.current_task():
             return
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)  # mostly this is the end of it
+            await asyncio.wait({task}, timeout=GRACE_SECONDS)  # mostly it ends within this time
             raise
         if not task.cancelled():
             task.result()
 
     async def after(self, error: object) -> None:
-        """For whoever leaves with an error: after a cancellation the rest is done without him."""
+        """Waits for the task at the end of an `async with`; after a cancellation no longer than GRACE_SECONDS."""
         if isinstance(error, asyncio.CancelledError):
             await asyncio.wait({self.begin()}, timeout=GRACE_SECONDS)
         else:
             await self.finish()
 
 
-def _say_trouble(task: asyncio.Task[None]) -> None:
+def _log_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.warning("%s ended with an error: %r", task.get_name(), error)

@@ -196,13 +196,13 @@ class TestLargeValues:
         policy = ConnectionPolicy(command_timeout=20)
         async with AsyncTransport(server.url, policy=policy) as transport:
             await transport.connect()
-            (link,) = transport._links.values()
+            (connection,) = transport._connections.values()
             server.freeze()
             calls = [asyncio.create_task(transport.run(put("a", b"x" * MEGABYTE))) for _ in range(50)]
             for _ in range(50):
                 await asyncio.sleep(0)
             # What the kernel does not take is kept: a few calls' worth, not all of it.
-            assert link._transport.get_write_buffer_size() < 5 * MEGABYTE
+            assert connection._transport.get_write_buffer_size() < 5 * MEGABYTE
             server.thaw()
             assert set(await asyncio.gather(*calls)) == {b"OK"}
 
