@@ -38,8 +38,9 @@ from toril.transport._retry_protocol import (
     RetrySteps,
     Send,
     StepResult,
+    decoded,
 )
-from toril.transport._slots import Node, SlotMap
+from toril.transport._slots import Node, SlotMap, route_key
 from toril.transport.address import Address, parse_address
 from toril.transport.clock import SAMPLES, ServerClock
 from toril.transport.policy import ConnectionPolicy, checked_policy
@@ -77,16 +78,29 @@ class BlockingTransport:
 
     def run(self, command: Command[T], *, timeout: float | None = None) -> T:
         """Runs one command; returns its value or raises its error."""
-        (result,) = self._follow(RetryProtocol((command,), self.policy, self._slots).steps(), timeout)
+        result = self._result_of(command, self.policy.command_timeout if timeout is None else timeout)
         if isinstance(result, TorilError):
             raise result
         return cast("T", result)
+
+    def _result_of(self, command: Command[T], timeout: float) -> object:
+        """Sends the command once; the retry protocol begins with an error reply, or where the node is not known."""
+        node, replies = None, None
+        if self._slots is not None:
+            node = self._slots.known_node_of(route_key(command))
+        if self._slots is None or node is not None:
+            replies = self._send(node, [command.evalsha()], timeout)
+            if not isinstance(replies[0], Exception):
+                return decoded(command, replies[0])
+        protocol = RetryProtocol((command,), self.policy, self._slots)
+        return self._follow(protocol.steps(replies, node), timeout)[0]
 
     def run_many(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Runs commands in one pipeline; returns their values, with a `TorilError` for each that failed."""
         if not commands:
             return []
-        return self._follow(RetryProtocol(commands, self.policy, self._slots).steps(), None)
+        protocol = RetryProtocol(commands, self.policy, self._slots)
+        return self._follow(protocol.steps(), self.policy.command_timeout)
 
     def run_blocking(self, command: Command[T], timeout: float) -> T:
         """Runs a command that may block for `timeout` seconds."""
@@ -110,9 +124,8 @@ class BlockingTransport:
         """Connects, or raises if the server cannot be reached within the policy."""
         self.refresh_clock()
 
-    def _follow(self, steps: RetrySteps, timeout: float | None) -> list[object]:
+    def _follow(self, steps: RetrySteps, timeout: float) -> list[object]:
         """Takes the steps of a retry protocol and returns its results."""
-        limit = timeout if timeout is not None else self.policy.command_timeout
         result: StepResult = None
         while True:
             try:
@@ -123,7 +136,7 @@ class BlockingTransport:
             result = None
             match step:
                 case Send(node, requests):
-                    result = self._send(node, requests, limit)
+                    result = self._send(node, requests, timeout)
                 case Pause(seconds):
                     time.sleep(seconds)
                 case Disconnect(node):
