@@ -480,7 +480,7 @@ async def test_closing_does_not_wait_for_a_connection_that_is_being_made(
         proxy.shut_the_door()
         events.on("completed", handled)
         async with asyncio.timeout(10):
-            while not any(reader._dialing for reader in events._transport._readers):
+            while not any(reader._connecting for reader in events._transport._readers):
                 await asyncio.sleep(0.001)
             await events.close()
         proxy.open_the_door()
