@@ -1,4 +1,4 @@
-"""Job in an event loop, and its blocking twin for threads and processes."""
+"""`Job` for event loops, and `BlockingJob` for threads and processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What an operation on a job asks of the server, one thing after another, without any I/O.
+"""Operations on a job as generators: they yield requests to the server and are sent the results, without any I/O.
 
-Guarantee: an operation is written once, as a generator of asks; the asyncio and the blocking job only answer them, so
-the two can never differ.
+Guarantee: an operation is written once; the asyncio and the blocking job only carry out its requests.
 """
 
 from __future__ import annotations
@@ -17,50 +16,51 @@ T = TypeVar("T")
 
 
 class _ServerTime:
-    """Asks for the server's time in milliseconds, which a store mostly knows without asking."""
+    """Requests the server's time in milliseconds; a transport mostly knows it without a round trip."""
 
 
 NOW_MS: Final = _ServerTime()
 
-Ask: TypeAlias = Command[Any] | Sequence[Command[Any]] | _ServerTime
+OperationRequest: TypeAlias = Command[Any] | Sequence[Command[Any]] | _ServerTime
 """One command, several in one pipeline, or the time."""
 
-Steps: TypeAlias = Generator[Ask, Any, T]
+Operation: TypeAlias = Generator[OperationRequest, Any, T]
+"""Its results are the value of the command, the list of values, or milliseconds; errors are raised in the caller."""
 
 
-async def run_steps(transport: AsyncTransport, steps: Steps[T]) -> T:
-    """Does what the steps ask, in the event loop."""
-    answer: Any = None
+async def run_operation(transport: AsyncTransport, operation: Operation[T]) -> T:
+    """Carries out the requests of an operation in the event loop; returns its result."""
+    result: object = None
     try:
         while True:
-            ask = steps.send(answer)
-            if isinstance(ask, Command):
-                answer = await transport.run(ask)
-            elif isinstance(ask, _ServerTime):
-                answer = await transport.now_ms()
+            request = operation.send(result)
+            if isinstance(request, Command):
+                result = await transport.run(request)
+            elif isinstance(request, _ServerTime):
+                result = await transport.now_ms()
             else:
-                answer = _values(await transport.run_many(ask))
+                result = _values(await transport.run_many(request))
     except StopIteration as end:
         return cast("T", end.value)
 
 
-def run_steps_blocking(transport: BlockingTransport, steps: Steps[T]) -> T:
-    """Does what the steps ask, in this thread."""
-    answer: Any = None
+def run_operation_blocking(transport: BlockingTransport, operation: Operation[T]) -> T:
+    """Carries out the requests of an operation in this thread; returns its result."""
+    result: object = None
     try:
         while True:
-            ask = steps.send(answer)
-            if isinstance(ask, Command):
-                answer = transport.run(ask)
-            elif isinstance(ask, _ServerTime):
-                answer = transport.now_ms()
+            request = operation.send(result)
+            if isinstance(request, Command):
+                result = transport.run(request)
+            elif isinstance(request, _ServerTime):
+                result = transport.now_ms()
             else:
-                answer = _values(transport.run_many(ask))
+                result = _values(transport.run_many(request))
     except StopIteration as end:
         return cast("T", end.value)
 
 
-def _values(results: list[Any]) -> list[Any]:
+def _values(results: list[object]) -> list[object]:
     for result in results:
         if isinstance(result, TorilError):
             raise result

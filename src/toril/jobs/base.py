@@ -1,7 +1,7 @@
-"""A job as its two faces share it: what it is, and what each operation asks of the server.
+"""What `Job` and `BlockingJob` share: the attributes, and each operation as a generator.
 
-Guarantee: reading an attribute costs no I/O and decodes only that attribute; an operation that succeeds shows in the
-attributes at once.
+Guarantee: reading an attribute costs no I/O and decodes only that attribute; an operation that succeeds changes the
+attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toril.errors import (
     Postpone,
     Requeue,
 )
-from toril.jobs._operations import NOW_MS, Steps
+from toril.jobs._operations import NOW_MS, Operation
 from toril.jobs.calls import BlockingJobCalls, JobCalls
 from toril.protocol.codec import PayloadCodec, from_json, to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
@@ -34,7 +34,7 @@ from toril.protocol.record import JobRecord
 from toril.protocol.state import JobState
 
 if TYPE_CHECKING:
-    # Type checkers bring this module along; at run time nothing needs it.
+    # Type checkers provide this module; it is not needed at run time.
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
@@ -57,7 +57,7 @@ class Dependencies:
 
 
 class JobBase(Generic[T]):
-    """The attributes of a job, and its operations as steps."""
+    """The attributes of a job, and its operations as generators."""
 
     __slots__ = (
         "_calls",
@@ -71,10 +71,10 @@ class JobBase(Generic[T]):
     )
 
     record: JobRecord
-    token: str | None  # the lock under which a worker holds the job; None for everybody else
-    lock_lost: bool  # set by the worker: the job is no longer ours, and what we return will be refused
-    cancelled: bool  # set by the worker: somebody wants this job to end
-    waits_for_children: bool  # the handler has moved the job to waiting-children: it is no longer ours
+    token: str | None  # the token of the worker's lock; None outside of a handler
+    lock_lost: bool  # set by the worker: the lock was lost, and the outcome will be refused
+    cancelled: bool  # set by the worker: cancelling was requested
+    waits_for_children: bool  # the handler has moved the job to waiting-children
     _data: T
     _existed: bool
 
@@ -98,7 +98,7 @@ class JobBase(Generic[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.id} of {self.queue_name!r}>"
 
-    # --- what it is -----------------------------------------------------------------------------------------
+    # --- attributes -----------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -106,7 +106,7 @@ class JobBase(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What kind of work it is."""
+        """The name that was given to `add`."""
         return self.record.name
 
     @property
@@ -117,13 +117,13 @@ class JobBase(Generic[T]):
     def added(self) -> bool:
         """False when `add` found this job in the queue: a job of the same `job_id` or deduplication id existed.
 
-        Its attributes are then those of the stored job, or what was given to `add` if that job is gone already.
+        Its attributes are then those of the stored job, or what was given to `add` if that job was removed meanwhile.
         """
         return not getattr(self, "_existed", False)
 
     @property
     def data(self) -> T:
-        """The payload; an instance of the queue's payload model, if there is one."""
+        """The payload; an instance of the queue's payload model, if it has one."""
         try:
             return self._data
         except AttributeError:
@@ -139,7 +139,7 @@ class JobBase(Generic[T]):
 
     @property
     def opts(self) -> dict[str, Any]:
-        """The options as they are on the wire, with BullMQ's spellings."""
+        """The options as they are stored, under BullMQ's names."""
         return self.record.opts
 
     @property
@@ -149,7 +149,7 @@ class JobBase(Generic[T]):
 
     @property
     def priority(self) -> int:
-        """1 is first; 0 is none."""
+        """1 is the highest; 0 means none."""
         return self.record.priority
 
     @property
@@ -164,7 +164,7 @@ class JobBase(Generic[T]):
 
     @property
     def processed_on(self) -> datetime | None:
-        """When a worker last took it."""
+        """When a worker last fetched it."""
         return self.record.processed_on
 
     @property
@@ -184,12 +184,12 @@ class JobBase(Generic[T]):
 
     @property
     def max_attempts(self) -> int:
-        """How often the job asks to be tried."""
+        """The number of attempts that its options allow."""
         return self.record.max_attempts
 
     @property
     def stalled_count(self) -> int:
-        """How often its worker went silent."""
+        """How often it was found stalled."""
         return self.record.stalled_count
 
     @property
@@ -214,7 +214,7 @@ class JobBase(Generic[T]):
 
     @property
     def processed_by(self) -> str | None:
-        """The worker that took it last."""
+        """The worker that last fetched it."""
         return self.record.processed_by
 
     @property
@@ -229,11 +229,11 @@ class JobBase(Generic[T]):
 
     @property
     def key(self) -> str:
-        """Its hash: how its parent names it."""
+        """The key of its hash; a parent refers to it by this key."""
         return self._calls.keys.job(self.id)
 
     def _change(self, **fields: bytes | None) -> None:
-        """Shows in the record what the server has taken; None removes a field."""
+        """Changes fields of the record as the server did; None removes a field."""
         changed = dict(self.record.fields)
         for name, value in fields.items():
             if value is None:
@@ -242,7 +242,7 @@ class JobBase(Generic[T]):
                 changed[name.encode()] = value
         self.record = JobRecord(self.id, changed)
 
-    # --- raised by handlers, as BullMQ's users know it ------------------------------------------------------
+    # --- control flow of handlers, as in BullMQ -------------------------------------------------------------
 
     def postpone(self, delay: Duration) -> NoReturn:
         """Ends this attempt and runs the job again after `delay`, without counting an attempt."""
@@ -254,12 +254,12 @@ class JobBase(Generic[T]):
 
     # --- operations -----------------------------------------------------------------------------------------
 
-    def _move_to_delayed(self, until: datetime) -> Steps[NoReturn]:
+    def _move_to_delayed(self, until: datetime) -> Operation[NoReturn]:
         due_ms = datetime_to_ms("until", until)
         now_ms = yield NOW_MS
         raise Postpone(max(0, due_ms - now_ms) / 1000)
 
-    def _move_to_waiting_children(self, child: JobBase[Any] | ParentRef | None) -> Steps[bool]:
+    def _move_to_waiting_children(self, child: JobBase | ParentRef | None) -> Operation[bool]:
         if self.token is None:
             raise LockLost(self.id, hint="only the handler of a job holds its lock")
         key = "" if child is None else child.key
@@ -269,7 +269,7 @@ class JobBase(Generic[T]):
         )
         return self.waits_for_children
 
-    def _refresh(self) -> Steps[None]:
+    def _refresh(self) -> Operation[None]:
         flat = yield read.get_job(self.keys, self.id)
         if not flat:
             raise JobNotFound(self.id)
@@ -277,20 +277,20 @@ class JobBase(Generic[T]):
         if hasattr(self, "_data"):
             del self._data
 
-    def _update_data(self, data: T) -> Steps[None]:
+    def _update_data(self, data: T) -> Operation[None]:
         raw = self._calls.payload.encode(data) if self._calls.payload is not None else to_json(data)
         yield manage.update_data(self.keys, self.id, raw, self._calls.calls)
         self._change(data=raw)
         if hasattr(self, "_data"):
             del self._data
 
-    def _update_progress(self, progress: Any, message: str | None) -> Steps[None]:
+    def _update_progress(self, progress: object, message: str | None) -> Operation[None]:
         raw = progress_to_json(progress)
         update = manage.update_progress(self.keys, self.id, raw, self._calls.calls)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)
 
-    def _log(self, line: str) -> Steps[int]:
+    def _log(self, line: str) -> Operation[int]:
         count: int = yield self._log_command(line)
         return count
 
@@ -300,46 +300,46 @@ class JobBase(Generic[T]):
         kept = self._calls.keep_logs if keep is None else keep
         return manage.add_log(self.keys, self.id, text, keep=kept, calls=self._calls.calls)
 
-    def _get_logs(self, start: int, end: int) -> Steps[list[str]]:
+    def _get_logs(self, start: int, end: int) -> Operation[list[str]]:
         lines: list[str] = yield read.get_logs(self.keys, self.id, start=start, end=end)[0]
         return lines
 
-    def _clear_logs(self, keep: int) -> Steps[None]:
+    def _clear_logs(self, keep: int) -> Operation[None]:
         yield manage.clear_logs(self.keys, self.id, keep=keep)
 
-    def _change_delay(self, delay: Duration) -> Steps[None]:
+    def _change_delay(self, delay: Duration) -> Operation[None]:
         delay_ms = to_ms(to_seconds("delay", delay))
         now_ms = yield NOW_MS
         yield manage.change_delay(self.keys, self.id, delay_ms=delay_ms, now_ms=now_ms)
         self._change(delay=b"%d" % delay_ms)
 
-    def _change_priority(self, priority: int, lifo: bool) -> Steps[None]:
-        JobOptions(priority=priority)  # refuses what is out of range
+    def _change_priority(self, priority: int, lifo: bool) -> Operation[None]:
+        JobOptions(priority=priority)  # raises if it is out of range
         yield manage.change_priority(self.keys, self.id, priority=priority, lifo=lifo)
         self._change(priority=b"%d" % priority)
 
-    def _promote(self) -> Steps[None]:
+    def _promote(self) -> Operation[None]:
         yield manage.promote(self.keys, self.id)
         self._change(delay=b"0")
 
-    def _retry(self, state: FinalState) -> Steps[None]:
+    def _retry(self, state: FinalState) -> Operation[None]:
         if state not in ("failed", "completed"):
             raise InvalidOption("state", f"is {state!r}", 'a finished job is "failed" or "completed"')
         yield manage.reprocess(self.keys, self.id, state=state, lifo=bool(self.opts.get("lifo")))
         self._change(failedReason=None, finishedOn=None, processedOn=None, returnvalue=None)
 
-    def _remove(self, children: bool) -> Steps[None]:
+    def _remove(self, children: bool) -> Operation[None]:
         yield manage.remove(self.keys, self.id, children=children)
 
-    def _get_state(self) -> Steps[JobState]:
+    def _get_state(self) -> Operation[JobState]:
         name = yield read.get_state(self.keys, self.id)
         return JobState.parse(name)
 
-    def _is_in(self, *states: JobState) -> Steps[bool]:
+    def _is_in(self, *states: JobState) -> Operation[bool]:
         state = yield from self._get_state()
         return state in states
 
-    def _extend_lock(self, duration: Duration) -> Steps[None]:
+    def _extend_lock(self, duration: Duration) -> Operation[None]:
         if self.token is None:
             raise LockLost(self.id, hint="only the handler of a job holds its lock")
         lock_ms = to_ms(to_seconds("duration", duration, positive=True))
@@ -349,11 +349,11 @@ class JobBase(Generic[T]):
 
     # --- children and parent --------------------------------------------------------------------------------
 
-    def _get_children_values(self) -> Steps[dict[str, Any]]:
+    def _get_children_values(self) -> Operation[dict[str, Any]]:
         processed = yield read.get_children(self.keys, self.id)[0]
         return _values(processed)
 
-    def _get_dependencies(self) -> Steps[Dependencies]:
+    def _get_dependencies(self) -> Operation[Dependencies]:
         processed, pending = read.get_children(self.keys, self.id)
         ignored, failed = read.get_failed_children(self.keys, self.id)
         found = yield (processed, pending, ignored, failed)
@@ -361,7 +361,7 @@ class JobBase(Generic[T]):
             processed=_values(found[0]), unprocessed=found[1], ignored=found[2], failed=found[3]
         )
 
-    def _remove_child_dependency(self) -> Steps[bool]:
+    def _remove_child_dependency(self) -> Operation[bool]:
         parent_key = self.record.parent_key
         if parent_key is None:
             return False
@@ -370,28 +370,28 @@ class JobBase(Generic[T]):
             self._change(parent=None, parentKey=None)
         return removed
 
-    def _remove_unprocessed_children(self) -> Steps[None]:
+    def _remove_unprocessed_children(self) -> Operation[None]:
         yield manage.remove_unprocessed_children(self.keys, self.id)
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- failure --------------------------------------------------------------------------------------------
 
-    def _failure(self, reason: str) -> Steps[JobFailed]:
-        """The error for whoever waits for this job, with the stack traces if they are still there."""
+    def _failure(self, reason: str) -> Operation[JobFailed]:
+        """Returns the error for waiters, with the stack traces if they are still stored."""
         (raw,) = yield read.get_fields(self.keys, self.id, ["stacktrace"])
         traces = JobRecord(self.id, {b"stacktrace": raw}).stacktrace if raw else []
         return JobFailed(self.id, reason, traces)
 
 
-def progress_to_json(progress: Any) -> bytes:
-    """How far a job is, as it is stored: a number from 0 to 100 or an object."""
-    is_number = isinstance(progress, (int, float)) and not isinstance(progress, bool)
-    if is_number and not 0 <= progress <= 100:
+def progress_to_json(progress: object) -> bytes:
+    """Returns progress as it is stored; raises if it is a number outside of 0 to 100."""
+    is_bool = isinstance(progress, bool)
+    if isinstance(progress, (int, float)) and not is_bool and not 0 <= progress <= 100:
         raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
     return to_json(progress, field="progress")
 
 
 def log_line(line: object) -> str:
-    """A line of a log; one with a stray surrogate is still a line."""
+    """Returns a line of a log as text; lone surrogates are replaced."""
     return str(line).encode("utf-8", "replace").decode()
 
 
@@ -400,7 +400,7 @@ def _values(processed: Mapping[str, str]) -> dict[str, Any]:
 
 
 def returned(raw: str | bytes | None) -> Any:
-    """A stored return value. One that does not parse is None, as in Node."""
+    """Returns a stored return value; None for one that is not JSON, as in Node."""
     if not raw:
         return None
     try:

@@ -1,18 +1,17 @@
-"""A job in a thread or a process: the same names as `Job`, blocking.
+"""A job in a thread or a process: the methods of `Job`, blocking.
 
-Guarantee: safe to use from any thread; nothing here needs an event loop.
+Guarantee: it can be used from any thread, without an event loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 from datetime import datetime
 from typing import Any, TypeVar
 
 from toril.commands import read
 from toril.errors import JobNotFound
-from toril.jobs._operations import run_steps_blocking
+from toril.jobs._operations import Operation, run_operation_blocking
 from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
 from toril.jobs.calls import BlockingJobCalls
 from toril.protocol.duration import Duration, to_seconds
@@ -22,12 +21,12 @@ from toril.protocol.state import JobState
 
 V = TypeVar("V")
 
-# How long one read blocks: a job whose event was trimmed is noticed after it.
+# How long one read blocks. After it, the state is read: the job's event may have been trimmed.
 _BLOCK_SECONDS = 5.0
 
 
 class BlockingJob(JobBase[T]):
-    """A job that was added, found or taken. Attributes are as last seen; `refresh` looks again."""
+    """A job that was added, found or fetched. Attributes are as last read; `refresh` reads them again."""
 
     __slots__ = ()
 
@@ -38,111 +37,111 @@ class BlockingJob(JobBase[T]):
     ) -> None:
         super().__init__(record, calls, token, added=added)
 
-    def _do(self, steps: Generator[Any, Any, V]) -> V:
-        return run_steps_blocking(self._calls.transport, steps)
+    def _run(self, operation: Operation[V]) -> V:
+        return run_operation_blocking(self._calls.transport, operation)
 
     def refresh(self) -> None:
         """Reads the job again; raises `JobNotFound` when it was removed."""
-        self._do(self._refresh())
+        self._run(self._refresh())
 
     def update_data(self, data: T) -> None:
         """Replaces the payload."""
-        self._do(self._update_data(data))
+        self._run(self._update_data(data))
 
-    def update_progress(self, progress: Any, message: str | None = None) -> None:
-        """Says how far the job is: a number from 0 to 100 or an object of your own. `message` becomes a log line."""
-        self._do(self._update_progress(progress, message))
+    def update_progress(self, progress: object, message: str | None = None) -> None:
+        """Sets the progress: a number from 0 to 100 or an object. `message` becomes a log line."""
+        self._run(self._update_progress(progress, message))
 
     def log(self, line: str) -> int:
         """Appends a line to the job's log; returns how many lines it has now."""
-        return self._do(self._log(line))
+        return self._run(self._log(line))
 
     def get_logs(self, start: int = 0, end: int = -1) -> list[str]:
-        """The lines of the log, oldest first."""
-        return self._do(self._get_logs(start, end))
+        """Returns the lines of the log, oldest first."""
+        return self._run(self._get_logs(start, end))
 
     def clear_logs(self, keep: int = 0) -> None:
         """Removes all lines but the newest `keep`."""
-        self._do(self._clear_logs(keep))
+        self._run(self._clear_logs(keep))
 
     def change_delay(self, delay: Duration) -> None:
         """Makes a delayed job due `delay` from now."""
-        self._do(self._change_delay(delay))
+        self._run(self._change_delay(delay))
 
     def change_priority(self, priority: int, *, lifo: bool = False) -> None:
-        """Gives a waiting job another priority; 0 puts it among those without one."""
-        self._do(self._change_priority(priority, lifo))
+        """Changes the priority of a waiting job; 0 means none."""
+        self._run(self._change_priority(priority, lifo))
 
     def promote(self) -> None:
         """Makes a delayed job ready now."""
-        self._do(self._promote())
+        self._run(self._promote())
 
     def retry(self, state: FinalState = "failed") -> None:
         """Sends a finished job back to the queue."""
-        self._do(self._retry(state))
+        self._run(self._retry(state))
 
     def remove(self, *, children: bool = True) -> None:
         """Removes the job and its children; raises `JobLocked` while one of them is being worked on."""
-        self._do(self._remove(children))
+        self._run(self._remove(children))
 
     def get_state(self) -> JobState:
-        """Where the job is."""
-        return self._do(self._get_state())
+        """Returns the state of the job."""
+        return self._run(self._get_state())
 
     def is_completed(self) -> bool:
-        return self._do(self._is_in(JobState.COMPLETED))
+        return self._run(self._is_in(JobState.COMPLETED))
 
     def is_failed(self) -> bool:
-        return self._do(self._is_in(JobState.FAILED))
+        return self._run(self._is_in(JobState.FAILED))
 
     def is_delayed(self) -> bool:
-        return self._do(self._is_in(JobState.DELAYED))
+        return self._run(self._is_in(JobState.DELAYED))
 
     def is_active(self) -> bool:
-        return self._do(self._is_in(JobState.ACTIVE))
+        return self._run(self._is_in(JobState.ACTIVE))
 
     def is_waiting(self) -> bool:
-        return self._do(self._is_in(JobState.WAITING, JobState.PAUSED))
+        return self._run(self._is_in(JobState.WAITING, JobState.PAUSED))
 
     def is_waiting_children(self) -> bool:
-        return self._do(self._is_in(JobState.WAITING_CHILDREN))
+        return self._run(self._is_in(JobState.WAITING_CHILDREN))
 
     def extend_lock(self, duration: Duration) -> None:
-        """Holds the job for `duration` from now; raises `LockLost` when it is no longer ours."""
-        self._do(self._extend_lock(duration))
+        """Extends the lock to `duration` from now; raises `LockLost` when another worker may have the job."""
+        self._run(self._extend_lock(duration))
 
     def move_to_delayed(self, until: datetime) -> None:
         """For handlers: ends this attempt and runs the job again at that time. Raises `DelayedError` for the worker."""
-        self._do(self._move_to_delayed(until))
+        self._run(self._move_to_delayed(until))
 
-    def move_to_waiting_children(self, child: JobBase[Any] | ParentRef | None = None) -> bool:
-        """For handlers: moves this job to its pending children, until they have finished; False when none is pending.
+    def move_to_waiting_children(self, child: JobBase | ParentRef | None = None) -> bool:
+        """For handlers: moves this job to waiting-children; returns False when no child is pending.
 
-        When it is True, raise `WaitingChildrenError`: the job runs again when all its children have finished. `child`
-        asks whether this one is pending. Raises `FailedChildren` when a child has failed this job.
+        When it returns True, raise `WaitingChildrenError`: the job runs again when all its children have finished. With
+        `child`, only this child counts. Raises `FailedChildren` when a child has failed this job.
         """
-        return self._do(self._move_to_waiting_children(child))
+        return self._run(self._move_to_waiting_children(child))
 
     def get_children_values(self) -> dict[str, Any]:
-        """Return values of the children that completed, by their key."""
-        return self._do(self._get_children_values())
+        """Returns the return values of the children that completed, by their keys."""
+        return self._run(self._get_children_values())
 
     def get_dependencies(self) -> Dependencies:
-        """All children, by how they ended."""
-        return self._do(self._get_dependencies())
+        """Returns all children, by how they ended."""
+        return self._run(self._get_dependencies())
 
     def remove_child_dependency(self) -> bool:
-        """The parent no longer waits for this job; False when it did not."""
-        return self._do(self._remove_child_dependency())
+        """Makes the parent no longer wait for this job; returns False when it did not."""
+        return self._run(self._remove_child_dependency())
 
     def remove_unprocessed_children(self) -> None:
         """Removes the children that have not begun."""
-        self._do(self._remove_unprocessed_children())
+        self._run(self._remove_unprocessed_children())
 
     def wait_until_finished(self, timeout: Duration | None = None) -> Any:
-        """The return value of the job; raises `JobFailed`, or `TimeoutError` after `timeout`.
+        """Waits for the job and returns its return value; raises `JobFailed`, or `TimeoutError` after `timeout`.
 
-        A job that is removed without a trace, before or while we wait, raises `JobNotFound`.
+        Raises `JobNotFound` if the job was removed, also while it waits.
         """
         seconds = None if timeout is None else to_seconds("timeout", timeout)
         finish = self._wait(None if seconds is None else time.monotonic() + seconds)
@@ -150,10 +149,10 @@ class BlockingJob(JobBase[T]):
             return returned(finish.value)
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
-        raise self._do(self._failure((finish.value or b"").decode(errors="replace")))
+        raise self._run(self._failure((finish.value or b"").decode(errors="replace")))
 
     def _wait(self, deadline: float | None) -> read.Finished:
-        """Finds its place among the events first and asks for the state then, so that no end is missed."""
+        """Reads the last event id before the state, so that no event in between is missed."""
         transport, keys = self._calls.transport, self._calls.keys
         after = transport.run(read.last_event_id(keys))
         finish = transport.run(read.is_finished(keys, self.id))
@@ -163,12 +162,10 @@ class BlockingJob(JobBase[T]):
                 raise TimeoutError(f"job {self.id} did not finish in time")
             command = read.read_events([keys], [after], block_ms=max(1, int(block * 1000)), count=500)
             entries = transport.run_blocking(command, block).get(keys.events)
-            if (
-                not entries
-            ):  # a silence: the job may have ended without a word, on a trimmed or deleted stream
+            if not entries:  # the job's event may have been trimmed, or the stream deleted
                 finish = transport.run(read.is_finished(keys, self.id))
                 continue
             after = entries[-1][0]
-            told = (read.finished_by_event(self.id, fields) for _, fields in entries)
-            finish = next((end for end in told if end is not None), finish)
+            finishes = (read.finished_by_event(self.id, fields) for _, fields in entries)
+            finish = next((one for one in finishes if one is not None), finish)
         return finish

@@ -1,6 +1,6 @@
-"""What all jobs of one queue share: a store, the keys, the payload's model.
+"""What all jobs of one queue share: a transport, the keys, the model of the payload.
 
-Guarantee: a desk is immutable and made once for each queue or worker, so that a job costs no more than its own fields.
+Guarantee: it is immutable and made once for each queue or worker, so that a job holds only its own fields.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from toril.protocol.codec import PayloadCodec
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, BlockingTransport
 
-KEEP_LOGS: Final = 1000  # the data model's limit; a job's own `keep_logs` comes first
+KEEP_LOGS: Final = 1000  # lines; a job's own `keep_logs` comes first
 
 
 @dataclass(frozen=True, slots=True)
 class JobCalls:
-    """For jobs in an event loop. `close` it with its owner."""
+    """For jobs in an event loop. The queue or worker that made it closes it."""
 
     transport: AsyncTransport
     keys: QueueKeys
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
-    finishes: FinishWaiter = field(init=False)  # connects when the first job is waited for
-    calls: Calls = field(init=False)  # of jobs that write to their logs, data and progress
+    finishes: FinishWaiter = field(init=False)  # connects at the first wait for a job
+    calls: Calls = field(init=False)  # of jobs that write logs or progress, data and progress
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finishes", FinishWaiter(self.transport, self.keys))
         object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))
 
     async def close(self) -> None:
-        """Ends what waits for jobs; the store belongs to the owner of the desk."""
+        """Ends waits for jobs. It does not close the transport."""
         await self.finishes.close()
 
 

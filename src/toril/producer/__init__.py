@@ -1,4 +1,4 @@
-"""What applications call: Queue, FlowProducer and schedulers."""
+"""The classes by which applications add and manage jobs: queues, FlowProducer and schedulers."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class AddBatcher:
         return self._transport.open_connection(self._keys.meta)
 
     def _opened(self, count: int, task: asyncio.Task[int]) -> None:
-        """Goes on when the queue is open; if that failed, so did the first `count` submits."""
+        """Continues when the queue is open; if opening failed, the first `count` submits fail."""
         self._opening = None
         error = Closed("adding was interrupted") if task.cancelled() else task.exception()
         if error is not None:
@@ -193,7 +193,7 @@ class AddBatcher:
         ledger = self._ledgers.pop()
         self._connection = self._open_connection()
         try:
-            jobs = [pending.jobs[at].stamped(now_ms) for pending, at in batch]
+            jobs = [pending.jobs[at].to_add(now_ms) for pending, at in batch]
             command = add_jobs(self._keys, jobs, ledger.next_entry())
             self._transport.submit(command, functools.partial(self._replied, ledger, batch))
         except Exception as error:  # noqa: BLE001  # the callers get it

@@ -20,8 +20,8 @@ V = TypeVar("V")
 JOBS_AT_ONCE = 200
 
 
-def asked_id(job_id: object) -> str:
-    """An id to look for: other clients may have made it, so any text will do."""
+def check_lookup_id(job_id: object) -> str:
+    """Checks the id of a job to look for: any text, because other clients may have made it."""
     if not isinstance(job_id, str):
         raise InvalidOption(
             "job_id", f"must be a string, not {type(job_id).__name__}", "Node's numbers are text, too"
@@ -35,13 +35,13 @@ def asked_id(job_id: object) -> str:
     return job_id
 
 
-def asked_count(field: str, value: object, least: int = 0) -> int:
-    """A number of jobs, events or the like."""
+def check_count(field: str, value: object, least: int = 0) -> int:
+    """Checks a number of jobs, events or the like."""
     return check_integer(field, value, least, MAX_COUNT)
 
 
 class QueuePart(Generic[T]):
-    """A store, the keys, and how commands are run on them."""
+    """A transport, the keys, and how commands are run with them."""
 
     keys: QueueKeys
     _transport: AsyncTransport
@@ -52,21 +52,21 @@ class QueuePart(Generic[T]):
     def name(self) -> str:
         return self.keys.name
 
-    async def _prepared(self) -> int:
-        """Makes sure that the queue is open; the server's time."""
+    async def _ensure_open(self) -> int:
+        """Opens the queue unless it is open; returns the server's time in ms."""
         raise NotImplementedError
 
     async def _run(self, command: Command[V]) -> V:
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed")
-        await self._prepared()
+        await self._ensure_open()
         return await self._transport.run(command)
 
     async def _run_all(self, *commands: Command[Any]) -> list[Any]:
-        """All values of a pipeline; the first error is raised."""
+        """Runs a pipeline and returns its values; raises the first error."""
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed")
-        await self._prepared()
+        await self._ensure_open()
         return self._values(await self._transport.run_many(commands))
 
     @staticmethod
@@ -77,7 +77,7 @@ class QueuePart(Generic[T]):
         return results
 
     async def _jobs(self, ids: list[str]) -> list[Job[T]]:
-        """Jobs by id, in order; those that vanished meanwhile are left out."""
+        """Returns jobs by id, in order, without those that were removed meanwhile."""
         jobs: list[Job[T]] = []
         for start in range(0, len(ids), JOBS_AT_ONCE):
             part = ids[start : start + JOBS_AT_ONCE]

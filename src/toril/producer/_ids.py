@@ -1,9 +1,9 @@
 """Ids for jobs: UUIDs of version 4, made many at a time.
 
-Guarantee: as random as `uuid.uuid4`, a tenth of its cost, and never shared with a forked child.
+Guarantee: as random as `uuid.uuid4` at a tenth of its cost; a forked child does not reuse the ids of its parent.
 
-They are written without hyphens: each finished job holds its id several times (key, set, events), and four characters
-less in each place are two per cent of its memory.
+They have no hyphens: Redis stores the id of a finished job several times (key, set, events), and four characters less
+in each place are two per cent of its memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _AT_ONCE: Final = 256  # ids from one call to the system; 4 kB
 class _Ids:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ready: list[str] = []
+        self._time_if_open: list[str] = []
 
     def take(self) -> str:
         try:
-            return self._ready.pop()
+            return self._time_if_open.pop()
         except IndexError:
             return self._refill()
 
@@ -30,13 +30,13 @@ class _Ids:
         text = os.urandom(16 * _AT_ONCE).hex()
         made = [_as_uuid(text[at : at + 32]) for at in range(0, len(text), 32)]
         with self._lock:
-            self._ready += made[1:]
+            self._time_if_open += made[1:]
         return made[0]
 
     def after_fork(self) -> None:
-        """The child must not give out the ids that its parent will."""
+        """Drops the ids that the parent process will use."""
         self._lock = threading.Lock()
-        self._ready = []
+        self._time_if_open = []
 
 
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}

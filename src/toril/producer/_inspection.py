@@ -1,7 +1,7 @@
-"""Looking at a queue.
+"""The methods of `Queue` that read.
 
-Guarantee: nothing here changes a job. Lists are what was there at one moment; a job that is removed between the look
-at the list and the look at the job is left out.
+Guarantee: nothing here changes a job. A list is read at one moment; a job that is removed between the reading of the
+list and the reading of the job is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toril.commands.read import Metrics
 from toril.errors import InvalidOption
 from toril.jobs import Job
 from toril.jobs.base import T
-from toril.producer._base import QueuePart, asked_id
+from toril.producer._base import QueuePart, check_lookup_id
 from toril.protocol.keys import client_name
 from toril.protocol.options import RateLimit
 from toril.protocol.record import JobRecord
@@ -24,7 +24,7 @@ from toril.protocol.state import COUNTED_STATES, JobCounts, JobState
 
 @dataclass(frozen=True, slots=True)
 class JobLogs:
-    """Some lines of a job's log, and how many there are in all."""
+    """Some lines of a job's log, and the number of all lines."""
 
     lines: list[str]
     count: int
@@ -32,21 +32,21 @@ class JobLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedWorker:
-    """A worker, of any client library, as its connection shows it."""
+    """A worker, of any client library, as CLIENT LIST shows its connection."""
 
     worker_id: str | None  # None: the worker did not give a name
     address: str
     age: int  # seconds since it connected
-    idle: int  # seconds since it last said something
-    client: dict[str, str]  # everything that CLIENT LIST says
+    idle: int  # seconds since its last command
+    client: dict[str, str]  # all fields of CLIENT LIST
 
 
 class Inspection(QueuePart[T]):
     """Reads jobs, counts and figures."""
 
     async def get_job(self, job_id: str) -> Job[T] | None:
-        """A job by its id; None when there is none."""
-        flat = await self._run(read.get_job(self.keys, asked_id(job_id)))
+        """Returns a job by its id; None when there is none."""
+        flat = await self._run(read.get_job(self.keys, check_lookup_id(job_id)))
         return Job(JobRecord.from_flat(job_id, flat), self._calls) if flat else None
 
     async def get_jobs(
@@ -57,7 +57,7 @@ class Inspection(QueuePart[T]):
         *,
         ascending: bool = False,
     ) -> list[Job[T]]:
-        """Jobs in these states (default: all), newest first; `start` and `end` count within each state."""
+        """Returns jobs in these states (default: all), newest first; `start` and `end` count within each state."""
         names = [state.value for state in _states(states)]
         found = await self._run(read.get_ranges(self.keys, names, start=start, end=end, ascending=ascending))
         return await self._jobs(found)
@@ -84,46 +84,48 @@ class Inspection(QueuePart[T]):
         return await self.get_jobs("failed", start, end)
 
     async def get_dead_letters(self, start: int = 0, end: int = -1) -> list[Job[T]]:
-        """Jobs that failed for good: the failed set is this queue's dead-letter queue."""
+        """Returns jobs that failed for good: the failed set is this queue's dead-letter queue."""
         return await self.get_failed(start, end)
 
     async def get_job_state(self, job_id: str) -> JobState:
-        """Where a job is; `unknown` when there is none."""
-        name = await self._run(read.get_state(self.keys, asked_id(job_id)))
+        """Returns the state of a job; `unknown` when there is none."""
+        name = await self._run(read.get_state(self.keys, check_lookup_id(job_id)))
         return JobState.parse(name)
 
     async def get_job_counts(self) -> JobCounts:
-        """How many jobs are in each state, all counted at one moment."""
+        """Returns how many jobs are in each state, counted at one moment."""
         counts = await self._run(read.get_counts(self.keys))
         return JobCounts.of(counts)
 
     async def count(self) -> int:
-        """Jobs that wait for anything: their turn, their time, or their children."""
+        """Returns how many jobs are not active and not finished."""
         counts = await self.get_job_counts()
         return counts.unfinished - counts.active
 
     async def get_counts_per_priority(self, priorities: Sequence[int]) -> dict[int, int]:
-        """How many jobs wait with each of these priorities; 0 means those without one."""
+        """Returns how many jobs wait with each of these priorities; 0 means those without one."""
         return await self._run(read.get_counts_per_priority(self.keys, list(dict.fromkeys(priorities))))
 
     async def get_job_logs(
         self, job_id: str, start: int = 0, end: int = -1, *, ascending: bool = True
     ) -> JobLogs:
-        """Lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
+        """Returns lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
         first, last = (start, end) if ascending else (-(end + 1), -(start + 1))
-        lines, count = await self._run_all(*read.get_logs(self.keys, asked_id(job_id), start=first, end=last))
+        lines, count = await self._run_all(
+            *read.get_logs(self.keys, check_lookup_id(job_id), start=first, end=last)
+        )
         return JobLogs(lines if ascending else lines[::-1], count)
 
     async def get_metrics(
         self, kind: Literal["completed", "failed"], start: int = 0, end: int = -1
     ) -> Metrics:
-        """Jobs that ended, in all and for each past minute, if the workers collect that."""
+        """Returns how many jobs ended, in all and in each past minute, if the workers collect metrics."""
         if kind not in ("completed", "failed"):
             raise InvalidOption("kind", f"is {kind!r}", "choose one of completed, failed")
         return await self._run(read.get_metrics(self.keys, kind, start=start, end=end))
 
     async def get_workers(self) -> list[ConnectedWorker]:
-        """The workers that are connected now, ours and Node's."""
+        """Returns the workers that are connected now, of toril and of Node."""
         unnamed = client_name(self.keys, "worker")
         clients = await self._run(read.client_list(self.keys.meta))
         return [
@@ -133,7 +135,7 @@ class Inspection(QueuePart[T]):
         ]
 
     async def is_paused(self) -> bool:
-        """Whether all workers leave the queue alone."""
+        """Whether the queue is paused for all workers."""
         return await self._run(read.is_paused(self.keys))
 
     async def is_maxed(self) -> bool:
@@ -141,23 +143,23 @@ class Inspection(QueuePart[T]):
         return await self._run(read.is_maxed(self.keys))
 
     async def get_global_concurrency(self) -> int | None:
-        """How many jobs may be active at once over all workers; None: no limit."""
+        """Returns how many jobs may be active at once over all workers; None: no limit."""
         value = (await self._run(read.get_meta(self.keys))).get("concurrency")
         return int(value) if value else None
 
     async def get_global_rate_limit(self) -> RateLimit | None:
-        """How many jobs may start in a time over all workers; None: no limit."""
+        """Returns how many jobs may start in a period over all workers; None: no limit."""
         meta = await self._run(read.get_meta(self.keys))
         if not meta.get("max") or not meta.get("duration"):
             return None
         return RateLimit(int(meta["max"]), int(meta["duration"]) / 1000)
 
     async def get_rate_limit_ttl(self, max_jobs: int | None = None) -> float:
-        """Seconds until a rate limit opens again; 0 when it is open."""
+        """Returns the seconds until the rate limit allows jobs again; 0 when it does now."""
         return max(0, await self._run(read.get_rate_limit_ttl(self.keys, max_jobs))) / 1000
 
     async def get_deduplication_job_id(self, deduplication_id: str) -> str | None:
-        """The job that stands for a deduplication id now."""
+        """Returns the id of the job that holds a deduplication id now."""
         return await self._run(read.get_deduplication_job_id(self.keys, deduplication_id))
 
     async def get_version(self) -> str | None:
@@ -166,7 +168,7 @@ class Inspection(QueuePart[T]):
 
 
 def _states(given: str | JobState | Sequence[str | JobState] | None) -> list[JobState]:
-    """The states asked for; `waiting` also means the jobs of a paused queue and `wait` the list alone, as in Node."""
+    """Returns the states; `waiting` includes the jobs of a paused queue, `wait` does not, as in Node."""
     if given is None:
         return list(COUNTED_STATES)
     names = [given] if isinstance(given, str) else list(given)

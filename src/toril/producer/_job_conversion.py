@@ -1,10 +1,10 @@
-"""A job on its way from one queue to another: what it is called there, and what it becomes.
+"""Conversion of jobs that are moved between queues of different kinds.
 
-Guarantee: every field travels along and comes back. What the other kind has no place for goes into one it has: the
-envelope's meta and unknown fields into a job's `_meta`, options that only BullMQ knows into the envelope's `opts`.
+Guarantee: no field is lost, also if the job is moved back. A field that the other kind lacks is stored in one it has:
+the envelope's meta and unknown fields in `_meta` of the data, options that only BullMQ has in the envelope's `opts`.
 
     list, stream → BullMQ   payload becomes data (its `_meta` the envelope's meta), attempts left become attempts
-    BullMQ → list, stream   data becomes the payload; data that is no object stands under "data"
+    BullMQ → list, stream   data becomes the payload; data that is no object is stored as `data`
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from toril.protocol.envelope import Envelope, Meta, utc_text
 from toril.protocol.keys import QueueKeys, check_job_id
 from toril.protocol.record import JobRecord
 
-MOVES = "moves"  # of the envelope's meta: how often the job was moved
-_OWN_OPTIONS = ("attempts", "delay", "timestamp", "jobId")  # these travel as fields of the envelope
-_META = "_meta"  # of a job's data
-_UNKNOWN = "_unknown"  # of `_meta`: the envelope's unknown fields
-_BARE = "bare"  # of the envelope: its payload holds data that was no object
+MOVES = "moves"  # in the envelope's meta: how often the job was moved
+_OWN_OPTIONS = ("attempts", "delay", "timestamp", "jobId")  # these are fields of the envelope
+_META = "_meta"  # in a job's data
+_UNKNOWN = "_unknown"  # in `_meta`: the envelope's unknown fields
+_BARE = "bare"  # in the envelope: its payload holds data that was no object
 _NAMESPACE = uuid.UUID("5d1c1a52-6f5a-5c0e-9a0e-7f0b8f6b9a11")
 
 
 @dataclass(frozen=True, slots=True)
 class TransferJob:
-    """A job on its way; `mark` is its name in the book of arrivals, the same whenever it is sent again."""
+    """A job that is moved. `transfer_id` identifies it in the target's ledger, also when it is sent again."""
 
     envelope: Envelope
-    mark: str
+    transfer_id: str
     due_ms: int | None = None
-    delivery: Any = None  # of a job that was waiting
-    text: bytes = b""  # of one that was scheduled, as it lies in its queue
+    delivery: Any = None  # of a waiting job
+    text: bytes = b""  # of a scheduled job, as it is stored
 
 
-def mark_of(envelope: Envelope, *more: str) -> str:
-    """Tells a job from all others that ever left its queue, and from itself on a later journey (it has moved since).
+def transfer_id_of(envelope: Envelope, *more: str) -> str:
+    """Returns an id that no other job of the queue has, nor the same job after another move.
 
-    Attempts may grow on the way, and a scheduled job may become a waiting one: the mark stays as it is.
+    It does not depend on the attempts, nor on whether the job is scheduled or waiting: both may change meanwhile.
     """
     identity = hashlib.sha256(dataclasses.replace(envelope, attempts=0).rewritten()).hexdigest()[:24]
     return " ".join((envelope.job_id, identity, *more))
 
 
 def as_moved(envelope: Envelope) -> Envelope:
-    """The envelope as it arrives: moved once more."""
+    """Returns the envelope with its count of moves increased."""
     before = envelope.meta.extra.get(MOVES)
     moves = before + 1 if isinstance(before, int) else 1
     meta = dataclasses.replace(envelope.meta, extra={**envelope.meta.extra, MOVES: moves})
@@ -64,7 +64,7 @@ def as_moved(envelope: Envelope) -> Envelope:
 
 
 def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
-    """A BullMQ job as an envelope."""
+    """Returns the envelope of a BullMQ job."""
     data = record.data
     bare = not isinstance(data, Mapping)
     payload = {"data": data} if bare else dict(data)
@@ -83,13 +83,13 @@ def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
 
 
 def _unpacked(payload: dict[str, Any]) -> tuple[Meta, dict[str, Any]] | None:
-    """What a bridge put into the data, taken out of it; what else has that name stays."""
+    """Removes and returns what a move stored in `_meta`; a `_meta` of the application stays."""
     known = payload.get(_META)
     if not isinstance(known, Mapping):
         return None
     fields = dict(known)
     unknown = fields.pop(_UNKNOWN, {})
-    theirs = {_META: fields.pop(_META)} if _META in fields else {}
+    original = {_META: fields.pop(_META)} if _META in fields else {}
     try:
         meta = Meta(
             correlation_id=fields.pop("correlation_id"),
@@ -101,12 +101,12 @@ def _unpacked(payload: dict[str, Any]) -> tuple[Meta, dict[str, Any]] | None:
     except (KeyError, InvalidOption):
         return None
     del payload[_META]
-    payload.update(theirs)
+    payload.update(original)
     return meta, unknown if isinstance(unknown, dict) else {}
 
 
 def _new_meta(record: JobRecord, keys: QueueKeys) -> Meta:
-    """The same for the same job, however often it is sent."""
+    """Returns a meta that is always the same for the same job."""
     return Meta(
         correlation_id=str(uuid.uuid5(_NAMESPACE, f"{keys.base}{record.id} {record.timestamp_ms}")),
         enqueue_ts=utc_text(ms_to_datetime(record.timestamp_ms)),
@@ -118,7 +118,7 @@ def _new_meta(record: JobRecord, keys: QueueKeys) -> Meta:
 
 
 def data_of(envelope: Envelope) -> bytes:
-    """The data of the job that an envelope becomes."""
+    """Returns the data of the BullMQ job for an envelope."""
     payload = envelope.payload
     if envelope.extra.get(_BARE) is True and set(payload) == {"data"}:
         return _json(payload["data"])
@@ -131,15 +131,15 @@ def data_of(envelope: Envelope) -> bytes:
     return _json({**payload, _META: packed})
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     try:
         return to_json(value)
-    except NotSerializable:  # halves of characters: Node escapes them, too
+    except NotSerializable:  # lone surrogates: Node escapes them, too
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str, Any]:
-    """BullMQ's options: those the job had there once, and what the envelope says."""
+    """Returns BullMQ's options: those that the job had before, and those of the envelope."""
     kept = envelope.extra.get("opts")
     options = dict(kept) if isinstance(kept, Mapping) else {}
     options["attempts"] = max(1, envelope.max_attempts - envelope.attempts)
@@ -150,7 +150,7 @@ def options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str,
 
 
 def job_id_of(transfer_job: TransferJob, *, taken: bool) -> str:
-    """The same id, or one that BullMQ can take; another one if it is `taken` by a different job."""
+    """Returns the id for BullMQ: the same if it is valid there and not `taken` by another job."""
     job_id = transfer_job.envelope.job_id
     try:
         check_job_id(job_id)
@@ -158,5 +158,7 @@ def job_id_of(transfer_job: TransferJob, *, taken: bool) -> str:
         job_id = f"moved-{job_id.replace(':', '-')}"[:200]
         taken = taken or len(job_id) == 200
     return (
-        f"{job_id[:200]}-{hashlib.sha256(transfer_job.mark.encode()).hexdigest()[:16]}" if taken else job_id
+        f"{job_id[:200]}-{hashlib.sha256(transfer_job.transfer_id.encode()).hexdigest()[:16]}"
+        if taken
+        else job_id
     )

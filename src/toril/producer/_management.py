@@ -1,7 +1,6 @@
-"""Changing a queue as a whole.
+"""The methods of `Queue` that change it.
 
-Guarantee: what touches many jobs does so in bounded calls, so that nobody else on the server waits long; what is
-refused raises an error that says why.
+Guarantee: a change of many jobs is done in bounded calls, so that other clients of the server do not wait long.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from toril.commands import manage, read
 from toril.commands.manage import CleanState
@@ -21,7 +20,7 @@ from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, S
 from toril.jobs import Job
 from toril.jobs.base import FinalState, T, log_line, progress_to_json
 from toril.jobs.calls import KEEP_LOGS
-from toril.producer._base import JOBS_AT_ONCE, QueuePart, asked_count, asked_id
+from toril.producer._base import JOBS_AT_ONCE, QueuePart, check_count, check_lookup_id
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import RateLimit
@@ -33,9 +32,9 @@ logger = logging.getLogger("toril.queue")
 BATCH: Final = 1000
 # Jobs removed by one call, with all that belongs to them: some 10 ms of the server's time.
 REMOVE_BATCH: Final = 500
-# How long word of a cancellation waits for the worker: many times the second in which it looks.
+# How long a request to cancel is stored: many times the second within which workers read it.
 CANCEL_LIFE_MS: Final = 60_000
-# A job that is taken while we look is found locked at the second look; more often than that only its children are.
+# A job that is fetched meanwhile is locked at the second look; after that only one of its children can be.
 CANCEL_LOOKS: Final = 3
 # Clients know the server's time to within half a round trip.
 CLOCK_SLACK_MS: Final = 1000
@@ -44,16 +43,16 @@ Reason = str | re.Pattern[str]
 
 
 class Management(QueuePart[T]):
-    """Pauses, empties, retries, limits."""
+    """Pauses, drains, cleans, retries and limits a queue."""
 
     # --- the whole queue ------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Workers take no more jobs of this queue; those that run go on."""
+        """Makes workers fetch no more jobs of this queue; active jobs continue."""
         await self._run(manage.pause(self.keys))
 
     async def resume(self) -> None:
-        """Workers take jobs again."""
+        """Makes workers fetch jobs again."""
         await self._run(manage.resume(self.keys))
 
     @knows_its_names("an argument of drain")
@@ -85,11 +84,11 @@ class Management(QueuePart[T]):
         """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
         age_ms = to_ms(to_seconds("grace", grace))
         which = _cleanable(state)
-        asked_count("limit", limit)
+        check_count("limit", limit)
         removed: list[str] = []
         calls = Calls(self.keys)
-        # Without a grace all jobs are meant, also those whose worker's idea of the time is a little ahead of ours.
-        before_ms = await self._prepared() - (age_ms or -CLOCK_SLACK_MS)
+        # Without a grace all jobs are meant, also those whose worker's clock is a little ahead of ours.
+        before_ms = await self._ensure_open() - (age_ms or -CLOCK_SLACK_MS)
         while not limit or len(removed) < limit:
             batch = min(REMOVE_BATCH, limit - len(removed)) if limit else REMOVE_BATCH
             command = manage.clean(self.keys, which, before_ms=before_ms, limit=batch, calls=calls)
@@ -102,15 +101,15 @@ class Management(QueuePart[T]):
         return removed
 
     async def _has_more(self, state: CleanState, kept: int) -> bool:
-        """Whether a call that kept so many jobs (next runs of schedulers, young ones) has not looked at others."""
-        # Of finished jobs it keeps none: all that are left are too young.
+        """Whether there are more jobs than the last call kept (next runs of schedulers, too young jobs)."""
+        # Finished jobs are kept only if they are too young: there are no others.
         if state in ("completed", "failed"):
             return False
         return (await self._run(read.get_counts(self.keys)))[state] > kept
 
     @knows_its_names("an argument of obliterate")
     async def obliterate(self, *, force: bool = False) -> None:
-        """Destroys the queue and all its jobs. Refuses while jobs are active, unless forced."""
+        """Deletes the queue and all its jobs; raises while jobs are active, unless `force` is set."""
         await self.pause()
         calls = Calls(self.keys)
         while await self._run(manage.obliterate(self.keys, count=REMOVE_BATCH, force=force, calls=calls)):
@@ -129,18 +128,18 @@ class Management(QueuePart[T]):
 
     async def trim_events(self, max_len: int) -> int:
         """Shortens the event stream to about `max_len`; returns how many events were removed."""
-        return await self._run(manage.trim_events(self.keys, asked_count("max_len", max_len)))
+        return await self._run(manage.trim_events(self.keys, check_count("max_len", max_len)))
 
     # --- limits ---------------------------------------------------------------------------------------------
 
     async def set_global_concurrency(self, limit: int | None) -> None:
-        """How many jobs may be active at once over all workers; None lifts the limit."""
+        """Sets how many jobs may be active at once over all workers; None removes the limit."""
         if limit is not None:
-            asked_count("limit", limit, least=1)
+            check_count("limit", limit, least=1)
         await self._run(manage.set_global_concurrency(self.keys, limit))
 
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
-        """How many jobs may start in a time over all workers; None lifts the limit."""
+        """Sets how many jobs may start in a period over all workers; None removes the limit."""
         if limit is not None and not isinstance(limit, RateLimit):
             raise InvalidOption(
                 "limit", f"is a {type(limit).__name__}", "give RateLimit(count, period), or None"
@@ -149,29 +148,29 @@ class Management(QueuePart[T]):
         await self._run(manage.set_global_rate_limit(self.keys, pair))
 
     async def rate_limit(self, duration: Duration) -> None:
-        """For this long no job is taken by workers with a rate limit, nor by any if the queue has one, as in BullMQ."""
+        """Stops workers with a rate limit, or all if the queue has one, from fetching for this time, as in BullMQ."""
         span_ms = to_ms(to_seconds("duration", duration, positive=True))
         await self._run(manage.start_rate_limit(self.keys, span_ms))
 
     async def remove_rate_limit_key(self) -> None:
-        """Forgets what was counted towards the rate limit: workers go on at once."""
+        """Resets the count of the rate limit: workers continue at once."""
         await self._run(manage.remove_rate_limit(self.keys))
 
     # --- single jobs ----------------------------------------------------------------------------------------
 
     async def remove(self, job_id: str, *, children: bool = True) -> None:
         """Removes a job and its children; raises `JobLocked` while one of them is being worked on."""
-        await self._run(manage.remove(self.keys, asked_id(job_id), children=children))
+        await self._run(manage.remove(self.keys, check_lookup_id(job_id), children=children))
 
     async def cancel(self, job_id: str, reason: str = "cancelled") -> Literal["asked", "removed"]:
-        """Ends a job before its time: one that waits is removed, the worker of one that runs is asked to stop it.
+        """Cancels a job: a waiting job is removed, the worker of an active job is asked to stop it.
 
         Raises `JobNotFound`, `JobNotInState` when the job has ended already, or `JobLocked` when it waits for a child
         that is being worked on.
         """
         for _ in range(CANCEL_LOOKS):
             found = await self._run_all(
-                read.get_state(self.keys, asked_id(job_id)), read.get_lock(self.keys, job_id)
+                read.get_state(self.keys, check_lookup_id(job_id)), read.get_lock(self.keys, job_id)
             )
             state, token = JobState.parse(found[0]), found[1]
             if state is JobState.UNKNOWN or state.is_final:
@@ -179,26 +178,26 @@ class Management(QueuePart[T]):
             if token is not None:
                 await self._run(manage.request_cancel(self.keys, job_id, token, reason, CANCEL_LIFE_MS))
                 return "asked"
-            with contextlib.suppress(JobLocked):  # taken since we looked, or one of its children is
+            with contextlib.suppress(JobLocked):  # it was fetched meanwhile, or one of its children is locked
                 await self._run(manage.remove(self.keys, job_id))
                 return "removed"
         raise JobLocked(job_id, command="cancel", hint="one of its children is: cancel that first")
 
-    async def update_job_progress(self, job_id: str, progress: Any) -> None:
-        """Says how far a job is, from outside of its handler."""
+    async def update_job_progress(self, job_id: str, progress: object) -> None:
+        """Sets the progress of a job from outside of its handler."""
         raw = progress_to_json(progress)
-        await self._run(manage.update_progress(self.keys, asked_id(job_id), raw, self._calls.calls))
+        await self._run(manage.update_progress(self.keys, check_lookup_id(job_id), raw, self._calls.calls))
 
     async def add_job_log(self, job_id: str, line: str, *, keep: int = KEEP_LOGS) -> int:
         """Appends a line to a job's log and keeps the newest `keep`, 0: none; returns how many lines it has now."""
-        asked_count("keep", keep)
+        check_count("keep", keep)
         command = manage.add_log(
-            self.keys, asked_id(job_id), log_line(line), keep=keep, calls=self._calls.calls
+            self.keys, check_lookup_id(job_id), log_line(line), keep=keep, calls=self._calls.calls
         )
         return await self._run(command)
 
     async def remove_deduplication_key(self, deduplication_id: str) -> bool:
-        """Lets the next job with this id in; False when nothing kept it out."""
+        """Lets the next job with this deduplication id be added; returns False when nothing prevented it."""
         return await self._run(manage.remove_deduplication_key(self.keys, deduplication_id))
 
     # --- many jobs ------------------------------------------------------------------------------------------
@@ -218,38 +217,45 @@ class Management(QueuePart[T]):
         """Sends finished jobs back to the queue, oldest first, at most `limit`; returns how many.
 
         `timestamp` means those that ended up to then; `name`, `reason` (a part of the text, or a pattern) and `where`
-        choose among them; `rate` is how many go back each second at most. Jobs that end again meanwhile are left alone.
+        select among them; `rate` is the limit per second. Jobs that end again meanwhile are not retried.
         """
         if rate is not None and rate <= 0:
             raise InvalidOption("rate", f"is {rate}", "give jobs per second")
         if state not in get_args(FinalState):
             raise InvalidOption("state", f"is {state!r}", f"choose one of {', '.join(get_args(FinalState))}")
         if limit is not None:
-            asked_count("limit", limit)
+            check_count("limit", limit)
         until_ms = None if timestamp is None else datetime_to_ms("timestamp", timestamp)
-        # Oldest first, and no more than there are now: a job that fails again stands behind them.
-        there = await self._run(read.count_ended(self.keys, state, until_ms))
-        most = there if limit is None else min(limit, there)
+        # Oldest first, and no more than there are now: a job that fails again comes after them.
+        total = await self._run(read.count_ended(self.keys, state, until_ms))
+        most = total if limit is None else min(limit, total)
         if name is None and reason is None and where is None:
-            return await self._retry_all(state, most, until_ms, _Pace(rate))
-        return await self._retry_some(state, there, most, _Pace(rate), _matcher(name, reason, where))
+            return await self._retry_all(state, most, until_ms, _RateLimiter(rate))
+        return await self._retry_some(state, total, most, _RateLimiter(rate), _matcher(name, reason, where))
 
-    async def _retry_all(self, state: FinalState, limit: int, until_ms: int | None, pace: _Pace) -> int:
+    async def _retry_all(
+        self, state: FinalState, limit: int, until_ms: int | None, limiter: _RateLimiter
+    ) -> int:
         calls, moved, more = Calls(self.keys), 0, limit > 0
         while more and moved < limit:
-            batch = pace.batch(min(BATCH, limit - moved))
+            batch = limiter.batch(min(BATCH, limit - moved))
             command = manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms, calls=calls)
             count, more = await self._run(command)
             moved += count
-            await pace.keep(count, more and moved < limit)
+            await limiter.wait(count, more and moved < limit)
         return moved
 
     async def _retry_some(
-        self, state: FinalState, there: int, limit: int, pace: _Pace, wanted: Callable[[Job[T]], bool]
+        self,
+        state: FinalState,
+        total: int,
+        limit: int,
+        limiter: _RateLimiter,
+        wanted: Callable[[Job[T]], bool],
     ) -> int:
         calls, moved, skipped = Calls(self.keys, at_once=JOBS_AT_ONCE), 0, 0
-        while moved < limit and moved + skipped < there:
-            size = min(pace.batch(JOBS_AT_ONCE), there - moved - skipped)
+        while moved < limit and moved + skipped < total:
+            size = min(limiter.batch(JOBS_AT_ONCE), total - moved - skipped)
             page = read.get_ranges(self.keys, [state], start=skipped, end=skipped + size - 1, ascending=True)
             ids = await self._run(page)
             if not ids:
@@ -258,7 +264,7 @@ class Management(QueuePart[T]):
             retried = await self._reprocess(chosen, state, calls)
             moved += retried
             skipped += len(ids) - retried
-            await pace.keep(retried, retried > 0)
+            await limiter.wait(retried, retried > 0)
         return moved
 
     async def _reprocess(self, jobs: list[Job[T]], state: FinalState, calls: Calls) -> int:
@@ -267,7 +273,7 @@ class Management(QueuePart[T]):
             for job in jobs
         ]
         results = await self._transport.run_many(commands)
-        # A job that somebody else retried or removed meanwhile is none of ours.
+        # A job that was retried or removed by another client meanwhile does not count.
         self._values([one for one in results if not isinstance(one, ScriptRefused)])
         return sum(one is None for one in results)
 
@@ -275,7 +281,7 @@ class Management(QueuePart[T]):
     async def promote_jobs(self, *, limit: int | None = None) -> int:
         """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
         if limit is not None:
-            asked_count("limit", limit)
+            check_count("limit", limit)
         calls, moved, more = Calls(self.keys), 0, True
         while more and (limit is None or moved < limit):
             batch = BATCH if limit is None else min(BATCH, limit - moved)
@@ -285,17 +291,17 @@ class Management(QueuePart[T]):
         return moved
 
 
-class _Pace:
-    """Not more than `rate` jobs in a second."""
+class _RateLimiter:
+    """Limits moves to `rate` jobs in a second."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
 
     def batch(self, size: int) -> int:
-        """How many to move at once: what a tenth of a second allows."""
+        """Returns how many to move in one call: what a tenth of a second allows."""
         return size if self._rate is None else max(1, min(size, int(self._rate / 10)))
 
-    async def keep(self, moved: int, more: bool) -> None:
+    async def wait(self, moved: int, more: bool) -> None:
         if self._rate is not None and more:
             await asyncio.sleep(moved / self._rate)
 

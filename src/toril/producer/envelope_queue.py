@@ -1,4 +1,4 @@
-"""What applications call on list and stream queues: add, look, and deal with dead letters.
+"""What list and stream queues share: adding, reading, and dead letters.
 
 Guarantee: a job is checked before any I/O, and an `add` whose reply was lost is repeated without adding twice.
 """
@@ -27,7 +27,7 @@ from toril.protocol.option_names import knows_its_names
 from toril.telemetry.hooks import NO_METRICS, Adding, MetricsCollector, Tracer
 from toril.transport import AsyncTransport
 
-NewEnvelope: TypeAlias = Envelope | tuple[str, Mapping[str, Any]] | str
+NewEnvelope: TypeAlias = Envelope | tuple[str, Mapping[str, object]] | str
 
 # Envelopes in one call: about five milliseconds of the server's time.
 BATCH = 500
@@ -35,21 +35,21 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeCounts:
-    """Where the jobs of a list or stream queue are."""
+    """How many jobs of a list or stream queue are in each state."""
 
-    waiting: int  # nobody has taken them
-    active: int  # a worker has them; on a list this is known for reliable pickup only
-    scheduled: int  # they wait for their time: delayed, or to be tried again
+    waiting: int  # no worker has fetched them
+    active: int  # a worker has them; on a list, known for reliable pickup only
+    scheduled: int  # they are due later: delayed, or before another attempt
     dead: int  # dead letters
 
     @property
     def pending(self) -> int:
-        """What is still to be done."""
+        """Jobs that have not ended."""
         return self.waiting + self.active + self.scheduled
 
 
 class EnvelopeQueue:
-    """What the queues of both kinds share."""
+    """The base of `ListQueue` and `StreamQueue`."""
 
     keys: EnvelopeKeys
 
@@ -60,7 +60,7 @@ class EnvelopeQueue:
         transport: AsyncTransport,
         *,
         source: str,
-        payload: Any,
+        payload: type | Mapping[str, object] | None,
         metrics: MetricsCollector | None,
         tracer: Tracer | None,
     ) -> None:
@@ -73,7 +73,7 @@ class EnvelopeQueue:
         self._tracer = tracer
         self._producer = uuid.uuid4().hex
         self._calls = itertools.count(1)
-        self._letters = DeadLetters(keys, transport)
+        self._dead_letters = DeadLetters(keys, transport)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, key={envelopes.jobs_key(self.keys)!r})"
@@ -94,7 +94,7 @@ class EnvelopeQueue:
         user_id: str | None = None,
         source: str | None = None,
     ) -> Envelope:
-        """Adds one job, to run now, after `delay`, or at `run_at`; the envelope as it was sent."""
+        """Adds one job, to run now, after `delay`, or at `run_at`; returns the envelope as it was sent."""
         now_ms = await self._transport.now_ms()
         if isinstance(task_type, Envelope):
             envelope = task_type
@@ -124,21 +124,25 @@ class EnvelopeQueue:
         """Adds many jobs in order: `(task_type, payload)` pairs or envelopes. All are checked before one is sent."""
         now_ms = await self._transport.now_ms()
         now = ms_to_datetime(now_ms)
-        made = [self._envelope_of(one, max_attempts, now) for one in jobs]
-        return await self._add_all(made, _due(delay, None, now_ms), "addBulk")
+        envelopes_to_add = [self._envelope_of(one, max_attempts, now) for one in jobs]
+        return await self._add_all(envelopes_to_add, _due(delay, None, now_ms), "addBulk")
 
-    async def _add_all(self, made: list[Envelope], due: int | None, operation: Adding) -> list[Envelope]:
+    async def _add_all(
+        self, envelopes_to_add: list[Envelope], due: int | None, operation: Adding
+    ) -> list[Envelope]:
         if self._tracer is None:
-            await self._send_all(made, due)
-            return made
-        with self._tracer.adding(self.name, [one.task_type for one in made], operation=operation) as span:
-            made = [_carrying(one, span.carrier) for one in made]
-            await self._send_all(made, due)
-            span.added([one.job_id for one in made])
-            return made
+            await self._send_all(envelopes_to_add, due)
+            return envelopes_to_add
+        with self._tracer.adding(
+            self.name, [one.task_type for one in envelopes_to_add], operation=operation
+        ) as span:
+            envelopes_to_add = [_with_trace_context(one, span.carrier) for one in envelopes_to_add]
+            await self._send_all(envelopes_to_add, due)
+            span.added([one.job_id for one in envelopes_to_add])
+            return envelopes_to_add
 
-    async def _send_all(self, made: Sequence[Envelope], due: int | None) -> None:
-        texts = [EnvelopeToAdd(self._text(one), due) for one in made]
+    async def _send_all(self, envelopes_to_add: Sequence[Envelope], due: int | None) -> None:
+        texts = [EnvelopeToAdd(self._text(one), due) for one in envelopes_to_add]
         for start in range(0, len(texts), BATCH):
             await self._send(texts[start : start + BATCH])
 
@@ -160,28 +164,28 @@ class EnvelopeQueue:
         await self._transport.run(call)
         self._metrics.increment_jobs_added(f"{envelopes.kind_of(self.keys)}:{self.name}", len(batch))
 
-    # --- looking --------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     async def counts(self) -> EnvelopeCounts:
-        """Where the jobs are."""
+        """Returns how many jobs are in each state."""
         raise NotImplementedError
 
     async def pending(self) -> int:
-        """How many jobs are still to be done: waiting, in a worker's hand, or scheduled."""
+        """Returns how many jobs have not ended: waiting, active or scheduled."""
         return (await self.counts()).pending
 
     async def totals(self) -> Mapping[str, int]:
-        """How many jobs ever completed, were retried, died, stalled, were replayed or purged."""
+        """Returns how many jobs ever completed, were retried, became dead letters, stalled, were replayed or purged."""
         return await self._transport.run(envelopes.totals(self.keys))
 
     async def scheduled(self, limit: int = 100) -> list[tuple[Envelope, datetime]]:
-        """The jobs that wait for their time, soonest first, and when; stand-ins for what is no envelope."""
+        """Returns the scheduled jobs and their times, soonest first; an unreadable message as an empty envelope."""
         rows = await self._transport.run(envelopes.scheduled(self.keys, 0, limit - 1))
         return [(read_envelope(text, "scheduled")[0], ms_to_datetime(due)) for text, due in rows]
 
     @knows_its_names("an argument of promote")
     async def promote(self, job_ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
-        """Makes jobs due that wait for their time, all or those with these ids, soonest first; how many."""
+        """Makes scheduled jobs due now, all or those with these ids, soonest first; returns how many."""
         texts: list[bytes] = []
         now = await self._transport.now_ms()
         for start in itertools.count(0, BATCH):
@@ -197,22 +201,22 @@ class EnvelopeQueue:
         return moved
 
     async def drain(self, *, delayed: bool = False) -> int:
-        """Removes all jobs that nobody has taken yet, with `delayed` also those that wait for their time; how many.
+        """Removes all waiting jobs, with `delayed` also the scheduled ones; returns how many.
 
-        Jobs that are added while it works stay; what is left when it is interrupted waits as before.
+        Jobs that are added meanwhile stay. If it is interrupted, the other jobs wait as before.
         """
         raise NotImplementedError
 
     async def remove(self, job_id: str) -> bool:
-        """Removes a job that waits for its time or is dead; False when there is none with this id."""
+        """Removes a scheduled job or a dead letter; returns False when there is none with this id."""
         calls, found = Calls(self.keys), False
         async for text in self._scheduled_with(job_id):
             found |= await self._transport.run(envelopes.unschedule(self.keys, text, calls))
-        purged = await self.purge(lambda letter: job_id in (letter.job_id, letter.entry_id))
+        purged = await self.purge(lambda dead: job_id in (dead.job_id, dead.entry_id))
         return found or purged > 0
 
     async def _scheduled_with(self, job_id: str) -> AsyncIterator[bytes]:
-        """The scheduled jobs of an id, by pages: there may be many others."""
+        """Yields the scheduled jobs with an id; reads the schedule in pages."""
         for start in itertools.count(0, BATCH):
             page = await self._transport.run(envelopes.scheduled(self.keys, start, start + BATCH - 1))
             for text, _ in page:
@@ -222,10 +226,10 @@ class EnvelopeQueue:
                 return
 
     async def result(self, job_id: str) -> Any:
-        """What a handler returned for a job, as long as its worker keeps results; `JobNotFound` otherwise."""
+        """Returns the result of a job while the queue keeps it; raises `JobNotFound` otherwise."""
         raw = await self._transport.run(envelopes.result(self.keys, job_id))
         if raw is None:
-            hint = "it has not finished, its worker was not told to keep_results, or the time is over"
+            hint = "it has not finished, its worker was made without keep_results, or the result has expired"
             raise JobNotFound(job_id, command="result", hint=hint)
         return from_json(raw, field="result")
 
@@ -234,12 +238,12 @@ class EnvelopeQueue:
     def dead_letters(
         self, where: DeadLetterFilter | None = None, *, newest_first: bool = False
     ) -> AsyncIterator[DeadLetter]:
-        """The dead letters, oldest first or newest first."""
-        return self._letters.each(where, newest_first=newest_first)
+        """Returns the dead letters, oldest first or newest first."""
+        return self._dead_letters.each(where, newest_first=newest_first)
 
     async def dead_letter(self, entry_id: str) -> DeadLetter | None:
-        """One dead letter by its entry id."""
-        return await self._letters.get(entry_id)
+        """Returns a dead letter by its entry id."""
+        return await self._dead_letters.get(entry_id)
 
     @knows_its_names("an argument of replay")
     async def replay(
@@ -249,26 +253,26 @@ class EnvelopeQueue:
         rate: float | None = None,
         limit: int | None = None,
     ) -> int:
-        """Gives dead jobs another life, with all their attempts; how many.
+        """Puts dead letters back into the queue as new jobs; returns how many.
 
-        `where` is a function of a dead letter, or the entry id of one; left out: all. `rate` is jobs per second. A
+        `where` is a function of a dead letter, or the entry id of one; default: all. `rate` is jobs per second. A dead
         letter is replayed once, however often this is called.
         """
-        return await self._letters.replay(where, rate=rate, limit=limit)
+        return await self._dead_letters.replay(where, rate=rate, limit=limit)
 
     @knows_its_names("an argument of purge")
     async def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
-        """Removes dead letters for good; how many."""
-        return await self._letters.purge(where, limit=limit)
+        """Removes dead letters; returns how many."""
+        return await self._dead_letters.purge(where, limit=limit)
 
     async def export(self, path: str | Path, where: DeadLetterFilter | None = None) -> int:
-        """Writes dead letters to a file, one JSON object in a line; how many. The letters stay."""
-        return await self._letters.export(path, where)
+        """Writes dead letters to a file, one JSON object per line; returns how many. They stay in the queue."""
+        return await self._dead_letters.export(path, where)
 
-    # --- the end --------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------
 
     async def obliterate(self) -> None:
-        """Removes everything: jobs (those in hand, too), scheduled jobs, dead letters, results and totals."""
+        """Deletes the queue: jobs (active ones, too), scheduled jobs, dead letters, results and totals."""
         await self._transport.run(envelopes.delete_queue(self.keys, await self._consumers()))
         cursor, found = "0", list[str]()
         while True:
@@ -279,7 +283,7 @@ class EnvelopeQueue:
                 return
 
     async def _consumers(self) -> list[str]:
-        """Workers with lists of their own."""
+        """Returns the consumers that have lists of their own."""
         return []
 
     async def close(self) -> None:
@@ -293,8 +297,8 @@ class EnvelopeQueue:
         await self._transport.leave(error)
 
 
-def _carrying(envelope: Envelope, carrier: str | None) -> Envelope:
-    """The envelope with a trace context, unless it has one."""
+def _with_trace_context(envelope: Envelope, carrier: str | None) -> Envelope:
+    """Returns the envelope with a trace context, unless it has one."""
     meta = envelope.meta
     if carrier is None or TRACE_FIELD in meta.extra:
         return envelope
@@ -312,7 +316,7 @@ def _due(delay: Duration | None, run_at: datetime | None, now_ms: int) -> int | 
 
 
 def _id_of(text: bytes) -> str | None:
-    """The job's id; None for a message that cannot be read."""
+    """Returns the job's id; None for a message that cannot be read."""
     try:
         return Envelope.from_bytes(text).job_id
     except MalformedValue:

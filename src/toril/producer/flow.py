@@ -1,9 +1,8 @@
-"""FlowProducer: families of jobs, where a parent runs when its children are done.
+"""FlowProducer: trees of jobs, where a parent runs when its children are done.
 
-Guarantee: a flow is added in one step, whole or not at all; nobody sees a parent without its children. What can be
-refused without the server is refused before any I/O; on a cluster that includes queues that do not share a hash tag.
-What only the server knows (a parent that does not exist, a child of another parent, a deduplicated parent) it checks
-before it adds the first job of the flow.
+Guarantee: a flow is added in one step, completely or not at all. What can be checked without the server is checked
+before any I/O; on a cluster that includes queues that do not share a hash tag. The server checks the rest (a parent
+that does not exist, a child of another parent, a deduplicated parent) before it adds the first job of the flow.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from toril.commands.add import Existing, add_flows
 from toril.errors import Closed, InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
 from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, CallLedger
-from toril.producer._trace_context import carrying
+from toril.producer._trace_context import with_trace_context
 from toril.producer.job_builder import JobBuilder, PreparedJob
 from toril.protocol.keys import QueueKeys, check_text, hash_tag_of
 from toril.protocol.option_names import knows_its_options
@@ -31,14 +30,14 @@ from toril.transport.waiting import Closing
 J = TypeVar("J")
 
 NO_OPTIONS: Final = JobOptions()
-# A family is walked no deeper: deeper ones are loops or mistakes.
+# Deeper flows are loops or mistakes.
 _DEEPEST: Final = 200
 
 
 @knows_its_options("an argument of FlowNode")
 @dataclass(frozen=True, slots=True)
 class FlowNode:
-    """A job that has not been added yet, with the jobs it waits for."""
+    """A job to be added, with its children."""
 
     name: str
     queue: str = field(kw_only=True)
@@ -56,46 +55,46 @@ class FlowNode:
 
 @dataclass(frozen=True, slots=True)
 class JobNode(Generic[J]):
-    """A job with its children, as added or as found."""
+    """A job with its children, as added or as read."""
 
     job: J
     children: list[JobNode[J]]
 
     def walk(self) -> Iterable[J]:
-        """All jobs of the family, parents first."""
+        """Returns all jobs of the flow, parents first."""
         yield self.job
         for child in self.children:
             yield from child.walk()
 
 
-class _Planned:
-    """A node on its way into the queue."""
+class _PlannedJob:
+    """A job of a flow that is being added."""
 
-    __slots__ = ("answer", "calls", "children", "draft", "parent")
+    __slots__ = ("calls", "children", "parent", "prepared", "reply")
 
-    def __init__(self, draft: PreparedJob, calls: JobCalls, parent: _Planned | None) -> None:
-        self.draft = draft
+    def __init__(self, prepared: PreparedJob, calls: JobCalls, parent: _PlannedJob | None) -> None:
+        self.prepared = prepared
         self.calls = calls
         self.parent = parent
-        self.children: list[_Planned] = []
-        self.answer: str | Existing = ""  # what the server said of it
+        self.children: list[_PlannedJob] = []
+        self.reply: str | Existing = ""  # the server's reply
 
     @property
     def key(self) -> str:
-        return self.calls.keys.job(self.draft.id)
+        return self.calls.keys.job(self.prepared.id)
 
-    def family(self) -> list[_Planned]:
-        """Parents before children, one generation after the other, as Node sends them."""
-        ordered: list[_Planned] = []
-        generation = [self]
-        while generation:
-            ordered += generation
-            generation = [child for one in generation for child in one.children]
+    def members(self) -> list[_PlannedJob]:
+        """Returns this job and all below it, level by level, as Node sends them."""
+        ordered: list[_PlannedJob] = []
+        level = [self]
+        while level:
+            ordered += level
+            level = [child for one in level for child in one.children]
         return ordered
 
-    def added(self) -> JobNode[Job[Any]]:
-        """The family as the server has it."""
-        job: Job[Any] = self.draft.job(self.answer, self.calls)
+    def added(self) -> JobNode[Job]:
+        """Returns the flow as the server has it."""
+        job: Job = self.prepared.job(self.reply, self.calls)
         return JobNode(job, [child.added() for child in self.children])
 
 
@@ -109,7 +108,7 @@ class FlowProducer:
     def __init__(
         self,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
@@ -125,16 +124,16 @@ class FlowProducer:
         self._defaults = defaults
         self._calls_by_queue: dict[tuple[str, str], JobCalls] = {}
         self._producer = uuid.uuid4().hex
-        self._lanes: list[str] = []  # names of ledgers that no call uses now
-        self._lanes_made = 0
-        self._sequences: dict[str, CallLedger] = {}
-        self._closing = Closing(self._shut, "toril-close-flows")
+        self._free_ledgers: list[str] = []  # names of ledgers that no call uses now
+        self._ledgers_made = 0
+        self._call_ledgers: dict[str, CallLedger] = {}
+        self._closing = Closing(self._close_all, "toril-close-flows")
         self._closed = False
 
     # --- adding ---------------------------------------------------------------------------------------------
 
-    async def add(self, flow: FlowNode) -> JobNode[Job[Any]]:
-        """Adds a job and all its children, and theirs, in one step: all of them, or none when one is refused.
+    async def add(self, flow: FlowNode) -> JobNode[Job]:
+        """Adds a job and all jobs below it in one step: all of them, or none when one is refused.
 
         A job of the flow that existed already is returned as it is stored, with `added` False.
         """
@@ -147,8 +146,8 @@ class FlowProducer:
             span.added([added.job.id])
             return added
 
-    async def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[Job[Any]]]:
-        """Adds several flows, each whole or not at all. All are checked before the first is sent.
+    async def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[Job]]:
+        """Adds several flows, each completely or not at all. All are checked before the first is sent.
 
         If the server refuses some, the others are added all the same and the first refusal is raised.
         """
@@ -160,7 +159,7 @@ class FlowProducer:
             span.added([root.job.id for root in added])
             return added
 
-    async def _add_all(self, flows: Sequence[FlowNode]) -> list[JobNode[Job[Any]]]:
+    async def _add_all(self, flows: Sequence[FlowNode]) -> list[JobNode[Job]]:
         if self._closed:
             raise Closed("the flow producer was closed")
         roots = [self._plan(flow) for flow in flows]
@@ -174,47 +173,47 @@ class FlowProducer:
             raise _first_refusal(roots, refused)
         return added
 
-    def _in_one_slot(self, roots: Sequence[_Planned]) -> list[list[_Planned]]:
-        groups: dict[str, list[_Planned]] = {}
+    def _in_one_slot(self, roots: Sequence[_PlannedJob]) -> list[list[_PlannedJob]]:
+        groups: dict[str, list[_PlannedJob]] = {}
         for root in roots:
             tag = hash_tag_of(root.calls.keys.base) if self._transport.is_cluster else ""
             groups.setdefault(tag, []).append(root)
         return list(groups.values())
 
-    def _plan(self, root: FlowNode) -> _Planned:
-        """Checks a whole family without I/O; not by recursion, for families may be deep."""
-        planned = self._draft(root, None)
+    def _plan(self, root: FlowNode) -> _PlannedJob:
+        """Checks a flow without I/O; not by recursion, because flows may be deep."""
+        planned = self._planned_and_traced(root, None)
         todo = [(root, planned, 1)]
         while todo:
             node, parent, depth = todo.pop()
             if depth > _DEEPEST:
                 raise InvalidOption("children", f"are nested deeper than {_DEEPEST}", "flatten the flow")
             for child in node.children:
-                one = self._draft(child, parent)
+                one = self._planned_and_traced(child, parent)
                 parent.children.append(one)
                 todo.append((child, one, depth + 1))
         return planned
 
-    def _draft(self, node: FlowNode, parent: _Planned | None) -> _Planned:
+    def _planned_and_traced(self, node: FlowNode, parent: _PlannedJob | None) -> _PlannedJob:
         if self._tracer is None:
             return self._planned(node, parent, None)
         with self._tracer.adding(node.queue, [node.name], operation="addNode") as span:
             planned = self._planned(node, parent, span.carrier)
-            span.added([planned.draft.id])
+            span.added([planned.prepared.id])
             return planned
 
-    def _planned(self, node: FlowNode, parent: _Planned | None, carrier: str | None) -> _Planned:
+    def _planned(self, node: FlowNode, parent: _PlannedJob | None, carrier: str | None) -> _PlannedJob:
         calls = self._calls(node.queue, node.prefix or self._prefix)
-        drafter = JobBuilder(
+        job_builder = JobBuilder(
             calls.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._transport.is_cluster
         )
-        given = dict(carrying(node.options, carrier))
+        given = dict(with_trace_context(node.options, carrier))
         if parent is not None:
-            given["parent"] = ParentRef(parent.draft.id, parent.calls.keys.qualified)
-        draft = drafter.draft(node.name, node.data, given)
-        draft.waits_for_children = bool(node.children)
-        planned = _Planned(draft, calls, parent)
-        if draft.options.job_id is not None:
+            given["parent"] = ParentRef(parent.prepared.id, parent.calls.keys.qualified)
+        prepared = job_builder.build(node.name, node.data, given)
+        prepared.waits_for_children = bool(node.children)
+        planned = _PlannedJob(prepared, calls, parent)
+        if prepared.options.job_id is not None:
             _refuse_own_ancestor(planned)
         return planned
 
@@ -225,36 +224,36 @@ class FlowProducer:
             self._calls_by_queue[prefix, queue] = calls = JobCalls(self._transport, keys)
         return calls
 
-    async def _send(self, roots: Sequence[_Planned]) -> dict[int, TorilError]:
-        """Adds flows in one call and notes the answers; the refusals by the root's identity."""
+    async def _send(self, roots: Sequence[_PlannedJob]) -> dict[int, TorilError]:
+        """Adds flows in one call and sets their replies; returns the refusals by the identity of the root."""
         now_ms = await self._transport.now_ms()
-        families = [root.family() for root in roots]
-        flows = [[(one.calls.keys, one.draft.stamped(now_ms)) for one in family] for family in families]
-        name = self._lanes.pop() if self._lanes else self._new_lane()
+        trees = [root.members() for root in roots]
+        flows = [[(one.calls.keys, one.prepared.to_add(now_ms)) for one in members] for members in trees]
+        name = self._free_ledgers.pop() if self._free_ledgers else self._new_ledger_name()
         try:
-            ledger = self._lane(roots[0].calls.keys, name).next_entry()
-            answers = await self._transport.run(add_flows(flows, ledger))
+            ledger = self._ledger(roots[0].calls.keys, name).next_entry()
+            replies = await self._transport.run(add_flows(flows, ledger))
         finally:
-            self._lanes.append(name)
+            self._free_ledgers.append(name)
         refused: dict[int, TorilError] = {}
-        for root, family, answer in zip(roots, families, answers, strict=True):
-            if isinstance(answer, TorilError):
-                refused[id(root)] = answer
+        for root, members, reply in zip(roots, trees, replies, strict=True):
+            if isinstance(reply, TorilError):
+                refused[id(root)] = reply
             else:
-                for one, told in zip(family, answer, strict=True):
-                    one.answer = told
+                for one, job_reply in zip(members, reply, strict=True):
+                    one.reply = job_reply
         return refused
 
-    def _new_lane(self) -> str:
-        self._lanes_made += 1
-        return f"ledger:{self._producer}:{self._lanes_made}"
+    def _new_ledger_name(self) -> str:
+        self._ledgers_made += 1
+        return f"ledger:{self._producer}:{self._ledgers_made}"
 
-    def _lane(self, keys: QueueKeys, name: str) -> CallLedger:
-        """The ledger of a lane lies beside the first queue of the flow: a cluster wants it in the same slot."""
+    def _ledger(self, keys: QueueKeys, name: str) -> CallLedger:
+        """Returns the ledger of that name at the first queue of the flow: on a cluster it must be in the same slot."""
         key = keys.toril(name)
-        return self._sequences.setdefault(key, CallLedger(key))
+        return self._call_ledgers.setdefault(key, CallLedger(key))
 
-    # --- looking --------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     async def get_flow(
         self,
@@ -264,14 +263,14 @@ class FlowProducer:
         prefix: str | None = None,
         depth: int = 10,
         max_children: int = 20,
-    ) -> JobNode[Job[Any]] | None:
-        """A job with its children, down to `depth` and at most `max_children` of each kind for each job."""
+    ) -> JobNode[Job] | None:
+        """Returns a job with its children, down to `depth` and at most `max_children` of each kind for each job."""
         calls = self._calls(queue, prefix or self._prefix)
         flat = await self._transport.run(read.get_job(calls.keys, job_id))
         if not flat:
             return None
-        job: Job[Any] = Job(JobRecord.from_flat(job_id, flat), calls)
-        node: JobNode[Job[Any]] = JobNode(job, [])
+        job: Job = Job(JobRecord.from_flat(job_id, flat), calls)
+        node: JobNode[Job] = JobNode(job, [])
         if depth <= 1:
             return node
         found = await job.get_dependencies()
@@ -282,15 +281,15 @@ class FlowProducer:
                 node.children.append(child)
         return node
 
-    async def _child(self, key: str, depth: int, max_children: int) -> JobNode[Job[Any]] | None:
+    async def _child(self, key: str, depth: int, max_children: int) -> JobNode[Job] | None:
         qualified, _, job_id = key.rpartition(":")
         prefix, _, queue = qualified.rpartition(":")
         if not prefix:
             return None
-        name = queue[1:-1] if self._calls_are_tagged(queue) else queue
+        name = queue[1:-1] if self._has_hash_tag(queue) else queue
         return await self.get_flow(job_id, name, prefix=prefix, depth=depth, max_children=max_children)
 
-    def _calls_are_tagged(self, queue: str) -> bool:
+    def _has_hash_tag(self, queue: str) -> bool:
         return (
             self._transport.is_cluster
             and self._hash_tag is None
@@ -298,14 +297,14 @@ class FlowProducer:
             and queue.endswith("}")
         )
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends what waits for jobs and closes the connections. May be called twice."""
+        """Ends waits for jobs and closes the connections. May be called twice."""
         self._closed = True
         await self._closing.finish()
 
-    async def _shut(self) -> None:
+    async def _close_all(self) -> None:
         try:
             for calls in self._calls_by_queue.values():
                 await calls.close()
@@ -333,37 +332,37 @@ def _check(flow: object) -> FlowNode:
     return flow
 
 
-def _refuse_own_ancestor(planned: _Planned) -> None:
-    """A job that waits for itself would wait for ever."""
+def _refuse_own_ancestor(planned: _PlannedJob) -> None:
+    """Raises if a job has the id of one of its ancestors: it would wait for itself."""
     ancestor = planned.parent
     while ancestor is not None:
         if ancestor.key == planned.key:
             raise InvalidOption(
-                "job_id", f"{planned.draft.id!r} is the id of an ancestor in the flow", "give another"
+                "job_id", f"{planned.prepared.id!r} is the id of an ancestor in the flow", "give another"
             )
         ancestor = ancestor.parent
 
 
-def _bounded(roots: Sequence[_Planned]) -> Iterator[list[_Planned]]:
-    """Whole flows, as many as one call should have."""
+def _bounded(roots: Sequence[_PlannedJob]) -> Iterator[list[_PlannedJob]]:
+    """Splits flows into the calls that add them; a flow is never split."""
     if len(roots) == 1:
         yield list(roots)
         return
-    part: list[_Planned] = []
+    part: list[_PlannedJob] = []
     jobs = size = 0
     for root in roots:
-        family = root.family()
-        more = sum(len(one.draft.data) for one in family)
-        if part and (jobs + len(family) > MAX_JOBS or size + more > MAX_BYTES):
+        members = root.members()
+        more = sum(len(one.prepared.data) for one in members)
+        if part and (jobs + len(members) > MAX_JOBS or size + more > MAX_BYTES):
             yield part
             part, jobs, size = [], 0, 0
         part.append(root)
-        jobs, size = jobs + len(family), size + more
+        jobs, size = jobs + len(members), size + more
     if part:
         yield part
 
 
-def _first_refusal(roots: Sequence[_Planned], refused: dict[int, TorilError]) -> TorilError:
+def _first_refusal(roots: Sequence[_PlannedJob], refused: dict[int, TorilError]) -> TorilError:
     error = next(refused[id(root)] for root in roots if id(root) in refused)
     if len(roots) > 1:
         error.add_note(f"{len(refused)} of {len(roots)} flows were not added")

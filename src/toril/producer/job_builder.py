@@ -1,12 +1,12 @@
-"""From what the caller gave to what the scripts take.
+"""Builds jobs for the add scripts from what the caller gave.
 
-Guarantee: everything that can be refused is refused here, before any I/O.
+Guarantee: everything that can be checked without the server is checked here, before any I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from toril.commands.add import Existing, JobToAdd
 from toril.errors import CrossSlot, InvalidOption
@@ -18,19 +18,21 @@ from toril.protocol.options import JobOptions, NewJob, merge
 from toril.protocol.record import JobRecord
 
 Ids = Literal["uuid", "counter"]
+GivenJob: TypeAlias = NewJob | tuple[Any, ...]
+"""One of the jobs of `add_bulk`: a `NewJob`, or a tuple of name, data and options."""
 
 
-class Nothing:
-    """Stands for data that was not given: Node stores `{}` then, and `null` only for a given null."""
+class NoData:
+    """Data that was not given: Node stores `{}` then, and `null` only for a given null."""
 
 
-NOTHING: Final = Nothing()
+NO_DATA: Final = NoData()
 
 
 class PreparedJob:
     """A job that was checked and waits to be sent."""
 
-    __slots__ = ("_wire", "data", "id", "name", "options", "parent_key", "stamped_ms", "waits_for_children")
+    __slots__ = ("_wire", "data", "id", "name", "options", "parent_key", "timestamp_ms", "waits_for_children")
 
     def __init__(
         self, name: str, data: bytes, options: JobOptions, wire: Mapping[str, Any], job_id: str
@@ -38,20 +40,20 @@ class PreparedJob:
         self.name = name
         self.data = data
         self.options = options
-        self.id = job_id  # empty: the queue's counter gives one
+        self.id = job_id  # empty: the script takes the next number of the queue
         self.parent_key: str | None = None
         self.waits_for_children = False
-        self.stamped_ms = 0
+        self.timestamp_ms = 0
         self._wire = wire
 
-    def stamped(self, now_ms: int) -> JobToAdd:
-        """The job as the scripts take it, created now unless its options say when."""
-        self.stamped_ms = self._wire.get("timestamp", now_ms)
+    def to_add(self, now_ms: int) -> JobToAdd:
+        """Returns the job for the scripts, created now unless its options contain a timestamp."""
+        self.timestamp_ms = self._wire.get("timestamp", now_ms)
         return JobToAdd(
             name=self.name,
             data=self.data,
             options=self._wire,
-            timestamp=self.stamped_ms,
+            timestamp=self.timestamp_ms,
             id=self.id,
             parent=self.options.parent_wire(),
             parent_key=self.parent_key,
@@ -60,13 +62,13 @@ class PreparedJob:
         )
 
     def record(self, job_id: str) -> JobRecord:
-        """The record of the job once it was added, as its hash would give it."""
+        """Returns the record of the added job, as its hash would give it."""
         wire = self._wire
         fields = {
             b"name": self.name.encode(),
             b"data": self.data,
             b"opts": to_json(wire),
-            b"timestamp": b"%d" % self.stamped_ms,
+            b"timestamp": b"%d" % self.timestamp_ms,
             b"delay": b"%d" % (wire.get("delay") or 0),
             b"priority": b"%d" % (wire.get("priority") or 0),
         }
@@ -77,17 +79,17 @@ class PreparedJob:
             fields[b"deid"] = wire["de"]["id"].encode()
         return JobRecord(job_id, fields)
 
-    def job(self, answer: str | Existing, calls: JobCalls) -> Job[Any]:
-        """The job that the server answered for: this one, or the one that existed."""
-        if isinstance(answer, str):
-            return Job(self.record(answer), calls)
-        if not answer.hash:
-            return Job(self.record(answer.id), calls, added=False)
-        return Job(JobRecord.from_flat(answer.id, answer.hash), calls, added=False)
+    def job(self, reply: str | Existing, calls: JobCalls) -> Job:
+        """Returns the job of a reply: this one, or the one that existed."""
+        if isinstance(reply, str):
+            return Job(self.record(reply), calls)
+        if not reply.hash:
+            return Job(self.record(reply.id), calls, added=False)
+        return Job(JobRecord.from_flat(reply.id, reply.hash), calls, added=False)
 
 
 class JobBuilder:
-    """Checks jobs by the rules of one queue."""
+    """Checks and builds the jobs of one queue."""
 
     __slots__ = ("_cluster", "_default_wire", "_defaults", "_ids", "_keys", "_payload")
 
@@ -112,7 +114,7 @@ class JobBuilder:
         self._cluster = cluster
 
     def without_defaults(self, names: Collection[str]) -> JobBuilder:
-        """The same rules without the queue's defaults for these options."""
+        """Returns a builder without the queue's defaults for these options."""
         kept = {name: value for name, value in self._defaults.given_fields().items() if name not in names}
         return JobBuilder(
             self._keys,
@@ -122,32 +124,32 @@ class JobBuilder:
             cluster=self._cluster,
         )
 
-    def draft(self, name: str, data: Any, given: JobOptions | Mapping[str, Any] | None) -> PreparedJob:
-        """One job, checked."""
+    def build(self, name: str, data: object, given: JobOptions | Mapping[str, object] | None) -> PreparedJob:
+        """Checks one job."""
         check_text("name", name)
         options = merge(self._defaults, given)
         wire = self._default_wire if options is self._defaults else options.to_wire()
-        options.packed  # noqa: B018  # made once for all jobs with these options, and refused here if it must be
+        options.packed  # noqa: B018  # packed once for all jobs with these options; raises here
         raw = self._encoded(data)
         check_size(raw, wire, size_limit=options.size_limit)
         if options.repeat is not None:
             raise InvalidOption("repeat", "cannot be given to a single job", "use queue.schedulers.upsert(…)")
-        draft = PreparedJob(name, raw, options, wire, options.job_id or self._new_id())
+        prepared = PreparedJob(name, raw, options, wire, options.job_id or self._new_id())
         if options.parent is not None:
-            draft.parent_key = self._parent_key(options.parent.queue_key, options.parent.id)
-        return draft
+            prepared.parent_key = self._parent_key(options.parent.queue_key, options.parent.id)
+        return prepared
 
-    def draft_each(self, job: NewJob | tuple[Any, ...]) -> PreparedJob:
-        """One job of many: a `NewJob`, or a tuple of name, data and options."""
+    def build_each(self, job: GivenJob) -> PreparedJob:
+        """Checks one job of many: a `NewJob`, or a tuple of name, data and options."""
         match job:
             case NewJob(name, data, options):
-                return self.draft(name, data, options)
+                return self.build(name, data, options)
             case (name,):
-                return self.draft(name, NOTHING, None)
+                return self.build(name, NO_DATA, None)
             case (name, data):
-                return self.draft(name, data, None)
+                return self.build(name, data, None)
             case (name, data, options):
-                return self.draft(name, data, options)
+                return self.build(name, data, options)
         raise InvalidOption(
             "jobs", f"hold a {type(job).__name__}", "give NewJob(name, data, options) or (name, data)"
         )
@@ -155,8 +157,8 @@ class JobBuilder:
     def _new_id(self) -> str:
         return new_id() if self._ids == "uuid" else ""
 
-    def _encoded(self, data: Any) -> bytes:
-        if data is NOTHING:
+    def _encoded(self, data: object) -> bytes:
+        if data is NO_DATA:
             data = {}
         return self._payload.encode(data) if self._payload is not None else to_json(data)
 

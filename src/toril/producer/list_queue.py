@@ -1,8 +1,8 @@
-"""`ListQueue`: jobs in a Redis list, taken at most once (or at least once, with reliable workers)."""
+"""`ListQueue`: jobs in a Redis list, delivered at most once (or at least once, with reliable pickup)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toril.commands import envelopes, list_worker
@@ -26,12 +26,12 @@ class ListQueue(EnvelopeQueue):
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         source: str = "toril",
-        payload: Any = None,
+        payload: type | Mapping[str, object] | None = None,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -43,17 +43,19 @@ class ListQueue(EnvelopeQueue):
         )
 
     async def counts(self) -> EnvelopeCounts:
-        waiting, scheduled, dead, consumers = await self._ask(list_worker.counts(self.keys))
-        # Between two looks a job may go back from a worker: whoever reads 0 must be able to trust it.
-        *in_hand, waits, is_scheduled = await self._ask(list_worker.recount(self.keys, consumers))
+        waiting, scheduled, dead, consumers = await self._run_all(list_worker.counts(self.keys))
+        # Between the two reads a job may go back from a worker to the queue: the greater number is the right one.
+        *active, waiting_later, scheduled_later = await self._run_all(
+            list_worker.recount(self.keys, consumers)
+        )
         return EnvelopeCounts(
-            waiting=max(waiting, waits),
-            active=sum(in_hand),
-            scheduled=max(scheduled, is_scheduled),
+            waiting=max(waiting, waiting_later),
+            active=sum(active),
+            scheduled=max(scheduled, scheduled_later),
             dead=dead,
         )
 
-    async def _ask(self, commands: Sequence[Command[Any]]) -> list[Any]:
+    async def _run_all(self, commands: Sequence[Command[Any]]) -> list[Any]:
         replies = await self._transport.run_many(commands)
         for reply in replies:
             if isinstance(reply, TorilError):

@@ -1,4 +1,4 @@
-"""Queue: adds jobs, and is the door to everything else that can be done with a queue.
+"""Queue: adds jobs, and has the methods that read and change a queue.
 
 Guarantee: options and data are checked before any I/O; a job whose `add` returned is in Redis, once, whatever happened
 to the connection meanwhile. A queue belongs to one event loop; it connects with its first use, or when it is entered.
@@ -20,21 +20,20 @@ from toril.jobs.base import T
 from toril.producer._add_batcher import AddBatcher
 from toril.producer._inspection import Inspection
 from toril.producer._management import Management
-from toril.producer._trace_context import carrying, each_carrying, name_of
-from toril.producer.job_builder import NOTHING, Ids, JobBuilder, PreparedJob
+from toril.producer._trace_context import each_with_trace_context, name_of, with_trace_context
+from toril.producer.job_builder import NO_DATA, GivenJob, Ids, JobBuilder, PreparedJob
 from toril.producer.schedulers import Schedulers
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.option_warnings import warn_option
-from toril.protocol.options import JobOptions, JobOptionsDict, NewJob
+from toril.protocol.options import JobOptions, JobOptionsDict
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 from toril.transport import AsyncTransport, ConnectionPolicy
 from toril.transport.waiting import Closing
 
 logger = logging.getLogger("toril.queue")
 
-# What we tell others to expect of us: the version whose scripts we run.
 _DEFAULTS: Final = JobOptions()
 
 
@@ -51,7 +50,7 @@ class Queue(Inspection[T], Management[T]):
         self,
         name: str,
         *,
-        redis: Any = ...,
+        redis: object = ...,
         prefix: str = ...,
         hash_tag: bool | None = ...,
         ids: Ids = ...,
@@ -65,15 +64,15 @@ class Queue(Inspection[T], Management[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Queue[Any],
+        self: Queue,
         name: str,
         *,
-        redis: Any = ...,
+        redis: object = ...,
         prefix: str = ...,
         hash_tag: bool | None = ...,
         ids: Ids = ...,
         defaults: JobOptions = ...,
-        payload: Mapping[str, Any] | None = ...,
+        payload: Mapping[str, object] | None = ...,
         policy: ConnectionPolicy | None = ...,
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
@@ -84,24 +83,24 @@ class Queue(Inspection[T], Management[T]):
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
         ids: Ids = "uuid",
         defaults: JobOptions = _DEFAULTS,
-        payload: Any = None,
+        payload: type[T] | PayloadCodec[T] | Mapping[str, object] | None = None,
         policy: ConnectionPolicy | None = None,
         events_max_len: int | None = None,
         skip_meta: bool = False,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`redis` is a URL or a client that lends its settings. None: that of TORIL_REDIS_URL, then the embedded server
-        in `./.toril`.
+        """`redis` is a URL or a redis-py client whose settings are used. None: the URL in TORIL_REDIS_URL, or else the
+        embedded server in `./.toril`.
 
         `payload` is the model of the data: a dataclass, TypedDict, msgspec struct, pydantic model or JSON schema.
-        `events_max_len` says about how many events Redis keeps; None leaves what is there, or 10,000.
-        `skip_meta` leaves no trace in a queue that is only looked at.
+        `events_max_len` is about how many events Redis keeps; None keeps the stored value, or 10,000.
+        `skip_meta` writes nothing into a queue that is only read.
         """
         if not isinstance(defaults, JobOptions):
             raise InvalidOption("defaults", f"is a {type(defaults).__name__}", "give JobOptions(...)")
@@ -110,21 +109,21 @@ class Queue(Inspection[T], Management[T]):
         codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)
         self.payload: PayloadCodec[T] | None = codec  # checks and encodes the data
         self._calls = JobCalls(self._transport, self.keys, codec)
-        self._drafter = JobBuilder(
+        self._job_builder = JobBuilder(
             self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._transport.is_cluster
         )
         self._batcher = AddBatcher(
-            self._transport, self.keys, server_time=self._ready, open_queue=self._prepared
+            self._transport, self.keys, server_time=self._time_if_open, open_queue=self._ensure_open
         )
         self.schedulers = Schedulers(  # jobs that come again
-            self.keys, self._calls, self._drafter, self._prepared, self._run_all, tracer
+            self.keys, self._calls, self._job_builder, self._ensure_open, self._run_all, tracer
         )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
         self._events_max_len = events_max_len
         self._skip_meta = skip_meta
         self._preparing = asyncio.Lock()
-        self._closing = Closing(self._shut, f"toril-close-{self.name}")
+        self._closing = Closing(self._close_all, f"toril-close-{self.name}")
         self._opened = False
         self._closed = False
 
@@ -133,75 +132,77 @@ class Queue(Inspection[T], Management[T]):
 
     # --- adding ---------------------------------------------------------------------------------------------
 
-    async def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> Job[T]:  # type: ignore[assignment]
+    async def add(self, name: str, data: T = NO_DATA, **options: Unpack[JobOptionsDict]) -> Job[T]:  # type: ignore[assignment]
         """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults.
 
-        Jobs that are added at the same time travel together, in order. When a job of the same `job_id` or deduplication
-        id exists, nothing is added: the job that is returned is that one, and its `added` is False.
+        Jobs that are added at the same time are sent in one call, in order. When a job of the same `job_id` or
+        deduplication id exists, nothing is added: that job is returned, and its `added` is False.
         """
         if self._tracer is None:
             return await self._add(name, data, options)
         with self._tracer.adding(self.name, [name]) as span:
-            job = await self._add(name, data, carrying(options, span.carrier))
+            job = await self._add(name, data, with_trace_context(options, span.carrier))
             span.added([job.id])
             return job
 
-    async def _add(self, name: str, data: Any, options: Mapping[str, Any]) -> Job[T]:
+    async def _add(self, name: str, data: object, options: Mapping[str, object]) -> Job[T]:
         self._transport.check_event_loop()
-        draft = self._drafter.draft(name, data, options)
-        (added,) = await self._batcher.submit([draft])
-        return self._added(draft, added)
+        prepared_job = self._job_builder.build(name, data, options)
+        (added,) = await self._batcher.submit([prepared_job])
+        return self._added(prepared_job, added)
 
-    async def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[Job[T]]:
+    async def add_bulk(self, jobs: Iterable[GivenJob]) -> list[Job[T]]:
         """Adds many jobs, in order: `NewJob`s or tuples of name, data and options.
 
         All are checked before the first is sent. If the server refuses some, the others are added all the same and the
         first refusal is raised. A job that existed already is returned as it is stored, with `added` False.
         """
         if self._tracer is None:
-            return await self._add_all([self._drafter.draft_each(job) for job in jobs])
+            return await self._add_all([self._job_builder.build_each(job) for job in jobs])
         given = list(jobs)
         with self._tracer.adding(self.name, [name_of(job) for job in given], operation="addBulk") as span:
-            sent = [self._drafter.draft_each(each_carrying(job, span.carrier)) for job in given]
+            sent = [self._job_builder.build_each(each_with_trace_context(job, span.carrier)) for job in given]
             added = await self._add_all(sent)
             span.added([job.id for job in added])
             return added
 
-    async def _add_all(self, drafts: list[PreparedJob]) -> list[Job[T]]:
+    async def _add_all(self, prepared: list[PreparedJob]) -> list[Job[T]]:
         self._transport.check_event_loop()
-        answers = await self._batcher.submit(drafts)
-        refused = [answer for answer in answers if isinstance(answer, TorilError)]
+        replies = await self._batcher.submit(prepared)
+        refused = [reply for reply in replies if isinstance(reply, TorilError)]
         if refused:
-            refused[0].add_note(f"{len(refused)} of {len(drafts)} jobs were not added")
-        return [self._added(draft, answer) for draft, answer in zip(drafts, answers, strict=True)]
+            refused[0].add_note(f"{len(refused)} of {len(prepared)} jobs were not added")
+        return [
+            self._added(prepared_job, reply) for prepared_job, reply in zip(prepared, replies, strict=True)
+        ]
 
-    def _added(self, draft: PreparedJob, answer: Added) -> Job[T]:
-        if isinstance(answer, TorilError):
-            raise answer
-        job: Job[T] = draft.job(answer, self._calls)
+    def _added(self, prepared_job: PreparedJob, reply: Added) -> Job[T]:
+        if isinstance(reply, TorilError):
+            raise reply
+        job: Job[T] = prepared_job.job(reply, self._calls)
         if job.added:
             self._metrics.increment_jobs_added(self.name)
         return job
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- opening and closing ---------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects and makes itself known. Entering does it, and so does the first call."""
+        """Connects and writes the queue's meta. `async with` and the first call do it too."""
         if self._closed:
             raise Closed(f"queue {self.name!r} was closed; make a new Queue")
-        await self._prepared()
+        await self._ensure_open()
 
     async def close(self) -> None:
-        """Sends what was given, ends what waits for jobs and closes the connections. May be called twice."""
-        self._end()
+        """Sends submitted jobs, ends waits for jobs and closes the connections. May be called twice."""
+        self._refuse_calls()
         await self._closing.finish()
 
-    def _end(self) -> None:
+    def _refuse_calls(self) -> None:
         if not self._closed:
             self._transport.check_event_loop()
         self._closed = True
 
-    async def _shut(self) -> None:
+    async def _close_all(self) -> None:
         try:
             await self._batcher.close()
             await self._calls.close()
@@ -217,27 +218,27 @@ class Queue(Inspection[T], Management[T]):
         return self
 
     async def __aexit__(self, _: object, error: object, __: object) -> None:
-        self._end()
+        self._refuse_calls()
         await self._closing.after(error)
 
-    def _ready(self) -> int | None:
-        """The server's time, if it is known and the queue is open."""
+    def _time_if_open(self) -> int | None:
+        """Returns the server's time in ms; None if the queue is not open or the clock is stale."""
         clock = self._transport.clock
         return clock.now_ms() if self._opened and not clock.stale else None
 
-    async def _prepared(self) -> int:
-        """Makes sure that the queue is open; the server's time."""
+    async def _ensure_open(self) -> int:
+        """Opens the queue unless it is open; returns the server's time in ms."""
         self._transport.check_event_loop()
-        now_ms = self._ready()
+        now_ms = self._time_if_open()
         if now_ms is not None:
             return now_ms
-        # Many may come at once: the first does it for all, and they go on in order.
+        # The first of several callers opens it; the others wait and continue in order.
         async with self._preparing:
             if not self._opened:
-                await self._introduce()
+                await self._write_meta()
             return await self._transport.now_ms()
 
-    async def _introduce(self) -> None:
+    async def _write_meta(self) -> None:
         other = self.keys.other_layout()
         meta = manage.set_meta(self.keys, events_max_len=self._events_max_len)
         commands: list[Command[Any]] = [*(() if self._skip_meta else meta), read.get_counts(self.keys)]
@@ -245,10 +246,10 @@ class Queue(Inspection[T], Management[T]):
         commands += read.lengths(other) if other is not None else ()
         results = self._values(await self._transport.run_many(commands))
         if other is not None and not sum(results[at - 1].values()) and sum(results[at:]):
-            self._warn_of(other)
+            self._warn_of_other_layout(other)
         self._opened = True
 
-    def _warn_of(self, other: QueueKeys) -> None:
+    def _warn_of_other_layout(self, other: QueueKeys) -> None:
         text = (
             f"queue {self.keys.qualified!r} is empty, but {other.qualified!r} holds jobs: "
             f"another client uses the other key layout; pass hash_tag={not self.keys.hash_tag} to use it, too"

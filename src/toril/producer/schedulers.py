@@ -1,7 +1,7 @@
-"""Schedulers: jobs that come again, by a cron pattern or at an interval.
+"""Schedulers: they add jobs by a cron pattern or at an interval.
 
-Guarantee: a scheduler has one next job, made when the last one begins; changing it replaces that job. Workers of any
-client library keep the series going.
+Guarantee: a scheduler has one next job, added when the last one begins; changing the scheduler replaces it. Workers of
+any client library add the next jobs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toril.commands.command import Command
 from toril.commands.schedulers import SchedulerToAdd
 from toril.errors import InvalidOption, JobNotFound
 from toril.jobs import Job, JobCalls
-from toril.producer._base import asked_count
-from toril.producer._trace_context import carrying
-from toril.producer.job_builder import NOTHING, JobBuilder, PreparedJob
+from toril.producer._base import check_count
+from toril.producer._trace_context import with_trace_context
+from toril.producer.job_builder import NO_DATA, JobBuilder, PreparedJob
 from toril.protocol.codec import from_json
 from toril.protocol.cron import Cron, zone_of
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
@@ -31,13 +31,13 @@ from toril.telemetry.hooks import Tracer
 
 V = TypeVar("V")
 
-# Options of single jobs: those of a series get these from the scheduler, or have none.
+# Options of single jobs: the scheduler sets them for its jobs, or its jobs have none.
 _OF_SINGLE_JOBS: Final = {
-    "delay": "say when jobs are due with `cron`, `every` or `start`",
-    "job_id": "its jobs have ids of their own; the scheduler's id tells them from others",
+    "delay": "set when jobs are due with `cron`, `every` or `start`",
+    "job_id": "its jobs get their ids from the scheduler's id",
     "deduplication": "a scheduler has one next job at a time",
     "parent": "add such jobs with `queue.add` or FlowProducer",
-    "timestamp": "its jobs are created when the one before begins",
+    "timestamp": "each is created when the one before it begins",
 }
 
 
@@ -54,7 +54,7 @@ class Scheduler:
     start: datetime | None
     end: datetime | None
     limit: int | None
-    runs: int  # jobs made so far
+    runs: int  # jobs added so far
     data: Any
     options: JobOptions
 
@@ -66,15 +66,15 @@ class Schedulers:
         self,
         keys: QueueKeys,
         calls: JobCalls,
-        drafter: JobBuilder,
+        job_builder: JobBuilder,
         prepared: Callable[[], Awaitable[int]],
         run_all: Callable[..., Awaitable[list[Any]]],
         tracer: Tracer | None = None,
     ) -> None:
         self._keys = keys
         self._calls = calls
-        self._drafter = drafter.without_defaults(_OF_SINGLE_JOBS)
-        self._prepared = prepared  # makes sure that the queue is open, and tells the server's time
+        self._job_builder = job_builder.without_defaults(_OF_SINGLE_JOBS)
+        self._ensure_open = prepared  # opens the queue if needed, and returns the server's time
         self._run_all = run_all
         self._tracer = tracer
 
@@ -95,42 +95,42 @@ class Schedulers:
         limit: int | None = None,
         immediately: bool = False,
         name: str | None = None,
-        data: Any = NOTHING,
-        options: JobOptions | Mapping[str, Any] | None = None,
-    ) -> Job[Any]:
-        """Makes a scheduler, or changes the one of that id; returns its next job.
+        data: object = NO_DATA,
+        options: JobOptions | Mapping[str, object] | None = None,
+    ) -> Job:
+        """Creates or changes a scheduler; returns its next job.
 
         `cron` is a pattern, read in the time zone `tz` (default: that of this machine, as in Node); `every` is an
-        interval. With an interval the first job is due at once, or at `start`; with a pattern when it comes true, or
-        now if `immediately`. `options` are those of the jobs, but for `delay`, `job_id`, `deduplication`, `parent` and
-        `timestamp`, which are refused; the queue's defaults for these are left out.
+        interval. With an interval the first job is due at once, or at `start`; with a pattern at the next time that
+        matches, or now if `immediately`. `options` are those of the jobs, except `delay`, `job_id`, `deduplication`,
+        `parent` and `timestamp`, which are refused; the queue's defaults for these are left out.
         """
         check_scheduler_id(scheduler_id)
         _check_template(options)
-        draft = self._drafter.draft(name or scheduler_id, data, options)
+        prepared = self._job_builder.build(name or scheduler_id, data, options)
         repeat = _repeat(cron, every, tz, start, end, limit)
         if self._tracer is None:
-            return await self._upsert(scheduler_id, draft, repeat, immediately, None)
-        with self._tracer.adding(self._keys.name, [draft.name]) as span:
-            carrier = carrying(draft.options, span.carrier).get("telemetry_metadata")
-            job = await self._upsert(scheduler_id, draft, repeat, immediately, carrier)
+            return await self._upsert(scheduler_id, prepared, repeat, immediately, None)
+        with self._tracer.adding(self._keys.name, [prepared.name]) as span:
+            carrier = with_trace_context(prepared.options, span.carrier).get("telemetry_metadata")
+            job = await self._upsert(scheduler_id, prepared, repeat, immediately, carrier)
             span.added([job.id])
             return job
 
     async def _upsert(
         self,
         scheduler_id: str,
-        draft: PreparedJob,
+        prepared: PreparedJob,
         repeat: Mapping[str, Any],
         immediately: bool,
         carrier: str | None,
-    ) -> Job[Any]:
-        now_ms = await self._prepared()
+    ) -> Job:
+        now_ms = await self._ensure_open()
         scheduler = SchedulerToAdd(
             id=scheduler_id,
-            name=draft.name,
-            data=draft.data,
-            options=draft.options.to_wire(),
+            name=prepared.name,
+            data=prepared.data,
+            options=prepared.options.to_wire(),
             repeat=repeat,
             next_ms=_first(repeat, immediately, now_ms),
             now_ms=now_ms,
@@ -143,7 +143,7 @@ class Schedulers:
         return Job(JobRecord.from_flat(job_id, flat), self._calls)
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
-        """A scheduler by its id."""
+        """Returns a scheduler by its id; None when there is none."""
         fields, next_ms = await self._run_all(
             schedulers.get_scheduler(self._keys, scheduler_id),
             schedulers.next_run_ms(self._keys, scheduler_id),
@@ -151,7 +151,7 @@ class Schedulers:
         return None if next_ms is None else _scheduler(scheduler_id, fields, next_ms)
 
     async def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
-        """All schedulers, the one that is due first first."""
+        """Returns all schedulers, soonest first."""
         command = schedulers.list_schedulers(self._keys, start=start, end=end, ascending=ascending)
         rows = await self._run(command)
         wanted = (schedulers.get_scheduler(self._keys, row[0]) for row in rows)
@@ -159,23 +159,23 @@ class Schedulers:
         return [_scheduler(row[0], found, row[1]) for row, found in zip(rows, fields, strict=True)]
 
     async def remove(self, scheduler_id: str) -> bool:
-        """Removes a scheduler and its next job; False when there was none. A job that runs goes on."""
+        """Removes a scheduler and its next job; returns False when there was none. An active job continues."""
         return await self._run(schedulers.remove_scheduler(self._keys, scheduler_id))
 
     async def count(self) -> int:
-        """How many schedulers the queue has."""
+        """Returns how many schedulers the queue has."""
         return await self._run(schedulers.count_schedulers(self._keys))
 
 
 def check_scheduler_id(scheduler_id: object) -> str:
-    """An id that can be a part of the ids of its jobs."""
+    """Checks that an id can be a part of the ids of its jobs."""
     text = check_text("scheduler_id", scheduler_id)
     if ":" in text:
         raise InvalidOption("scheduler_id", 'contains ":"', 'use "-" or "_" instead')
     return text
 
 
-def _check_template(options: JobOptions | Mapping[str, Any] | None) -> None:
+def _check_template(options: JobOptions | Mapping[str, object] | None) -> None:
     given = options.given_fields() if isinstance(options, JobOptions) else options or {}
     for name, remedy in _OF_SINGLE_JOBS.items():
         if given.get(name):
@@ -190,7 +190,7 @@ def _repeat(
     end: datetime | None,
     limit: int | None,
 ) -> dict[str, Any]:
-    """The schedule in BullMQ's spelling, checked."""
+    """Checks the schedule; returns it under BullMQ's names."""
     if cron is None and every is None:
         raise InvalidOption("cron", "and every are both left out", "give exactly one of them")
     if cron is not None and every is not None:
@@ -209,7 +209,7 @@ def _repeat(
     if end is not None:
         repeat["endDate"] = datetime_to_ms("end", end)
     if limit is not None:
-        repeat["limit"] = asked_count("limit", limit, least=1)
+        repeat["limit"] = check_count("limit", limit, least=1)
     return repeat
 
 
@@ -222,7 +222,7 @@ def _first(repeat: Mapping[str, Any], immediately: bool, now_ms: int) -> int | N
         return None
     due = now_ms if immediately else next_time(repeat, now_ms)
     if due is None:
-        raise InvalidOption("cron", "never comes true before its end", "check the pattern and the end")
+        raise InvalidOption("cron", "matches no time before its end", "check the pattern and the end")
     return due
 
 
@@ -236,8 +236,8 @@ def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Sc
         cron=fields.get("pattern"),
         every=None if every is None else every / 1000,
         tz=fields.get("tz"),
-        start=_moment(fields, "startDate"),
-        end=_moment(fields, "endDate"),
+        start=_time(fields, "startDate"),
+        end=_time(fields, "endDate"),
         limit=_number(fields, "limit"),
         runs=_number(fields, "ic") or 0,
         data=from_json(fields.get("data") or "{}", field="data"),
@@ -253,6 +253,6 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
         return None
 
 
-def _moment(fields: Mapping[str, str], name: str) -> datetime | None:
+def _time(fields: Mapping[str, str], name: str) -> datetime | None:
     value = _number(fields, name)
     return None if value is None else ms_to_datetime(value)

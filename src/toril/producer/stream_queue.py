@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from toril.commands import envelopes, stream_worker
 from toril.commands.once import Calls
@@ -25,13 +25,13 @@ class StreamQueue(EnvelopeQueue):
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
         group: str = "",
         source: str = "toril",
-        payload: Any = None,
+        payload: type | Mapping[str, object] | None = None,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -50,7 +50,7 @@ class StreamQueue(EnvelopeQueue):
         )
 
     async def figures(self) -> StreamCounts:
-        """Lag, pending entries and consumers of the group, as the server counts them."""
+        """Returns lag, pending entries and consumers of the group, as the server counts them."""
         return await self._transport.run(stream_worker.counts(self.keys))
 
     async def drain(self, *, delayed: bool = False) -> int:

@@ -18,7 +18,7 @@ from toril.jobs import Job as AsyncJob
 from toril.jobs.base import FinalState, T
 from toril.producer import ConnectedWorker, JobLogs
 from toril.producer import Queue as AsyncQueue
-from toril.producer.job_builder import NOTHING, Ids
+from toril.producer.job_builder import NO_DATA, Ids
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.duration import Duration
 from toril.protocol.keys import QueueKeys
@@ -118,8 +118,8 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
     # --- adding ---------------------------------------------------------------------------------------------
 
     @knows_its_names("an argument of add")
-    def add(self, name: str, data: T = NOTHING, **options: Unpack[JobOptionsDict]) -> BlockingJob[T]:  # type: ignore[assignment]
-        """Adds a job. Options are those of `JobOptions`; others follow the queue's defaults."""
+    def add(self, name: str, data: T = NO_DATA, **options: Unpack[JobOptionsDict]) -> BlockingJob[T]:  # type: ignore[assignment]
+        """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults."""
         return self._blocking(self._call(self._inner.add, name, data, **options))
 
     def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[BlockingJob[T]]:

@@ -10,7 +10,7 @@ from toril.jobs import BlockingJob
 from toril.jobs import Job as AsyncJob
 from toril.producer import Scheduler
 from toril.producer import Schedulers as AsyncSchedulers
-from toril.producer.job_builder import NOTHING
+from toril.producer.job_builder import NO_DATA
 from toril.protocol.duration import Duration
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions
@@ -48,8 +48,8 @@ class Schedulers:
         limit: int | None = None,
         immediately: bool = False,
         name: str | None = None,
-        data: Any = NOTHING,
-        options: JobOptions | Mapping[str, Any] | None = None,
+        data: object = NO_DATA,
+        options: JobOptions | Mapping[str, object] | None = None,
     ) -> BlockingJob[Any]:
         """Creates a scheduler, or changes the one of that id; returns its next job."""
         job = self._call(

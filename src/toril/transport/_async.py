@@ -215,7 +215,7 @@ class AsyncTransport:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def _connection_to(self, node: Node | None) -> Connection:
-        """Connects to a node. All who wait share one attempt: a server that hangs costs them one time-out."""
+        """Connects to a node. All waiters share one attempt: a server that hangs costs them one time-out."""
         self._refuse_when_closed()
         connecting = self._connecting.get(node)
         if connecting is None:

@@ -29,7 +29,7 @@ from toril.transport._retry_protocol import Lost, NotSent, Reply, Request
 # The most that one read takes: as much as asyncio would ask for.
 READ_BUFFER_BYTES: Final = 256 * 1024
 
-# hiredis takes any number of words; its type hint says one.
+# hiredis takes any number of arguments; its type hint allows one.
 packed: Callable[[Request], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 _INCOMPLETE: Final = object()  # what hiredis returns until a reply is complete

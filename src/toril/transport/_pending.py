@@ -28,7 +28,7 @@ class Pending(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the replies: it is not written if it was not yet."""
+        """Whether the waiter was cancelled: the request is not written if it was not yet."""
 
     def take(self, reply: Reply) -> None:
         """Takes one reply."""

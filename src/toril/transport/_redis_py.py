@@ -64,7 +64,7 @@ class BlockingRedisConnection(Protocol):
 
 
 def not_sent(error: BaseException, database: object) -> NotSent:
-    """Returns why a connection could not be made; the class says whether another attempt makes sense."""
+    """Returns why a connection could not be made; the class shows whether another attempt makes sense."""
     reason = str(error) or type(error).__name__
     if isinstance(error, _DENIALS):
         return Denied(reason)
@@ -107,7 +107,7 @@ def async_connection(
 def transport_under(connection: AsyncRedisConnection) -> asyncio.Transport | None:
     """Returns the asyncio transport of a connection; None if the server has closed it already.
 
-    redis-py's streams know of the end; whoever takes the transport over is not informed again.
+    redis-py's streams know of the end; asyncio does not report it again to another protocol.
     """
     if connection._writer is None or connection._reader.at_eof():
         return None

@@ -31,7 +31,7 @@ from toril.transport.policy import ConnectionPolicy
 MAX_REDIRECTIONS: Final = 16
 
 Request: TypeAlias = tuple[Arg, ...]
-"""The words of one command, as they are sent."""
+"""One command as it is sent: its name and arguments."""
 
 Reply: TypeAlias = object
 """A reply as hiredis reads it, an error reply, a `NotSent` or a `Lost`."""
@@ -60,7 +60,7 @@ class Disconnect:
 
 
 class NotSent(Exception):
-    """The command was not sent; the cause says why."""
+    """The command was not sent; the message is the reason."""
 
 
 class Denied(NotSent):

@@ -112,19 +112,19 @@ async def test_scheduled_jobs_keep_their_time(place: Place, from_kind: str, to_k
 
 
 @pytest.mark.parametrize(("from_kind", "to_kind"), ways())
-async def test_a_move_that_dies_between_arrival_and_departure_doubles_nothing(
+async def test_a_move_that_dies_between_adding_and_removing_adds_nothing_twice(
     place: Place, from_kind: str, to_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge, "LOCK_MS", 50)
     source, target = await place.queue(from_kind, "old.jobs"), await place.queue(to_kind, "new.jobs")
     for n in range(5):
         await source.add("task", {"n": n})
-    departure = bridge._departure(source)
-    await departure.open()
-    batch = await anext(departure.waiting(None))
-    assert await bridge._arrival(source, target).take_in(batch) == 5
-    await departure.source.transport.close()  # type: ignore[attr-defined]  # here it dies
-    departure._keeper.close()  # type: ignore[attr-defined]
+    moved_from = bridge._source_of(source)
+    await moved_from.open()
+    batch = await anext(moved_from.waiting(None))
+    assert await bridge.target_of(source, target).add_new(batch) == 5
+    await moved_from.backend.transport.close()  # type: ignore[attr-defined]  # here it dies
+    moved_from._renewer_transport.close()  # type: ignore[attr-defined]
     known = 0
     async with asyncio.timeout(20):
         while await unfinished(source):
