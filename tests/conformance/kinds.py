@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from toril import Backoff, Envelope, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
-from toril.backends.base import Source
+from toril.backends.base import Backend
 from toril.protocol.worker_options import RateLimit
-from toril.worker._base import BaseWorker
+from toril.worker.base_worker import BaseWorker
 
 # Short enough for a test that waits for a recovery, long enough for a busy machine to renew in time.
 QUICK = {
@@ -51,7 +51,7 @@ class Kind:
     def _make_queue(self) -> Any:
         raise NotImplementedError
 
-    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+    def worker(self, handler: Any, **options: Any) -> BaseWorker[Any]:
         raise NotImplementedError
 
     async def add(
@@ -75,16 +75,16 @@ class Kind:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def hand(self) -> AsyncIterator[Source]:
+    async def hand(self) -> AsyncIterator[Backend[Any]]:
         """The source of a worker that is played by hand, and that dies at the end: nothing is handed back."""
         worker = self.worker(lambda job: None)
-        source: Any = worker._make_source()
+        source: Any = worker._adapter.make_backend()
         await source.open()
         try:
             yield source
         finally:
             await source.transport.close()
-            await worker._release()
+            await worker._adapter.close()
 
     @staticmethod
     def payload(job: Any) -> Any:
@@ -98,7 +98,7 @@ class BullmqKind(Kind):
     def _make_queue(self) -> Any:
         return Queue("work", redis=self.url, prefix=self.prefix)
 
-    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+    def worker(self, handler: Any, **options: Any) -> BaseWorker[Any]:
         return Worker("work", handler, redis=self.url, prefix=self.prefix, **{**QUICK, **options})
 
     async def add(
@@ -158,7 +158,7 @@ class ListKind(_EnvelopeKind):
     def _make_queue(self) -> Any:
         return ListQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
 
-    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+    def worker(self, handler: Any, **options: Any) -> BaseWorker[Any]:
         place: dict[str, Any] = {
             "redis": self.url,
             "prefix": self.prefix,
@@ -184,7 +184,7 @@ class StreamKind(_EnvelopeKind):
     def _make_queue(self) -> Any:
         return StreamQueue("jobs.work", redis=self.url, prefix=self.prefix, env="test")
 
-    def worker(self, handler: Any, **options: Any) -> BaseWorker:
+    def worker(self, handler: Any, **options: Any) -> BaseWorker[Any]:
         place: dict[str, Any] = {"redis": self.url, "prefix": self.prefix, "env": "test", "claim_idle": 1.0}
         return StreamWorker("jobs.work", handler, **{**place, **QUICK, **options})
 

@@ -135,7 +135,7 @@ async def test_jobs_in_hand_finish_when_the_server_has_no_memory_left(
             with server.client() as client:
                 client.config_set("maxmemory", 1)
                 full.set()
-                while worker._fetch_loop.running or worker._fetch_loop.settling:
+                while (loop := worker._lifecycle._runtime.fetch_loop).running or loop.settling:
                     await asyncio.sleep(0.01)
                 client.config_set("maxmemory", 0)
             while await kind.unfinished():

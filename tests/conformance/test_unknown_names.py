@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.kinds import Kind, client_of
 from toril import Envelope
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.protocol import outcome
 from toril.protocol.outcome import Retry
 from toril.protocol.refusals import Refusals
@@ -147,8 +147,8 @@ async def test_refusals_are_counted_and_said_once_for_each_name(kind: Kind) -> N
 async def test_a_tried_job_that_is_put_back_for_its_name_does_not_keep_a_worker_busy(kind: Kind) -> None:
     await kind.add("new", attempts=3)
     async with silent(), kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([FinishedJob(delivery, Retry(0.0, "busy"))], 0)
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+        await settle_and_fetch(source, [FinishedJob(delivery, Retry(0.0, "busy"))], 0)
     async with silent(), kind.worker({"old": nothing}) as worker:
         await worker.run_until_idle()
     assert await kind.unfinished() == 1
@@ -163,19 +163,19 @@ async def test_a_worker_that_knew_the_name_in_between_begins_the_hour_anew(kind:
             long_ago = delivery.refusals
             assert (long_ago and long_ago.count) == wanted
             refused = Refusals.one_more(long_ago, 1000)
-            await source.exchange([FinishedJob(delivery, outcome.UnknownName(0.0, refused))], 0)
+            await settle_and_fetch(source, [FinishedJob(delivery, outcome.UnknownName(0.0, refused))], 0)
         (delivery,) = await taken(source)
         assert delivery.refusals == Refusals(3, 1000)
-        await source.exchange([FinishedJob(delivery, Retry(0.0, "known, and busy"))], 0)
+        await settle_and_fetch(source, [FinishedJob(delivery, Retry(0.0, "known, and busy"))], 0)
         (delivery,) = await taken(source)
         assert delivery.refusals is None
         assert delivery.attempts_made == 1
-        await source.exchange([FinishedJob(delivery, outcome.Completed(b"null"))], 0)
+        await settle_and_fetch(source, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
 async def taken(source: Any) -> list[Any]:
     """The job, as soon as it is due."""
-    while not (found := list((await source.exchange([], 1)).deliveries)):
+    while not (found := list((await settle_and_fetch(source, [], 1)).deliveries)):
         await asyncio.sleep(0.005)
     return found
 
@@ -183,12 +183,12 @@ async def taken(source: Any) -> list[Any]:
 async def test_a_note_that_cannot_be_read_is_none(kind: Kind) -> None:
     await kind.add("new")
     async with silent(), kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([FinishedJob(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+        await settle_and_fetch(source, [FinishedJob(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
         spoil_note(kind)
         (delivery,) = await taken(source)
         assert delivery.refusals is None
-        await source.exchange([FinishedJob(delivery, outcome.Completed(b"null"))], 0)
+        await settle_and_fetch(source, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
 def spoil_note(kind: Kind) -> None:
@@ -206,33 +206,34 @@ async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refusing is faster than working: an old worker must not keep all jobs delayed while a new one is idle."""
-    ran, outcomes, rests = asyncio.Event(), list[Any](), list[float]()
+    ran, outcomes, pauses = asyncio.Event(), list[Any](), list[float]()
 
     async def run(_: Any) -> None:
         ran.set()
 
     async with silent(), kind.worker({"new": run}) as new, kind.worker({"old": nothing}) as old:
         await new.pause()
-        while "new" not in old._source.known_names:
+        runtime = old._lifecycle._runtime
+        while "new" not in runtime.backend.known_names:
             await asyncio.sleep(0.01)
-        settle, rest = old._fetch_loop.settle, old._fetch_loop.rest
+        settle, pause = runtime.fetch_loop.settle, runtime.fetch_loop.pause
 
         def record_outcome(one: Any) -> None:
             outcomes.append(one.outcome)
             settle(one)
 
-        def record_rest(seconds: float) -> None:
-            rests.append(seconds)
-            rest(seconds)
+        def record_pause(seconds: float) -> None:
+            pauses.append(seconds)
+            pause(seconds)
 
-        monkeypatch.setattr(old._fetch_loop, "settle", record_outcome)
-        monkeypatch.setattr(old._fetch_loop, "rest", record_rest)
+        monkeypatch.setattr(runtime.fetch_loop, "settle", record_outcome)
+        monkeypatch.setattr(runtime.fetch_loop, "pause", record_pause)
         await kind.add("new", {"v": 1}, attempts=1)
         while len(outcomes) < 3:
             await asyncio.sleep(0.01)
         assert {one.refusals.count for one in outcomes} == {1}
         assert all(one.is_known_elsewhere and 0.08 <= one.delay <= 0.12 for one in outcomes)
-        assert len(rests) == len(outcomes)
+        assert len(pauses) == len(outcomes)
         new.resume()
         await ran.wait()
         await new.run_until_idle()
@@ -240,9 +241,10 @@ async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_
 
 async def test_a_worker_that_stopped_is_expected_to_know_nothing_when_its_time_is_over(kind: Kind) -> None:
     async with silent(), kind.worker({"old": nothing}) as old:
+        backend = old._lifecycle._runtime.backend
         async with kind.worker(nothing):
-            while "*" not in old._source.known_names:
+            while "*" not in backend.known_names:
                 await asyncio.sleep(0.01)
-        while "*" in old._source.known_names:  # three heartbeats
+        while "*" in backend.known_names:  # three heartbeats
             await asyncio.sleep(0.01)
-        assert old._source.known_names == {"old"}
+        assert backend.known_names == {"old"}

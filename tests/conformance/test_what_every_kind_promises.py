@@ -18,7 +18,7 @@ import pytest
 
 from tests.conformance.kinds import Kind
 from toril import Envelope, PermanentError, TransientError
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.errors import Postpone, RateLimitError, Requeue
 from toril.protocol.outcome import Completed, Failed, Requeued, Retry
 from toril.telemetry.hooks import NoMetrics
@@ -357,10 +357,10 @@ async def test_stops_in_the_middle_of_work_lose_nothing_and_double_nothing(kind:
 async def test_an_outcome_that_is_handed_in_twice_counts_once(kind: Kind) -> None:
     await kind.add(attempts=1)
     async with kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         settled = FinishedJob(delivery, Failed("it broke", "", "permanent"))
-        assert (await source.exchange([settled], 0)).ack_errors == [None]
-        await source.exchange([settled], 0)
+        assert (await settle_and_fetch(source, [settled], 0)).ack_errors == [None]
+        await settle_and_fetch(source, [settled], 0)
     assert len(await kind.graves()) == 1
     assert await kind.unfinished() == 0
 
@@ -368,22 +368,22 @@ async def test_an_outcome_that_is_handed_in_twice_counts_once(kind: Kind) -> Non
 async def test_a_retry_that_is_handed_in_twice_makes_one_job(kind: Kind) -> None:
     await kind.add(attempts=5)
     async with kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         settled = FinishedJob(delivery, Retry(60.0, "later"))
-        await source.exchange([settled], 0)
-        await source.exchange([settled], 0)
+        await settle_and_fetch(source, [settled], 0)
+        await settle_and_fetch(source, [settled], 0)
         assert await kind.unfinished() == 1
 
 
 async def test_a_job_that_is_given_back_is_taken_again(kind: Kind) -> None:
     await kind.add(payload={"n": 7})
     async with kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
-        await source.exchange([FinishedJob(delivery, Requeued())], 0)
-        (again,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+        await settle_and_fetch(source, [FinishedJob(delivery, Requeued())], 0)
+        (again,) = (await settle_and_fetch(source, [], 1)).deliveries
         assert again.id == delivery.id
         assert again.attempts_made == delivery.attempts_made
-        await source.exchange([FinishedJob(again, Completed(b"null"))], 0)
+        await settle_and_fetch(source, [FinishedJob(again, Completed(b"null"))], 0)
     assert await kind.unfinished() == 0
 
 
@@ -407,7 +407,7 @@ async def test_a_worker_that_dies_leaves_its_jobs_as_its_kind_promises(kind: Kin
 
     await kind.add(attempts=2)
     async with kind.hand() as source:
-        assert len((await source.exchange([], 1)).deliveries) == 1
+        assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
     async with silent(), kind.worker(handle, max_stalled_count=2):
         if kind.at_least_once:
             await seen.wait()
@@ -427,11 +427,11 @@ async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind)
 
     await kind.add(attempts=3)
     async with kind.hand() as late, silent():
-        (delivery,) = (await late.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(late, [], 1)).deliveries
         async with kind.worker(handle, max_stalled_count=2) as worker:
             await ran.wait()
             await worker.run_until_idle()
-        ack_errors = (await late.exchange([FinishedJob(delivery, Failed("too late"))], 0)).ack_errors
+        ack_errors = (await settle_and_fetch(late, [FinishedJob(delivery, Failed("too late"))], 0)).ack_errors
         assert ack_errors[0] is not None
     assert await kind.graves() == []
     assert await kind.unfinished() == 0
@@ -440,10 +440,10 @@ async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind)
 async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
     await kind.add(attempts=3)
     async with kind.hand() as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
-        assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == []
-        await source.exchange([FinishedJob(delivery, Completed(b"null"))], 0)
-        assert list(await asyncio.to_thread(source.keep_alive, [delivery])) == [delivery]
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+        assert list(await asyncio.to_thread(source.renew_locks, [delivery])) == []
+        await settle_and_fetch(source, [FinishedJob(delivery, Completed(b"null"))], 0)
+        assert list(await asyncio.to_thread(source.renew_locks, [delivery])) == [delivery]
 
 
 async def test_callbacks_see_the_attempt_that_has_ended(kind: Kind) -> None:
@@ -556,7 +556,7 @@ async def test_all_jobs_of_a_dead_worker_come_back_without_a_sweep_for_each(kind
     async with kind.hand() as dead:
         taken = 0
         while taken < 100:
-            taken += len((await dead.exchange([], 50)).deliveries)
+            taken += len((await settle_and_fetch(dead, [], 50)).deliveries)
     seen: set[int] = set()
 
     async def handle(job: Any) -> None:
@@ -564,5 +564,5 @@ async def test_all_jobs_of_a_dead_worker_come_back_without_a_sweep_for_each(kind
 
     async with silent(40), kind.worker(handle, concurrency=1) as worker:
         await worker.run_until_idle()
-        assert worker._sweeper.done < 100
+        assert worker._lifecycle._runtime.stalled_sweeper.done < 100
     assert seen == set(range(100))

@@ -66,7 +66,7 @@ try:
     asyncio.run(program(*sys.argv[1:]))
 except LookupError:
     print("ended", flush=True)
-while any("lock-keeper" in thread.name for thread in threading.enumerate()):
+while any("lock-renewer" in thread.name for thread in threading.enumerate()):
     time.sleep(0.01)
 print("let go", flush=True)
 sys.stdin.read()

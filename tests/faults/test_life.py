@@ -22,7 +22,7 @@ from toril.worker import WorkerState
 
 async def test_a_worker_started_twice_at_once_is_one_worker(make: Make) -> None:
     def keepers() -> int:
-        return sum("lock-keeper" in thread.name for thread in threading.enumerate())
+        return sum("lock-renewer" in thread.name for thread in threading.enumerate())
 
     worker = make(nothing)
     await asyncio.gather(worker.start(), worker.start(), worker.start())

@@ -20,7 +20,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.worker_processes import PATIENCE, Fleet, until
 from tests.servers import Server
 from toril import Job, Queue, Worker
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_stream import StreamBackend
 from toril.commands import stream_worker
 from toril.errors import RedisUnavailable
@@ -177,10 +177,11 @@ async def test_results_survive_an_outage_that_is_longer_than_the_lock(
         if end == "within":
             release.set()
         await asyncio.sleep(1.5 * QUICK["lock_duration"])
-        beats = [worker._keeper.ok for worker in workers]
+        renewers = [worker._lifecycle._runtime.lock_renewer for worker in workers]
+        counts = [one.renewed for one in renewers]
         server.start() if how == "killed" else server.thaw()
         if end == "afterwards":
-            await reached(lambda: all(w._keeper.ok > ok for w, ok in zip(workers, beats, strict=True)))
+            await reached(lambda: all(one.renewed > old for one, old in zip(renewers, counts, strict=True)))
             release.set()
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(worker.run_until_idle() for worker in workers))
@@ -198,11 +199,11 @@ async def test_a_sweep_that_a_hanging_server_held_up_takes_no_job(
 ) -> None:
     """Locks may have run out while the server hung, also those of workers that live."""
     worker = Worker(QUEUE, lambda _: None, redis=bad_network.url, prefix=prefix, lock_duration=1)
-    source = worker._make_source()
+    source = worker._adapter.make_backend()
     await source.open()
     try:
         job = await under_attack.add("n", {})
-        assert len((await source.exchange([], 1)).deliveries) == 1
+        assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
         assert await source.sweep() == []
         with valkey.client() as client:
             client.delete(under_attack.keys.lock(job.id), under_attack.keys.stalled_check)
@@ -213,7 +214,7 @@ async def test_a_sweep_that_a_hanging_server_held_up_takes_no_job(
         assert await source.sweep() == [job.id]
     finally:
         await source.close()
-        await worker._release()
+        await worker._adapter.close()
 
 
 async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_could_renew(
@@ -230,7 +231,7 @@ async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_coul
     async with StreamKind(server.url, prefix).opened() as queue, queue.hand() as other:
         assert isinstance(other, StreamBackend)
         await queue.add_many([{"n": 1}])
-        (held,) = (await other.exchange([], 1)).deliveries
+        (held,) = (await settle_and_fetch(other, [], 1)).deliveries
         await queue.add_many([{"n": 2}])
         times: dict[str, Any] = {
             "lock_duration": 8,
@@ -240,28 +241,29 @@ async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_coul
         }
         async with queue.worker(handle, concurrency=1, max_reconnect_delay=0.1, **times) as worker:
             await running.wait()
-            assert isinstance(worker._source, StreamBackend)
-            worker._source._may_recover = True  # as a sweep leaves it that finds the worker busy
+            runtime = worker._lifecycle._runtime
+            assert isinstance(runtime.backend, StreamBackend)
+            runtime.backend._may_recover = True  # as a sweep leaves it that finds the worker busy
             server.kill()
-            worker._keeper.beat_soon()
-            await reached(lambda: worker._keeper.failed > 0)
+            runtime.lock_renewer.renew_soon()
+            await reached(lambda: runtime.lock_renewer.failed > 0)
             server.start()
             with server.client() as client:
                 keys = queue.queue.keys
-                client.xclaim(keys.stream, keys.group, other._terms.consumer, 0, [held.reference], idle=60_000,
+                client.xclaim(keys.stream, keys.group, other._config.consumer, 0, [held.reference], idle=60_000,
                               retrycount=1, justid=True)  # fmt: skip
             release.set()
             await reached(lambda: worker.processed >= 1)
-            assert other.keep_alive([held]) == []
-            await other.exchange([FinishedJob(held, Completed())], 0)
+            assert other.renew_locks([held]) == []
+            await settle_and_fetch(other, [FinishedJob(held, Completed())], 0)
 
 
 async def test_a_claim_that_a_hanging_server_held_up_takes_no_entry(valkey: Server, prefix: str) -> None:
     async with StreamKind(valkey.url, prefix).opened() as queue, queue.hand() as dead, queue.hand() as living:
         await queue.add_many([{"n": 1}])
-        (held,) = (await dead.exchange([], 1)).deliveries
+        (held,) = (await settle_and_fetch(dead, [], 1)).deliveries
         assert isinstance(living, StreamBackend)
-        terms, transport = living._terms, living.transport
+        terms, transport = living._config, living.transport
         how: dict[str, Any] = {
             "consumer": terms.consumer,
             "idle_ms": 0,

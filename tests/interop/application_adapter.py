@@ -29,7 +29,7 @@ from toril import (
     TransientError,
     WorkerOptions,
 )
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.bullmq import BullmqBackend, BullmqConfig, BullmqDelivery
 from toril.commands import read
 from toril.errors import ScriptFailed, ScriptRefused, TorilError
@@ -76,7 +76,7 @@ class ApplicationSide(Looks):
         self._clock = GivenClock()
         self._runner = asyncio.Runner()
         self._queue: Queue[Any] | None = None
-        self._source: BullmqBackend | None = None
+        self._backends: dict[str, BullmqBackend] = {}  # by worker
         self._flows: FlowProducer | None = None
         self._worker: HandDrivenWorker | None = None
         self._held: dict[str, BullmqDelivery] = {}
@@ -117,18 +117,14 @@ class ApplicationSide(Looks):
         await self._queue.__aenter__()
         self._flows = FlowProducer(redis=self._url)
         self._flows._transport.clock = self._clock
-        self._source = BullmqBackend(
-            self._queue.keys, AsyncTransport(self._url), BlockingTransport(self._url), self._terms("w1")
-        )
-        self._source.transport.clock = self._clock
-        await self._source.open()
+        await self._backend("w1")
         self._worker = self._make_worker()
         await self._worker.open()
 
     def _make_worker(self) -> HandDrivenWorker:
         return HandDrivenWorker(self._url, self._clock, self._rules)
 
-    def _terms(self, worker: str) -> BullmqConfig:
+    def _config(self, worker: str) -> BullmqConfig:
         return BullmqConfig(
             worker_id=worker,
             lock_ms=LOCK_MS,
@@ -140,14 +136,16 @@ class ApplicationSide(Looks):
         )
 
     async def _close(self) -> None:
-        if self._queue is not None and self._source is not None:
-            await self._source.close()
-            self._source._renewer_transport.close()
+        if self._queue is not None:
+            for backend in self._backends.values():
+                await backend.close()
+                backend._renewer_transport.close()
+            self._backends.clear()
             await self._queue.close()
             await self.flows.close()
         if self._worker is not None:
             await self._worker.close()
-        self._queue = self._source = self._flows = self._worker = None
+        self._queue = self._flows = self._worker = None
 
     @property
     def queue(self) -> Queue[Any]:
@@ -159,10 +157,14 @@ class ApplicationSide(Looks):
         assert self._flows is not None
         return self._flows
 
-    @property
-    def source(self) -> BullmqBackend:
-        assert self._source is not None
-        return self._source
+    async def _backend(self, worker: str | None = None) -> BullmqBackend:
+        name = worker or "w1"
+        if (backend := self._backends.get(name)) is None:
+            transport, renewer = AsyncTransport(self._url), BlockingTransport(self._url)
+            backend = BullmqBackend(self.queue.keys, transport, renewer, self._config(name))
+            self._backends[name], transport.clock = backend, self._clock
+            await backend.open()
+        return backend
 
     # Adding
 
@@ -221,7 +223,7 @@ class ApplicationSide(Looks):
         room = 1 if fetch_next and isinstance(settled.outcome, Failed) else 0
         return await self._settle(settled, room, worker)
 
-    async def _failed(self, job_id: str, error: Mapping[str, str], token: str) -> FinishedJob:
+    async def _failed(self, job_id: str, error: Mapping[str, str], token: str) -> FinishedJob[BullmqDelivery]:
         delivery = await self._delivery(job_id, token)
         kind = PermanentError if error["name"] == "UnrecoverableError" else TransientError
         outcome = decide_outcome(
@@ -252,7 +254,7 @@ class ApplicationSide(Looks):
     async def exchange(
         self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str
     ) -> Any:
-        ends: list[FinishedJob] = []
+        ends: list[FinishedJob[BullmqDelivery]] = []
         for end in settle:
             args = renamed(end["args"])
             if end["op"] == "fail":
@@ -265,7 +267,7 @@ class ApplicationSide(Looks):
         refused = [str(one.code) if isinstance(one, ScriptRefused) else None for one in ack_errors]
         return {"refused": refused, "taken": taken}
 
-    async def _settle(self, settled: FinishedJob, room: int, worker: str | None) -> Any:
+    async def _settle(self, settled: FinishedJob[BullmqDelivery], room: int, worker: str | None) -> Any:
         ack_errors: list[TorilError | None] = []
         taken = await self._exchange([settled], room, worker, ack_errors)
         if ack_errors[0] is not None:
@@ -274,14 +276,14 @@ class ApplicationSide(Looks):
 
     async def _exchange(
         self,
-        settled: Sequence[FinishedJob],
+        settled: Sequence[FinishedJob[BullmqDelivery]],
         room: int,
         worker: str | None,
         ack_errors: list[TorilError | None] | None = None,
     ) -> list[dict[str, Any]]:
-        if worker is not None:
-            self.source._terms = self._terms(worker)
-        found = await self.source.exchange(settled, room)
+        backend = await self._backend(worker)
+        found = await settle_and_fetch(backend, settled, room)
+        await backend._scheduler_runs.run_pending()  # a worker does not wait for the next runs of schedulers
         if ack_errors is not None:
             ack_errors += found.ack_errors
         self._held.update((one.id, one) for one in found.deliveries)
@@ -310,10 +312,10 @@ class ApplicationSide(Looks):
             BullmqDelivery(JobRecord(job_id, {}), self._token(job_id, token))
             for job_id, token in zip(ids, tokens, strict=True)
         ]
-        return sorted(one.id for one in self.source.keep_alive(deliveries))
+        return sorted(one.id for one in (await self._backend()).renew_locks(deliveries))
 
     async def sweep_stalled(self) -> list[str]:
-        return sorted(await self.source.sweep() or [])
+        return sorted(await (await self._backend()).sweep() or [])
 
     # Changing one job
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -12,6 +11,8 @@ from toril.backends.bullmq import BullmqBackend, BullmqDelivery
 from toril.errors import WaitingChildrenError
 from toril.protocol.worker_options import RateLimit
 from toril.transport.clock import ServerClock
+from toril.worker._bullmq_adapter import BullmqAdapter
+from toril.worker._runtime import WorkerRuntime
 
 _SILENT = logging.getLogger("tests.interop.silent")
 _SILENT.setLevel(logging.CRITICAL + 1)
@@ -33,6 +34,7 @@ class HandDrivenWorker(Worker):
             logger=_SILENT,  # many jobs are made to fail
         )
         self._given_clock = clock
+        self.runtime: WorkerRuntime[BullmqDelivery]
         self._plan: dict[str, Any] = {}
         self._told: list[dict[str, Any]] = []
         self.on("completed", lambda job, _: self._tell_end("completed", job))
@@ -40,30 +42,24 @@ class HandDrivenWorker(Worker):
         self.on("retrying", lambda job, *_: self._tell_end("failed", job))  # Node has one name for both
         self.on("error", lambda error: self._told.append({"what": "error", "reason": str(error)}))
 
-    def _make_source(self) -> BullmqBackend:
-        source = super()._make_source()
-        source.transport.clock = self._calls.transport.clock = self._given_clock
-        return source
-
     async def open(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._source = self._make_source()
-        self._executors = self._make_executors()
-        self._wire_up()
-        await self._source.open()
-        self._fetch_loop.start()
-        self._fetch_loop.hold()
+        self.runtime = self._lifecycle.make_runtime()
+        assert isinstance(self.runtime.backend, BullmqBackend)
+        assert isinstance(self._adapter, BullmqAdapter)
+        self.runtime.backend.transport.clock = self._adapter._calls.transport.clock = self._given_clock
+        await self.runtime.backend.open()
 
     async def close(self) -> None:
-        await self._close_all()
+        await self.runtime.stop()
 
     async def attempt(self, delivery: BullmqDelivery, **plan: Any) -> list[dict[str, Any]]:
         """Runs one delivery to its end; what the callbacks were told."""
         self._plan, self._told = plan, []
-        self._fetch_loop.running[id(delivery)] = delivery
-        self._fetch_loop._idle.clear()
-        self._runner.start(delivery, alone=True)
-        await self._fetch_loop.drained()
+        fetch_loop = self.runtime.fetch_loop
+        fetch_loop.running[id(delivery)] = delivery
+        fetch_loop._drained.clear()
+        self.runtime.runner.start(delivery, alone=True)
+        await fetch_loop.wait_drained()
         return self._told
 
     async def _handle(self, job: Job[Any]) -> Any:

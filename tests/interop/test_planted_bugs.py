@@ -12,8 +12,9 @@ from tests.interop.hand_driven_worker import HandDrivenWorker
 from tests.interop.lockstep import Differs, Twins
 from tests.interop.machine import live_through
 from tests.interop.planted_bugs import BUGS, marker_is_forgotten, priority_off_by_one
-from toril.backends.base import FinishedJob
+from toril.backends.bullmq import BullmqDelivery
 from toril.errors import TorilError
+from toril.worker._attempt import FinishedAttempt
 
 SEQUENCES = 150
 SHORT = 6  # Steps; neither of the two needs a longer way to show.
@@ -33,8 +34,12 @@ def test_a_planted_bug_is_found(pair: Pair, bug: Spoil) -> None:
 class _LeavesRefusedJobsActive(HandDrivenWorker):
     """Takes every refused end for a lost lock, as toril once did."""
 
-    def _on_verdict(self, settled: FinishedJob, error: TorilError) -> bool:
-        self._observer.refused(settled, error)
+    async def open(self) -> None:
+        await super().open()
+        self.runtime.runner.refused = self._refused  # type: ignore[method-assign]
+
+    def _refused(self, finished: FinishedAttempt[BullmqDelivery], error: TorilError) -> bool:
+        self._observer.refused(finished, error)
         return False
 
 

@@ -1,6 +1,6 @@
-"""A BullMQ job in hand, under which lock, and on which terms.
+"""Deliveries of BullMQ jobs, their lock tokens, and the configuration of their backend.
 
-Guarantee: making a delivery decodes nothing but the count of attempts, and a count that does not parse stops nobody.
+Guarantee: creating a delivery decodes only the count of attempts; a count that cannot be parsed delays no other job.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from toril.protocol.refusals import JOB_FIELD, Refusals
 
 
 class LockTokens:
-    """UUIDs of version 4, from random bytes that are fetched for many at once: each fetch is a call to the system."""
+    """UUIDs of version 4. Random bytes are read for many at once: each read is a system call."""
 
     __slots__ = ("_at", "_bytes")
 
-    STOCK = 256
+    AT_ONCE = 256
 
     def __init__(self) -> None:
         self._bytes = b""
@@ -30,13 +30,13 @@ class LockTokens:
 
     def next(self) -> str:
         if self._at == len(self._bytes):
-            self._bytes, self._at = os.urandom(16 * self.STOCK), 0
+            self._bytes, self._at = os.urandom(16 * self.AT_ONCE), 0
         start, self._at = self._at, self._at + 16
         return str(uuid.UUID(bytes=self._bytes[start : self._at], version=4))
 
 
 class BullmqDelivery:
-    """A job of ours: its hash and the token of our lock."""
+    """A fetched job: its hash, and the token of its lock."""
 
     __slots__ = ("attempts_made", "id", "lock_lost", "record", "token")
 
@@ -44,7 +44,7 @@ class BullmqDelivery:
         self.id = record.id
         self.record = record
         self.token = token
-        self.attempts_made = _made(record)
+        self.attempts_made = _attempts_made(record)
         self.lock_lost = False
 
     @property
@@ -57,7 +57,7 @@ class BullmqDelivery:
 
     @property
     def attempts_started(self) -> int:
-        """Pickups, this one included; a count that does not parse is none."""
+        """Pickups, this one included; 0 if the count cannot be parsed."""
         try:
             return self.record.attempts_started
         except MalformedValue:
@@ -69,7 +69,7 @@ class BullmqDelivery:
 
     @property
     def lock(self) -> HeldLock:
-        """Our lock, with what tells whether it may be retaken."""
+        """The lock, with the fields that show whether it may be renewed after it expired."""
         fields = self.record.fields
         return HeldLock(
             self.id,
@@ -82,7 +82,7 @@ class BullmqDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BullmqConfig:
-    """How a worker takes and keeps jobs."""
+    """How a worker fetches jobs and renews their locks."""
 
     worker_id: str
     lock_ms: int
@@ -91,18 +91,18 @@ class BullmqConfig:
     heartbeat: float  # seconds
     names: tuple[str, ...] = ()  # of jobs that the worker has handlers for; "*": all
     limiter: Mapping[str, int] | None = None
-    keep_completed: Mapping[str, Any] | None = None  # for jobs that say nothing themselves
+    keep_completed: Mapping[str, Any] | None = None  # for jobs without an option of their own
     keep_failed: Mapping[str, Any] | None = None
     metrics_size: int | None = None
     max_attempts: int | None = None
     events_max_len: int | None = None
 
 
-def _made(record: JobRecord) -> int:
-    """A count that does not parse must not hold up the jobs that came with it: the script will bury the job."""
+def _attempts_made(record: JobRecord) -> int:
+    """A count that cannot be parsed must not fail the other jobs of the call: the script will fail this one."""
     fields = record.fields
     if b"atm" not in fields and b"attemptsMade" not in fields:
-        return 0  # as for most
+        return 0  # as for most jobs
     try:
         return record.attempts_made
     except MalformedValue:

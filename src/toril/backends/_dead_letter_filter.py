@@ -1,8 +1,8 @@
-"""Choosing dead letters by words, as the command line does.
+"""Filters of dead letters in text form, as the command line uses them.
 
     dlq_reason=permanent_error,last_error~timeout,payload.order.id!=7,dlq_ts>2026-01-31
 
-Guarantee: a filter that cannot be meant is refused before a letter is looked at; all its terms must hold.
+Guarantee: an invalid filter is refused before a dead letter is read; all conditions of a filter must hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toril.protocol.envelope import DeadLetter
 
 DeadLetterFilter = Callable[[DeadLetter], bool]
 
-_TERM = re.compile(
+_CONDITION = re.compile(
     r'\s*(?P<field>[^\s=!~<>,"]+)\s*(?P<sign>!=|<=|>=|[=~<>])\s*'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^,"]*?))\s*(?:,|$)'
 )
@@ -47,30 +47,30 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 def parse_filter(text: str) -> DeadLetterFilter:
-    """A filter from words: `dlq_reason=permanent_error,last_error~timeout`.
+    """A filter from its text form: `dlq_reason=permanent_error,last_error~timeout`.
 
-    `=` is equal, `!=` is not equal, `~` is contains; `<`, `<=`, `>` and `>=` compare times and numbers. Terms are
-    separated by commas; a value that has a comma stands in double quotes. Fields are those of a letter and of its meta,
-    and payload.NAME or payload.NAME.NAME.
+    `=` is equal, `!=` is not equal, `~` is contains; `<`, `<=`, `>` and `>=` compare times and numbers. Conditions
+    are separated by commas; a value with a comma is in double quotes. Fields are those of a dead letter, those of its
+    meta, and payload.NAME or payload.NAME.NAME.
     """
-    terms, at = [], 0
+    conditions, at = [], 0
     while at < len(text):
-        match = _TERM.match(text, at)
+        match = _CONDITION.match(text, at)
         if match is None:
-            raise _no_term(text[at:])
-        terms.append(_term(match))
+            raise _no_condition(text[at:])
+        conditions.append(_condition(match))
         at = match.end()
-    if not terms:
+    if not conditions:
         raise InvalidOption("filter", "is empty", "write FIELD=VALUE, e.g. dlq_reason=permanent_error")
-    return lambda letter: all(term(letter) for term in terms)
+    return lambda letter: all(condition(letter) for condition in conditions)
 
 
-def _no_term(text: str) -> InvalidOption:
+def _no_condition(text: str) -> InvalidOption:
     remedy = 'write FIELD=VALUE, separated by commas; a value with a comma needs quotes: last_error~"a, b"'
     return InvalidOption("filter", f"{text.strip()!r} is not a term", remedy)
 
 
-def _term(match: re.Match[str]) -> DeadLetterFilter:
+def _condition(match: re.Match[str]) -> DeadLetterFilter:
     name, sign, quoted = match["field"], match["sign"], match["quoted"]
     wanted = match["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
     read = _reader(name)
@@ -92,7 +92,7 @@ def _reader(name: str) -> Callable[[DeadLetter], Any]:
 
 
 def _found(value: Any, path: str) -> Any:
-    """What stands at a path; a name that has dots itself comes first."""
+    """The value at a path; a name that contains dots itself comes first."""
     if not isinstance(value, Mapping) or path in value:
         return value.get(path) if isinstance(value, Mapping) else None
     name, dot, rest = path.partition(".")

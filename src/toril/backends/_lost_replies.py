@@ -1,7 +1,7 @@
-"""What a worker does not know after a lost reply: which outcomes were accepted, and which jobs were taken for it.
+"""What a worker does not know after a lost reply: which outcomes were accepted, and which jobs were fetched.
 
-Guarantee: a finish that had been accepted is not told as refused when it is handed in again; jobs that a pickup took
-for us and whose names were lost with its reply are found by our token, and each is handed out once.
+Guarantee: an outcome that had been accepted is not reported as refused when it is submitted again; jobs that were
+fetched by a call whose reply was lost are found by the call's token, and each is delivered once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from toril.backends._bullmq_delivery import BullmqDelivery
 from toril.backends.base import FinishedJob
 from toril.commands import read
-from toril.commands.worker import Settlement
 from toril.errors import (
     FailedChildren,
     JobNotFound,
@@ -19,7 +18,6 @@ from toril.errors import (
     LockLapsed,
     LockLost,
     PendingChildren,
-    RedisUnavailable,
     TorilError,
 )
 from toril.protocol.keys import QueueKeys
@@ -29,99 +27,94 @@ from toril.transport import AsyncTransport
 
 
 class LostReplies:
-    """Finishes and pickups whose replies were lost. False when there are none."""
+    """Outcomes and pickups whose replies were lost. False when there are none."""
 
-    __slots__ = ("_adopted", "_finishes", "_keys", "_tokens", "_transport")
+    __slots__ = ("_found", "_job_ids", "_keys", "_tokens", "_transport")
 
     def __init__(self, keys: QueueKeys, transport: AsyncTransport) -> None:
         self._keys = keys
         self._transport = transport
-        self._finishes: set[str] = set()  # ids of jobs whose outcome may have been accepted
-        self._tokens: list[str] = []  # pickups whose jobs are ours, unseen
-        self._adopted: set[tuple[str, str]] = set()  # such jobs that are in hand by now, with their tokens
+        self._job_ids: set[str] = set()  # of jobs whose outcome may have been accepted
+        self._tokens: list[str] = []  # of calls that may have fetched jobs
+        self._found: set[tuple[str, str]] = set()  # such jobs that were delivered by now, with their tokens
 
     def __bool__(self) -> bool:
-        return bool(self._finishes or self._tokens)
+        return bool(self._job_ids or self._tokens)
 
-    def begin(self, settled: Sequence[FinishedJob], token: str) -> None:
-        """The reply was lost: we know neither what was accepted nor what was taken."""
-        self._finishes.update(one.delivery.id for one in settled)
+    def add(self, finished: Sequence[FinishedJob[BullmqDelivery]], token: str) -> None:
+        """The reply was lost: neither the accepted outcomes nor the fetched jobs are known."""
+        self._job_ids.update(one.delivery.id for one in finished)
         self._tokens.append(token)
 
-    def finish(self, job_id: str) -> None:
-        """Should the rest of the exchange fail, this job is handed in once more and refused."""
-        self._finishes.add(job_id)
+    def add_finish(self, job_id: str) -> None:
+        """If the rest of the call fails, this outcome is submitted once more and refused."""
+        self._job_ids.add(job_id)
 
-    def let_go(self, settled: Sequence[FinishedJob], ack_errors: Sequence[TorilError | None]) -> None:
-        """They are no longer in hand, except those whose outcome is handed in again."""
-        if self._adopted:
-            for one, ack_error in zip(settled, ack_errors, strict=True):
+    def forget_settled(
+        self, finished: Sequence[FinishedJob[BullmqDelivery]], ack_errors: Sequence[TorilError | None]
+    ) -> None:
+        """These deliveries have ended, except those whose outcome is submitted again."""
+        if self._found:
+            for one, ack_error in zip(finished, ack_errors, strict=True):
                 if not isinstance(ack_error, (LockLapsed, PendingChildren, FailedChildren)):
-                    self._adopted.discard((one.delivery.id, one.delivery.token))
+                    self._found.discard((one.delivery.id, one.delivery.token))
 
-    # --- finishes -------------------------------------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------------------------
 
-    async def ack_errors(
-        self,
-        settled: Sequence[FinishedJob],
-        settlements: Sequence[Settlement | TorilError | None],
-        answers: Sequence[TorilError | None],
-    ) -> list[TorilError | None]:
-        """An answer for each outcome; a refusal of one that had been accepted before is none."""
-        remaining = iter(answers)
-        ack_errors = [next(remaining) if isinstance(words, Settlement) else words for words in settlements]
-        if self._finishes:
-            for i, (one, ack_error) in enumerate(zip(settled, ack_errors, strict=True)):
-                if one.delivery.id in self._finishes:
-                    self._finishes.discard(one.delivery.id)
-                    if ack_error is not None and await self._had_been_accepted(one, ack_error):
-                        ack_errors[i] = None
-        return ack_errors
+    def unclear(
+        self, finished: Sequence[FinishedJob[BullmqDelivery]], ack_errors: Sequence[TorilError | None]
+    ) -> list[int]:
+        """Positions of refused outcomes that may have been accepted before: see `was_accepted`."""
+        found = []
+        for i, (one, ack_error) in enumerate(zip(finished, ack_errors, strict=True)):
+            if one.delivery.id in self._job_ids:
+                self._job_ids.discard(one.delivery.id)
+                if isinstance(ack_error, (LockLost, JobNotFound, JobNotInState)):
+                    found.append(i)
+        return found
 
-    async def _had_been_accepted(self, one: FinishedJob, refused: TorilError) -> bool:
-        """Whether the first try of a finish, whose reply was lost, did its work after all."""
-        if not isinstance(refused, (LockLost, JobNotFound, JobNotInState)):
-            return False
-        finished = await self._transport.run(read.is_finished(self._keys, one.delivery.id))
+    async def was_accepted(self, one: FinishedJob[BullmqDelivery]) -> bool:
+        """Whether the call whose reply was lost has settled this outcome."""
+        ended = await self._transport.run(read.is_finished(self._keys, one.delivery.id))
         match one.outcome:
             case Completed():
-                return finished.state in ("completed", "missing")
+                return ended.state in ("completed", "missing")
             case Failed():
-                return finished.state in ("failed", "missing")
+                return ended.state in ("failed", "missing")
             case _:
                 return await self._transport.run(read.get_state(self._keys, one.delivery.id)) != "active"
 
     # --- pickups --------------------------------------------------------------------------------------------
 
-    async def adopt(self, room: int) -> list[BullmqDelivery]:
-        """Jobs that a pickup took for us, unseen: they carry its token."""
-        if not self._tokens or not room:
+    async def find_jobs(self, capacity: int) -> list[BullmqDelivery]:
+        """Up to so many jobs that were fetched by calls whose replies were lost."""
+        if not self._tokens or not capacity:
             return []
         tokens, self._tokens = set(self._tokens), []
         try:
-            found = await self._held_under(tokens)
-        except RedisUnavailable:
+            found = await self._locked_by(tokens)
+        except BaseException:
             self._tokens.extend(tokens)
             raise
-        # What does not fit now is looked for again, until its lock runs out and it is recovered as stalled.
-        self._tokens.extend({one.token for one in found[room:]})
-        self._adopted.update((one.id, one.token) for one in found[:room])
-        return found[:room]
+        # The others are searched again, until their locks expire and they are recovered as stalled.
+        self._tokens.extend({one.token for one in found[capacity:]})
+        self._found.update((one.id, one.token) for one in found[:capacity])
+        return found[:capacity]
 
-    async def _held_under(self, tokens: set[str]) -> list[BullmqDelivery]:
-        in_hand = set(self._adopted)  # as we begin: what is settled meanwhile was still active when we looked
+    async def _locked_by(self, tokens: set[str]) -> list[BullmqDelivery]:
+        delivered = set(self._found)  # before the search: what is settled meanwhile was active when it began
         ids = await self._transport.run(read.get_ranges(self._keys, ["active"]))
         owners = await self._transport.run_many([read.get_lock(self._keys, one) for one in ids])
         held = zip(ids, owners, strict=True)
-        mine = [one for one in held if one[1] in tokens and one not in in_hand]
-        flats = await self._transport.run_many([read.get_job(self._keys, one) for one, _ in mine])
+        ours = [one for one in held if one[1] in tokens and one not in delivered]
+        flats = await self._transport.run_many([read.get_job(self._keys, one) for one, _ in ours])
         return [
             BullmqDelivery(JobRecord.from_flat(one, flat), str(owner))
-            for (one, owner), flat in zip(mine, flats, strict=True)
+            for (one, owner), flat in zip(ours, flats, strict=True)
             if not isinstance(flat, Exception)
         ]
 
-    def disown(self, adopted: Sequence[BullmqDelivery]) -> None:
-        """The exchange failed before they could be handed out: they are looked for again."""
-        self._adopted.difference_update((one.id, one.token) for one in adopted)
-        self._tokens.extend({one.token for one in adopted})
+    def forget_jobs(self, found: Sequence[BullmqDelivery]) -> None:
+        """The call failed before these jobs could be delivered: they are searched again."""
+        self._found.difference_update((one.id, one.token) for one in found)
+        self._tokens.extend({one.token for one in found})

@@ -1,7 +1,7 @@
-"""Outcomes in the words of BullMQ's scripts.
+"""Outcomes as arguments of BullMQ's scripts.
 
-Guarantee: pure. What Node's worker would send for the same outcome of the same job is said, with the reading that
-upstream gives to a job's options; what it could not read keeps the job.
+Guarantee: pure. The arguments are those that Node's worker would send for the same outcome of the same job, with
+upstream's reading of the job's options; a limit that upstream could not read keeps the job.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from toril.protocol.refusals import JOB_FIELD
 
 # The largest number that Lua holds exactly.
 _MOST = 2**53
-# Options whose meaning is remembered: jobs of a queue share theirs, as a rule.
-OPTIONS_KEPT = 64
+# Options whose encoding is cached: jobs of a queue mostly have the same ones.
+CACHED_OPTIONS = 64
 
 
 class OutcomeEncoder:
-    """Says outcomes on a worker's terms."""
+    """Encodes outcomes with the configuration of one worker."""
 
-    __slots__ = ("_packed", "_plain", "_terms")
+    __slots__ = ("_config", "_packed", "_plain")
 
-    def __init__(self, terms: BullmqConfig) -> None:
-        self._terms = terms
-        self._plain: dict[bytes, bool] = {}  # whether a completed job with these options asks for nothing
+    def __init__(self, config: BullmqConfig) -> None:
+        self._config = config
+        self._plain: dict[bytes, bool] = {}  # whether a completed job with these options needs none
         self._packed: dict[tuple[str, str, bytes], bytes] = {}  # by token, kind and options
 
-    def of(self, delivery: BullmqDelivery, outcome: Outcome, pickup: Pickup) -> Settlement | None:
-        """The words of an outcome; None for one that needs more than words."""
+    def settlement_of(self, delivery: BullmqDelivery, outcome: Outcome, pickup: Pickup) -> Settlement | None:
+        """The settlement of an outcome; None for one that needs a script of its own."""
         match outcome:
             case Completed():
                 return self._completed(delivery, outcome.value, pickup)
@@ -58,9 +58,9 @@ class OutcomeEncoder:
             case Postponed():
                 return Settlement(delivery.id, "delayed", delivery.token, ms(outcome.delay), "1")
             case UnknownName():
-                return _refused(delivery, outcome)
+                return _unknown_name(delivery, outcome)
             case Requeued():
-                return given_back(delivery, outcome.rank)
+                return requeue_settlement(delivery, outcome.rank)
             case RateLimited() | WaitingForChildren():
                 return None
             case _:
@@ -70,23 +70,23 @@ class OutcomeEncoder:
         raw = delivery.record.fields.get(b"opts", b"")
         plain = self._plain.get(raw)
         if plain is None:
-            if len(self._plain) >= OPTIONS_KEPT:
+            if len(self._plain) >= CACHED_OPTIONS:
                 self._plain.clear()
-            plain = self._plain[raw] = self._asks_for_nothing(delivery)
+            plain = self._plain[raw] = self._needs_none(delivery)
         options = b"" if plain else self._options(delivery, pickup, "completed")
         return Settlement(delivery.id, "completed", delivery.token, value, options)
 
-    def _asks_for_nothing(self, delivery: BullmqDelivery) -> bool:
+    def _needs_none(self, delivery: BullmqDelivery) -> bool:
         keep = self._keep(_opts(delivery.record), "completed")
-        return worker.needs_no_options(keep, self._terms.metrics_size)
+        return worker.needs_no_options(keep, self._config.metrics_size)
 
     def _options(self, delivery: BullmqDelivery, pickup: Pickup, kind: SettlementKind) -> bytes:
-        alike = delivery.token, kind, delivery.record.fields.get(b"opts", b"")
-        options = self._packed.get(alike)
+        key = delivery.token, kind, delivery.record.fields.get(b"opts", b"")
+        options = self._packed.get(key)
         if options is None:
-            if len(self._packed) >= OPTIONS_KEPT:
+            if len(self._packed) >= CACHED_OPTIONS:
                 self._packed.clear()
-            options = self._packed[alike] = self._pack(delivery, pickup, kind)
+            options = self._packed[key] = self._pack(delivery, pickup, kind)
         return options
 
     def _pack(self, delivery: BullmqDelivery, pickup: Pickup, kind: SettlementKind) -> bytes:
@@ -95,27 +95,27 @@ class OutcomeEncoder:
             pickup=pickup,
             token=delivery.token,
             keep=self._keep(opts, kind),
-            attempts=_attempts(opts, self._terms.max_attempts),
-            metrics_size=self._terms.metrics_size,
+            attempts=_attempts(opts, self._config.max_attempts),
+            metrics_size=self._config.metrics_size,
             parent_flags={flag: bool(opts.get(flag)) for flag in ("fpof", "cpof", "idof", "rdof")},
         )
 
     def _keep(self, opts: Mapping[str, Any], kind: SettlementKind) -> Mapping[str, Any]:
-        terms = self._terms
+        config = self._config
         if kind == "completed":
-            return _keep(opts.get("removeOnComplete"), terms.keep_completed)
-        return _keep(opts.get("removeOnFail"), terms.keep_failed)
+            return _keep(opts.get("removeOnComplete"), config.keep_completed)
+        return _keep(opts.get("removeOnFail"), config.keep_failed)
 
 
-def _refused(delivery: BullmqDelivery, outcome: UnknownName) -> Settlement:
-    """The job waits for a worker that knows its name, and its attempt does not count."""
+def _unknown_name(delivery: BullmqDelivery, outcome: UnknownName) -> Settlement:
+    """Delays the job until a worker has a handler for its name; the attempt does not count."""
     note = outcome.refusals.to_field(delivery.attempts_started)
     fields = worker.packed_fields({JOB_FIELD: note})
     return Settlement(delivery.id, "delayed", delivery.token, ms(outcome.delay), "1", fields)
 
 
-def given_back(delivery: BullmqDelivery, rank: int = 0) -> Settlement:
-    """The job waits again, and its attempt does not count; `rank` of those that go back with it come before it."""
+def requeue_settlement(delivery: BullmqDelivery, rank: int = 0) -> Settlement:
+    """Returns the job to the queue; the attempt does not count. `rank` of the jobs returned with it come before it."""
     return Settlement(delivery.id, "wait", delivery.token, rank or "")
 
 
@@ -145,7 +145,7 @@ def _attempts(opts: Mapping[str, Any], override: int | None) -> int:
 
 
 def _keep(own: Any, fallback: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Upstream's reading of removeOnComplete and removeOnFail; what it could not read keeps the job."""
+    """Upstream's reading of removeOnComplete and removeOnFail; a value that it could not read keeps the job."""
     if own is None:
         return fallback or {"count": -1}
     if isinstance(own, bool):
@@ -177,7 +177,7 @@ def _traces(record: JobRecord, outcome: Failed | Retry) -> list[str]:
 
 
 def record_after(record: JobRecord, delivery: BullmqDelivery, outcome: Outcome, at_ms: int) -> JobRecord:
-    """A job's record after an attempt: what the script wrote for the outcome, without reading it back."""
+    """The record of a job after an attempt, with what the script has written; without reading it back."""
     changed = dict(record.fields)
     match outcome:
         case Completed():

@@ -1,108 +1,96 @@
-"""The series that go on with jobs in hand: the next job of a scheduler is made when the last one begins.
+"""The scheduled runs that begin with fetched jobs: the next job of a scheduler is created when the last one begins.
 
-Guarantee: a step that could not be done is done before its job is settled, so no series ends because a worker or its
-connection did; a step that is done twice makes no second job. One that a full server refuses is tried until there is
-memory. A scheduler that cannot be read, here or by the server's script, is noted in the queue and tried again with
-every sweep: it goes on when it, or the worker's version, was mended.
+Guarantee: a step that failed is repeated before its job is settled, so no series ends because a worker or its
+connection did; a step that is done twice creates no second job. A step that a full server refuses is repeated until
+there is memory. A scheduler that cannot be read, here or by the server's script, is recorded in the queue and tried
+again with every sweep: it continues when it, or the worker's version, was repaired.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from toril.backends.next_run import mended_record, next_step
+from toril.backends.base import BackendHost
+from toril.backends.next_run import next_step, repaired_record
 from toril.commands import schedulers
 from toril.commands.command import Command
 from toril.commands.schedulers import BrokenScheduler
-from toril.errors import RedisOutOfMemory, RedisUnavailable, ScriptFailed, TorilError
+from toril.errors import Closed, RedisOutOfMemory, RedisUnavailable, ScriptFailed, TorilError
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.transport import AsyncTransport
 
 logger = logging.getLogger("toril.worker")
 
-# Whatever a broken hash can cause.
+# What a damaged hash can cause.
 UNREADABLE = (TorilError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
 
 
-class Series:
-    """Steps that are still to be done, by the job with which they began. False when there are none."""
+class SchedulerRuns:
+    """Steps that are still to be done, by the id of the job that began. False when there are none."""
 
-    __slots__ = ("_keys", "_on_broken", "_records", "_steps", "_transport")
+    __slots__ = ("_host", "_keys", "_records", "_steps", "_transport")
 
-    def __init__(
-        self, keys: QueueKeys, transport: AsyncTransport, on_broken: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, keys: QueueKeys, transport: AsyncTransport, host: BackendHost | None = None) -> None:
         self._keys = keys
         self._transport = transport
-        self._on_broken = on_broken
+        self._host = host
         self._steps: dict[str, Command[Any]] = {}
-        self._records: dict[str, JobRecord] = {}  # the jobs of steps that make another job
+        self._records: dict[str, JobRecord] = {}  # the jobs of steps that create another job
 
     def __bool__(self) -> bool:
         return bool(self._steps)
 
-    def plan(self, records: Iterable[JobRecord]) -> None:
-        """Takes note of jobs that schedulers made."""
+    def begin(self, records: Iterable[JobRecord]) -> None:
+        """Sends the steps of jobs that schedulers created; those that get no reply are left for `run_pending`."""
         for record in records:
             if b"rjk" in record.fields:
-                self._plan_next(record)
+                self._plan(record)
+        for job_id, step in list(self._steps.items()):
+            self._transport.submit(step, functools.partial(self._replied, job_id, step))
 
-    def _plan_next(self, record: JobRecord) -> None:
+    def _plan(self, record: JobRecord) -> None:
         try:
             step = next_step(self._keys, record, self._transport.clock.now_ms())
         except UNREADABLE as error:
-            self._break(record, error)
+            self._record_broken(record, error)
             return
         if step is not None:
             self._steps[record.id], self._records[record.id] = step, record
 
-    async def begin(self, records: Iterable[JobRecord]) -> None:
-        """Plans and does; what cannot be done now is left for `go_on`."""
-        self.plan(records)
-        if self._steps:
-            with contextlib.suppress(RedisUnavailable):
-                await self.go_on()
-
-    def post(self) -> None:
-        """Sends the steps without waiting; those that are not answered stay."""
-        for job_id, step in list(self._steps.items()):
-            self._transport.submit(step, functools.partial(self._went_on, job_id, step))
-
-    async def go_on(self) -> None:
-        """Does what is left, then notes what could not be done; raises when the server cannot be reached."""
+    async def run_pending(self) -> None:
+        """Does the steps that are left, then records the failed ones; raises when the server cannot be reached."""
         for _ in range(2):
             steps = dict(self._steps)
-            answers = await self._transport.run_many(list(steps.values())) if steps else []
-            for (job_id, step), answer in zip(steps.items(), answers, strict=True):
-                if isinstance(answer, RedisUnavailable):
-                    raise answer
-                self._went_on(job_id, step, answer)
+            replies = await self._transport.run_many(list(steps.values())) if steps else []
+            for (job_id, step), reply in zip(steps.items(), replies, strict=True):
+                if isinstance(reply, RedisUnavailable):
+                    raise reply
+                self._replied(job_id, step, reply)
 
-    def _went_on(self, job_id: str, step: Command[Any], answer: object) -> None:
-        # A step may be on its way twice, and the first answer has brought another in its place.
-        if isinstance(answer, RedisUnavailable) or self._steps.get(job_id) is not step:
+    def _replied(self, job_id: str, step: Command[Any], reply: object) -> None:
+        # A step may have been sent twice, and the first reply may have replaced it.
+        if isinstance(reply, (RedisUnavailable, Closed)) or self._steps.get(job_id) is not step:
             return
         del self._steps[job_id]
         record = self._records.pop(job_id, None)
-        if record is not None and isinstance(answer, RedisOutOfMemory):
-            # Its job ends meanwhile, and may be gone when there is memory again.
+        if record is not None and isinstance(reply, RedisOutOfMemory):
+            # Its job ends meanwhile, and may be removed when there is memory again.
             self._steps[job_id] = schedulers.resume_scheduler(self._keys, step)
-        elif isinstance(answer, RedisOutOfMemory):
+        elif isinstance(reply, RedisOutOfMemory):
             self._steps[job_id] = step
-        elif record is not None and isinstance(answer, TorilError):
-            self._break(record, answer)
-        elif isinstance(answer, TorilError):
-            logger.error("a scheduler of %s cannot go on after job %s: %s", self._keys.name, job_id, answer)
-            self._tell()
+        elif record is not None and isinstance(reply, TorilError):
+            self._record_broken(record, reply)
+        elif isinstance(reply, TorilError):
+            logger.error("a scheduler of %s cannot go on after job %s: %s", self._keys.name, job_id, reply)
+            self._notify()
 
-    # --- schedulers that cannot go on -----------------------------------------------------------------------
+    # --- schedulers that cannot continue --------------------------------------------------------------------
 
-    def _break(self, record: JobRecord, error: Exception) -> None:
+    def _record_broken(self, record: JobRecord, error: Exception) -> None:
         scheduler_id = record.repeat_job_key or ""
         logger.error(
             "scheduler %s of %s cannot go on after job %s: %s; it is kept, and goes on when it can be read",
@@ -122,14 +110,14 @@ class Series:
                 opts=record.fields.get(b"opts") or b"",
             ),
         )
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        if self._on_broken is not None:
-            self._on_broken()
+    def _notify(self) -> None:
+        if self._host is not None:
+            self._host.scheduler_broken()
 
     async def revive(self) -> None:
-        """Goes on with schedulers that were broken and can be read now; raises when the server cannot be reached."""
+        """Continues schedulers that were broken and can be read now; raises when the server cannot be reached."""
         for broken in await self._transport.run(schedulers.broken_schedulers(self._keys)):
             try:
                 await self._revive(broken)
@@ -143,15 +131,15 @@ class Series:
         scheduler = await self._transport.run(schedulers.get_scheduler(self._keys, broken.id))
         now_ms = await self._transport.now_ms()
         try:
-            step = next_step(self._keys, mended_record(broken, scheduler), now_ms) if is_there else None
+            step = next_step(self._keys, repaired_record(broken, scheduler), now_ms) if is_there else None
         except UNREADABLE:
-            return  # still broken: it was said, and doctor and the metrics say it
+            return  # still broken: the log, the doctor and the metrics have reported it
         if step is None:  # it is gone, or over
             await self._transport.run(schedulers.clear_broken(self._keys, broken.id))
             return
         try:
             made = await self._transport.run(schedulers.resume_scheduler(self._keys, step))
         except ScriptFailed:
-            return  # the same, but for the server
+            return  # still broken, for the server
         if made is not None:
             logger.warning("scheduler %s of %s goes on with job %s", broken.id, self._keys.name, made)

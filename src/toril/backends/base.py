@@ -1,18 +1,19 @@
-"""A queue kind as the worker's runtime sees it: one protocol, three adapters.
+"""`Backend`: one queue as a worker's runtime uses it. There is one implementation per kind of queue.
 
-Guarantee: the runtime (pump, executors, keeper, sweeper, shutdown) knows nothing of lists, streams or scripts. It takes
-deliveries from a `Source` and hands back outcomes; what each kind promises stands in `promise`.
+Guarantee: the runtime (fetch loop, executors, lock renewer, stalled sweeper, shutdown) knows nothing of lists, streams
+or scripts. It fetches deliveries from a `Backend` and submits outcomes; `promise` names what each kind guarantees.
 
-    BullMQ   at least once     locks with heartbeats, stalled jobs recovered by any worker
+    BullMQ   at least once     locks that are renewed, stalled jobs recovered by any worker
     list     at most once      (at least once with reliable pickup)
     stream   at least once     pending entries of a consumer group, claimed when idle, dead letters
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from toril.errors import TorilError
 from toril.protocol.outcome import Outcome
@@ -23,13 +24,13 @@ Promise = Literal["at most once", "at least once"]
 
 @runtime_checkable
 class Delivery(Protocol):
-    """One job in hand: enough for the runtime to run, log, measure and settle it."""
+    """A job that was fetched and not yet settled: what the runtime needs to run, log, measure and settle it."""
 
     @property
     def id(self) -> str: ...
     @property
     def name(self) -> str:
-        """The job's name or task type: how a handler is chosen."""
+        """The job's name or task type: it selects the handler."""
 
     @property
     def attempts_made(self) -> int:
@@ -45,71 +46,120 @@ class Delivery(Protocol):
 
     @property
     def lock_lost(self) -> bool:
-        """Set by the keeper when the job is no longer ours; its outcome will be refused."""
+        """Set when the lock belongs to another worker or is gone; the outcome will be refused."""
 
     @lock_lost.setter
     def lock_lost(self, lost: bool) -> None: ...
 
 
-@dataclass(slots=True)
-class FinishedJob:
-    """A delivery and what became of it."""
+D = TypeVar("D", bound=Delivery)
 
-    delivery: Any
+
+@dataclass(slots=True)
+class FinishedJob(Generic[D]):
+    """A delivery and its outcome."""
+
+    delivery: D
     outcome: Outcome
-    memo: Any = None  # the runtime's own, returned untouched
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """What an exchange brought: a verdict for each outcome handed in, and new deliveries."""
+class Fetched(Generic[D]):
+    """What a call returned: an ack error or None for each submitted outcome, and new deliveries."""
 
-    deliveries: Sequence[Any] = ()
+    deliveries: Sequence[D] = ()
     ack_errors: Sequence[TorilError | None] = ()  # None: accepted
-    limited_for: float = 0.0  # seconds until the rate limit opens again
+    limited_for: float = 0.0  # seconds until the rate limit allows jobs again
     next_due_in: float | None = None  # seconds until a delayed job is due; None: none known
-    exhausted: bool = True  # False: asking again at once may bring more
+    exhausted: bool = True  # False: another fetch may return more at once
     refused: TorilError | None = None  # outcomes were accepted, but the server gives us no jobs now
     at_ms: int = 0  # when the outcomes were accepted, by the server's clock
 
 
-class Source(Protocol):
-    """One queue, seen by one worker."""
+OnReply: TypeAlias = Callable[[Fetched[D] | Exception], None]
+
+
+class BackendHost(Protocol):
+    """The worker, as its backend uses it."""
+
+    def scheduler_broken(self) -> None:
+        """Is called when the next job of a scheduler could not be created."""
+
+    def may_recover(self) -> bool:
+        """Whether expired locks mean dead workers: after an outage, those of live workers have expired as well."""
+
+
+class Backend(Protocol[D]):
+    """One queue, used by one worker."""
 
     kind: str
     promise: Promise
+    has_cancellations: bool  # whether `cancellations` can return anything
     known_names: frozenset[
         str
-    ]  # job names that living workers have handlers for, as of our last report; "*": all
+    ]  # of jobs that live workers have handlers for, as of the last report; "*": all
 
     async def open(self) -> None:
-        """Connects and says who we are; raises when the server cannot be reached within the policy."""
+        """Connects and registers the worker; raises when the server cannot be reached within the policy."""
 
-    async def exchange(self, settled: Sequence[FinishedJob], room: int) -> Fetched:
-        """Hands back outcomes and takes up to `room` jobs, in one call if the kind can.
+    def submit(self, finished: Sequence[FinishedJob[D]], capacity: int, on_reply: OnReply[D]) -> None:
+        """Settles outcomes and fetches up to `capacity` jobs, in one call if the kind can.
 
-        Never cancelled by the runtime. Raises only when the whole call failed; then `settled` is handed in again, and
-        the source must refuse what it had accepted before (the lock, the pending entry or the ledger tells).
+        `on_reply` is called once, later and in the event loop, unless the backend is closed before; it must not raise.
+        It gets an exception only when the whole call failed: then `finished` is submitted again, and the backend
+        recognises what had been accepted before (by the lock, the pending entry or the ledger). It is
+        `Interrupted` when the event loop ends.
         """
 
     async def wait(self, seconds: float) -> None:
-        """Sleeps until there may be work, at most this long. Never cancelled: `wake` ends it early."""
+        """Waits until there may be jobs, at most this long. Never cancelled: `wake` ends it early."""
 
     async def wake(self) -> None:
-        """Ends a `wait` at once, losing nothing."""
+        """Ends a `wait` at once. No job is lost by it."""
 
-    async def decline(self) -> None:
-        """A wait ended because there is work, but we have no room any more: let another worker know of it."""
+    async def release_marker(self) -> None:
+        """A wait ended because there are jobs, and this worker has no capacity any more: wakes another worker."""
 
-    def keep_alive(self, deliveries: Sequence[Any]) -> Sequence[Any]:
-        """Renews our hold on jobs in hand, also where it lapsed and nobody had the job meanwhile; returns those we have
-        lost. Called from the keeper's thread."""
+    def renew_locks(self, deliveries: Sequence[D]) -> Sequence[D]:
+        """Renews locks, also expired ones of jobs that no other worker had since. Returns those that are lost.
+
+        Called from the lock renewer's thread.
+        """
+
+    def cancellations(self, deliveries: Sequence[D], /) -> Sequence[tuple[D, str]]:
+        """The deliveries that were asked to stop, each with the reason. Called from the lock renewer's thread."""
 
     async def sweep(self) -> Sequence[str] | None:
-        """Recovers jobs that other workers left behind; their ids, or None when another worker did it just now."""
+        """Recovers jobs of dead workers; returns their ids, or None when another worker has swept just now."""
 
-    def report(self, figures: dict[str, Any]) -> None:
-        """Publishes the worker's own figures and names for as long as it lives. Called from the keeper's thread."""
+    def publish_report(self, figures: Mapping[str, object]) -> None:
+        """Publishes the worker report and the names of the worker's handlers; they expire after some heartbeats.
+
+        Called from the lock renewer's thread.
+        """
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections and ends all calls."""
+
+
+async def settle_and_fetch(
+    backend: Backend[D], finished: Sequence[FinishedJob[D]], capacity: int
+) -> Fetched[D]:
+    """Submits a call and returns its reply; raises when the whole call failed.
+
+    A cancelled caller gets the reply all the same if it has jobs: otherwise they would not be settled.
+    """
+    replied: asyncio.Future[Fetched[D] | Exception] = asyncio.get_running_loop().create_future()
+    backend.submit(finished, capacity, replied.set_result)
+    cancelled: asyncio.CancelledError | None = None
+    while not replied.done():
+        try:
+            await asyncio.wait({replied})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    reply = replied.result()
+    if cancelled is not None and (isinstance(reply, Exception) or not reply.deliveries):
+        raise cancelled
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

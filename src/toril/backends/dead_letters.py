@@ -1,7 +1,7 @@
 """Dead letters of list and stream queues: read, filter, replay, purge, export.
 
-Guarantee: a letter is replayed or purged at most once, whoever asks and how often; a replayed job is in its queue
-before its letter is gone, in the same call.
+Guarantee: a dead letter is replayed or purged at most once, however often it is asked for; one call adds the job to its
+queue and removes its dead letter.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from toril.transport import AsyncTransport
 
 __all__ = ["PAGE", "DeadLetterFilter", "DeadLetters", "parse_filter", "read_dead_letter"]
 
-# Letters read and moved in one call.
+# Dead letters that are read and moved in one call.
 PAGE = 200
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
-# Letters on their way out of the queue: entry id, and the envelope of the new life.
-Leaving = Sequence[tuple[str, bytes]]
-Step = Callable[[EnvelopeKeys, Leaving, Calls], Command[int]]
+# Dead letters to remove: entry id, and the envelope of the new job.
+Removals = Sequence[tuple[str, bytes]]
+Step = Callable[[EnvelopeKeys, Removals, Calls], Command[int]]
 
 
 class DeadLetters:
@@ -44,7 +44,7 @@ class DeadLetters:
     async def each(
         self, where: DeadLetterFilter | None = None, *, newest_first: bool = False
     ) -> AsyncIterator[DeadLetter]:
-        """The letters there are now, oldest first; those that arrive meanwhile are left for the next time."""
+        """The dead letters that exist now, oldest first; those that are added meanwhile are left out."""
         async for page in self._pages(newest_first):
             for raw in page:
                 letter = read_dead_letter(raw)
@@ -65,7 +65,7 @@ class DeadLetters:
                 yield page
 
     async def get(self, entry_id: str) -> DeadLetter | None:
-        """One letter by its entry id."""
+        """One dead letter by its entry id."""
         if not _ENTRY_ID.fullmatch(entry_id):
             raise InvalidOption("entry_id", f"{entry_id!r} is none", 'give one like "1767225600000-0"')
         raw = await self._transport.run(envelopes.dead_letter(self._keys, entry_id))
@@ -78,14 +78,14 @@ class DeadLetters:
         rate: float | None = None,
         limit: int | None = None,
     ) -> int:
-        """Gives jobs another life with all their attempts: those that match, or one by its entry id; how many.
+        """Adds the jobs of dead letters to the queue again, with all their attempts; returns how many.
 
-        `rate` is jobs per second.
+        `where` is a filter, or one entry id. `rate` is jobs per second.
         """
         return await self._move(where, envelopes.replay_dead_letters, rate, limit)
 
     async def purge(self, where: DeadLetterFilter | str | None = None, *, limit: int | None = None) -> int:
-        """Removes letters for good: those that match, or one by its entry id; how many."""
+        """Removes dead letters for good: those that match a filter, or one entry id; returns how many."""
         return await self._move(where, _purged, None, limit)
 
     async def _move(
@@ -94,10 +94,10 @@ class DeadLetters:
         _check(where, rate, limit)
         at_once = PAGE if rate is None else max(1, min(PAGE, int(rate / 10)))
         calls, moved, weight, batch = Calls(self._keys), 0, 0, list[tuple[str, bytes]]()
-        async for letter in self._chosen(where):
+        async for letter in self._selected(where):
             if limit is not None and moved + len(batch) >= limit:
                 break
-            batch.append((str(letter.entry_id), _new_life(letter)))
+            batch.append((str(letter.entry_id), _new_envelope(letter)))
             weight += len(batch[-1][1])
             if len(batch) >= at_once or weight >= DEAD_LETTER_PAGE_BYTES:
                 moved += await self._transport.run(step(self._keys, batch, calls))
@@ -106,7 +106,7 @@ class DeadLetters:
                 weight, batch = 0, []
         return moved + (await self._transport.run(step(self._keys, batch, calls)) if batch else 0)
 
-    async def _chosen(self, where: DeadLetterFilter | str | None) -> AsyncIterator[DeadLetter]:
+    async def _selected(self, where: DeadLetterFilter | str | None) -> AsyncIterator[DeadLetter]:
         if not isinstance(where, str):
             async for letter in self.each(where):
                 yield letter
@@ -114,7 +114,7 @@ class DeadLetters:
             yield one
 
     async def export(self, path: str | Path, where: DeadLetterFilter | None = None) -> int:
-        """Writes matching letters to a file, one JSON object in a line; how many. The letters stay."""
+        """Writes matching dead letters to a file, one JSON object per line; returns how many. None is removed."""
         written = 0
         with Path(path).open("wb") as file:  # noqa: ASYNC230  # in a thread, a cancelled call would leave it open
             async for letter in self.each(where):
@@ -124,7 +124,7 @@ class DeadLetters:
 
 
 def dead_letter_line(letter: DeadLetter) -> bytes:
-    """A letter as it is exported: one line of JSON."""
+    """A dead letter as it is exported: one line of JSON."""
     return b'{"entry_id":"%s",%s\n' % (str(letter.entry_id).encode(), letter.to_bytes()[1:])
 
 
@@ -141,12 +141,12 @@ def _check(where: object, rate: object, limit: object) -> None:
         raise InvalidOption("limit", f"is {limit!r}", "give a whole number")
 
 
-def _purged(keys: EnvelopeKeys, leaving: Leaving, calls: Calls) -> Command[int]:
-    return envelopes.purge_dead_letters(keys, [entry_id for entry_id, _ in leaving], calls)
+def _purged(keys: EnvelopeKeys, removals: Removals, calls: Calls) -> Command[int]:
+    return envelopes.purge_dead_letters(keys, [entry_id for entry_id, _ in removals], calls)
 
 
-def _new_life(letter: DeadLetter) -> bytes:
-    """The job's envelope with all its attempts; a message that could not be read goes back as it came."""
+def _new_envelope(letter: DeadLetter) -> bytes:
+    """The job's envelope with all its attempts; a message that could not be read is returned unchanged."""
     envelope = letter.envelope
     if envelope.task_type == "unreadable":
         raw, exact = envelope.payload.get("raw"), envelope.payload.get("raw_base64")
@@ -154,14 +154,14 @@ def _new_life(letter: DeadLetter) -> bytes:
             if isinstance(exact, str):
                 return base64.b64decode(exact, validate=True)
         except binascii.Error:
-            pass  # somebody changed it
+            pass  # it was changed
         if isinstance(raw, str):
             return raw.encode("utf-8", "surrogatepass")
     return envelope.fresh().rewritten()
 
 
 def read_dead_letter(raw: RawDeadLetter) -> DeadLetter:
-    """A dead letter; one that somebody else wrote and that cannot be read gets a stand-in, so that it can be purged."""
+    """A dead letter; one of another program that cannot be read gets a replacement, so that it can be purged."""
     try:
         return DeadLetter.from_bytes(raw.text, entry_id=raw.entry_id)
     except MalformedValue as error:

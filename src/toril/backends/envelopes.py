@@ -1,9 +1,9 @@
-"""What list and stream queues share: envelopes in hand, and what an outcome makes of them.
+"""What list and stream queues share: deliveries of envelopes, and how an outcome settles them.
 
-Guarantee: every message that is taken reaches a handler or the dead letters, readable or not, and no job is
+Guarantee: every message that is fetched reaches a handler or the dead letters, readable or not, and no job is
 delivered more than once beyond the attempts it asks for.
 
-    attempts made = attempts in the envelope + deliveries that ended without a word (their worker died)
+    attempts made = attempts in the envelope + deliveries without an outcome (their worker died)
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from toril.protocol.refusals import META_FIELD, Refusals
 
 # How long an idle worker blocks in one call. A job that is scheduled for sooner than this may start that much late.
 LONGEST_WAIT = 0.5
-STALLED_ERROR = "stalled"  # what `last_error` says when no worker lived to tell
-SPENT_ERROR = "no attempts left"  # … when the message came with none
+STALLED_ERROR = "stalled"  # `last_error` of a job whose workers died
+SPENT_ERROR = "no attempts left"  # … of a message that had none left
 
 
 class EnvelopeDelivery:
-    """A message in our hand: `reference` finds it in its queue, `fence` tells this delivery from a later one."""
+    """A fetched message: `reference` finds it in its queue, `fence` distinguishes this delivery from a later one."""
 
     __slots__ = (
         "attempts_made",
@@ -76,35 +76,37 @@ class EnvelopeDelivery:
 
 @dataclass(frozen=True, slots=True)
 class SettleFields:
-    """An outcome in the words of the scripts."""
+    """An outcome as arguments of the scripts."""
 
     kind: SettlementKind
     due_ms: int = 0
     text: bytes = b""
 
 
-def args_of(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int = 0) -> SettleFields:
-    """What becomes of a message; its result (JSON) is kept for `result_ms`.
+def settle_fields(
+    delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int = 0
+) -> SettleFields:
+    """How an outcome settles a message; its result (JSON) is kept for `result_ms`.
 
-    One that can be read and not be written again (numbers beyond all bounds) is buried as it came.
+    A message that can be read and not be written again (numbers out of range) becomes a dead letter, unchanged.
     """
     try:
-        return _words(delivery, outcome, now_ms, result_ms)
+        return _settle_fields(delivery, outcome, now_ms, result_ms)
     except NotSerializable as error:
-        return _as_it_came(delivery, error, now_ms)
+        return _unchanged_dead_letter(delivery, error, now_ms)
 
 
-def _as_it_came(delivery: EnvelopeDelivery, error: NotSerializable, now_ms: int) -> SettleFields:
+def _unchanged_dead_letter(delivery: EnvelopeDelivery, error: NotSerializable, now_ms: int) -> SettleFields:
     envelope = Envelope.of_unreadable(delivery.text, entry_id=delivery.envelope.job_id[:200])
-    return dead_letter_args(envelope, "validation_error", error_text(error), now_ms)
+    return dead_letter_fields(envelope, "validation_error", error_text(error), now_ms)
 
 
-def _words(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int) -> SettleFields:
+def _settle_fields(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms: int) -> SettleFields:
     match outcome:
         case Completed():
             return SettleFields("done", result_ms, outcome.value) if result_ms else _DONE
         case Failed():
-            return _dead(delivery, outcome, now_ms)
+            return _failed(delivery, outcome, now_ms)
         case Retry():
             return _later(
                 "retry", _with_attempts(delivery, delivery.attempts_made + 1), outcome.delay, now_ms
@@ -116,12 +118,12 @@ def _words(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, result_ms:
                 "later", _with_attempts(delivery, delivery.attempts_made), outcome.delay or 0.0, now_ms
             )
         case UnknownName():
-            return _later("later", _refused(delivery, outcome), outcome.delay, now_ms)
+            return _later("later", _with_refusals(delivery, outcome), outcome.delay, now_ms)
         case Requeued():
             return SettleFields("again", text=_with_attempts(delivery, delivery.attempts_made))
         case WaitingForChildren():
             reason = "jobs of this queue have no children"
-            return _dead(delivery, Failed(reason, error=PermanentError(reason)), now_ms)
+            return _failed(delivery, Failed(reason, error=PermanentError(reason)), now_ms)
         case _:
             assert_never(outcome)
 
@@ -133,17 +135,17 @@ def _with_attempts(delivery: EnvelopeDelivery, attempts: int) -> bytes:
     envelope = delivery.envelope
     if attempts == envelope.attempts and META_FIELD not in envelope.meta.extra:
         return delivery.text
-    return dataclasses.replace(_known(envelope), attempts=attempts).rewritten()
+    return dataclasses.replace(_without_refusals(envelope), attempts=attempts).rewritten()
 
 
-def _refused(delivery: EnvelopeDelivery, outcome: UnknownName) -> bytes:
-    """The text with a note of its refusals."""
+def _with_refusals(delivery: EnvelopeDelivery, outcome: UnknownName) -> bytes:
+    """The text with a record of its refusals."""
     note = {META_FIELD: outcome.refusals.to_meta()}
     return delivery.envelope.rewritten_with(attempts=delivery.attempts_made, note=note)
 
 
-def _known(envelope: Envelope) -> Envelope:
-    """The envelope without the note: a worker knew its name."""
+def _without_refusals(envelope: Envelope) -> Envelope:
+    """The envelope without the record of refusals: a worker had a handler for its name."""
     meta = envelope.meta
     if META_FIELD not in meta.extra:
         return envelope
@@ -152,61 +154,61 @@ def _known(envelope: Envelope) -> Envelope:
 
 
 def _later(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> SettleFields:
-    # Due now still goes through the sorted set: its text then waits where an outcome handed in twice is recognised.
+    # A job that is due now is scheduled, too: a repeated call recognises its text in the sorted set.
     return SettleFields(kind, now_ms + max(0, round(delay * 1000)), text)
 
 
 _EXHAUSTED = ("transient_exhausted", "timeout", "stalled")
 
 
-def _dead(delivery: EnvelopeDelivery, outcome: Failed, now_ms: int) -> SettleFields:
-    envelope = dataclasses.replace(_known(delivery.envelope), attempts=delivery.attempts_made + 1)
+def _failed(delivery: EnvelopeDelivery, outcome: Failed, now_ms: int) -> SettleFields:
+    envelope = dataclasses.replace(_without_refusals(delivery.envelope), attempts=delivery.attempts_made + 1)
     error = outcome.error
     exhausted = outcome.kind in _EXHAUSTED
     reason: DlqReason = (
         "max_attempts_exceeded" if exhausted else dlq_reason(error or PermanentError(), exhausted=False)
     )
     last_error = outcome.reason if error is None else error_text(error)
-    return dead_letter_args(envelope, reason, last_error, now_ms)
+    return dead_letter_fields(envelope, reason, last_error, now_ms)
 
 
-def dead_letter_args(envelope: Envelope, reason: DlqReason, last_error: str, now_ms: int) -> SettleFields:
-    """The move to the dead letters."""
+def dead_letter_fields(envelope: Envelope, reason: DlqReason, last_error: str, now_ms: int) -> SettleFields:
+    """Moves a message to the dead letters."""
     letter = DeadLetter.from_envelope(envelope, reason, last_error, now=ms_to_datetime(now_ms))
     return SettleFields("dead", text=letter.to_bytes())
 
 
 def read_envelope(text: bytes, entry_id: str) -> tuple[Envelope, MalformedValue | None]:
-    """A message, or a stand-in for one that cannot be read and why."""
+    """The envelope of a message; for one that cannot be read, a replacement and the reason."""
     try:
         return Envelope.from_bytes(text), None
     except MalformedValue as error:
         return Envelope.of_unreadable(text, entry_id=entry_id), error
 
 
-def refusal_of(
+def reject_fields(
     delivery: EnvelopeDelivery, problem: MalformedValue | None, max_attempts: int | None, now_ms: int
 ) -> SettleFields | None:
     """The dead letter of a message that must not be run: it cannot be read, or has no attempt left.
 
-    A job whose worker died in its last attempt gets one more: the death may have been the worker's own.
+    A job whose worker died in its last attempt gets one more: the job may not have caused it.
     """
     envelope = delivery.envelope
     if problem is not None:
-        return dead_letter_args(envelope, "validation_error", error_text(problem), now_ms)
+        return dead_letter_fields(envelope, "validation_error", error_text(problem), now_ms)
     limit = max_attempts or envelope.max_attempts
     if envelope.attempts < limit and delivery.attempts_made <= limit:
         return None
     ended = dataclasses.replace(envelope, attempts=delivery.attempts_made)
     why = STALLED_ERROR if delivery.attempts_made > envelope.attempts else SPENT_ERROR
     try:
-        return dead_letter_args(ended, "max_attempts_exceeded", why, now_ms)
+        return dead_letter_fields(ended, "max_attempts_exceeded", why, now_ms)
     except NotSerializable as error:
-        return _as_it_came(delivery, error, now_ms)
+        return _unchanged_dead_letter(delivery, error, now_ms)
 
 
-def pickup_trouble(text: str) -> TorilError | None:
-    """Why the server gave us no jobs, if it said so."""
+def fetch_error(text: str) -> TorilError | None:
+    """Why the server returned no jobs; None if it gave no reason."""
     if not text:
         return None
     return RedisOutOfMemory(text) if "OOM" in text else RedisUnavailable(text)

@@ -1,7 +1,7 @@
-"""Series of jobs: what follows when a job that a scheduler made begins.
+"""The next run of a scheduler, when a job that it created begins.
 
-Guarantee: pure. The step that it gives makes the next job once, whoever repeats it; a series whose limit or end is
-reached has no next step.
+Guarantee: pure. The step creates the next job once, however often it is repeated; a series that has reached its limit
+or its end has no next step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OLDEST_KEY_PARTS = 5
 
 
 def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | None] | None:
-    """What the worker that took this job must do for the series to go on; None for jobs of no series."""
+    """The command that a worker sends when this job begins, to continue the series; None for other jobs."""
     series = record.repeat_job_key
     if not series or len(series.split(":")) >= _OLDEST_KEY_PARTS:
         return None
@@ -47,21 +47,21 @@ def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | 
     )
 
 
-def mended_record(broken: BrokenScheduler, scheduler: Mapping[str, str]) -> JobRecord:
-    """The job with which a scheduler broke, with the schedule that the scheduler has now."""
+def repaired_record(broken: BrokenScheduler, scheduler: Mapping[str, str]) -> JobRecord:
+    """The job after which a scheduler broke, with the schedule that the scheduler has now."""
     opts = _object(broken.opts) or _object(scheduler.get("opts", "").encode())
-    said = schedule_of(scheduler)
+    schedule = schedule_of(scheduler)
     before = opts.get("repeat")
     kept = before if isinstance(before, Mapping) else {}
-    if {"pattern", "every"} & set(said):  # the scheduler's own words replace those of the job
+    if {"pattern", "every"} & set(schedule):  # the scheduler's own schedule replaces that of the job
         kept = {name: value for name, value in kept.items() if name not in _SCHEDULE}
     count = int(scheduler.get("ic") or 0) or kept.get("count")
-    opts["repeat"] = {**kept, **said, **({"count": count} if count else {})}
+    opts["repeat"] = {**kept, **schedule, **({"count": count} if count else {})}
     fields = {b"rjk": broken.id.encode(), b"data": broken.data, b"opts": to_json(opts)}
     return JobRecord(broken.job_id, fields)
 
 
-# Fields of a scheduler that say when its jobs are due; numbers but for the first two.
+# Fields of a scheduler with the times of its jobs; numbers but for the first two.
 _SCHEDULE = ("pattern", "tz", "every", "limit", "startDate", "endDate")
 
 
@@ -83,7 +83,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
-    """Whether a series has come to its limit or end."""
+    """Whether a series has reached its limit or end."""
     limit, end = repeat.get("limit"), repeat.get("endDate")
     if limit is not None and int(repeat.get("count") or 0) + 1 > int(limit):
         return True
@@ -91,7 +91,7 @@ def is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
 
 
 def next_time(repeat: Mapping[str, Any], from_ms: int) -> int | None:
-    """When a pattern is due next (ms); None when it is over, and for intervals, which the server computes."""
+    """When a pattern is due next (ms); None at its end, and for intervals, which the server computes."""
     pattern = repeat.get("pattern")
     if not pattern:
         return None
@@ -105,7 +105,7 @@ def next_time(repeat: Mapping[str, Any], from_ms: int) -> int | None:
 
 
 def _to_ms(when: Any) -> int:
-    """Node stores numbers, but takes dates and their texts, too."""
+    """Node stores numbers, but accepts dates and their texts, too."""
     if isinstance(when, (int, float)):
         return int(when)
     moment = datetime.fromisoformat(str(when))

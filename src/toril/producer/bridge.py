@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toril.backends.base import FinishedJob
+from toril.backends.base import Backend, FinishedJob, settle_and_fetch
 from toril.backends.bullmq import BullmqBackend, BullmqConfig
 from toril.backends.redis_list import ListBackend, ListConfig
 from toril.backends.redis_stream import StreamBackend, StreamConfig
@@ -135,7 +135,7 @@ def _batch_size(limit: int | None, taken: int) -> int:
 class _FetchingSource:
     """Fetches waiting jobs through a backend, as a worker does."""
 
-    backend: BullmqBackend | ListBackend | StreamBackend
+    backend: Backend[Any]
     _renewer_transport: BlockingTransport
 
     async def open(self) -> None:
@@ -149,7 +149,7 @@ class _FetchingSource:
     async def waiting(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]:
         taken = 0
         while size := _batch_size(limit, taken):
-            fetched = await self.backend.exchange([], size)
+            fetched = await settle_and_fetch(self.backend, [], size)
             if transfer_jobs := await self._transfer_jobs(fetched.deliveries):
                 taken += len(transfer_jobs)
                 yield transfer_jobs
@@ -166,7 +166,7 @@ class _FetchingSource:
 
     async def _settle(self, transfer_jobs: Sequence[TransferJob], outcome: Outcome) -> None:
         settled = [FinishedJob(one.delivery, outcome) for one in transfer_jobs if one.delivery is not None]
-        for ack_error in (await self.backend.exchange(settled, 0)).ack_errors if settled else ():
+        for ack_error in (await settle_and_fetch(self.backend, settled, 0)).ack_errors if settled else ():
             if ack_error is not None:
                 raise ack_error
 
@@ -192,14 +192,14 @@ class _EnvelopeSource(_FetchingSource):
             self.backend = StreamBackend(queue.keys, transport, self._renewer_transport, terms)
 
     async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
-        transfer_jobs, unwritable = list[TransferJob](), list[FinishedJob]()
+        transfer_jobs, unwritable = list[TransferJob](), list[FinishedJob[Any]]()
         for one in deliveries:
             try:
                 transfer_jobs.append(self._transfer_job(one))
             except NotSerializable as error:  # it cannot be encoded again: it becomes a dead letter
                 unwritable.append(FinishedJob(one, Failed(str(error), error=error)))
         if unwritable:
-            await self.backend.exchange(unwritable, 0)
+            await settle_and_fetch(self.backend, unwritable, 0)
         return transfer_jobs
 
     def _transfer_job(self, delivery: Any) -> TransferJob:

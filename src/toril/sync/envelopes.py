@@ -194,3 +194,8 @@ class StreamWorker(WorkerFacade[AsyncStreamWorker]):
     @made_like(AsyncStreamWorker.__init__)
     def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
         super().__init__(functools.partial(AsyncStreamWorker, *args, **named), redis)
+
+    @property
+    def consumer(self) -> str:
+        """The name of this worker in the consumer group; every start makes a new one."""
+        return self._inner.consumer

@@ -15,19 +15,17 @@ from toril.protocol.keys import QueueKeys
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.sync._facade import Facade
 from toril.transport import ConnectionPolicy
+from toril.worker import JobHandler, WorkerState
 from toril.worker import Worker as AsyncWorker
-from toril.worker import WorkerState
-from toril.worker._base import BaseWorker
-from toril.worker._event_methods import EventMethods
-from toril.worker._events import Callback, WorkerEvent
-from toril.worker._health import WorkerHealth
-from toril.worker._worker import JobHandler
+from toril.worker.base_worker import BaseWorker
+from toril.worker.health import WorkerHealth
+from toril.worker.subscription import Callback, Subscribe, WorkerEvent
 
-W = TypeVar("W", bound=BaseWorker)
+W = TypeVar("W", bound=BaseWorker[Any])
 
 
-class WorkerFacade(Facade[W], EventMethods):
-    """The base of the workers of all kinds."""
+class WorkerFacade(Facade[W]):
+    """What the workers of all kinds share."""
 
     def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
         super().__init__(make, redis)
@@ -62,6 +60,11 @@ class WorkerFacade(Facade[W], EventMethods):
     def failed(self) -> int:
         """Jobs that failed for good in this worker."""
         return self._inner.failed
+
+    @property
+    def left_behind(self) -> int:
+        """Handlers that did not end when the last stop cancelled them; their jobs are back in the queue."""
+        return self._inner.left_behind
 
     @property
     def concurrency(self) -> int:
@@ -145,12 +148,24 @@ class WorkerFacade(Facade[W], EventMethods):
 
         return self._call(cancel)
 
-    def _listen(self, event: WorkerEvent, callback: Callback) -> None:
+    @property
+    def on(self) -> Subscribe:
+        """Calls `callback` in a thread whenever `event` happens in this worker.
+
+        ready(), active(job), completed(job, result), failed(job, error), retrying(job, error, delay),
+        stalled(job_ids), lock_lost(job), drained(), disconnected(error), reconnected(seconds), paused(), resumed(),
+        error(error), closed().
+        """
+        return self._subscribe
+
+    def _subscribe(self, event: WorkerEvent, callback: Callback) -> Callback:
         threaded = in_thread(callback)  # a callback may block
         self._threaded[event, callback] = threaded
-        self._inner._listen(event, threaded)  # noqa: SLF001  # the blocking version of the same method
+        self._inner.on(event, threaded)
+        return callback
 
-    def _unlisten(self, event: WorkerEvent, callback: Callback) -> None:
+    def off(self, event: WorkerEvent, callback: Callback) -> None:
+        """Removes a callback."""
         threaded = self._threaded.pop((event, callback), None)
         if threaded is not None:
             self._inner.off(event, threaded)
@@ -159,7 +174,7 @@ class WorkerFacade(Facade[W], EventMethods):
         await self._inner.start()
 
     async def _end(self) -> None:
-        await (self._inner._end_with_program() if self._failing else self._inner.stop())  # noqa: SLF001
+        await (self._inner._stop_with_program() if self._failing else self._inner.stop())  # noqa: SLF001
 
     def __exit__(self, *failure: object) -> None:
         self._failing = any(failure)

@@ -1,4 +1,4 @@
-"""Runs one delivery: from the job in hand to its outcome.
+"""Runs one delivery: from the fetched job to its outcome.
 
 Guarantee: every delivery that is started ends in exactly one outcome, whatever its handler does; each handler runs in a
 fresh copy of the context in which the worker was started.
@@ -7,13 +7,17 @@ fresh copy of the context in which the worker was started.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Generic, Protocol
 
+from toril.backends.base import D, Delivery
 from toril.errors import (
+    FailedChildren,
+    JobCancelled,
     JobTimedOut,
+    LockLapsed,
+    PendingChildren,
     PermanentError,
     StalledTooOften,
     StoppedByWorker,
@@ -28,183 +32,167 @@ from toril.protocol.outcome import (
     Requeued,
     Retry,
     Undecided,
+    UnknownName,
     WaitingForChildren,
     decide_outcome,
-    judge_name,
     no_retry,
     note_move,
     reason_of,
 )
 from toril.protocol.stack_trace import is_remote
 from toril.protocol.worker_options import WorkerOptions
-from toril.telemetry.hooks import Work
+from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._executors import Executor, LoopExecutor
-from toril.worker._results import Encode, Returned
+from toril.worker._job_adapter import JobAdapter
+from toril.worker._name_refusals import NameRefusals
+from toril.worker._observer import WorkerObserver
+from toril.worker._results import Returned
+from toril.worker._status import WorkerStatus
 from toril.worker._task_pool import TaskPool
 
 # What the scripts write into a job that stalled more often than it may.
 STALLED_TOO_OFTEN = "job stalled more than allowable limit"
-# A coroutine that computes a backoff may ask somebody; while it does, its job stays in hand.
+# A coroutine that computes a backoff may call other services; while it does, its job stays active.
 BACKOFF_SECONDS = 10.0
 
 
-class Attempt:
-    """One attempt at a job: its task, and why it was cancelled, if it was."""
+class FinishedAttempts(Protocol[D]):
+    """Where the outcomes of attempts go: the fetch loop."""
 
-    __slots__ = (
-        "delivery",
-        "ended",
-        "error",
-        "executor",
-        "given_up",
-        "reason",
-        "refusal",
-        "result",
-        "started",
-        "subject",
-        "task",
-        "timer",
-    )
+    def settle(self, finished: FinishedAttempt[D]) -> None:
+        """Submits an outcome to the queue."""
 
-    def __init__(self, delivery: Any) -> None:
-        self.delivery = delivery
-        self.executor: Executor | None = None
-        self.subject: Any = None
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.reason: TorilError | None = None
-        self.given_up = False  # settled without its handler, which would not end
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.refusal: TorilError | None = None  # why the queue did not accept the outcome
-        self.started = time.monotonic()
-        self.ended: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """How long the handler ran, or has been running."""
-        return (time.monotonic() if self.ended is None else self.ended) - self.started
+    def begin_returning(self) -> None:
+        """From now on, requeued jobs are returned together, in the order in which they were fetched."""
 
 
-class AttemptRunner:
-    """Starts attempts, and hands over their outcomes."""
+class AttemptRunner(Generic[D]):
+    """Starts and stops attempts. `connect` sets where their outcomes go, before the first attempt."""
+
+    _results: FinishedAttempts[D]
 
     def __init__(
         self,
-        *,
         executors: Mapping[str | None, Executor],
         options: WorkerOptions,
-        make_job: Callable[[Any, bool], Any],
-        backoff_of: Callable[[Any], Backoff | None],
-        encode: Encode,
-        reject_reason: Callable[[Any], str | None],
-        on_start: Callable[[Attempt], Any],
-        on_end: Callable[[Attempt, Outcome], Any],
-        work_of: Callable[[Any], Work],
-        on_error: Callable[[BaseException], Any],
-        now_ms: Callable[[], int],
-        torn_down: Callable[[], bool],
-        known_elsewhere: Callable[[str], bool],
+        adapter: JobAdapter[D],
+        observer: WorkerObserver[D],
+        status: WorkerStatus,
+        refusals: NameRefusals[D],
     ) -> None:
         self._executors = executors
-        # With one handler for all, nobody need look at a job's name.
+        # With one handler for all, the job's name does not matter.
         self._only = executors.get(None) if len(executors) == 1 else None
-        self._known = tuple(name for name in executors if name is not None)
+        self._all_blocking = all(one.blocking for one in executors.values())
         self._options = options
-        self._make_job = make_job
-        self._backoff_of = backoff_of
-        self._encode = encode
-        self._reject_reason = reject_reason
-        self._on_start = on_start
-        self._on_end = on_end
-        self._tracer = options.tracer
-        self._work_of = work_of
-        self._on_error = on_error
-        self._now_ms = now_ms
-        self._known_elsewhere = known_elsewhere  # whether another worker has a handler for this name
-        self._torn_down = torn_down  # whether the event loop is being ended around us
-        # Jobs that are refused in the same moment are delayed alike: different delays cost the server a search each.
-        self._refused_at, self._jitter = 0, 0.0
-        self._stop_reason: Callable[[str], TorilError] | None = None  # why no attempt begins any more
+        self._adapter = adapter
+        self._encode = adapter.encoder()
+        self._observer = observer
+        self._status = status
+        self._refusals = refusals
+        self._stop_message: str | None = None  # why no attempt begins any more
         self._loop = asyncio.get_running_loop()
         self._timeout = options.job_timeout
-        self._lanes: TaskPool[Attempt] = TaskPool(self._run)
-        # By delivery: a job that was lost and came back to us is in hand twice until its first handler ends.
-        self.attempts: dict[int, Attempt] = {}
+        self._tasks: TaskPool[Attempt[D]] = TaskPool(self._run)
+        # By delivery: a job whose lock was lost and that was fetched again has two until its first handler ends.
+        self.attempts: dict[int, Attempt[D]] = {}
 
-    def start(self, delivery: Any, alone: bool) -> None:
-        """Begins an attempt; its outcome comes through `on_end`, for a job that came alone perhaps at once."""
+    def connect(self, results: FinishedAttempts[D]) -> None:
+        self._results = results
+
+    def start(self, delivery: D, alone: bool) -> None:
+        """Begins an attempt. The outcome of a job that was fetched alone may be passed on before this returns."""
         attempt = Attempt(delivery)
-        if self._stop_reason is not None:  # taken by a call that was in flight when the worker stopped
-            self._on_end(attempt, Requeued(str(self._stop_reason(delivery.id))))
+        if self._stop_message is not None:  # fetched by a call that was in flight when the worker stopped
+            self._end(attempt, Requeued(self._stop_message.format(delivery.id)))
             return
         attempt.executor = executor = self._only or self._executor_of(delivery.name)
-        if executor is None and self._reject_reason(delivery) is None:
-            # Nothing is run, and thousands may come while a new version is rolled out: they need no lane.
-            self._on_end(attempt, self._without_handler(attempt))
+        if executor is None and self._adapter.reject_reason(delivery) is None:
+            # No handler runs, and there may be thousands while a new version is deployed: they need no task.
+            self._end(attempt, self._without_handler(attempt))
             return
         self.attempts[id(delivery)] = attempt
-        if alone:
-            self._lanes.begin(attempt)
-        else:
-            self._lanes.put(attempt)
+        self._tasks.start(attempt, alone=alone)
 
-    def fail(self, attempt: Attempt, refusal: TorilError) -> None:
-        """Fails an attempt whose outcome the queue refused; what follows comes through `on_end`."""
+    def refused(self, finished: FinishedAttempt[D], error: TorilError) -> bool:
+        """Handles an outcome that the queue refused; returns whether the attempt continues with another outcome.
+
+        As in Node, an attempt that cannot complete because of its children has failed, with the refusal as its error.
+        """
+        if isinstance(error, LockLapsed):  # the same outcome again: the backend renews the lock first
+            self._loop.call_soon(self._results.settle, finished)
+            return True
+        if isinstance(error, (PendingChildren, FailedChildren)):
+            self._observer.callbacks.emit("error", error)
+            self._fail(finished.attempt, error)
+            return True
+        self._observer.refused(finished, error)
+        return False
+
+    def _fail(self, attempt: Attempt[D], refusal: TorilError) -> None:
         attempt.refusal = refusal
         attempt.task = None  # the task of its handler runs other attempts by now
         self.attempts[id(attempt.delivery)] = attempt
-        self._lanes.put(attempt)
+        self._tasks.start(attempt)
+
+    def waits_for_children(self, attempt: Attempt[D]) -> bool:
+        """Whether the handler has moved its job to waiting-children: then its lock is released."""
+        return attempt.job is not None and self._adapter.waits_for_children(attempt.job)
+
+    # --- stopping -------------------------------------------------------------------------------------------
+
+    def cancel_job(self, job_id: str, reason: str) -> bool:
+        """Stops the attempts at a job as far as their executor can; False when there is none."""
+        found = [one for one in self.attempts.values() if one.delivery.id == job_id]
+        error = JobCancelled(job_id, reason)
+        stopped = [self._stop(one, error) for one in found]
+        return any(stopped)
+
+    def cancel_all(self, message: str) -> None:
+        """Stops all attempts; jobs that are fetched later are returned without one. `{}` is the place of the job id."""
+        self._stop_message = message
+        for attempt in list(self.attempts.values()):
+            reason = StoppedByWorker(message.format(attempt.delivery.id))
+            self._stop(attempt, reason, again=not self._status.is_loop_ending)
 
     async def wait_cancelled(self, seconds: float) -> None:
-        """Waits for attempts that were cancelled, no longer than that: a handler may refuse to end."""
+        """Waits for attempts that were cancelled, no longer than that: a handler may not end."""
         tasks = {attempt.task for attempt in self.attempts.values() if attempt.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
-    async def close(self) -> None:
-        """Ends what runs attempts; there must be none any more."""
-        await self._lanes.close()
-
-    def cancel(self, job_id: str, reason: TorilError) -> bool:
-        """Stops the attempts at a job as far as their executor can; False when there is none."""
-        found = [one for one in self.attempts.values() if one.delivery.id == job_id]
-        stopped = [self._stop(one, reason) for one in found]
-        return any(stopped)
-
-    def cancel_all(self, reason: Callable[[str], TorilError]) -> None:
-        """Stops all attempts; jobs that still come are sent back without one."""
-        self._stop_reason = reason
-        for attempt in list(self.attempts.values()):
-            self._stop(attempt, reason(attempt.delivery.id), again=not self._torn_down())
-
     def give_up_all(self) -> None:
-        """Sends back jobs whose handlers did not end when they were cancelled; what these still return is ignored."""
+        """Returns jobs whose handlers did not end when they were cancelled; their results are ignored."""
         for attempt in list(self.attempts.values()):
             attempt.given_up = True
             self.attempts.pop(id(attempt.delivery), None)
-            self._on_end(
+            self._end(
                 attempt, Requeued(f"the handler of job {attempt.delivery.id} does not end: it is left behind")
             )
 
-    @staticmethod
-    def _stop(attempt: Attempt, reason: TorilError, *, again: bool = True) -> bool:
-        """Tells an attempt to end; not `again` if its task was cancelled by others: its cleaning up goes on."""
+    async def close(self) -> None:
+        """Ends the tasks; no attempt may be running."""
+        await self._tasks.close()
+
+    def _stop(self, attempt: Attempt[D], reason: TorilError, *, again: bool = True) -> bool:
+        """Stops an attempt. Without `again`, a task that was cancelled by others is not cancelled again."""
         if attempt.reason is not None:
             return False
         attempt.reason = reason
-        if hasattr(attempt.subject, "cancelled"):
-            attempt.subject.cancelled = True  # a handler in a thread can only be told
+        if attempt.job is not None:
+            self._adapter.set_cancelled(attempt.job)  # all that can be done for a handler in a thread
         if attempt.task is not None and (again or not attempt.task.cancelling()):
             attempt.task.cancel()
         return True
 
-    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+    # --- running --------------------------------------------------------------------------------------------
+
+    async def _run(self, attempt: Attempt[D], task: asyncio.Task[Any]) -> None:
         delivery = attempt.delivery
         try:
             attempt.task = task
             if attempt.refusal is not None or attempt.reason is not None:
-                outcome = await self._stopped(attempt)  # it was refused, or cancelled before its turn came
+                outcome = await self._stopped(attempt)  # it was refused, or stopped before it began
             else:
                 attempt.started = time.monotonic()
                 executor = attempt.executor
@@ -213,94 +201,96 @@ class AttemptRunner:
                 else:
                     if self._timeout is not None:
                         self._limit(attempt, float(self._timeout))
-                    run = self._attempt if self._tracer is None else self._traced
+                    run = self._traced if self._observer.has_tracer else self._attempt
                     outcome = await run(attempt, executor)
         except asyncio.CancelledError:
             outcome = await self._stopped(attempt)
         except BaseException as error:  # whatever a handler raises is its job's outcome
             if isinstance(error, GeneratorExit) and not self._loop.is_running():
-                raise  # the loop is being torn down: nothing can be settled any more
+                raise  # the event loop has ended: nothing can be settled any more
             outcome = await self._failed(attempt, error)
         if attempt.timer is not None:
             attempt.timer.cancel()
         if not attempt.given_up:
             self.attempts.pop(id(delivery), None)
-            self._on_end(attempt, outcome)
+            self._end(attempt, outcome)
         if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
             raise attempt.error  # settled, and still meant for the whole process
 
-    def _limit(self, attempt: Attempt, seconds: float) -> None:
+    def _limit(self, attempt: Attempt[D], seconds: float) -> None:
         overdue = JobTimedOut(attempt.delivery.id, seconds)
         attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
 
-    async def _traced(self, attempt: Attempt, executor: Executor) -> Outcome:
-        assert self._tracer is not None  # noqa: S101  # whoever calls has looked
-        with self._tracer.processing(self._work_of(attempt.delivery)):
+    async def _traced(self, attempt: Attempt[D], executor: Executor) -> Outcome:
+        with self._observer.trace(attempt.delivery):
             return await self._attempt(attempt, executor)
 
-    async def _attempt(self, attempt: Attempt, executor: Executor) -> Outcome:
-        delivery = attempt.delivery
-        why = self._reject_reason(delivery)
-        if why is not None:
-            raise _error_of(why)
-        attempt.subject = subject = self._make_job(delivery, executor.blocking)
-        self._on_start(attempt)
-        result = await executor.run(subject)
+    async def _attempt(self, attempt: Attempt[D], executor: Executor) -> Outcome:
+        delivery, adapter = attempt.delivery, self._adapter
+        reject_reason = adapter.reject_reason(delivery)
+        if reject_reason is not None:
+            raise _rejection(reject_reason)
+        attempt.job = job = adapter.make_job(delivery, executor.blocking)
+        self._observer.attempt_started(attempt)
+        result = await executor.run(job)
         if type(result) is Returned:  # encoded where the handler ran
             attempt.result, json = result
         else:
             attempt.result, json = result, self._encode(result)
         return Completed(json)
 
+    def _end(self, attempt: Attempt[D], outcome: Outcome) -> None:
+        ended_now = attempt.ended is None  # an attempt whose outcome was refused ends a second time
+        attempt.ended = attempt.ended or time.monotonic()
+        if ended_now and not isinstance(outcome, UnknownName):  # such a job was not run, and is not reported
+            if attempt.job is None:
+                attempt.job = self._adapter.job_for_callbacks(attempt.delivery, self._all_blocking)
+            self._observer.attempt_ended(attempt)
+        if type(outcome) is UnknownName:
+            self._refusals.refused(outcome, attempt.ended)
+        if type(outcome) is Requeued and self._status.is_loop_ending:
+            self._results.begin_returning()
+        self._results.settle(FinishedAttempt(attempt.delivery, outcome, attempt))
+
     def _executor_of(self, name: str) -> Executor | None:
         return self._only or self._executors.get(name) or self._executors.get(None)
 
-    def _without_handler(self, attempt: Attempt) -> Outcome:
-        """What becomes of a job whose name this worker does not know: no attempt is made, nothing is traced."""
+    # --- outcomes -------------------------------------------------------------------------------------------
+
+    def _without_handler(self, attempt: Attempt[D]) -> Outcome:
+        """The outcome of a job without a handler for its name: no attempt is made, nothing is traced."""
         delivery = attempt.delivery
-        why = self._reject_reason(delivery)
-        if why is not None:
-            raise _error_of(why)
-        now_ms = self._now_ms()
-        if now_ms != self._refused_at:
-            self._refused_at, self._jitter = now_ms, random.random()
-        name = delivery.name
-        outcome = judge_name(
-            name,
-            self._known,
-            delivery.refusals,
-            now_ms=now_ms,
-            options=self._options,
-            rng=lambda: self._jitter,
-            is_known_elsewhere=self._known_elsewhere(name),
-        )
+        reject_reason = self._adapter.reject_reason(delivery)
+        if reject_reason is not None:
+            raise _rejection(reject_reason)
+        outcome = self._refusals.outcome_of(delivery)
         attempt.error = outcome.error if isinstance(outcome, Failed) else None
         return outcome
 
-    async def _stopped(self, attempt: Attempt) -> Outcome:
+    async def _stopped(self, attempt: Attempt[D]) -> Outcome:
         if attempt.refusal is not None:
             return await self._failed(attempt, attempt.refusal)
-        if getattr(attempt.subject, "waits_for_children", False):
-            return WaitingForChildren(moved=True)  # its handler has moved it: it is not ours to give back
+        if self.waits_for_children(attempt):
+            return WaitingForChildren(moved=True)  # its handler has moved it: it must not be returned
         reason = attempt.reason
         if self._interrupted(attempt):
             return Requeued("the program ends" if reason is None else str(reason))
-        # A handler may be cancelled from within, by a task of its own: that is a failure like others.
+        # A handler may be cancelled by a task of its own: that is a failure like others.
         return await self._failed(attempt, reason or TransientError("the handler was cancelled"))
 
-    def _interrupted(self, attempt: Attempt) -> bool:
+    def _interrupted(self, attempt: Attempt[D]) -> bool:
         """Whether a handler was cancelled because its worker ends: whatever it raises then is not its failure."""
         if attempt.reason is not None:
             return isinstance(attempt.reason, StoppedByWorker)
         if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
-            # Ctrl-C struck while the handler ran in the loop, and ends the program.
+            # Ctrl-C while the handler ran in the event loop: the program ends.
             return isinstance(self._executor_of(attempt.delivery.name), LoopExecutor)
-        return attempt.task is not None and attempt.task.cancelling() > 0 and self._torn_down()
+        return attempt.task is not None and attempt.task.cancelling() > 0 and self._status.is_loop_ending
 
-    async def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """What follows for a job from the error of its attempt: another attempt, or the end."""
+    async def _failed(self, attempt: Attempt[D], error: BaseException) -> Outcome:
+        """The outcome after an error: another attempt, or failure."""
         attempt.error = error
-        note_move(error, attempt.subject)
+        note_move(error, attempt.job)
         delivery = attempt.delivery
         outcome = decide_outcome(
             error,
@@ -317,43 +307,43 @@ class AttemptRunner:
             return Requeued(f"the worker ends; the handler raised {reason_of(error)}")
         return await self._decided(attempt, outcome) if isinstance(outcome, Undecided) else outcome
 
-    async def _decided(self, attempt: Attempt, undecided: Undecided) -> Outcome:
-        """Asks the application when the next attempt begins; if it cannot say, the job fails, and why is logged."""
+    async def _decided(self, attempt: Attempt[D], undecided: Undecided) -> Outcome:
+        """Calls the application's backoff; if it raises, the job fails and the error is logged."""
         if attempt.timer is not None:
             attempt.timer.cancel()  # the handler has ended
         reason = attempt.reason
         try:
-            return undecided.decided(await self._asked(attempt, undecided))
+            return undecided.decided(await self._computed(attempt, undecided))
         except asyncio.CancelledError as cancelled:
             if attempt.reason is not reason or self._interrupted(attempt):
-                # The worker stops, the program ends, or somebody cancelled the job meanwhile.
+                # The worker stops, the program ends, or the job was cancelled meanwhile.
                 return await self._stopped(attempt)
             problem: BaseException = cancelled
         except Exception as error:  # noqa: BLE001  # whatever a function of the application raises
             problem = error
-        self._on_error(problem)
+        self._observer.error(problem)
         return no_retry(undecided.error, problem)
 
-    async def _asked(self, attempt: Attempt, undecided: Undecided) -> Given:
-        given = call_backoff(undecided.function, undecided.attempts_made, undecided.error, attempt.subject)
-        if not isinstance(given, Awaitable):
-            return given
+    async def _computed(self, attempt: Attempt[D], undecided: Undecided) -> Given:
+        delay = call_backoff(undecided.function, undecided.attempts_made, undecided.error, attempt.job)
+        if not isinstance(delay, Awaitable):
+            return delay
         async with asyncio.timeout(BACKOFF_SECONDS):
-            return await given
+            return await delay
 
-    def _backoff(self, delivery: Any) -> Backoff | None:
+    def _backoff(self, delivery: D) -> Backoff | None:
         try:
-            return self._backoff_of(delivery)
+            return self._adapter.backoff_of(delivery)
         except TorilError:
-            return None  # malformed options: the attempt's own error tells more
+            return None  # malformed options: the error of the attempt itself is more useful
 
 
-def _error_of(why: str) -> PermanentError:
-    return StalledTooOften(why) if why == STALLED_TOO_OFTEN else PermanentError(why)
+def _rejection(reason: str) -> PermanentError:
+    return StalledTooOften(reason) if reason == STALLED_TOO_OFTEN else PermanentError(reason)
 
 
-def _max_attempts(delivery: Any) -> int:
+def _max_attempts(delivery: Delivery) -> int:
     try:
-        return int(delivery.max_attempts)
+        return delivery.max_attempts
     except TorilError:
         return 1

@@ -1,7 +1,7 @@
-"""What is really called when a handler is called, and what it takes and gives.
+"""The parameters and the kind of a handler, by the code that runs when it is called.
 
 Guarantee: decorators, partials, bound methods and callable objects are judged by the code that runs, not by the
-function that they say they wrap; what cannot be told is not refused.
+function in `__wrapped__`; what cannot be inspected is not refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def takes_one_argument(handler: Callable[..., Any]) -> bool:
     """Whether the handler can be called with the job alone."""
     called = _bare(handler)
     if hasattr(called, "__wrapped__"):
-        return True  # a wrapper written in C: it passes on whatever it gets
+        return True  # a wrapper written in C: it passes on all arguments
     try:
         inspect.signature(called, follow_wrapped=False).bind(None)
     except TypeError:
@@ -28,7 +28,7 @@ def takes_one_argument(handler: Callable[..., Any]) -> bool:
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling the handler gives a coroutine."""
+    """Whether calling the handler returns a coroutine."""
     target: Any = handler
     while not inspect.iscoroutinefunction(target):
         inner = _inner(target)
@@ -39,7 +39,7 @@ def is_async(handler: Callable[..., Any]) -> bool:
 
 
 def wraps_async(handler: Callable[..., Any]) -> bool:
-    """Whether a plain function says that it wraps a coroutine function: it may hand on its coroutine."""
+    """Whether a plain function wraps a coroutine function: it may return its coroutine."""
     target: Any = handler
     while (inner := _inner(target)) is not None:
         target = inner
@@ -47,7 +47,7 @@ def wraps_async(handler: Callable[..., Any]) -> bool:
 
 
 def _inner(target: Any) -> Any:
-    """What a call of `target` calls in turn; None when it runs itself."""
+    """The callable that `target` calls; None when it is a function itself."""
     if isinstance(target, functools.partial):
         return target.func
     if isinstance(target, MethodType):
@@ -56,7 +56,7 @@ def _inner(target: Any) -> Any:
 
 
 def _call_of(target: Any) -> Any:
-    """The bound `__call__` of an object; None for functions and for what is written in C."""
+    """The bound `__call__` of an object; None for functions and for callables written in C."""
     if isinstance(target, (FunctionType, type)):
         return None
     call = inspect.getattr_static(type(target), "__call__").__get__(target, type(target))
@@ -64,7 +64,7 @@ def _call_of(target: Any) -> Any:
 
 
 def _bare(target: Any) -> Any:
-    """The same callable without the attributes by which decorators name another signature."""
+    """The same callable without the attributes by which decorators set another signature."""
     if isinstance(target, FunctionType):
         code, names = target.__code__, target.__globals__
         bare = FunctionType(code, names, target.__name__, target.__defaults__, target.__closure__)

@@ -1,4 +1,4 @@
-"""What a worker tells its own process: callbacks by the name of the event.
+"""The callbacks of a worker, by the name of the event.
 
     ready()                      the worker takes jobs
     active(job)                  a handler begins
@@ -6,14 +6,14 @@
     failed(job, error)           the job failed for good, also one that never reached a handler
     retrying(job, error, delay)  it will be tried again in `delay` seconds
     stalled(job_ids)             jobs of dead workers went back to the queue
-    lock_lost(job)               a job in hand is no longer ours: a heartbeat found it, or its outcome was refused
-    drained()                    the queue has nothing for us
-    error(error)                 trouble of the worker, or the refusal of an outcome: `error.job_id` tells whose
+    lock_lost(job)               another worker may have the job: found by a heartbeat, or the outcome was refused
+    drained()                    the queue has no more jobs to run now
+    error(error)                 an error of the worker, or a refused outcome: `error.job_id` names the job
     disconnected(error), reconnected(seconds), paused(), resumed(), closed()
 
 The job of `completed`, `failed` and `retrying` shows what its attempt has changed, as the queue stored it.
 
-Guarantee: a callback that raises is logged and disturbs nobody; a coroutine function is run as a task of the worker.
+Guarantee: an error in a callback is logged and affects nothing else; a coroutine function runs as a task of the worker.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from toril.errors import InvalidOption
+from toril.worker._log import WorkerLog
 
 WorkerEvent = Literal[
     "ready",
@@ -45,24 +46,25 @@ WorkerEvent = Literal[
 Callback = Callable[..., Any]
 
 
-# Whose callback we are in; it travels into the threads and tasks that a callback makes.
-_telling: contextvars.ContextVar[object] = contextvars.ContextVar("telling", default=None)
+# The object whose callback runs; it is inherited by the threads and tasks that a callback starts.
+_emitting: contextvars.ContextVar[object] = contextvars.ContextVar("emitting", default=None)
 
 
 class Callbacks:
-    """The listeners of one worker. An event that is not among `listeners` need not be told."""
+    """The callbacks of one worker. An event that is not in `listeners` has none."""
 
-    def __init__(self, on_error: Callable[[BaseException], Any]) -> None:
+    def __init__(self, log: WorkerLog) -> None:
         self.listeners: dict[str, list[Callback]] = {}
-        self._on_error = on_error
+        self._log = log
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def add(self, event: WorkerEvent, callback: Callback) -> None:
+    def add(self, event: WorkerEvent, callback: Callback) -> Callback:
         if event not in get_args(WorkerEvent):
             raise InvalidOption(
                 "event", f"{event!r} is unknown", f"known are {', '.join(get_args(WorkerEvent))}"
             )
         self.listeners.setdefault(event, []).append(callback)
+        return callback
 
     def remove(self, event: WorkerEvent, callback: Callback) -> None:
         if callback in self.listeners.get(event, ()):
@@ -70,21 +72,21 @@ class Callbacks:
             if not self.listeners[event]:
                 del self.listeners[event]
 
-    def tell(self, event: WorkerEvent, *values: Any) -> None:
+    def emit(self, event: WorkerEvent, *values: Any) -> None:
         for callback in tuple(self.listeners.get(event, ())):
             try:
                 result = callback(*values)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # noqa: BLE001  # a listener's trouble is not the worker's
-                self._on_error(error)
+            except BaseException as error:  # noqa: BLE001  # an error of a callback must not stop the worker
+                self._log.error(error)
             else:
                 if inspect.iscoroutine(result):
                     self._spawn(result)
 
     def _spawn(self, coroutine: Any) -> None:
         context = contextvars.copy_context()
-        context.run(_telling.set, self)
+        context.run(_emitting.set, self)
         task = asyncio.create_task(coroutine, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -92,9 +94,9 @@ class Callbacks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_error(error)
+            self._log.error(error)
 
-    async def settle(self) -> None:
-        """Waits for callbacks that still run; called by one of them, for none: each would wait for the other."""
-        if self._tasks and _telling.get() is not self:
+    async def wait(self) -> None:
+        """Waits for callbacks that still run; for none when called by one of them: each would wait for the other."""
+        if self._tasks and _emitting.get() is not self:
             await asyncio.wait(self._tasks)

@@ -1,7 +1,7 @@
 """Where a handler runs: in the event loop, in a thread, or in a process of its own.
 
-Guarantee: whatever a handler does (returns, raises, hangs, takes its process down), exactly one result or one error
-comes back for its job.
+Guarantee: whatever a handler does (returns, raises, hangs, kills its process), there is exactly one result or error for
+its job.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Executor(Protocol):
     blocking: bool  # whether the handler needs the blocking job object
 
     async def run(self, job: Any) -> Any:
-        """The handler's result; its error is raised. Cancelling the call cancels the handler as far as that can be.
+        """Returns the handler's result, or raises its error. Cancelling the call cancels the handler if possible.
 
-        A `Returned` where the handler did not run in the loop: there its result was encoded as well.
+        The result is a `Returned` if the handler did not run in the loop: it was encoded where it ran.
         """
 
     def resize(self, concurrency: int) -> None:
-        """Makes room for another number of handlers."""
+        """Prepares for another number of concurrent handlers."""
 
     async def close(self) -> None:
-        """Lets go of threads and processes."""
+        """Ends threads and processes."""
 
     def kill(self) -> None:
-        """The same at once, waiting for nothing: the event loop is about to end."""
+        """Ends them at once, without waiting: the event loop is about to end."""
 
 
-def choose(handler: Handler, wanted: str) -> str:
-    """`auto` resolved; a wish that cannot be met is refused."""
+def executor_for(handler: Handler, wanted: str) -> str:
+    """`async`, `thread` or `process`; raises when the handler cannot run there."""
     if wanted == "auto":
         return "async" if is_async(handler) else "thread"
     if wanted == "async" and not is_async(handler):
@@ -57,20 +57,20 @@ class LoopExecutor:
     blocking = False
 
     def __init__(self, handler: Handler) -> None:
-        self.run = handler  # no frame of our own between the runtime and the handler
+        self.run = handler  # no call between the runtime and the handler
 
     def resize(self, concurrency: int) -> None:
-        """Coroutines need no room."""
+        """Coroutines need no preparation."""
 
     async def close(self) -> None:
-        """Nothing to let go."""
+        """There is nothing to end."""
 
     def kill(self) -> None:
-        """Nothing to let go."""
+        """There is nothing to end."""
 
 
 class ThreadExecutor:
-    """Plain functions, each in a thread; a thread cannot be stopped from outside, only left behind.
+    """Plain functions, each in a thread. A thread cannot be stopped, only left behind.
 
     A decorator may be a plain function that returns the coroutine of the function it wraps: it is awaited in the loop.
     """

@@ -1,4 +1,4 @@
-"""The functions that an application gives to a worker, checked when the worker is made."""
+"""The handlers and options of a worker, checked when the worker is made."""
 
 from __future__ import annotations
 
@@ -7,12 +7,33 @@ from typing import Any
 
 from toril.errors import InvalidOption
 from toril.protocol.keys import check_text
+from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.worker._callables import takes_one_argument
-from toril.worker._executors import Handler
+from toril.worker._executors import Handler, executor_for
 
 
-def by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handler]:
-    """Handlers by job name; a single function serves all names."""
+def options_of(
+    options: WorkerOptions | None, fields: WorkerOptionsDict, worker: type[object]
+) -> WorkerOptions:
+    """The options of a worker, which were given as one object or one by one."""
+    if options is not None and fields:
+        raise InvalidOption("options", "is given together with single options", "give one or the other")
+    if options is not None and not isinstance(options, WorkerOptions):
+        raise InvalidOption("options", f"is a {type(options).__name__}", "give WorkerOptions(...)")
+    return options or WorkerOptions.of(fields, worker)
+
+
+def checked_handlers(
+    handler: Handler | Mapping[str, Handler], options: WorkerOptions
+) -> dict[str | None, Handler]:
+    """Handlers by job name, None for all other names; raises when one cannot run in the chosen executor."""
+    handlers = _by_name(handler)
+    for one in handlers.values():
+        executor_for(one, options.executor)
+    return handlers
+
+
+def _by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handler]:
     if isinstance(handler, Mapping):
         if not handler:
             raise InvalidOption("handler", "is an empty mapping", 'give {"job name": function}')

@@ -1,68 +1,79 @@
-"""What a kind of queue must say to a worker: where jobs come from, what a handler gets, how a result is written.
+"""`JobAdapter`: what a worker's runtime asks about a kind of queue: its backend, its job objects, its results.
 
-Guarantee: nothing here is optional by accident: what has a sensible answer for every kind has it here.
+Guarantee: the runtime handles job objects only through the adapter; it knows neither `Job` nor `Envelope`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from toril.backends.base import FinishedJob, Source
-from toril.errors import InvalidOption
+from toril.backends.base import Backend, BackendHost, D, FinishedJob
 from toril.protocol.backoff import Backoff
 from toril.worker._executors import Executor, Handler
-from toril.worker._results import Encode, drop_result
+from toril.worker._results import Encode
 
 
-class JobAdapter:
-    """The questions; each kind of worker answers them."""
+class JobAdapter(Protocol[D]):
+    """One kind of queue, for one worker. A job object is what a handler gets: a `Job` or an `Envelope`."""
 
-    kind = "bullmq"
+    kind: str
 
-    def _make_source(self) -> Source:
-        raise NotImplementedError
+    def make_backend(self, names: tuple[str, ...] = (), host: BackendHost | None = None, /) -> Backend[D]:
+        """A new backend, with new connections. It is called at every start of the worker.
 
-    def _make_job(self, delivery: Any, blocking: bool) -> Any:
-        """The object that a handler gets."""
-        raise NotImplementedError
+        `names` are those of jobs that the worker has handlers for; "*" means all.
+        """
 
-    def _job_for_callbacks(self, delivery: Any) -> Any:  # noqa: ARG002
-        """The job object for callbacks when no handler got one: the job was refused before."""
-        return None
+    async def close(self) -> None:
+        """Closes the connections besides those of the backend."""
 
-    def _after(self, settled: FinishedJob, at_ms: int) -> Any:  # noqa: ARG002
+    # --- handlers -------------------------------------------------------------------------------------------
+
+    def make_job(self, delivery: D, blocking: bool, /) -> Any:
+        """The job object for a handler; raises if the payload does not fit the worker's model."""
+
+    def make_process_executor(self, handler: Handler) -> Executor:
+        """An executor that runs the handler in processes."""
+
+    def encoder(self) -> Encode:
+        """The function that encodes a result; it can be sent to a process."""
+
+    def reject_reason(self, delivery: D, /) -> str | None:
+        """Why a job must fail without being run; None if it may run."""
+
+    def backoff_of(self, delivery: D, /) -> Backoff | None:
+        """The backoff that the job asks for."""
+
+    # --- job objects ----------------------------------------------------------------------------------------
+
+    def job_for_callbacks(self, delivery: D, blocking: bool, /) -> Any:
+        """The job object for callbacks when no handler got one: the job was rejected before."""
+
+    def settled_job(self, finished: FinishedJob[D], job: Any, at_ms: int, /) -> Any:
         """The job object for callbacks when the queue has accepted an outcome: with what that changed in the job."""
-        return settled.memo.subject
 
-    def _make_process_executor(self, handler: Handler) -> Executor:  # noqa: ARG002
-        raise InvalidOption("executor", "'process' is not offered by this kind of worker", "use 'thread'")
+    def payload_of(self, job: Any, /) -> Any:
+        """The payload for the log."""
 
-    def _backoff_of(self, delivery: Any) -> Backoff | None:  # noqa: ARG002
-        return None
+    def set_cancelled(self, job: Any, /) -> None:
+        """Marks the job object: the job was cancelled."""
 
-    def _encode(self) -> Encode:
-        """How a handler's result is written; the function can be sent to a process."""
-        return drop_result
+    def set_lock_lost(self, job: Any, /) -> None:
+        """Marks the job object: the lock is lost."""
 
-    def _reject_reason(self, delivery: Any) -> str | None:  # noqa: ARG002
-        """Why a job must fail without being run."""
-        return None
+    def waits_for_children(self, job: Any, /) -> bool:
+        """Whether the handler has moved its job to waiting-children."""
 
-    def _now_ms(self) -> int:
+    # --- figures --------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
         """The server's time."""
-        raise NotImplementedError
 
-    def _carrier_of(self, delivery: Any) -> str | None:  # noqa: ARG002
-        """The trace context that came with a job."""
-        return None
+    def trace_carrier(self, delivery: D) -> str | None:
+        """The trace context that was added with the job."""
 
-    def _waited(self, delivery: Any) -> float | None:  # noqa: ARG002
-        """Seconds for which a job was ready before we took it; None when that cannot be told."""
-        return None
+    def seconds_waited(self, delivery: D) -> float | None:
+        """Seconds for which a job was ready before it was fetched; None when that is not known."""
 
-    async def _busy_elsewhere(self) -> bool:
-        """Whether the queue still holds work that this or another worker must do."""
-        return False
-
-    async def _release(self) -> None:
-        """Closes what the kind has opened besides its source."""
+    async def has_jobs(self) -> bool:
+        """Whether the queue holds jobs that this or another worker must still run, retries included."""

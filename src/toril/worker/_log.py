@@ -1,7 +1,7 @@
-"""The worker's log lines: the same names and fields wherever they come from.
+"""The worker's log lines: each event has one name and the same fields everywhere.
 
 Guarantee: each line carries `worker_id` and `queue`, and `job_id` where there is a job; what happens to many jobs at
-once is one line with their number and some of their ids; payloads and results appear only if the worker was told
+once is one line with their number and some of their ids; payloads and results appear only with
 `log_payloads=True`; nothing is formatted when the level is off.
 """
 
@@ -15,7 +15,7 @@ from toril.errors import TorilError, redact
 from toril.protocol.outcome import Failed, Retry, reason_of
 from toril.protocol.stack_trace import stack_of
 from toril.protocol.worker_options import Logger
-from toril.worker._log_lines import args_of, say, trace_of
+from toril.worker._log_lines import fields_text, trace_of, write_record
 
 DEFAULT_LOGGER = logging.getLogger("toril.worker")
 # Ids in a line about many jobs.
@@ -36,7 +36,7 @@ class WorkerLog:
 
     @property
     def logs_info(self) -> bool:
-        """Whether lines about ordinary jobs are wanted at all."""
+        """Whether lines about ordinary jobs are written."""
         return self._logger.isEnabledFor(logging.INFO)
 
     def _write(
@@ -46,7 +46,9 @@ class WorkerLog:
         if self._logger.isEnabledFor(level):
             named = {**fields, **self._common}
             trace = None if raised is None else trace_of(*raised)
-            say(self._logger, level, f"{event} {args_of(named)}", {**named, "event": event}, trace)
+            write_record(
+                self._logger, level, f"{event} {fields_text(named)}", {**named, "event": event}, trace
+            )
 
     def _write_many(self, event: str, job_ids: Sequence[str], **fields: Any) -> None:
         """One line about many jobs."""
@@ -93,8 +95,8 @@ class WorkerLog:
             delay=round(outcome.delay, 3),
         )
 
-    def returned(self, job_id: str, how: str) -> None:
-        self._write(logging.INFO, "Job returned to the queue", job_id=job_id, reason=how)
+    def returned(self, job_id: str, reason: str) -> None:
+        self._write(logging.INFO, "Job returned to the queue", job_id=job_id, reason=reason)
 
     def unknown_name(self, job_id: str, name: str, count: int, delay: float) -> None:
         """`count` jobs of this name were put back since the last such line; `job_id` is one of them."""
@@ -126,8 +128,8 @@ class WorkerLog:
     def disconnected(self, error: BaseException) -> None:
         self._write(logging.ERROR, "Redis disconnected", error=redact(str(error)))
 
-    def reconnecting(self, attempt: int, delay: float | None) -> None:
-        """`delay` until the next attempt; None when this was the last."""
+    def reconnect_failed(self, attempt: int, delay: float | None) -> None:
+        """`delay` is the time until the next attempt; None after the last one."""
         next_in = None if delay is None else round(delay, 3)
         self._write(logging.WARNING, "Redis reconnect failed", attempt=attempt, next_in=next_in)
 
@@ -151,9 +153,9 @@ class WorkerLog:
     def state(self, state: str) -> None:
         self._write(logging.INFO, "Worker state", state=state)
 
-    def trouble(self, error: BaseException) -> None:
+    def error(self, error: BaseException) -> None:
         kind = type(error).__name__
-        # What toril itself says needs no stack trace; an error in a callback, a collector or toril does.
+        # An error of toril's own classes needs no stack trace; one in a callback, a collector or toril does.
         raised = None if isinstance(error, TorilError) else (error, stack_of(error))
         message = redact(f"{kind}: {reason_of(error)}")
         self._write(logging.ERROR, "Worker error", raised=raised, error_type=kind, error=message)

@@ -27,14 +27,14 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class Trace(NamedTuple):
-    """An error as records carry it."""
+    """An error as a record holds it."""
 
     exc_info: ExcInfo
     folded: str  # the stack trace on one line
 
 
 def one_line(text: str) -> str:
-    """`text` with whatever would end a line, or move a terminal's cursor, written as an escape."""
+    """`text` with everything that would end a line, or move a terminal's cursor, written as an escape."""
     return text if text.isprintable() else _BREAKING.sub(_escaped, text)
 
 
@@ -42,8 +42,8 @@ def _escaped(sign: re.Match[str]) -> str:
     return repr(sign[0])[1:-1]
 
 
-def args_of(fields: dict[str, Any]) -> str:
-    """`key=value key=value …`; ids stand with commas between them."""
+def fields_text(fields: dict[str, Any]) -> str:
+    """`key=value key=value …`; ids are separated by commas."""
     return one_line(" ".join(f"{key}={_shown(key, value)}" for key, value in fields.items()))
 
 
@@ -52,7 +52,7 @@ def _shown(key: str, value: Any) -> Any:
 
 
 def trace_of(error: BaseException | None, stack: str) -> Trace | None:
-    """The error with its stack trace; None when no frame is in it that the message does not tell."""
+    """The error with its stack trace; None when the stack has no frame."""
     if error is None or _FRAME not in stack:
         return None
     shown = redact(stack)
@@ -63,15 +63,17 @@ def trace_of(error: BaseException | None, stack: str) -> Trace | None:
 
 
 def _stand_in(error: BaseException) -> BaseException:
-    """An error of the same name that says the same, passwords, causes and the length of its message apart."""
+    """An error with the same name and message, without passwords and causes, and with its message shortened."""
     kind = type(error)
     stand_in = type(kind.__name__, (Exception,), {"__module__": kind.__module__})
     shown: BaseException = stand_in(redact(reason_of(error)))
     return shown
 
 
-def say(logger: Logger, level: int, text: str, fields: dict[str, Any], trace: Trace | None = None) -> None:
-    """Through adapters, whose own fields join ours: left to themselves, they would put theirs in the place of ours."""
+def write_record(
+    logger: Logger, level: int, text: str, fields: dict[str, Any], trace: Trace | None = None
+) -> None:
+    """Writes a record. The fields of logger adapters are added: by default they would replace those of the record."""
     while isinstance(logger, logging.LoggerAdapter):
         text, given = logger.process(text, {"extra": fields})
         fields = {**(given.get("extra") or {}), **fields}
@@ -85,13 +87,13 @@ def say(logger: Logger, level: int, text: str, fields: dict[str, Any], trace: Tr
     if len(plain) == len(handlers):
         logger.log(level, "%s", folded, extra=fields)
         return
-    _dispatch(logger, plain, logger.makeRecord(*_place(logger, level), folded, (), None, extra=fields))
-    record = logger.makeRecord(*_place(logger, level), text, (), trace.exc_info, extra=fields)
+    _dispatch(logger, plain, logger.makeRecord(*_call_site(logger, level), folded, (), None, extra=fields))
+    record = logger.makeRecord(*_call_site(logger, level), text, (), trace.exc_info, extra=fields)
     record.exc_text = trace.folded  # for formatters that would write a stack trace of many lines
     _dispatch(logger, [one for one in handlers if one not in plain], record)
 
 
-def _place(logger: logging.Logger, level: int) -> tuple[str, int, str, int]:
+def _call_site(logger: logging.Logger, level: int) -> tuple[str, int, str, int]:
     file, line, *_ = logger.findCaller()
     return logger.name, level, file, line
 
@@ -105,7 +107,7 @@ def _dispatch(logger: logging.Logger, handlers: Sequence[logging.Handler], recor
 
 
 def _handlers_of(logger: logging.Logger, level: int) -> list[logging.Handler]:
-    """Those that get a record of this level."""
+    """The handlers that get a record of this level."""
     handlers: list[logging.Handler] = []
     found: logging.Logger | None = logger
     while found is not None:

@@ -1,121 +1,135 @@
-"""What happens to a worker's jobs is counted, logged and told, in this order and in one place.
+"""Updates metrics, writes the log, calls callbacks and opens traces for one worker, in this order and in one place.
 
-Guarantee: an outcome is told once, after the queue has accepted it; one that the queue refused is logged as refused and
-never counted as done.
+Guarantee: an outcome is reported once, after the queue has accepted it; one that the queue refused is logged as refused
+and never counted as done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Generic
 
-from toril.backends.base import FinishedJob
+from toril.backends.base import D
 from toril.errors import ScriptRefused, TorilError
 from toril.protocol.outcome import Completed, Failed, Requeued, Retry, UnknownName
-from toril.telemetry.hooks import NO_METRICS, MetricsCollector
-from toril.worker._attempt_runner import Attempt
+from toril.protocol.worker_options import WorkerOptions
+from toril.telemetry.hooks import NO_METRICS, Work
+from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._events import Callbacks, WorkerEvent
+from toril.worker._job_adapter import JobAdapter
 from toril.worker._log import WorkerLog
+from toril.worker._safe_metrics import safe_metrics
 from toril.worker._unknown_names import UnknownNameLines
 
 
-class WorkerObserver:
-    """Speaks to metrics, log and callbacks for one worker."""
+class WorkerObserver(Generic[D]):
+    """Is notified of everything that happens in a worker."""
 
     def __init__(
-        self,
-        label: str,
-        metrics: MetricsCollector,
-        log: WorkerLog,
-        callbacks: Callbacks,
-        after: Callable[[FinishedJob, int], Any],
+        self, queue: str, label: str, worker_id: str, options: WorkerOptions, adapter: JobAdapter[D]
     ) -> None:
-        self._label = label  # how metrics name the queue
-        self._metrics = metrics
-        self._log = log
-        self._callbacks = callbacks
-        self._after = after  # the job of an accepted outcome, as it is now; asked only when somebody listens
-        self.measured = metrics is not NO_METRICS
-        self.is_observed = True  # somebody counts or logs what happens to ordinary jobs
+        self._queue = queue
+        self._label = label  # the queue's name in metrics
+        self._worker_id = worker_id
+        self._adapter = adapter
+        self._log = WorkerLog(options.logger, worker_id=worker_id, queue=label, payloads=options.log_payloads)
+        self._metrics = safe_metrics(options.metrics, self._log)
+        self._tracer = options.tracer
+        self.has_tracer = options.tracer is not None
+        self.callbacks = Callbacks(self._log)
+        self._has_metrics = self._metrics is not NO_METRICS
+        self._observes_jobs = True  # whether ordinary jobs are measured or logged
         self._unknown_names = UnknownNameLines()
-        self._refused: list[tuple[str, TorilError]] = []  # by the answer that is being told
+        self._refused: list[tuple[str, TorilError]] = []  # by the reply that is being processed
         self.processed = 0
         self.failed = 0
 
-    def look(self) -> None:
-        """Once for each answer of the queue, not for each job: a log may be turned on while we run."""
-        try:
-            self.is_observed = self.measured or self._log.logs_info
-        except Exception:  # noqa: BLE001  # a user's logger that raises must not cost what the answer brought
-            self.is_observed = True
+    # --- attempts -------------------------------------------------------------------------------------------
 
-    # --- jobs -----------------------------------------------------------------------------------------------
+    def trace(self, delivery: D) -> AbstractContextManager[object]:
+        """The span of an attempt."""
+        assert self._tracer is not None  # noqa: S101  # the caller has checked
+        return self._tracer.processing(
+            Work(
+                queue=self._queue,
+                worker_id=self._worker_id,
+                job_id=delivery.id,
+                name=delivery.name,
+                attempts_made=delivery.attempts_made,
+                carrier=self._adapter.trace_carrier(delivery),
+            )
+        )
 
-    def started(self, attempt: Attempt, waited: float | None) -> None:
-        if waited is not None:
+    def attempt_started(self, attempt: Attempt[D]) -> None:
+        if not self._observes_jobs and "active" not in self.callbacks.listeners:
+            return
+        delivery = attempt.delivery
+        if self._has_metrics and (waited := self._adapter.seconds_waited(delivery)) is not None:
             self._metrics.observe_wait(self._label, max(0.0, waited))
         if self._log.logs_info:
-            delivery = attempt.delivery
-            payload = getattr(attempt.subject, "data", None) if self._log.payloads else None
+            payload = self._adapter.payload_of(attempt.job) if self._log.payloads else None
             self._log.picked_up(delivery.id, delivery.name, payload)
-        self._callbacks.tell("active", attempt.subject)
+        self.callbacks.emit("active", attempt.job)
 
-    def ended(self, attempt: Attempt) -> None:
-        """A handler ended; what became of its job is told when the queue has accepted it."""
-        self._metrics.observe_job_duration(self._label, attempt.seconds)
+    def attempt_ended(self, attempt: Attempt[D]) -> None:
+        """A handler ended; its outcome is reported when the queue has accepted it."""
+        if self._has_metrics:
+            self._metrics.observe_job_duration(self._label, attempt.seconds)
 
-    def settled(self, batch: Sequence[FinishedJob], at_ms: int) -> None:
-        """The queue has accepted these outcomes at this time; those that it refused were told before."""
+    def settled(self, batch: Sequence[FinishedAttempt[D]], at_ms: int) -> None:
+        """The queue has accepted these outcomes at this time; `refused` was called for the others before."""
         if self._refused:
-            self._write_refused()
-        unnoticed = not self.is_observed and "completed" not in self._callbacks.listeners
-        for settled in batch:
-            if unnoticed and type(settled.outcome) is Completed:
+            self._log_refused()
+        counts_only = not self._observes_jobs and "completed" not in self.callbacks.listeners
+        for finished in batch:
+            if counts_only and type(finished.outcome) is Completed:
                 self.processed += 1
             else:
-                self._outcome(settled, at_ms)
+                self._outcome(finished, at_ms)
 
-    def _outcome(self, settled: FinishedJob, at_ms: int) -> None:
-        attempt, outcome = settled.memo, settled.outcome
+    def _outcome(self, finished: FinishedAttempt[D], at_ms: int) -> None:
+        attempt, outcome = finished.attempt, finished.outcome
         match outcome:
             case Completed():
                 self._completed(attempt)
-                self._tell("completed", settled, at_ms, attempt.result)
+                self._emit("completed", finished, at_ms, attempt.result)
             case Failed():
                 self._failed(attempt, outcome)
-                self._tell("failed", settled, at_ms, attempt.error)
+                self._emit("failed", finished, at_ms, attempt.error)
             case Retry():
                 self._retried(attempt, outcome)
-                self._tell("retrying", settled, at_ms, attempt.error, outcome.delay)
+                self._emit("retrying", finished, at_ms, attempt.error, outcome.delay)
             case UnknownName():
                 self._unknown_name(attempt, outcome)
             case _:
-                how = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
-                self._log.returned(attempt.delivery.id, how)
+                reason = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
+                self._log.returned(attempt.delivery.id, reason)
 
-    def _tell(self, event: WorkerEvent, settled: FinishedJob, at_ms: int, *values: Any) -> None:
-        if event in self._callbacks.listeners:
-            self._callbacks.tell(event, self._after(settled, at_ms), *values)
+    def _emit(self, event: WorkerEvent, finished: FinishedAttempt[D], at_ms: int, *values: object) -> None:
+        if event in self.callbacks.listeners:
+            job = self._adapter.settled_job(finished, finished.attempt.job, at_ms)
+            self.callbacks.emit(event, job, *values)
 
-    def _completed(self, attempt: Attempt) -> None:
+    def _completed(self, attempt: Attempt[D]) -> None:
         self.processed += 1
         self._metrics.increment_jobs_processed(self._label, "completed")
         if self._log.logs_info:
             self._log.completed(attempt.delivery.id, attempt.seconds, attempt.result)
 
-    def _failed(self, attempt: Attempt, outcome: Failed) -> None:
+    def _failed(self, attempt: Attempt[D], outcome: Failed) -> None:
         self.failed += 1
         self._metrics.increment_jobs_processed(self._label, "failed")
         self._metrics.increment_jobs_failed(self._label, outcome.kind)
         delivery = attempt.delivery
         self._log.failed(delivery.id, delivery.name, outcome, delivery.attempts_made + 1)
 
-    def _retried(self, attempt: Attempt, outcome: Retry) -> None:
+    def _retried(self, attempt: Attempt[D], outcome: Retry) -> None:
         self._metrics.increment_jobs_processed(self._label, "retried")
         delivery = attempt.delivery
         self._log.retried(delivery.id, delivery.name, outcome, attempt.error, delivery.attempts_made + 1)
 
-    def _unknown_name(self, attempt: Attempt, outcome: UnknownName) -> None:
+    def _unknown_name(self, attempt: Attempt[D], outcome: UnknownName) -> None:
         self._metrics.increment_unknown_names(self._label)
         delivery = attempt.delivery
         line = self._unknown_names.due(delivery.name)
@@ -123,43 +137,53 @@ class WorkerObserver:
             name, count = line
             self._log.unknown_name(delivery.id, name, count, outcome.delay)
 
-    def refused(self, settled: FinishedJob, error: TorilError) -> None:
-        """The queue would not have this outcome: the job is another's by now, or is gone."""
-        self._refused.append((settled.delivery.id, error))
-        if isinstance(error, ScriptRefused) and not settled.delivery.lock_lost:
-            self._lost(settled.memo)
-        self._callbacks.tell("error", error)
+    def refused(self, finished: FinishedAttempt[D], error: TorilError) -> None:
+        """The queue refused this outcome: another worker has the job by now, or it was removed."""
+        self._refused.append((finished.delivery.id, error))
+        if isinstance(error, ScriptRefused) and not finished.delivery.lock_lost:
+            self._lock_lost(finished.attempt)
+        self.callbacks.emit("error", error)
 
-    def _write_refused(self) -> None:
-        """One line for each kind of refusal in an answer."""
+    def _log_refused(self) -> None:
+        """One line for each kind of refusal in a reply."""
         refused, self._refused = self._refused, []
         by_kind: dict[type[TorilError], list[tuple[str, TorilError]]] = {}
         for one in refused:
             by_kind.setdefault(type(one[1]), []).append(one)
-        for alike in by_kind.values():
-            self._log.refused([job_id for job_id, _ in alike], alike[0][1])
+        for same_kind in by_kind.values():
+            self._log.refused([job_id for job_id, _ in same_kind], same_kind[0][1])
 
-    def locks_lost(self, attempts: Sequence[Attempt]) -> None:
-        """A heartbeat found that these jobs are no longer ours."""
+    def locks_lost(self, attempts: Sequence[Attempt[D]]) -> None:
+        """A heartbeat could not renew the locks of these running jobs."""
         if attempts:
             self._metrics.increment_heartbeat_failure(self._label, len(attempts))
             self._log.lock_lost([attempt.delivery.id for attempt in attempts])
         for attempt in attempts:
-            self._lost(attempt)
+            self._lock_lost(attempt)
 
-    def _lost(self, attempt: Attempt) -> None:
-        """Told once for each attempt, by the heartbeat or by the refusal of its outcome."""
+    def _lock_lost(self, attempt: Attempt[D]) -> None:
+        """Once for each attempt, after a heartbeat or the refusal of its outcome."""
         attempt.delivery.lock_lost = True
-        if attempt.subject is not None and hasattr(attempt.subject, "lock_lost"):
-            attempt.subject.lock_lost = True
-        self._callbacks.tell("lock_lost", attempt.subject)
+        if attempt.job is not None:
+            self._adapter.set_lock_lost(attempt.job)
+        self.callbacks.emit("lock_lost", attempt.job)
 
     # --- services -------------------------------------------------------------------------------------------
 
-    def beat(self, renewed: int, seconds: float) -> None:
-        """Locks were renewed. One that was not is told by `lock_lost`, unless its job ended meanwhile."""
+    def replied(self) -> None:
+        """Once for each reply of the queue, not for each job: a log level may change while the worker runs."""
+        try:
+            self._observes_jobs = self._has_metrics or self._log.logs_info
+        except Exception:  # noqa: BLE001  # a user's logger that raises must not lose the fetched jobs
+            self._observes_jobs = True
+
+    def drained(self) -> None:
+        self.callbacks.emit("drained")
+
+    def locks_renewed(self, count: int, seconds: float) -> None:
+        """A lock that could not be renewed is reported by `locks_lost`, unless its job ended meanwhile."""
         self._metrics.observe_lock_extend(self._label, seconds)
-        self._metrics.increment_heartbeat_success(self._label, renewed)
+        self._metrics.increment_heartbeat_success(self._label, count)
 
     def heartbeat_failed(self, job_ids: Sequence[str], error: BaseException) -> None:
         self._metrics.increment_heartbeat_failure(self._label, len(job_ids))
@@ -168,16 +192,67 @@ class WorkerObserver:
     def stalled(self, job_ids: Sequence[str]) -> None:
         self._metrics.increment_stalled_jobs(self._label, len(job_ids))
         self._log.stalled(job_ids)
-        self._callbacks.tell("stalled", job_ids)
+        self.callbacks.emit("stalled", job_ids)
 
     def sweep_skipped(self) -> None:
         self._metrics.increment_stalled_checker_skipped(self._label)
         self._log.sweep_skipped()
 
     def scheduler_broken(self) -> None:
-        """The next job of a scheduler could not be made."""
         self._metrics.increment_scheduler_failures(self._label)
 
-    def trouble(self, error: BaseException) -> None:
-        self._log.trouble(error)
-        self._callbacks.tell("error", error)
+    def error(self, error: BaseException) -> None:
+        """An error of the worker itself."""
+        self._log.error(error)
+        self.callbacks.emit("error", error)
+
+    # --- connection -----------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        self._metrics.set_redis_connection_status(True)
+
+    def not_connected(self) -> None:
+        self._metrics.set_redis_connection_status(False)
+
+    def disconnected(self, error: TorilError) -> None:
+        self.callbacks.emit("disconnected", error)
+
+    def outage_began(self, error: BaseException) -> None:
+        self._log.disconnected(error)
+
+    def reconnect_attempt(self) -> None:
+        self._metrics.increment_redis_reconnect_attempts()
+
+    def reconnect_failed(self, attempt: int, delay: float | None) -> None:
+        """`delay` is the time until the next attempt; None after the last one."""
+        self._log.reconnect_failed(attempt, delay)
+
+    def outage_ended(self, attempts: int, seconds: float) -> None:
+        self._log.reconnected(attempts, seconds)
+
+    def reconnected(self, seconds: float) -> None:
+        self.callbacks.emit("reconnected", seconds)
+
+    def gave_up(self, attempts: int) -> None:
+        self._log.gave_up(attempts)
+
+    # --- start and stop -------------------------------------------------------------------------------------
+
+    def starting(self, server: str) -> None:
+        self._log.starting(server)
+
+    def state_changed(self, state: str) -> None:
+        self._log.state(state)
+
+    def started(self) -> None:
+        self._metrics.set_active_workers(self._label, self._worker_id, True)
+        self.callbacks.emit("ready")
+
+    def stopped(self) -> None:
+        self._metrics.set_active_workers(self._label, self._worker_id, False)
+
+    def jobs_late(self, count: int) -> None:
+        self._log.error(TimeoutError(f"{count} jobs did not finish in time"))
+
+    def jobs_abandoned(self, job_ids: Sequence[str]) -> None:
+        self._log.abandoned(job_ids)

@@ -1,7 +1,7 @@
-"""The process of a handler: takes jobs from a pipe, runs them, and sends back what became of each.
+"""The process of a handler: reads jobs from a pipe, runs them, and sends back a result or an error for each.
 
-Guarantee: whatever a handler returns or raises, one answer comes back that the parent can read; an error that cannot be
-sent, or is too large for that, is replaced by one of the same category. The process ends with its parent.
+Guarantee: whatever a handler returns or raises, one answer is sent that the parent can read; an error that cannot be
+sent, or is too large, is replaced by one of the same category. The process ends with its parent.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from toril.transport import default_server
 from toril.worker._process_stats import resident_bytes
 from toril.worker._results import Encode
 
-BEGUN = "begun"  # what a child says before it runs a job
-Opener = Callable[[Any], Any]  # makes the handler's job object from what was sent, inside the child
-# Bytes of an error that is sent as it is: the parent reads it while it holds the interpreter.
+BEGUN = "begun"  # what a child sends before it runs a job
+Opener = Callable[[Any], Any]  # creates the handler's job object from what was sent, in the child
+# Larger errors are replaced: the parent blocks its interpreter while it reads them.
 LARGEST_ERROR = 1024 * 1024
 
 
@@ -39,33 +39,33 @@ class Program(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of one job."""
+    """The result or error of one job."""
 
     ok: bool
     value: bytes  # the pickled result or error
-    json: bytes | None  # the result as the queue keeps it
-    stand_in: bytes  # a pickled error for a parent that cannot read `value`
+    json: bytes | None  # the result as the queue stores it
+    replacement: bytes  # a pickled error, if the parent cannot read `value`
     memory: int
-    # Of an error: what the parent cannot find out by itself, because causes do not travel with it.
+    # Of an error: what the parent cannot know, because causes are not pickled.
     trace: str = ""
     category: str | None = None
     retry_after: float | None = None
 
 
 class UnknownHandlerError(Exception):
-    """Stands for an error that could not be sent, and of whose kind nothing is known."""
+    """Replaces an error that could not be sent, and whose category is unknown."""
 
 
 def serve(pipe: Connection, program: Program, folder: str, warned: bool) -> None:
-    """Runs jobs that come through the pipe and sends answers back, until the pipe closes.
+    """Runs jobs from the pipe and sends answers, until the pipe closes.
 
-    `folder` is the parent's default server: a handler that makes a `Queue("…")` means that one.
+    `folder` is the parent's default server: `Queue("…")` in a handler uses it, too.
     """
     default_server.inherit(folder, warned=warned)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
-    # A daemon is what the parent must not wait for; here it would forbid handlers to have children.
+    # The parent must not wait for this process, hence it is a daemon; but handlers may start processes.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
     run, make_job, encode = (pickle.loads(one) for one in program)  # noqa: S301  # our own parent's bytes
     while True:
@@ -78,7 +78,7 @@ def serve(pipe: Connection, program: Program, folder: str, warned: bool) -> None
 
 
 def _end_with_parent() -> None:
-    """A handler that hangs, or would go on for hours, must not outlive the worker: its job is another's by then."""
+    """Ends the process with its parent: another worker gets the job of a handler that still runs."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -100,13 +100,13 @@ def _attempt(run: Callable[[Any], Any], make_job: Opener, encode: Encode, transf
 
 
 def _failure(error: BaseException) -> Answer:
-    stand_in = pickle.dumps(_stand_in(error))
+    replacement = pickle.dumps(_replacement(error))
     category = known_category(error)
     return Answer(
         ok=False,
-        value=_portable(error) or stand_in,
+        value=_portable(error) or replacement,
         json=None,
-        stand_in=stand_in,
+        replacement=replacement,
         memory=resident_bytes(),
         trace=stack_of(error),
         category=None if category is None else category.value,
@@ -115,9 +115,9 @@ def _failure(error: BaseException) -> Answer:
 
 
 def _portable(error: BaseException) -> bytes | None:
-    """An error, pickled; None when it cannot be read again, or is too large to be sent."""
+    """The pickled error; None when it cannot be unpickled, or is too large."""
     if isinstance(error, asyncio.CancelledError):
-        return None  # in the parent it would say that the worker's own task was cancelled
+        return None  # in the parent it would mean that the worker's own task was cancelled
     try:
         raw = pickle.dumps(error)
         readable = isinstance(pickle.loads(raw), BaseException)  # noqa: S301
@@ -126,8 +126,8 @@ def _portable(error: BaseException) -> bytes | None:
     return raw if readable and len(raw) <= LARGEST_ERROR else None
 
 
-def _stand_in(error: BaseException) -> Exception:
-    """An error of ours that says the same and is treated alike."""
+def _replacement(error: BaseException) -> Exception:
+    """An error of toril with the same message and category."""
     message = message_of(error)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     category = known_category(error)

@@ -1,8 +1,8 @@
-"""Handlers in processes: a crash, a leak or a hang costs one job, never the worker.
+"""Handlers in processes: a crash, a leak or a hang fails one job, never the worker.
 
 Guarantee: each child runs one job at a time; a child that dies fails its own job with the signal's name; a cancelled or
 overdue job's child is killed; children are replaced after a number of jobs or above a size, and end with their parent,
-however that ends; none of them keeps it from ending.
+however that ends; no child prevents the parent from ending.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from toril.worker._process_child import BEGUN, Answer, Opener, Program, serve
 from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
 
-# A fresh interpreter: no locks, sockets or loops of the parent come along.
+# A new interpreter: locks, sockets and loops of the parent are not inherited.
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class _NotBegun(Exception):
-    """A child that had been idle was dead before it could begin."""
+    """A child that had been idle had died before it could begin."""
 
 
 class _ChildRegistry:
-    """All children of this process, so that none of them outlives it or keeps it from ending.
+    """All children of this process, so that none of them outlives it or prevents it from ending.
 
     They ignore SIGTERM, because a signal to the group is for the worker. `multiprocessing` would send it to them when
-    the interpreter ends, and then wait for ever.
+    the interpreter ends, and then wait without limit.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class _ChildRegistry:
             self._running.discard(process)
 
     def kill_all(self) -> None:
-        """When the interpreter ends. Their jobs go back to the queue, or are recovered as those of a dead worker."""
+        """Called when the interpreter ends. The jobs are returned, or recovered as those of a dead worker."""
         with self._lock:
             self.ending = True
             for process in self._running:
                 process.kill()
 
     def after_fork(self) -> None:
-        """The children of the parent are not ours, and its lock may be held for ever."""
+        """The children belong to the parent process, and its lock may be locked without an owner."""
         self._lock, self._running = threading.Lock(), set()
 
 
@@ -105,17 +105,17 @@ class _Child:
         return _read(answer)
 
     def _answer(self, transfer_job: Any) -> tuple[bool, Answer | None]:
-        """Whether the child began, and what it said; None when it is gone."""
+        """Whether the child began, and its answer; None when the child has ended."""
         begun = False
         try:
             self.pipe.send(transfer_job)
-            begun = self._heard() == BEGUN
-            return begun, self._heard()
+            begun = self._receive() == BEGUN
+            return begun, self._receive()
         except (EOFError, OSError):
             self.process.kill()  # whatever is left of it cannot be understood any more
             return begun, None
 
-    def _heard(self) -> Any:
+    def _receive(self) -> Any:
         ready = wait([self.pipe, self.process.sentinel])
         if self.pipe not in ready:
             raise EOFError
@@ -130,7 +130,7 @@ class _Child:
         self.process.kill()
 
     def end(self) -> None:
-        """Lets the child finish by closing its pipe; kills it when it does not."""
+        """Ends the child by closing its pipe; kills it when it does not end."""
         self.pipe.close()
         self.process.join(1.0)
         if self.process.is_alive():
@@ -145,7 +145,7 @@ def _read(answer: Answer) -> Returned:
     try:
         value = pickle.loads(answer.value)  # noqa: S301  # our own child's bytes
     except BaseException:  # noqa: BLE001  # reading it runs a user's code, which may raise anything
-        raise pickle.loads(answer.stand_in) from _remote_trace(answer)  # noqa: S301
+        raise pickle.loads(answer.replacement) from _remote_trace(answer)  # noqa: S301
     if answer.ok:
         return Returned(value, answer.json)
     raise value from _remote_trace(answer)
@@ -155,8 +155,8 @@ def _remote_trace(answer: Answer) -> RemoteTrace:
     return RemoteTrace(answer.trace, answer.category, answer.retry_after)
 
 
-class _Turn:
-    """One job's turn with a child: it may be ended from outside before the child is there."""
+class _Use:
+    """One use of a child by one job: it may be ended before the child is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class _Turn:
                 child.kill()
 
     def finish(self) -> None:
-        """The child is free for others."""
+        """Other jobs may use the child."""
         with self._lock:
             self._child = None
 
@@ -182,7 +182,7 @@ class _Turn:
 
 
 class ProcessExecutor:
-    """A process for each job in hand, used again while it behaves."""
+    """A process for each running job; it is reused unless it died or exceeds a limit."""
 
     blocking = True
 
@@ -207,28 +207,28 @@ class ProcessExecutor:
         self._threads = JobThreads("toril-child")
 
     async def run(self, job: Any) -> Returned:
-        turn = _Turn()
-        call = self._threads.call(functools.partial(self._in_thread, turn, job.id, self._pack(job)))
+        use = _Use()
+        call = self._threads.call(functools.partial(self._in_thread, use, job.id, self._pack(job)))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            turn.end()
+            use.end()
             await asyncio.wait({call})
             if not call.cancelled():
-                call.exception()  # the death of the child is what we wanted
+                call.exception()  # the child was killed on purpose
             raise
 
-    def _in_thread(self, turn: _Turn, job_id: str, transfer_job: Any) -> Returned:
-        """From taking a child to putting it back, in one go: whatever is cancelled meanwhile, no child is forgotten."""
+    def _in_thread(self, use: _Use, job_id: str, transfer_job: Any) -> Returned:
+        """Takes a child, runs the job and puts the child back, in one thread: a cancellation cannot lose the child."""
         while True:
             child = self._take()
             try:
-                turn.begin(child)
+                use.begin(child)
                 return child.run(job_id, transfer_job)
             except _NotBegun:
-                continue  # it had died while it was idle: another one takes the job
+                continue  # it had died while it was idle: another child runs the job
             finally:
-                turn.finish()
+                use.finish()
                 self._put_back(child)
 
     def _take(self) -> _Child:
@@ -242,9 +242,9 @@ class ProcessExecutor:
             child.end()
 
     def _put_back(self, child: _Child) -> None:
-        worn = self._max_jobs is not None and child.jobs >= self._max_jobs
-        bloated = self._max_memory is not None and child.memory > self._max_memory
-        if child.usable and not worn and not bloated and not self._closed:
+        is_used_up = self._max_jobs is not None and child.jobs >= self._max_jobs
+        is_too_large = self._max_memory is not None and child.memory > self._max_memory
+        if child.usable and not is_used_up and not is_too_large and not self._closed:
             self._free.append(child)
         else:
             child.end()

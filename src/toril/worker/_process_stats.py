@@ -1,4 +1,4 @@
-"""How much memory this process holds."""
+"""The memory of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Resident size of this process; 0 where the system does not tell."""
+    """Resident size of this process; 0 where the system does not report it."""
     try:
         statm = Path("/proc/self/statm").read_text(encoding="ascii")
     except OSError:

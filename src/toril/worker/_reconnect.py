@@ -1,54 +1,52 @@
-"""Coming back after Redis was lost.
+"""Reconnects after an outage.
 
-Guarantee: attempts grow rarer up to the limit and are said once each; the count starts anew only when the server has
-answered a real call, so a server that accepts and drops connections is not asked in a tight loop.
+Guarantee: the delay between attempts grows up to the limit, and each attempt is logged once; the count starts again
+only when the server has answered a call, so a server that accepts and drops connections causes no tight loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import replace
+from typing import Generic
 
+from toril.backends.base import Backend, D
 from toril.errors import InvalidOption, TorilError
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
 from toril.transport.policy import checked_policy
 from toril.transport.waiting import waited
-from toril.worker._log import WorkerLog
+from toril.worker._observer import WorkerObserver
 
-# A worker that is stopping with results in hand tries this often: its time is short, but a tight loop helps nobody.
+# The longest delay of a worker that is stopping and has outcomes to settle.
 LAST_PAUSE = 1.0
 _RECONNECT_OPTIONS = ("reconnect_delay", "max_reconnect_delay", "max_reconnect_attempts")
 
 
 def policy_of(options: WorkerOptions, policy: ConnectionPolicy | None) -> ConnectionPolicy:
-    """The policy of a worker: the one that was given, or the default one with the worker's own three options."""
-    said = {name: getattr(options, name) for name in _RECONNECT_OPTIONS if name in options.given}
+    """The policy of a worker: the given one, or the default one with the worker's own three options."""
+    given = {name: getattr(options, name) for name in _RECONNECT_OPTIONS if name in options.given}
     if policy is None:
-        return ConnectionPolicy(**said)
-    if said:
-        names = ", ".join(said)
-        raise InvalidOption("policy", f"is given together with {names}", f"say {names} in the policy")
+        return ConnectionPolicy(**given)
+    if given:
+        names = ", ".join(given)
+        raise InvalidOption("policy", f"is given together with {names}", f"set {names} in the policy")
     return checked_policy(policy)
 
 
-class Reconnector:
-    """Tries until the server answers, the worker stops, or the limit is reached."""
+def one_attempt(policy: ConnectionPolicy) -> ConnectionPolicy:
+    """The policy of a worker's own connections: calls fail at once, and the worker reconnects by itself."""
+    return replace(policy, call_attempts=1)
 
-    def __init__(
-        self,
-        connect: Callable[[], Awaitable[Any]],
-        *,
-        policy: ConnectionPolicy,
-        log: WorkerLog,
-        on_attempt: Callable[[], Any],
-    ) -> None:
-        self._connect = connect
+
+class Reconnector(Generic[D]):
+    """Opens the backend again until the server answers, the worker stops, or the limit is reached."""
+
+    def __init__(self, backend: Backend[D], policy: ConnectionPolicy, observer: WorkerObserver[D]) -> None:
+        self._backend = backend
         self._policy = policy
-        self._log = log
-        self._on_attempt = on_attempt
+        self._observer = observer
         self._attempts = 0
         self._lost_at: float | None = None
         self._gave_up = False
@@ -65,28 +63,28 @@ class Reconnector:
         return self._gave_up
 
     def answered(self) -> float | None:
-        """The server answered; the value is how long it had been away, None if it had not."""
+        """The server answered; returns how long the outage was, None if there was none."""
         if self._lost_at is None:
             return None
-        away, self._lost_at = time.monotonic() - self._lost_at, None
-        self._log.reconnected(self._attempts, away)
+        seconds, self._lost_at = time.monotonic() - self._lost_at, None
+        self._observer.outage_ended(self._attempts, seconds)
         self._attempts, self._gave_up = 0, False
-        return away
+        return seconds
 
     def stop(self) -> None:
-        """Ends the pause that is running: what is in hand is tried once more at once, then at short intervals."""
+        """Ends the current delay: the next attempt follows at once, later ones at short intervals."""
         self._stop.set()
 
     def end(self) -> None:
-        """Nobody waits for the server any more."""
+        """Ends all attempts."""
         self._stop.set()
         self._end.set()
 
-    async def restore(self, trouble: TorilError) -> bool:
-        """True when the server can be reached again; False when we gave up."""
+    async def restore(self, error: TorilError) -> bool:
+        """Returns True when the server can be reached again, False when the attempts ended without success."""
         if self._lost_at is None:
             self._lost_at = time.monotonic()
-            self._log.disconnected(trouble)
+            self._observer.outage_began(error)
         if self._gave_up:
             await self._pause(LAST_PAUSE)
             return False
@@ -96,18 +94,18 @@ class Reconnector:
             await self._pause(delay)
             if self._end.is_set():
                 return False
-            self._on_attempt()
+            self._observer.reconnect_attempt()
             try:
-                await self._connect()
+                await self._backend.open()
             except TorilError:
                 delay = self._policy.delay_before(self._attempts)
-                self._log.reconnecting(self._attempts, None if self._exhausted() else delay)
+                self._observer.reconnect_failed(self._attempts, None if self._exhausted() else delay)
                 if self._stop.is_set():
                     return False
             else:
                 return True
         self._gave_up = True
-        self._log.gave_up(self._attempts)
+        self._observer.gave_up(self._attempts)
         return False
 
     def _exhausted(self) -> bool:
@@ -116,5 +114,5 @@ class Reconnector:
 
     async def _pause(self, seconds: float) -> None:
         stopping = self._stop.is_set()
-        woken, limit = (self._end, min(seconds, LAST_PAUSE)) if stopping else (self._stop, seconds)
-        await waited(limit, woken)
+        event, limit = (self._end, min(seconds, LAST_PAUSE)) if stopping else (self._stop, seconds)
+        await waited(limit, event)

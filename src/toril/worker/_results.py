@@ -1,6 +1,6 @@
-"""What a handler returned, as the queue keeps it.
+"""Encodes the results of handlers.
 
-Guarantee: a result that is too large, or has no JSON form, fails where the handler ran, before it is sent anywhere.
+Guarantee: a result that is too large, or has no JSON form, fails where the handler ran, before it is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from toril.errors import ResultTooLarge
 from toril.protocol.codec import to_json
 
-Encode = Callable[[Any], bytes | None]  # can be pickled: handlers in processes take it along
+Encode = Callable[[Any], bytes | None]  # can be pickled: it is sent to child processes
 
 
 class Returned(NamedTuple):

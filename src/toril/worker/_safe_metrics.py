@@ -1,7 +1,7 @@
-"""Between a worker and the collector that an application gave it.
+"""Protects a worker from errors of the application's metrics collector.
 
-Guarantee: a collector that raises costs neither a job nor a lock; it is said once for each figure. One that was written
-before a figure existed, and so lacks its method, does not get that figure.
+Guarantee: a collector that raises costs neither a job nor a lock; its error is logged once for each figure. One
+that lacks a method, because it is older than the figure, does not get that figure.
 """
 
 from __future__ import annotations
@@ -10,38 +10,37 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector
+from toril.worker._log import WorkerLog
 
 
-def _take_nothing(*_: Any, **__: Any) -> None:
-    """In the place of a method that a collector does not have."""
+def _ignore(*_: Any, **__: Any) -> None:
+    """Replaces a method that a collector does not have."""
 
 
 class _SafeMetrics:
-    """Hands figures on."""
+    """Calls the collector and catches its errors."""
 
-    def __init__(self, collector: MetricsCollector, on_error: Callable[[BaseException], Any]) -> None:
+    def __init__(self, collector: MetricsCollector, log: WorkerLog) -> None:
         self._collector = collector
-        self._on_error = on_error
+        self._log = log
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        take = getattr(self._collector, name, _take_nothing)
-        said = False
+        method = getattr(self._collector, name, _ignore)
+        is_logged = False
 
-        def safe_metrics(*values: Any, **named: Any) -> None:
-            nonlocal said
+        def call(*values: Any, **named: Any) -> None:
+            nonlocal is_logged
             try:
-                take(*values, **named)
+                method(*values, **named)
             except Exception as error:  # noqa: BLE001  # a collector may fail in any way; the worker must not
-                if not said:
-                    said = True
-                    self._on_error(error)
+                if not is_logged:
+                    is_logged = True
+                    self._log.error(error)
 
-        setattr(self, name, safe_metrics)
-        return safe_metrics
+        setattr(self, name, call)
+        return call
 
 
-def safe_metrics(
-    collector: MetricsCollector | None, on_error: Callable[[BaseException], Any]
-) -> MetricsCollector:
-    """The collector, or that of nothing, which cannot fail."""
-    return NO_METRICS if collector is None else cast("MetricsCollector", _SafeMetrics(collector, on_error))
+def safe_metrics(collector: MetricsCollector | None, log: WorkerLog) -> MetricsCollector:
+    """The collector with its errors caught, or the one that does nothing."""
+    return NO_METRICS if collector is None else cast("MetricsCollector", _SafeMetrics(collector, log))

@@ -1,6 +1,6 @@
-"""Threads for handlers: as many as there are jobs, used again, and never waited for.
+"""Threads for handlers: as many as there are jobs. They are reused, and never waited for.
 
-Guarantee: a job begins at once, even if a handler before it hangs and was given up; a process can end while a thread
+Guarantee: a job begins at once, even if an earlier handler hangs and was left behind; a process can end while a thread
 hangs, because the job of such a thread is back in the queue by then.
 """
 
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 class _Call:
-    """One call, and the future of whoever waits for it."""
+    """One call, and the future of its result."""
 
     __slots__ = ("_future", "_loop", "_step")
 
@@ -31,19 +31,19 @@ class _Call:
     def run(self) -> None:
         try:
             value, error = self._step(), None
-        except BaseException as raised:  # noqa: BLE001  # whatever a handler raises is its job's
+        except BaseException as raised:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
             value, error = None, raised
         try:
-            self._loop.call_soon_threadsafe(self._tell, value, error)
+            self._loop.call_soon_threadsafe(self._resolve, value, error)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed: the result is not awaited any more
 
-    def _tell(self, value: Any, error: BaseException | None) -> None:
+    def _resolve(self, value: Any, error: BaseException | None) -> None:
         if self._future.done():
-            return  # given up
+            return  # left behind
         if error is None:
             self._future.set_result(value)
-        elif isinstance(error, StopIteration):  # which a future would not take
+        elif isinstance(error, StopIteration):  # a future does not accept it
             self._future.set_exception(RuntimeError(f"the handler raised StopIteration: {message_of(error)}"))
         else:
             self._future.set_exception(error)
@@ -59,7 +59,7 @@ class JobThreads:
         self._closed = False
 
     def call(self, step: Callable[[], Any]) -> asyncio.Future[Any]:
-        """The future of a call that begins now."""
+        """Begins a call, and returns the future of its result."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         call = _Call(step, future)
         with self._lock:
@@ -68,10 +68,10 @@ class JobThreads:
             inbox.put(call)
         else:
             name = f"{self._name}-{next(_numbers)}"
-            threading.Thread(target=self._live, args=(call,), name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(call,), name=name, daemon=True).start()
         return future
 
-    def _live(self, first: _Call) -> None:
+    def _run(self, first: _Call) -> None:
         inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         call: _Call | None = first
         while call is not None:
@@ -83,7 +83,7 @@ class JobThreads:
             call = inbox.get()
 
     def close(self) -> None:
-        """Lets idle threads end; those that run end after their call."""
+        """Ends idle threads; the others end after their call."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

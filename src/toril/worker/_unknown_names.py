@@ -1,6 +1,6 @@
-"""When a worker writes a line about jobs whose names it has no handler for: once for each name and minute.
+"""Limits the log lines about jobs without a handler for their name: one for each name and minute.
 
-Guarantee: bounded memory, however many names producers make up: beyond a hundred in a minute they share a line.
+Guarantee: bounded memory: beyond a hundred names in a minute, the others share a line.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ OTHER_NAMES = "(other names)"
 
 
 class UnknownNameLines:
-    """Counts refusals by name, and tells when a line is due."""
+    """Counts refusals by name, and decides when a line is due."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._silent_until: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}  # refusals since the last line
+        self._next_line_at: dict[str, float] = {}
+        self._unlogged: dict[str, int] = {}  # refusals since the last line
 
     def due(self, name: str) -> tuple[str, int] | None:
-        """For one more refusal: the name and the number of refusals to write, or None when it is too early."""
+        """Counts a refusal. Returns the name and count to log, or None when it is too early for a line."""
         now = self._clock()
         name = self._entry(name, now)
-        self._unsaid[name] = count = self._unsaid.get(name, 0) + 1
-        if now < self._silent_until.get(name, now):
+        self._unlogged[name] = count = self._unlogged.get(name, 0) + 1
+        if now < self._next_line_at.get(name, now):
             return None
-        self._silent_until[name] = now + SECONDS_BETWEEN_LINES
-        self._unsaid[name] = 0
+        self._next_line_at[name] = now + SECONDS_BETWEEN_LINES
+        self._unlogged[name] = 0
         return name, count
 
     def _entry(self, name: str, now: float) -> str:
-        if name in self._silent_until or len(self._silent_until) < MOST_NAMES:
+        if name in self._next_line_at or len(self._next_line_at) < MOST_NAMES:
             return name
-        for old in [one for one, until in self._silent_until.items() if until <= now]:
-            del self._silent_until[old], self._unsaid[old]
-        return name if len(self._silent_until) < MOST_NAMES else OTHER_NAMES
+        for old in [one for one, until in self._next_line_at.items() if until <= now]:
+            del self._next_line_at[old], self._unlogged[old]
+        return name if len(self._next_line_at) < MOST_NAMES else OTHER_NAMES

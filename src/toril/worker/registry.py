@@ -1,7 +1,6 @@
-"""Which function runs which kind of task.
+"""The functions of a worker by task type.
 
-Guarantee: a message names a task; only functions that were registered by code can be run. Nothing is ever imported by a
-name in a payload.
+Guarantee: only functions that were registered in code can be run. A name in a message never causes an import.
 """
 
 from __future__ import annotations

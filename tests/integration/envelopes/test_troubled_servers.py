@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.kinds import Kind, ListKind, ReliableListKind, StreamKind
 from tests.servers import Server
 from toril import PermanentError, TransientError
+from toril.backends.base import settle_and_fetch
 from toril.commands import list_worker
 
 KINDS = (ListKind, ReliableListKind, StreamKind)
@@ -50,7 +51,7 @@ async def test_a_retry_and_a_dead_letter_that_a_full_server_refuses_are_written_
             with server.client() as client:
                 client.config_set("maxmemory", 1)
                 full.set()
-                await until(lambda: _is(len(worker._source._unwritten) == 2))
+                await until(lambda: _is(len(worker._lifecycle._runtime.backend._unwritten) == 2))
                 client.config_set("maxmemory", 0)
             await until(lambda: _is(runs.count("again") == 2))
             await until(lambda: _no_more(kind))
@@ -77,7 +78,7 @@ async def test_a_stop_waits_for_a_full_server_to_take_a_job_back(
             client.config_set("maxmemory", 1)
             stopping = asyncio.create_task(worker.stop(timeout=0))
             # An entry of a stream keeps its place, which takes no memory.
-            await until(lambda: _is(worker._source._unwritten or stopping.done()))
+            await until(lambda: _is(worker._lifecycle._runtime.backend._unwritten or stopping.done()))
             client.config_set("maxmemory", 0)
             await stopping
         assert await kind.unfinished() == 1
@@ -91,7 +92,7 @@ async def test_an_outcome_that_can_never_be_written_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("toril.backends._envelope_backend.LAST_TRIES", 1)
+    monkeypatch.setattr("toril.backends._unwritten.CLOSE_ATTEMPTS", 1)
     server = start_valkey(maxmemory_policy="noeviction")
     begun, full = asyncio.Event(), asyncio.Event()
     async with make(server.url, prefix).opened() as kind:
@@ -108,7 +109,7 @@ async def test_an_outcome_that_can_never_be_written_is_named_in_the_log(
         with server.client() as client:
             client.config_set("maxmemory", 1)
             full.set()
-            await until(lambda: _is(worker._source._unwritten))
+            await until(lambda: _is(worker._lifecycle._runtime.backend._unwritten))
             async with asyncio.timeout(20):
                 await worker.stop(timeout=0)
     assert f"job {job_id}: its outcome (dead) could not be written" in caplog.text
@@ -154,7 +155,7 @@ async def test_a_worker_that_was_held_up_does_not_take_itself_for_dead(server_ur
     async with ReliableListKind(server_url, prefix).opened() as kind:
         await kind.add()
         async with kind.hand() as source:
-            assert len((await source.exchange([], 1)).deliveries) == 1
+            assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
             keys, silence = kind.queue.keys, 1000
             later = await source.transport.now_ms() + 10 * silence
             ours: Any = source

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, InvalidOption, ListQueue, ListWorker
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_list import ListBackend, ListConfig
 from toril.commands import list_worker
 from toril.commands.command import Command
@@ -62,7 +62,7 @@ async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
         # What any other client pushes by the record's convention is taken as well.
         client.lpush(base, Envelope.new("task", {"n": 3}).to_bytes())
     async with hand(server, prefix) as source:
-        taken = (await source.exchange([], 10)).deliveries
+        taken = (await settle_and_fetch(source, [], 10)).deliveries
     assert [one.envelope.payload["n"] for one in taken] == [0, 1, 2, 3]
 
 
@@ -72,12 +72,12 @@ async def test_a_job_that_goes_back_while_jobs_are_counted_is_not_missed(
     run_many = AsyncTransport.run_many
     await queue.add("task", {})
     async with hand(server, prefix, reliable=True) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
 
         async def goes_back_after_the_first_look(transport: AsyncTransport, commands: Any) -> Any:
             replies = await run_many(transport, commands)
             monkeypatch.undo()
-            await source.exchange([FinishedJob(delivery, Requeued())], 0)
+            await settle_and_fetch(source, [FinishedJob(delivery, Requeued())], 0)
             return replies
 
         monkeypatch.setattr(AsyncTransport, "run_many", goes_back_after_the_first_look)
@@ -94,13 +94,13 @@ async def test_a_delayed_job_waits_in_the_sorted_set_until_it_is_due(
         ((_, due),) = client.zrange(f"{base}:scheduled", 0, -1, withscores=True)
         assert abs(due / 1000 - at.timestamp()) < 0.01
         async with hand(server, prefix) as source:
-            taken = await source.exchange([], 10)
+            taken = await settle_and_fetch(source, [], 10)
             assert taken.deliveries == []
             assert taken.next_due_in is not None
             assert 3500 < taken.next_due_in <= 3600
             (text,) = client.zrange(f"{base}:scheduled", 0, -1)
             client.zadd(f"{base}:scheduled", {text: 1})  # its time has come
-            assert len((await source.exchange([], 10)).deliveries) == 1
+            assert len((await settle_and_fetch(source, [], 10)).deliveries) == 1
         assert client.exists(f"{base}:scheduled") == 0
 
 
@@ -109,15 +109,15 @@ async def test_a_job_in_hand_is_locked_by_a_random_token_and_released_when_done(
 ) -> None:
     sent = await queue.add("task")
     async with hand(server, prefix) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         lock = f"{base}:lock:{sent.job_id}"
         with server.client() as client:
             assert client.get(lock).decode() == delivery.fence
             assert 0 < client.pttl(lock) <= 30_000
             client.pexpire(lock, 1000)
-            assert await asyncio.to_thread(source.keep_alive, [delivery]) == []
+            assert await asyncio.to_thread(source.renew_locks, [delivery]) == []
             assert client.pttl(lock) > 1000
-            await source.exchange([FinishedJob(delivery, Completed())], 0)
+            await settle_and_fetch(source, [FinishedJob(delivery, Completed())], 0)
             assert client.exists(lock) == 0
 
 
@@ -128,12 +128,12 @@ async def test_the_twin_of_a_job_in_hand_waits_until_it_is_done(
     await queue.add(envelope)
     await queue.add(envelope)
     async with hand(server, prefix) as source:
-        (first,) = (await source.exchange([], 10)).deliveries
+        (first,) = (await settle_and_fetch(source, [], 10)).deliveries
         counts = await queue.counts()
         assert (counts.waiting, counts.scheduled) == (0, 1)
-        await source.exchange([FinishedJob(first, Completed())], 0)
+        await settle_and_fetch(source, [FinishedJob(first, Completed())], 0)
         async with asyncio.timeout(10):
-            while not (taken := (await source.exchange([], 10)).deliveries):
+            while not (taken := (await settle_and_fetch(source, [], 10)).deliveries):
                 await asyncio.sleep(0.05)
         assert taken[0].id == first.id
 
@@ -143,11 +143,13 @@ async def test_a_lock_of_another_is_neither_released_nor_extended_and_refuses_th
 ) -> None:
     sent = await queue.add("task")
     async with hand(server, prefix) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         with server.client() as client:
             client.set(f"{base}:lock:{sent.job_id}", "another", px=5000)
-            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
-            (ack_error,) = (await source.exchange([FinishedJob(delivery, Failed("x"))], 0)).ack_errors
+            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
+            (ack_error,) = (
+                await settle_and_fetch(source, [FinishedJob(delivery, Failed("x"))], 0)
+            ).ack_errors
             assert isinstance(ack_error, LockLost)
             assert client.get(f"{base}:lock:{sent.job_id}") == b"another"
 
@@ -157,10 +159,12 @@ async def test_a_retry_whose_lock_ran_out_is_not_lost(
 ) -> None:
     sent = await queue.add("task")
     async with hand(server, prefix) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         with server.client() as client:
             client.delete(f"{base}:lock:{sent.job_id}")
-        assert (await source.exchange([FinishedJob(delivery, Retry(60, "later"))], 0)).ack_errors == [None]
+        assert (
+            await settle_and_fetch(source, [FinishedJob(delivery, Retry(60, "later"))], 0)
+        ).ack_errors == [None]
     ((envelope, _),) = await queue.scheduled()
     assert (envelope.job_id, envelope.attempts) == (sent.job_id, 1)
 
@@ -182,14 +186,14 @@ async def test_a_reliable_worker_has_its_jobs_in_a_list_of_its_own(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
     async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        one, *others = (await source.exchange([], 3)).deliveries
+        one, *others = (await settle_and_fetch(source, [], 3)).deliveries
         with server.client() as client:
             assert client.llen(f"{base}:processing:h:1:0:a") == 3
-        await source.exchange([FinishedJob(one, Completed())], 0)
+        await settle_and_fetch(source, [FinishedJob(one, Completed())], 0)
         counts = await queue.counts()
         assert (counts.waiting, counts.active) == (0, 2)
-        await source.exchange([FinishedJob(each, Completed()) for each in others], 0)
-        await source._leave()
+        await settle_and_fetch(source, [FinishedJob(each, Completed()) for each in others], 0)
+        await source._deregister()
     with server.client() as client:
         assert client.keys(f"{base}:processing:*") == []
     assert await queue.pending() == 0
@@ -203,7 +207,7 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
         hand(server, prefix, "silent", reliable=True) as silent,
         hand(server, prefix, "living", reliable=True) as living,
     ):
-        (old,) = (await silent.exchange([], 1)).deliveries
+        (old,) = (await settle_and_fetch(silent, [], 1)).deliveries
         assert await living.sweep() == []
         later = await living.transport.now_ms() + 30_001
         recover = list_worker.recover(
@@ -213,11 +217,11 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
         assert (len(texts), more) == (1, False)
         with server.client() as client:
             client.delete(queue.keys.lock(old.id))  # it ran out, as the worker did not renew it
-        (new,) = (await living.exchange([], 1)).deliveries
+        (new,) = (await settle_and_fetch(living, [], 1)).deliveries
         assert (old.attempts_made, new.attempts_made) == (0, 1)
-        (ack_error,) = (await silent.exchange([FinishedJob(old, Failed("late"))], 0)).ack_errors
+        (ack_error,) = (await settle_and_fetch(silent, [FinishedJob(old, Failed("late"))], 0)).ack_errors
         assert isinstance(ack_error, LockLost)
-        assert (await living.exchange([FinishedJob(new, Completed())], 0)).ack_errors == [None]
+        assert (await settle_and_fetch(living, [FinishedJob(new, Completed())], 0)).ack_errors == [None]
     assert [one async for one in queue.dead_letters()] == []
     assert (await queue.counts()).active == 0
 
@@ -230,7 +234,9 @@ async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
         hand(server, prefix, "dead", reliable=True) as dead,
         hand(server, prefix, "living", reliable=True) as living,
     ):
-        assert len((await dead.exchange([], 1300)).deliveries) == 1300  # more than one call puts back
+        assert (
+            len((await settle_and_fetch(dead, [], 1300)).deliveries) == 1300
+        )  # more than one call puts back
         with server.client() as client:
             consumers = queue.keys.toril("consumers")
             client.zadd(consumers, {"dead": 0} | {f"dead{n}": 0 for n in range(300)})
@@ -272,10 +278,10 @@ async def test_a_delivery_that_was_lost_before_a_handler_ran_costs_no_attempt(
             async with hand(server, prefix, f"unlucky-{n}", reliable=True) as unlucky:
                 await taken_unheard(unlucky, queue)
             await recovered_by(living, queue, job.job_id)
-        (delivery,) = (await living.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(living, [], 1)).deliveries
         assert delivery.attempts_made == 0
-        assert (await living.exchange([FinishedJob(delivery, Completed())], 0)).ack_errors == [None]
-        await living._leave()
+        assert (await settle_and_fetch(living, [FinishedJob(delivery, Completed())], 0)).ack_errors == [None]
+        await living._deregister()
     with server.client() as client:
         assert client.keys(f"{queue.keys.base}:toril:unbegun:*") == []
 
@@ -287,11 +293,11 @@ async def test_a_delivery_that_reached_its_worker_costs_an_attempt_when_that_die
     first = await queue.add("task", {"n": 1})
     async with hand(server, prefix, "living", reliable=True) as living:
         async with hand(server, prefix, "dying", reliable=True) as dying:
-            await dying.exchange([], 1)
+            await settle_and_fetch(dying, [], 1)
             second = await queue.add("task", {"n": 2})
             await taken_unheard(dying, queue)
         await recovered_by(living, queue, first.job_id, second.job_id)
-        deliveries = (await living.exchange([], 2)).deliveries
+        deliveries = (await settle_and_fetch(living, [], 2)).deliveries
         assert [(one.id, one.attempts_made) for one in deliveries] == [
             (first.job_id, 1),
             (second.job_id, 0),
@@ -303,13 +309,13 @@ async def test_jobs_that_a_lost_reply_brought_to_a_reliable_worker_go_back(
 ) -> None:
     await queue.add("task")
     async with hand(server, prefix, reliable=True) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
-        source._in_hand.clear()  # as if the reply had never come
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+        source._deliveries.clear()  # as if the reply had never come
         await source.sweep()
         assert (await queue.counts()).waiting == 0
         await source.sweep()
         assert (await queue.counts()).waiting == 1
-        (again,) = (await source.exchange([], 1)).deliveries
+        (again,) = (await settle_and_fetch(source, [], 1)).deliveries
         assert again.id == delivery.id
 
 
@@ -360,12 +366,12 @@ async def test_what_a_reliable_worker_has_in_hand_goes_with_its_queue(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
     async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        (taken,) = (await source.exchange([], 1)).deliveries
+        (taken,) = (await settle_and_fetch(source, [], 1)).deliveries
         await queue.obliterate()
         with server.client() as client:
             assert client.exists(base, f"{base}:processing:h:1:0:a", f"{base}:toril:consumers") == 0
         assert await queue.pending() == 0
-        (ack_error,) = (await source.exchange([FinishedJob(taken, Completed())], 0)).ack_errors
+        (ack_error,) = (await settle_and_fetch(source, [FinishedJob(taken, Completed())], 0)).ack_errors
         assert isinstance(ack_error, LockLost)
 
 
@@ -375,16 +381,16 @@ async def test_a_lock_that_ran_out_while_its_worker_was_held_up_is_taken_again(
 ) -> None:
     sent = await queue.add("task")
     async with hand(server, prefix, "h:1:0:a", reliable=reliable) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         with server.client() as client:
             client.delete(queue.keys.lock(sent.job_id))
-            assert await asyncio.to_thread(source.keep_alive, [delivery]) == []
+            assert await asyncio.to_thread(source.renew_locks, [delivery]) == []
             assert client.get(queue.keys.lock(sent.job_id)).decode() == delivery.fence
             client.set(queue.keys.lock(sent.job_id), "a twin's")
-            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
             client.delete(queue.keys.lock(sent.job_id))
-        await source.exchange([FinishedJob(delivery, Completed())], 0)
-        assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+        await settle_and_fetch(source, [FinishedJob(delivery, Completed())], 0)
+        assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
 
 
 async def test_a_reliable_job_that_went_to_another_is_not_locked_again(
@@ -392,9 +398,9 @@ async def test_a_reliable_job_that_went_to_another_is_not_locked_again(
 ) -> None:
     sent = await queue.add("task")
     async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        (delivery,) = (await source.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
         with server.client() as client:
             client.delete(queue.keys.lock(sent.job_id))
             client.rename(f"{base}:processing:h:1:0:a", base)  # as a sweep of another worker would
-            assert await asyncio.to_thread(source.keep_alive, [delivery]) == [delivery]
+            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
             assert client.exists(queue.keys.lock(sent.job_id)) == 0

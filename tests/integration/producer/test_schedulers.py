@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import Server, ValkeyCluster
 from toril import Job, JobOptions, Queue, Worker, sync
-from toril.backends._scheduler_runs import Series
+from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends.next_run import next_step
 from toril.commands.command import plain
 from toril.commands.schedulers import BrokenScheduler, broken_schedulers
@@ -410,15 +410,15 @@ async def test_a_series_goes_on_before_its_job_is_settled_when_the_server_was_aw
     gone = start_valkey()
     policy = ConnectionPolicy(connect_timeout=0.3, reconnect_delay=0.01, call_attempts=1)
     async with AsyncTransport(gone.url, policy=policy) as transport:
-        series = Series(queue.keys, transport)
+        runs = SchedulerRuns(queue.keys, transport)
         gone.stop()
-        await series.begin([job.record])
-        assert series
+        runs.begin([job.record])
+        assert runs
         with pytest.raises(RedisUnavailable):
-            await series.go_on()
+            await runs.run_pending()
         gone.start()
-        await series.go_on()  # the scheduler is not there: nothing is made, and nothing is left to do
-        assert not series
+        await runs.run_pending()  # the scheduler is not there: nothing is made, and nothing is left to do
+        assert not runs
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.servers import Server
 from toril import Envelope, InvalidOption, StreamQueue, StreamWorker, TransientError
-from toril.backends.base import FinishedJob
+from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_stream import StreamBackend, StreamConfig
 from toril.commands import envelopes, stream_worker
 from toril.commands.envelopes import EnvelopeToAdd
@@ -122,8 +122,8 @@ async def test_lag_and_pending_are_told_apart(queue: StreamQueue, server: Server
     await queue.add_bulk([("task", {"n": n}) for n in range(10)])
     await queue.add("task", delay=60)
     async with hand(server, prefix) as source:
-        taken = await source.exchange([], 4)
-        await source.exchange([FinishedJob(taken.deliveries[0], Completed())], 0)
+        taken = await settle_and_fetch(source, [], 4)
+        await settle_and_fetch(source, [FinishedJob(taken.deliveries[0], Completed())], 0)
         figures = await queue.figures()
     assert (figures.waiting, figures.pending, figures.scheduled, figures.consumers) == (6, 3, 1, 1)
     counts = await queue.counts()
@@ -146,7 +146,7 @@ async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: 
         hand(server, prefix, "other:1:0") as other,
     ):
         # Longer than an entry may be idle, which the heartbeats prevent.
-        other._terms = StreamConfig(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
+        other._config = StreamConfig(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
         while enough:
             assert await other.sweep() == []
             await asyncio.sleep(0.6)
@@ -161,14 +161,14 @@ async def test_the_outcome_of_a_consumer_whose_entry_was_claimed_changes_nothing
 ) -> None:
     await queue.add("task")
     async with hand(server, prefix, "late:1:0") as late, hand(server, prefix, "new:1:0") as new:
-        (old,) = (await late.exchange([], 1)).deliveries
+        (old,) = (await settle_and_fetch(late, [], 1)).deliveries
         assert len(await new.sweep()) == 1
-        (current,) = (await new.exchange([], 1)).deliveries
+        (current,) = (await settle_and_fetch(new, [], 1)).deliveries
         assert (old.attempts_made, current.attempts_made) == (0, 1)
-        (ack_error,) = (await late.exchange([FinishedJob(old, Failed("late"))], 0)).ack_errors
+        (ack_error,) = (await settle_and_fetch(late, [FinishedJob(old, Failed("late"))], 0)).ack_errors
         assert isinstance(ack_error, LockLost)
-        assert await asyncio.to_thread(late.keep_alive, [old]) == [old]
-        assert (await new.exchange([FinishedJob(current, Completed())], 0)).ack_errors == [None]
+        assert await asyncio.to_thread(late.renew_locks, [old]) == [old]
+        assert (await settle_and_fetch(new, [FinishedJob(current, Completed())], 0)).ack_errors == [None]
     assert await queue.pending() == 0
     assert [one async for one in queue.dead_letters()] == []
 
@@ -181,9 +181,9 @@ async def test_a_job_that_takes_every_worker_down_becomes_a_dead_letter(
     for n in range(6):
         async with hand(server, prefix, f"victim:{n}:0") as victim:
             await victim.sweep()
-            taken = (await victim.exchange([], 1)).deliveries
+            taken = (await settle_and_fetch(victim, [], 1)).deliveries
             deliveries += len(taken)
-            await victim.exchange([], 0)
+            await settle_and_fetch(victim, [], 0)
     assert deliveries == 3  # its attempts, and one more
     (letter,) = [one async for one in queue.dead_letters()]
     assert (letter.job_id, letter.dlq_reason, letter.last_error) == (
@@ -199,10 +199,10 @@ async def test_entries_that_a_lost_reply_brought_are_taken_up_again(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
     async with hand(server, prefix, "same:1:0") as before:
-        assert len((await before.exchange([], 3)).deliveries) == 3
+        assert len((await settle_and_fetch(before, [], 3)).deliveries) == 3
     async with hand(server, prefix, "same:1:0", claim_idle_ms=3_600_000) as after:
         assert len(await after.sweep()) == 3
-        assert len((await after.exchange([], 3)).deliveries) == 3
+        assert len((await settle_and_fetch(after, [], 3)).deliveries) == 3
 
 
 async def test_finished_entries_are_trimmed_and_pending_ones_never(
@@ -210,18 +210,20 @@ async def test_finished_entries_are_trimmed_and_pending_ones_never(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(1000)])
     async with hand(server, prefix, keep=100) as source:
-        slow, *rest = (await source.exchange([], 200)).deliveries
+        slow, *rest = (await settle_and_fetch(source, [], 200)).deliveries
         while rest:
             rest = list(
-                (await source.exchange([FinishedJob(one, Completed()) for one in rest], 200)).deliveries
+                (
+                    await settle_and_fetch(source, [FinishedJob(one, Completed()) for one in rest], 200)
+                ).deliveries
             )
         with server.client() as client:
             assert client.xlen(base) == 1000  # the slow one is the oldest
-        await source.exchange([FinishedJob(slow, Completed())], 0)
+        await settle_and_fetch(source, [FinishedJob(slow, Completed())], 0)
         for n in range(20):
             await queue.add("task", {"n": n})
-            (one,) = (await source.exchange([], 1)).deliveries
-            await source.exchange([FinishedJob(one, Completed())], 0)
+            (one,) = (await settle_and_fetch(source, [], 1)).deliveries
+            await settle_and_fetch(source, [FinishedJob(one, Completed())], 0)
     with server.client() as client:
         # Redis frees whole nodes of about a hundred entries.
         assert 100 <= client.xlen(base) <= 300
@@ -235,10 +237,12 @@ async def test_entries_that_another_group_has_not_read_are_not_trimmed(
         client.xgroup_create(base, "auditors", id="0", mkstream=True)
     await queue.add_bulk([("task", {"n": n}) for n in range(500)])
     async with hand(server, prefix, keep=0) as source:
-        taken = list((await source.exchange([], 250)).deliveries)
+        taken = list((await settle_and_fetch(source, [], 250)).deliveries)
         while taken:
             taken = list(
-                (await source.exchange([FinishedJob(one, Completed()) for one in taken], 250)).deliveries
+                (
+                    await settle_and_fetch(source, [FinishedJob(one, Completed()) for one in taken], 250)
+                ).deliveries
             )
     with server.client() as client:
         assert client.xlen(base) == 500
@@ -249,7 +253,7 @@ async def test_an_entry_that_was_trimmed_while_pending_raises_an_alarm(
 ) -> None:
     await queue.add("task")
     async with hand(server, prefix, "dead:1:0") as dead:
-        assert (await dead.exchange([], 1)).deliveries
+        assert (await settle_and_fetch(dead, [], 1)).deliveries
     with server.client() as client:
         client.xtrim(base, maxlen=0, approximate=False)
     async with hand(server, prefix, "living:1:0") as living:
@@ -265,9 +269,9 @@ async def test_silent_consumers_are_removed_only_when_nothing_is_pending(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(2)])
     async with hand(server, prefix, "holds:1:0") as holds, hand(server, prefix, "empty:1:0") as empty:
-        assert (await holds.exchange([], 1)).deliveries
-        (one,) = (await empty.exchange([], 1)).deliveries
-        await empty.exchange([FinishedJob(one, Completed())], 0)
+        assert (await settle_and_fetch(holds, [], 1)).deliveries
+        (one,) = (await settle_and_fetch(empty, [], 1)).deliveries
+        await settle_and_fetch(empty, [FinishedJob(one, Completed())], 0)
     removed: list[str] = []
     async with AsyncTransport(server.url) as transport, asyncio.timeout(5):
         while not removed:  # both have been idle for some milliseconds by then
@@ -337,13 +341,13 @@ async def test_a_worker_that_asks_for_nothing_claims_nothing(
 ) -> None:
     await queue.add("task")
     async with hand(server, prefix, "dead:1:0") as dead:
-        assert (await dead.exchange([], 1)).deliveries
+        assert (await settle_and_fetch(dead, [], 1)).deliveries
     async with hand(server, prefix, "paused:1:0") as paused:
-        await paused.exchange([], 0)
-        paused._hungry = False
+        await settle_and_fetch(paused, [], 0)
+        paused._wants_jobs = False
         assert await paused.sweep() == []
         assert (await queue.figures()).consumers == 1
-        assert len((await paused.exchange([], 1)).deliveries) == 1
+        assert len((await settle_and_fetch(paused, [], 1)).deliveries) == 1
         assert len(await paused.sweep()) == 1  # reported by the next sweep
 
 
@@ -353,7 +357,7 @@ ENTRIES = 60
 async def taken_by(server: Server, prefix: str, consumer: str, count: int) -> None:
     """A consumer takes entries, and is not seen for an hour."""
     async with hand(server, prefix, consumer) as dead:
-        assert len((await dead.exchange([], count)).deliveries) == count
+        assert len((await settle_and_fetch(dead, [], count)).deliveries) == count
     keys = StreamKeys(QUEUE, prefix)
     with server.client() as client:
         ids = [
@@ -377,7 +381,7 @@ async def test_one_sweep_is_enough_to_recover_all_that_a_dead_consumer_had(
     quick = {"concurrency": concurrency, "stalled_check_interval": 3600}
     async with asyncio.timeout(30), worker(server, prefix, handle, **quick) as running:
         await running.run_until_idle()
-        assert running._sweeper.done == 1
+        assert running._lifecycle._runtime.stalled_sweeper.done == 1
     assert sorted(seen) == list(range(ENTRIES))
 
 
@@ -388,13 +392,15 @@ async def test_a_worker_that_is_always_busy_recovers_what_a_dead_consumer_had(
     await taken_by(server, prefix, "dead:1:0", 3)
     await queue.add_bulk([("new", {"n": n}) for n in range(10)])
     async with hand(server, prefix, "busy:1:0", concurrency=2, claim_idle_ms=60_000) as busy:
-        in_hand = list((await busy.exchange([], 2)).deliveries)
+        in_hand = list((await settle_and_fetch(busy, [], 2)).deliveries)
         assert await busy.sweep() == []  # both places are taken
         names = []
         while in_hand:
             names += [one.name for one in in_hand]
             in_hand = list(
-                (await busy.exchange([FinishedJob(one, Completed()) for one in in_hand], 2)).deliveries
+                (
+                    await settle_and_fetch(busy, [FinishedJob(one, Completed()) for one in in_hand], 2)
+                ).deliveries
             )
         assert names[:5] == ["new", "new", "old", "old", "old"]
         assert len(names) == 13
@@ -406,12 +412,12 @@ async def test_entries_of_a_dead_consumer_are_found_behind_many_of_a_living_one(
 ) -> None:
     await queue.add_bulk([("alive", {"n": n}) for n in range(3000)])
     async with hand(server, prefix, "living:1:0", concurrency=3000) as living:
-        assert len((await living.exchange([], 3000)).deliveries) == 3000
+        assert len((await settle_and_fetch(living, [], 3000)).deliveries) == 3000
     await queue.add("dead")
     await taken_by(server, prefix, "dead:1:0", 1)
     async with hand(server, prefix, "new:1:0", concurrency=1, claim_idle_ms=600_000) as new:
         assert len(await new.sweep()) == 1
-        (delivery,) = (await new.exchange([], 1)).deliveries
+        (delivery,) = (await settle_and_fetch(new, [], 1)).deliveries
         assert delivery.name == "dead"
 
 
@@ -423,8 +429,8 @@ async def test_entries_of_an_earlier_process_of_the_same_name_are_recovered_as_c
     async with hand(server, prefix, "same:1:0", concurrency=1, claim_idle_ms=3_600_000_000) as after:
         assert len(await after.sweep()) == 1
         done = 0
-        while in_hand := (await after.exchange([], 1)).deliveries:
-            await after.exchange([FinishedJob(one, Completed()) for one in in_hand], 0)
+        while in_hand := (await settle_and_fetch(after, [], 1)).deliveries:
+            await settle_and_fetch(after, [FinishedJob(one, Completed()) for one in in_hand], 0)
             done += 1
         assert done == 5
     assert await queue.pending() == 0

@@ -170,7 +170,7 @@ async def test_a_job_that_comes_while_its_worker_stops_goes_back_unrun(
         worker.resume()
         await asyncio.sleep(0)  # the turn in which it asks for jobs
         stopping = asyncio.create_task(worker.stop(timeout=0))
-        while worker._runner._stop_reason is None:
+        while worker._lifecycle._runtime.runner._stop_message is None:
             await asyncio.sleep(0)
         server.thaw()
         await stopping

@@ -1,10 +1,10 @@
-"""Lanes: which turn a job runs in, whose task it is, and what cancelling does."""
+"""The task pool: in which turn and in which task a job runs, and what cancelling does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -15,12 +15,12 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 flavour: contextvars.ContextVar[str] = contextvars.ContextVar("flavour", default="plain")
 
 
-class Ring:
-    """Lanes whose jobs are coroutine functions, and the tasks that ran them."""
+class Pool:
+    """A task pool whose jobs are coroutine functions, and the tasks that ran them."""
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
-        self.lanes: TaskPool[Job] = TaskPool(self._work)
+        self.pool: TaskPool[Job] = TaskPool(self._work)
 
     async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
         assert asyncio.current_task() is task
@@ -28,83 +28,83 @@ class Ring:
         await job()
 
     async def warm(self) -> None:
-        """One lane has run something and rests."""
+        """One task has run something and is idle."""
         done = asyncio.Event()
 
         async def first() -> None:
             done.set()
 
-        self.lanes.put(first)
+        self.pool.start(first)
         await done.wait()
         await asyncio.sleep(0)
 
-    async def brought(self, *jobs: Job) -> None:
-        """Jobs begin from a callback of the loop, as a reply does; returns after that callback."""
-        over = asyncio.get_running_loop().create_future()
+    async def bring(self, *jobs: Job) -> None:
+        """Starts jobs from a callback of the loop, as a reply does; returns after that callback."""
+        done = asyncio.get_running_loop().create_future()
 
-        def bring() -> None:
+        def start_all() -> None:
             for job in jobs:
-                self.lanes.begin(job)
-            over.set_result(None)
+                self.pool.start(job, alone=True)
+            done.set_result(None)
 
-        asyncio.get_running_loop().call_soon(bring)
-        await over
+        asyncio.get_running_loop().call_soon(start_all)
+        await done
 
 
 @pytest.fixture
-async def ring():
-    ring = Ring()
-    await ring.warm()
-    yield ring
-    await ring.lanes.close()
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("toril-lane")]
+async def pool() -> AsyncIterator[Pool]:
+    pool = Pool()
+    await pool.warm()
+    yield pool
+    await pool.pool.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("toril-pool")]
 
 
-async def test_a_lone_job_that_never_waits_is_done_in_the_turn_that_brought_it(ring) -> None:
-    said: list[str] = []
+async def test_a_lone_job_that_never_waits_is_done_in_the_turn_that_started_it(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
-        said.append("done")
+        seen.append("done")
 
     def bring() -> None:
-        ring.lanes.begin(job)
-        said.append("brought")
+        pool.pool.start(job, alone=True)
+        seen.append("returned")
 
     asyncio.get_running_loop().call_soon(bring)
     await asyncio.sleep(0)
-    assert said == ["done", "brought"]
+    assert seen == ["done", "returned"]
 
 
-async def test_a_thousand_lone_jobs_need_one_lane(ring) -> None:
+async def test_a_thousand_lone_jobs_need_one_task(pool: Pool) -> None:
     for _ in range(1000):
-        await ring.brought(_nothing)
-    assert len(ring.tasks) == 1001
-    assert len(set(ring.tasks)) == 1
+        await pool.bring(_nothing)
+    assert len(pool.tasks) == 1001
+    assert len(set(pool.tasks)) == 1
 
 
-async def test_a_lone_job_that_waits_goes_on_in_its_lane_while_others_begin(ring) -> None:
-    gate, said = asyncio.Event(), []
+async def test_a_lone_job_that_waits_continues_in_its_task_while_others_begin(pool: Pool) -> None:
+    gate, seen = asyncio.Event(), list[str]()
 
     def job(name: str) -> Job:
         async def run() -> None:
-            said.append(f"{name} begins")
+            seen.append(f"{name} begins")
             await gate.wait()
-            assert asyncio.current_task() in ring.tasks
-            said.append(f"{name} ends")
+            assert asyncio.current_task() in pool.tasks
+            seen.append(f"{name} ends")
 
         return run
 
-    await ring.brought(job("a"))
-    await ring.brought(job("b"), job("c"))
+    await pool.bring(job("a"))
+    await pool.bring(job("b"), job("c"))
     await _turns(10)
-    assert sorted(said) == ["a begins", "b begins", "c begins"]
+    assert sorted(seen) == ["a begins", "b begins", "c begins"]
     gate.set()
     await _turns(10)
-    assert len(said) == 6
-    assert len(set(ring.tasks)) == 3
+    assert len(seen) == 6
+    assert len(set(pool.tasks)) == 3
 
 
-async def test_what_a_job_sets_in_its_context_is_gone_with_it(ring) -> None:
+async def test_what_a_job_sets_in_its_context_is_gone_with_it(pool: Pool) -> None:
     seen: list[str] = []
 
     async def colour() -> None:
@@ -115,126 +115,126 @@ async def test_what_a_job_sets_in_its_context_is_gone_with_it(ring) -> None:
     async def look() -> None:
         seen.append(flavour.get())
 
-    await ring.brought(colour)
+    await pool.bring(colour)
     await _turns(10)
-    await ring.brought(look)
+    await pool.bring(look)
     assert seen == ["own", "plain"]
     assert flavour.get() == "plain"
 
 
-async def test_begun_inside_a_task_a_job_waits_for_a_turn(ring) -> None:
-    said: list[str] = []
+async def test_begun_inside_a_task_a_job_waits_for_a_turn(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
-        said.append("done")
+        seen.append("done")
 
-    ring.lanes.begin(job)
-    assert said == []
+    pool.pool.start(job, alone=True)
+    assert seen == []
     await _turns(10)
-    assert said == ["done"]
+    assert seen == ["done"]
 
 
-async def test_a_lone_job_that_waits_can_be_cancelled_before_its_lane_took_over(ring) -> None:
-    said: list[str] = []
+async def test_a_lone_job_that_waits_can_be_cancelled_before_its_task_continues(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
-            said.append("cancelled")
+            seen.append("cancelled")
             raise
 
     def bring() -> None:
-        ring.lanes.begin(_quietly(job))
-        ring.tasks[-1].cancel()
+        pool.pool.start(_quietly(job), alone=True)
+        pool.tasks[-1].cancel()
 
     asyncio.get_running_loop().call_soon(bring)
     await _turns(10)
-    assert said == ["cancelled"]
-    await _still_works(ring)
+    assert seen == ["cancelled"]
+    await _still_works(pool)
 
 
-async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(ring) -> None:
-    said: list[str] = []
+async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        said.append("cancel")
+        seen.append("cancel")
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
-            said.append("cancelled")
+            seen.append("cancelled")
 
-    await ring.brought(job)
+    await pool.bring(job)
     await _turns(10)
-    assert said == ["cancel", "cancelled"]
-    await _still_works(ring)
+    assert seen == ["cancel", "cancelled"]
+    await _still_works(pool)
 
 
-async def test_a_lone_job_that_cancels_itself_and_never_waits_ends_its_lane_alone(ring) -> None:
+async def test_a_lone_job_that_cancels_itself_and_never_waits_ends_only_its_task(pool: Pool) -> None:
     async def job() -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
 
-    await ring.brought(job)
+    await pool.bring(job)
     await _turns(10)
-    assert ring.tasks[-1].cancelled()
-    await _still_works(ring)
+    assert pool.tasks[-1].cancelled()
+    await _still_works(pool)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-async def test_a_time_limit_inside_a_lone_job_holds(ring, seconds) -> None:
-    said: list[str] = []
+async def test_a_time_limit_inside_a_lone_job_holds(pool: Pool, seconds: float) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.sleep(10)
         except TimeoutError:
-            said.append("late")
+            seen.append("late")
         await asyncio.sleep(0)
-        said.append("goes on")
+        seen.append("goes on")
 
-    await ring.brought(job)
-    await _until(lambda: said == ["late", "goes on"])
-    await _still_works(ring)
+    await pool.bring(job)
+    await _until(lambda: seen == ["late", "goes on"])
+    await _still_works(pool)
 
 
-async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(ring) -> None:
-    said: list[str] = []
+async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.sleep(0.01))
             group.create_task(asyncio.sleep(0))
-        said.append("both")
+        seen.append("both")
 
-    await ring.brought(job)
-    await _until(lambda: said == ["both"])
+    await pool.bring(job)
+    await _until(lambda: seen == ["both"])
 
 
-async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_lane_took_over(ring) -> None:
-    said: list[object] = []
+async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_task_continues(pool: Pool) -> None:
+    seen: list[object] = []
 
     async def job() -> None:
         work = asyncio.create_task(asyncio.sleep(0, "both"))
         other = asyncio.create_task(_awaiting(work))
-        said.append(await work)
-        said.append(await other)
+        seen.append(await work)
+        seen.append(await other)
 
-    await ring.brought(job)
-    await _until(lambda: said == ["both", "both"])
+    await pool.bring(job)
+    await _until(lambda: seen == ["both", "both"])
 
 
 @pytest.mark.parametrize("how", ["itself", "from outside", "by a deadline that is past"])
-async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_what_it_awaits(
-    ring, how
+async def test_a_lone_job_that_is_cancelled_before_its_task_continues_cancels_what_it_awaits(
+    pool: Pool, how: str
 ) -> None:
     made: list[asyncio.Task[Any]] = []
-    said: list[str] = []
+    seen: list[str] = []
 
     async def job() -> None:
         made.append(asyncio.create_task(asyncio.sleep(30)))
@@ -246,96 +246,98 @@ async def test_a_lone_job_that_is_cancelled_before_its_lane_took_over_cancels_wh
             async with asyncio.timeout(-1 if how.startswith("by") else None):
                 await asyncio.gather(*made)
         except (asyncio.CancelledError, TimeoutError) as error:
-            said.append(type(error).__name__)
+            seen.append(type(error).__name__)
 
     def bring() -> None:
-        ring.lanes.begin(job)
+        pool.pool.start(job, alone=True)
         if how == "from outside":
-            ring.tasks[-1].cancel()
+            pool.tasks[-1].cancel()
 
     asyncio.get_running_loop().call_soon(bring)
     await _turns(10)
-    assert said == ["TimeoutError" if how.startswith("by") else "CancelledError"]
+    assert seen == ["TimeoutError" if how.startswith("by") else "CancelledError"]
     assert made[0].cancelled()
-    await _still_works(ring)
+    await _still_works(pool)
 
 
-async def test_a_cancel_that_comes_too_late_for_one_job_is_not_felt_by_the_next(ring) -> None:
-    said: list[str] = []
+async def test_a_cancel_that_comes_too_late_for_one_job_does_not_cancel_the_next(pool: Pool) -> None:
+    seen: list[str] = []
 
     async def job() -> None:
         await asyncio.sleep(0)
-        said.append("undisturbed")
+        seen.append("undisturbed")
 
     def bring() -> None:
-        ring.tasks[0].cancel()
-        ring.lanes.begin(job)
+        pool.tasks[0].cancel()
+        pool.pool.start(job, alone=True)
 
     asyncio.get_running_loop().call_soon(bring)
     await _turns(10)
-    assert said == ["undisturbed"]
-    await _still_works(ring)
+    assert seen == ["undisturbed"]
+    await _still_works(pool)
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), GeneratorExit("broken")])
-async def test_an_error_of_our_own_reaches_the_loop_and_costs_no_lane(ring, error) -> None:
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+async def test_an_error_of_the_runner_reaches_the_loop_and_costs_no_task(
+    pool: Pool, error: BaseException
+) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
     async def job() -> None:
         raise error
 
-    await ring.brought(job)
+    await pool.bring(job)
     await _turns(10)
-    assert told == [error]
-    await _still_works(ring)
-    assert len(set(ring.tasks)) == 1
+    assert reported == [error]
+    await _still_works(pool)
+    assert len(set(pool.tasks)) == 1
 
 
-def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_whoever_brought_it() -> None:
-    said: list[str] = []
+def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_its_caller() -> None:
+    seen: list[str] = []
 
     async def interrupted() -> None:
         raise KeyboardInterrupt
 
     async def main() -> None:
-        ring = Ring()
-        await ring.warm()
+        pool = Pool()
+        await pool.warm()
 
         def bring() -> None:
-            ring.lanes.begin(interrupted)
-            said.append("brought")
+            pool.pool.start(interrupted, alone=True)
+            seen.append("returned")
 
         asyncio.get_running_loop().call_soon(bring)
         await asyncio.sleep(10)
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())
-    assert said == ["brought"]
+    assert seen == ["returned"]
 
 
-async def test_a_batch_of_quick_jobs_is_done_by_one_lane(ring) -> None:
+async def test_a_batch_of_quick_jobs_is_done_by_one_task(pool: Pool) -> None:
     for _ in range(100):
-        ring.lanes.put(_nothing)
+        pool.pool.start(_nothing)
     await _turns(10)
-    assert len(ring.tasks) == 101
-    assert len(set(ring.tasks)) == 1
+    assert len(pool.tasks) == 101
+    assert len(set(pool.tasks)) == 1
 
 
-async def test_slow_jobs_run_side_by_side(ring) -> None:
-    gate, begun = asyncio.Event(), []
+async def test_slow_jobs_run_concurrently(pool: Pool) -> None:
+    gate, begun = asyncio.Event(), list[int]()
 
     async def slow() -> None:
         begun.append(1)
         await gate.wait()
 
     for _ in range(100):
-        ring.lanes.put(slow)
-    await _turns(10)  # each that waits rouses two: seven are enough
+        pool.pool.start(slow)
+    await _turns(10)  # each that waits wakes two: seven are enough
     assert len(begun) == 100
     gate.set()
     await _turns(10)
-    await _still_works(ring)
+    await _still_works(pool)
 
 
 async def _nothing() -> None:
@@ -367,7 +369,7 @@ def _quietly(job: Job) -> Job:
     return run
 
 
-async def _still_works(ring: Ring) -> None:
+async def _still_works(pool: Pool) -> None:
     for _ in range(3):
         done = asyncio.Event()
 
@@ -375,6 +377,6 @@ async def _still_works(ring: Ring) -> None:
             await asyncio.sleep(0)
             done.set()
 
-        await ring.brought(job)
+        await pool.bring(job)
         async with asyncio.timeout(5):
             await done.wait()

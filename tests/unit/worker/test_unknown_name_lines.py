@@ -32,7 +32,7 @@ def test_many_names_share_a_line_and_are_forgotten() -> None:
         *((f"name {number}", 1) for number in range(MOST_NAMES)),
         (OTHER_NAMES, 1),
     ]
-    assert len(vars(lines)["_unsaid"]) <= MOST_NAMES + 1
+    assert len(vars(lines)["_unlogged"]) <= MOST_NAMES + 1
     clock.now = 61.0
     assert lines.due("late") == ("late", 1)
-    assert len(vars(lines)["_silent_until"]) == len(vars(lines)["_unsaid"]) == 1
+    assert len(vars(lines)["_next_line_at"]) == len(vars(lines)["_unlogged"]) == 1
