@@ -28,7 +28,7 @@ class Drain:
         self._delayed = delayed
         self._most = most
         self._calls = Calls(driver.keys)
-        self._stopped = b""
+        self._cursor = b""
         self.removed = 0
         self.left_delayed = False
 
@@ -38,15 +38,15 @@ class Drain:
             self._driver.keys,
             most=self._most,
             delayed=self._delayed,
-            stopped=self._stopped,
+            cursor=self._cursor,
             calls=self._calls,
         )
         step = self._driver.run(command)
         assert step.removed <= self._most
         self.removed += step.removed
         self.left_delayed = step.left_delayed
-        self._stopped = step.stopped
-        return bool(self._stopped)
+        self._cursor = step.cursor
+        return bool(self._cursor)
 
     def finish(self) -> int:
         while self.step():
