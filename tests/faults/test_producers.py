@@ -147,7 +147,7 @@ async def test_a_call_that_is_interrupted_from_outside_leaves_nobody_waiting(
         await queue.add("first")
         proxy.arm("cut after", b"toril:ledger")
         adding = asyncio.create_task(queue.add("x"))
-        while not (trying := [task for task in asyncio.all_tasks() if task.get_name() == "toril-post"]):
+        while not (trying := [task for task in asyncio.all_tasks() if task.get_name() == "toril-transport"]):
             await asyncio.sleep(0.01)
         trying[0].cancel()  # as a loop does that is about to end
         with pytest.raises(Closed):
