@@ -10,7 +10,7 @@ together with the events: see `_number`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,12 +22,18 @@ import pyarrow.compute as pc
 from toril.spark.pipeline._traces import message_of
 from toril.spark.transforms._steps import TALLIES
 
-_FILLED: Final = ("worker", "error", "active_at", "run_ms")
 _FACTS: Final = (
     *("attempt", "end_event", "end_ts", "late_end", "hash"),
     *("known_ts", "known_event", "known_attempt"),
     *(f"{when}_{name}" for when in ("end", "known") for name in TALLIES),
 )
+
+
+class LastPickup(msgspec.Struct, frozen=True):
+    """What a job's hash tells of every job."""
+
+    worker: str | None = None
+    started: int | None = None
 
 
 class Hash(msgspec.Struct, frozen=True):
@@ -57,28 +63,59 @@ class HashEnricher:
         concerned = pc.is_valid(points["hash"])
         if not self.everything:
             concerned = pc.and_(concerned, pc.not_equal(attempts["outcome"], "completed"))
-        rows = pc.indices_nonzero(concerned)
-        if not len(rows):
-            return attempts
-        told = {name: attempts[name].to_pylist() for name in _FILLED}
-        facts = points.select(_FACTS).append_column("outcome", attempts["outcome"]).take(rows).to_pylist()
-        for row, one in zip(rows.to_pylist(), facts, strict=True):
-            _fill(told, row, one, msgspec.json.decode(one["hash"], type=Hash))
-        columns = {name: told.get(name, attempts[name]) for name in attempts.column_names}
-        return pa.table(columns, schema=attempts.schema)
+        filled = _with_workers(attempts, points, concerned)
+        filled = _with_errors(filled, points, pc.and_(concerned, pc.equal(attempts["outcome"], "retried")))
+        return _with_beginnings(filled, points, pc.and_(concerned, points["late_end"]))
 
 
-def _fill(told: dict[str, list[Any]], row: int, facts: Mapping[str, Any], known: Hash) -> None:
-    if known.started == facts["attempt"]:  # the hash names the worker of the last pickup only
-        told["worker"][row] = known.worker
-        if facts["late_end"] and known.processed is not None:
-            told["active_at"][row], told["run_ms"][row] = _beginning(known.processed, facts["end_ts"])
-    if facts["outcome"] == "retried":
-        told["error"][row] = _error(facts, known)
+def _with_workers(attempts: pa.Table, points: pa.Table, concerned: Any) -> pa.Table:
+    """The path of every job: few columns, and nothing of an attempt that needs no more."""
+    found = {}
+    numbers, hashes = (points[name].filter(concerned).to_pylist() for name in ("attempt", "hash"))
+    rows = pc.indices_nonzero(concerned).to_pylist()
+    for row, number, raw in zip(rows, numbers, hashes, strict=True):
+        known = msgspec.json.decode(raw, type=LastPickup)
+        if known.started == number:  # the hash names the worker of the last pickup only
+            found[row] = known.worker
+    return _with(attempts, "worker", found)
+
+
+def _with_errors(attempts: pa.Table, points: pa.Table, retried: Any) -> pa.Table:
+    return _with(
+        attempts, "error", {row: _error(facts, known) for row, facts, known in _told(points, retried)}
+    )
+
+
+def _with_beginnings(attempts: pa.Table, points: pa.Table, late: Any) -> pa.Table:
+    """Pickups that were lost in a gap: the hash still has the time of the last one."""
+    found = {
+        row: _beginning(known.processed, facts["end_ts"])
+        for row, facts, known in _told(points, late)
+        if known.started == facts["attempt"] and known.processed is not None
+    }
+    attempts = _with(attempts, "active_at", {row: began for row, (began, _) in found.items()})
+    return _with(attempts, "run_ms", {row: took for row, (_, took) in found.items()})
+
+
+def _told(points: pa.Table, wanted: Any) -> Iterator[tuple[int, dict[str, Any], Hash]]:
+    """Rows with what events and the hash say of them."""
+    facts = points.select(_FACTS).filter(wanted).to_pylist()
+    for row, one in zip(pc.indices_nonzero(wanted).to_pylist(), facts, strict=True):
+        yield row, one, msgspec.json.decode(one["hash"], type=Hash)
+
+
+def _with(attempts: pa.Table, name: str, found: Mapping[int, Any]) -> pa.Table:
+    """Some values of a column replaced."""
+    if not found:
+        return attempts
+    values = attempts[name].to_pylist()
+    for row, value in found.items():
+        values[row] = value
+    field = attempts.schema.field(name)
+    return attempts.set_column(attempts.schema.get_field_index(name), field, pa.array(values, field.type))
 
 
 def _beginning(processed: int, ended_at: datetime) -> tuple[datetime, int]:
-    """The pickup was lost in a gap; the hash still has the time of the last one."""
     return datetime.fromtimestamp(processed / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - processed)
 
 

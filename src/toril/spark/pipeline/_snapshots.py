@@ -26,6 +26,7 @@ from toril.spark.pipeline._layers import GAPS, HASHES, RECONCILED, REFINED, reac
 from toril.spark.pipeline._manifest import files_of
 from toril.spark.pipeline._snapshot_writer import JOBS, LOGS, SnapshotWriter
 from toril.spark.pipeline._staging import frame_of
+from toril.spark.pipeline._stream_positions import SEQ_BITS
 from toril.spark.transforms._steps import LIFE_EVENTS
 
 _SILVER: Final = "silver/jobs"
@@ -122,7 +123,9 @@ def _gaps_in(changes: Changes, until: int) -> dict[str, int]:
 
 def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
     """Jobs that ended an attempt in these events since they were last added, and what is known of them."""
-    place = F.struct("ts", "seq")
+    # Numbers, not structs and strings: their aggregation needs no sorting.
+    names = F.lit(list(LIFE_EVENTS))
+    place = F.shiftleft(F.unix_millis("ts"), SEQ_BITS) + F.col("seq")
     steps = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
 
     def when(condition: Column) -> Column:
@@ -133,7 +136,7 @@ def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
     jobs = steps.groupBy(*_JOB).agg(
         F.min(place).alias("first"),
         F.max(place).alias("last"),
-        F.max_by("event", place).alias("event"),
+        F.max_by(F.array_position(names, event), place).alias("code"),
         F.max(when(event == "added")).alias("added"),
         F.min(when(event == "active")).alias("active"),
         F.count_if(event == "active").alias("pickups"),
@@ -141,6 +144,7 @@ def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
         F.max(when(back | event.isin("failed", "stalled"))).alias("unfinished"),
         F.max(when(event == "completed")).alias("completed"),
     )
+    jobs = jobs.withColumn("event", F.element_at(names, F.col("code").cast("int")))
     # A job that is added with a delay says `delayed`, too: only one that was taken ends an attempt by it.
     retried = F.when(F.col("added").isNull() | (F.col("active") < F.col("delayed")), F.col("delayed"))
     ended = (
@@ -164,4 +168,4 @@ def _told() -> list[Column]:
 
 
 def _id(place: Column) -> Column:
-    return F.concat_ws("-", F.unix_millis(place["ts"]), place["seq"])
+    return F.concat_ws("-", F.shiftright(place, SEQ_BITS), place.bitwiseAND(F.lit((1 << SEQ_BITS) - 1)))

@@ -9,13 +9,13 @@ from typing import Final
 
 from toril.spark.sources.positions import id_parts
 
-_SEQ_BITS: Final = 20  # a million entries in one millisecond is more than a server can add
+SEQ_BITS: Final = 20  # a million entries in one millisecond is more than a server can add
 
 
 def packed_id(entry_id: str) -> int:
     ms, seq = id_parts(entry_id)
-    return (ms << _SEQ_BITS) | seq
+    return (ms << SEQ_BITS) | seq
 
 
 def unpacked_id(packed: int) -> str:
-    return f"{packed >> _SEQ_BITS}-{packed & ((1 << _SEQ_BITS) - 1)}"
+    return f"{packed >> SEQ_BITS}-{packed & ((1 << SEQ_BITS) - 1)}"

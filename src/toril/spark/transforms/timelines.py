@@ -109,6 +109,7 @@ def _place(column: str) -> tuple[Column, Column]:
 
 def _facts() -> Column:
     """What a hash can tell about attempts, as JSON; nothing else of it need travel."""
+    has_failed = F.col("failed_reason").isNotNull() | F.col("stacktrace").isNotNull()
     facts = {
         "state": F.col("state"),
         "worker": F.col("worker"),
@@ -120,8 +121,8 @@ def _facts() -> Column:
         "finished": F.unix_millis("finished_at"),
         "reason": F.col("failed_reason"),
         "traces": F.col("stacktrace"),
-        "trace_limit": F.get_json_object("opts", "$.stackTraceLimit").try_cast("long"),
-        "backoff": F.coalesce(_backoff() > 0, F.lit(False)),
+        "trace_limit": F.when(has_failed, F.get_json_object("opts", "$.stackTraceLimit").try_cast("long")),
+        "backoff": F.when(has_failed, F.coalesce(_backoff() > 0, F.lit(False))),
     }
     return F.to_json(F.struct(*(column.alias(name) for name, column in facts.items())))
 
