@@ -16,7 +16,7 @@ from tests.servers import Server, free_port
 from tests.spark.makers import Factories
 from toril.errors import InvalidOption, RedisUnavailable
 from toril.protocol.keys import QueueKeys
-from toril.spark.sinks._columns import check_columns
+from toril.spark.sinks.columns import check_columns
 from toril.spark.sinks.options import SinkOptions
 from toril.spark.sources.options import SourceOptions
 
@@ -294,7 +294,7 @@ def test_a_pipeline_that_loses_its_server_names_the_cause(
 
 
 def test_the_cause_is_found_in_the_words_of_others() -> None:
-    from toril.spark.pipeline._spark_errors import cause_of
+    from toril.spark.pipeline.supervisor.spark_errors import cause_of
 
     ours = "toril.errors.StoreUnavailable: Redis is away; go on"
     wrapped = f"[STREAM_FAILED] Query [id = 1]\n  File x\n{ours}\n at y"

@@ -19,7 +19,7 @@ from tests.spark.makers import Factories
 from toril.lake import Lake
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline._supervisor import IngestService, Step, Supervisor
+from toril.spark.pipeline.supervisor.supervisor import IngestService, Step, Supervisor
 
 Pipelines = Callable[..., Pipeline]
 

@@ -21,7 +21,7 @@ from toril import Queue
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline._parquet import write_file
+from toril.spark.pipeline.files.parquet import write_file
 
 
 def counts(pipeline: Pipeline, sql: str) -> Any:
@@ -259,14 +259,14 @@ async def test_of_a_queue_that_was_obliterated_nobody_knows_how_many_events_were
 def test_a_refinement_that_was_cut_off_is_finished_not_repeated(
     make_pipeline: Pipelines, factory: Factories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toril.spark.pipeline import _silver
+    from toril.spark.pipeline.silver import refiner
 
     queue = factory("cut")
     queue.add(50)
     queue.work(retry=0.3)
     pipeline = make_pipeline()
     pipeline.ingest()
-    real = _silver.SilverRefiner._commit
+    real = refiner.SilverRefiner._commit
     done: list[str] = []
 
     def fail_at_jobs(self: Any, name: str, *rest: Any, **more: Any) -> Any:
@@ -275,7 +275,7 @@ def test_a_refinement_that_was_cut_off_is_finished_not_repeated(
             raise KeyboardInterrupt
         return real(self, name, *rest, **more)
 
-    monkeypatch.setattr(_silver.SilverRefiner, "_commit", fail_at_jobs)
+    monkeypatch.setattr(refiner.SilverRefiner, "_commit", fail_at_jobs)
     with pytest.raises(KeyboardInterrupt):
         pipeline.refine()
     queue.add(20)
@@ -309,9 +309,9 @@ def test_compacting_changes_no_row(
         queue.add(10)
         queue.work()
         to_silver(pipeline)
-    from toril.spark.pipeline import _maintain
+    from toril.spark.pipeline.files import maintain
 
-    monkeypatch.setattr(_maintain, "_MANY_FILES", 2)
+    monkeypatch.setattr(maintain, "_MANY_FILES", 2)
     done = {one.table: one for one in pipeline.maintain()}
     assert done["bronze/events"].compacted >= 2
     assert sum(one.removed for one in done.values()) > 0

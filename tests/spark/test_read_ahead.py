@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers import Server
 from tests.spark.factory import Factory
-from toril.spark.pipeline._read_ahead import ReadAhead
+from toril.spark.pipeline.bronze.read_ahead import ReadAhead
 from toril.spark.sources.positions import ORIGIN, Position, Stretch, end_of, look, stretch
 from toril.spark.sources.readers import open_transport
 

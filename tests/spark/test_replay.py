@@ -16,7 +16,7 @@ from toril.commands.manage import reprocess
 from toril.commands.read import get_fields
 from toril.errors import TorilError
 from toril.lake import TABLES, TableRolledBack
-from toril.spark.pipeline import _maintain
+from toril.spark.pipeline.files import maintain
 
 MADE = [name for name in TABLES if name.startswith(("silver/", "gold/"))]
 
@@ -25,7 +25,7 @@ def test_silver_and_gold_are_built_anew_from_bronze_alone_row_for_row(
     make_pipeline: Pipelines, factory: Factories, valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With errors, workers, stalls, jobs that are run again, a gap, and files that were put together meanwhile."""
-    monkeypatch.setattr(_maintain, "_MANY_FILES", 2)
+    monkeypatch.setattr(maintain, "_MANY_FILES", 2)
     queue = factory("replay")
     queue.add(60)
     queue.let_stall(queue.take(5))

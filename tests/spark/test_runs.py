@@ -20,9 +20,9 @@ from toril.commands.add import JobToAdd
 from toril.commands.bulk_enqueue import Admission, Admitted, KnownDifferently, Moved, Row, enqueue_once
 from toril.errors import QueueStaysFull
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
-from toril.spark.sinks._identity import Identifier
 from toril.spark.sinks._rows import RowReader
 from toril.spark.sinks._sender import Sender, Tally
+from toril.spark.sinks.identity import Identifier
 from toril.spark.sinks.options import SinkOptions
 from toril.transport import BlockingTransport
 

@@ -24,8 +24,8 @@ from toril.errors import SparkUnavailable
 from toril.lake import Lake
 from toril.spark.datasource import TorilDataSource
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline._spark_errors import cause_of
-from toril.spark.pipeline._worker_alerts import worker_alerts
+from toril.spark.pipeline.gold.worker_alerts import worker_alerts
+from toril.spark.pipeline.supervisor.spark_errors import cause_of
 from toril.spark.python import as_portable, use_driver_python
 from toril.spark.sinks.options import SinkOptions
 from toril.spark.sinks.writers import BatchWriter

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.spark.model import attempts_of
 from toril.errors import InvalidOption, TransientError
 from toril.lake.tables import ALERTS, ATTEMPTS, EVENTS, QUEUE_MINUTE, SILVER_JOBS
-from toril.spark.pipeline._traces import message_of
+from toril.spark.pipeline.silver.stack_traces import message_of
 from toril.spark.sources.events import SOURCE_SCHEMA
 from toril.spark.transforms import (
     DEFAULT_RULES,
@@ -35,9 +35,9 @@ from toril.spark.transforms import (
     queue_minute,
     workers,
 )
-from toril.spark.transforms._steps import STEP
 from toril.spark.transforms.job_timeline import turning_points
 from toril.spark.transforms.rows import attempts_table, jobs_table
+from toril.spark.transforms.step_columns import STEP
 
 START = datetime(2026, 3, 1, 23, 58, tzinfo=UTC)
 

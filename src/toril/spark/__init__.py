@@ -50,7 +50,7 @@ def enqueue(
     from toril.protocol.extras import needed
 
     with needed("spark"):
-        from toril.spark.sinks._enqueue import enqueue_rows
+        from toril.spark.sinks.enqueue import enqueue_rows
 
     enqueue_rows(df, queue, run, key, **options)
 

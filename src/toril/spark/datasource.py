@@ -16,9 +16,9 @@ with needed("spark"):
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    from toril.spark.sinks._columns import check_columns
-    from toril.spark.sinks._identity import CONTENT_COLUMN
     from toril.spark.sinks.column_types import check_types
+    from toril.spark.sinks.columns import check_columns
+    from toril.spark.sinks.identity import CONTENT_COLUMN
     from toril.spark.sinks.options import SinkOptions
     from toril.spark.sinks.writers import BatchWriter, StreamWriter
     from toril.spark.sources.first_contact import Driver, choose, reach

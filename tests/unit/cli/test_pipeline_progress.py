@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toril.cli.pipeline import _Teller
-from toril.spark.pipeline._supervisor import Progress
+from toril.spark.pipeline.supervisor.supervisor import Progress
 
 
 def progress(error: Any = None) -> Progress:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from toril.commands.streams import StreamState
-    from toril.spark.pipeline._queue_entries import EntryCollector
-    from toril.spark.pipeline._sessions import SessionSource
-    from toril.spark.pipeline._silver import SilverRefiner
-    from toril.spark.pipeline._snapshots import SnapshotTaker
-    from toril.spark.pipeline._supervisor import Ingest
-    from toril.spark.pipeline._worker_reports import ReportCollector
+    from toril.spark.pipeline.bronze.queue_entries import EntryCollector
+    from toril.spark.pipeline.bronze.snapshots import SnapshotTaker
+    from toril.spark.pipeline.bronze.worker_reports import ReportCollector
+    from toril.spark.pipeline.silver.refiner import SilverRefiner
+    from toril.spark.pipeline.supervisor.sessions import SessionSource
+    from toril.spark.pipeline.supervisor.supervisor import Ingest
     from toril.spark.sources.discovery import Directory
     from toril.transport import BlockingTransport
 
@@ -52,7 +52,7 @@ class Pipeline:
         self._is_ingesting = False
 
     def _session_source(self, spark: SparkSession | None) -> SessionSource:
-        from toril.spark.pipeline._sessions import SessionSource
+        from toril.spark.pipeline.supervisor.sessions import SessionSource
 
         return SessionSource(
             spark,
@@ -109,7 +109,7 @@ class Pipeline:
 
     def check(self) -> None:
         """Raises `TableRolledBack` when a table holds less than what was made of it."""
-        from toril.spark.pipeline._layers import check_layers
+        from toril.spark.pipeline.files.lineage import check_layers
 
         check_layers(self.lake)
 
@@ -132,7 +132,7 @@ class Pipeline:
             from pyspark.errors import PySparkException
 
             from toril.errors import PipelineFailed
-            from toril.spark.pipeline._spark_errors import cause_of
+            from toril.spark.pipeline.supervisor.spark_errors import cause_of
 
             if reason := self._sessions.drop_if_dead(patience=1.0):
                 raise PipelineFailed(f"{name}: {reason}; the tables are whole, run it again") from error
@@ -155,7 +155,7 @@ class Pipeline:
         from pyspark.errors import PySparkException
 
         from toril.errors import PipelineFailed
-        from toril.spark.pipeline._spark_errors import cause_of
+        from toril.spark.pipeline.supervisor.spark_errors import cause_of
 
         try:
             if self.options.checkpoint is None:
@@ -167,8 +167,8 @@ class Pipeline:
         return 0
 
     def _ingest_directly(self) -> None:
-        from toril.spark.pipeline._ingest import BronzeWriter, reader_of
-        from toril.spark.pipeline._ingest_once import ingest_once
+        from toril.spark.pipeline.bronze.ingest import BronzeWriter, reader_of
+        from toril.spark.pipeline.bronze.ingest_once import ingest_once
 
         self._note_starts()
         reader = reader_of(self._source_options())
@@ -179,8 +179,8 @@ class Pipeline:
 
     def new_ingest(self) -> Ingest:
         """What keeps bronze up to date while the pipeline is up."""
-        from toril.spark.pipeline._follow import Follower
-        from toril.spark.pipeline._query import QueryIngest
+        from toril.spark.pipeline.bronze.follower import Follower
+        from toril.spark.pipeline.bronze.query_ingest import QueryIngest
 
         if self.options.checkpoint is None:
             return Follower(self._source_options(), self.options.interval, self._note_starts)
@@ -188,8 +188,8 @@ class Pipeline:
 
     def start_ingest(self, *, once: bool = False) -> Any:
         """The streaming query that fills bronze, with the user's checkpoint."""
-        from toril.spark.pipeline._checkpoint import mend
-        from toril.spark.pipeline._ingest import BronzeWriter
+        from toril.spark.pipeline.bronze.ingest import BronzeWriter
+        from toril.spark.pipeline.files.checkpoint import mend
         from toril.spark.pipeline.session import in_pool
 
         if self.options.checkpoint is None:
@@ -209,7 +209,7 @@ class Pipeline:
 
     def _note_starts(self) -> None:
         """Where queues stand that the lake does not know: without it, each run would begin at its own present."""
-        from toril.spark.pipeline._ingest import note_starts
+        from toril.spark.pipeline.bronze.ingest import note_starts
         from toril.spark.sources.positions import end_of
 
         if self.options.starting == "latest":
@@ -231,7 +231,7 @@ class Pipeline:
 
     def refine(self) -> int:
         """Hashes to bronze, then bronze to silver; the result is the number of events."""
-        from toril.spark.pipeline._rebuild import clear, is_cut_off
+        from toril.spark.pipeline.silver.rebuild import clear, is_cut_off
 
         if is_cut_off(self.lake):
             clear(self.lake)
@@ -240,7 +240,7 @@ class Pipeline:
         return self._refiner().run()
 
     def _taker(self) -> SnapshotTaker:
-        from toril.spark.pipeline._snapshots import SnapshotTaker
+        from toril.spark.pipeline.bronze.snapshots import SnapshotTaker
 
         options = self.options
         return SnapshotTaker(
@@ -248,13 +248,13 @@ class Pipeline:
         )
 
     def _refiner(self, filled: str | None = None) -> SilverRefiner:
-        from toril.spark.pipeline._silver import SilverRefiner
+        from toril.spark.pipeline.silver.refiner import SilverRefiner
 
         return SilverRefiner(self._sessions.on_demand, self.lake, filled or self.options.filled)
 
     def gold(self, names: Sequence[str] = ("queue_minute", "queue_hour", "errors")) -> int:
         """Silver to gold."""
-        from toril.spark.pipeline._gold import GoldRefiner
+        from toril.spark.pipeline.gold.refiner import GoldRefiner
         from toril.spark.transforms import DEFAULT_RULES
 
         GoldRefiner(self._sessions.on_demand, self.lake, (*DEFAULT_RULES, *self.options.rules)).run(names)
@@ -262,7 +262,7 @@ class Pipeline:
 
     def reconcile(self) -> int:
         """Tells from job hashes what gaps hide; the result is the number of jobs that were read."""
-        from toril.spark.pipeline._reconcile import Reconciler
+        from toril.spark.pipeline.bronze.reconcile import Reconciler
 
         options = self.options
         found = Reconciler(
@@ -299,7 +299,7 @@ class Pipeline:
             return look(transport, stream_keys(self._directory().queues(transport)))
 
     def _has_read(self, queue: str, goal: int | None) -> bool:
-        from toril.spark.pipeline._ingest import TABLE, committed_position
+        from toril.spark.pipeline.bronze.ingest import TABLE, committed_position
 
         read = committed_position(self.lake.ensure(TABLE), queue).n
         return goal is None or (read is not None and read >= goal)
@@ -307,7 +307,7 @@ class Pipeline:
     def collect_reports(self) -> int:
         """Worker reports, to bronze."""
         if self._collector is None:
-            from toril.spark.pipeline._worker_reports import ReportCollector
+            from toril.spark.pipeline.bronze.worker_reports import ReportCollector
 
             self._collector = ReportCollector(self.lake, self._directory(), self._connect)
         self._collector.run()
@@ -319,14 +319,14 @@ class Pipeline:
 
     @functools.cached_property
     def _entries(self) -> EntryCollector:
-        from toril.spark.pipeline._queue_entries import EntryCollector
+        from toril.spark.pipeline.bronze.queue_entries import EntryCollector
 
         directories = {kind: self._stream_directory(kind) for kind in ("stream", "list")}
         return EntryCollector(lambda: self.spark, self.lake, self.redis, directories, self._connect)
 
     def maintain(self) -> Any:
         """Compacts and vacuums the tables."""
-        from toril.spark.pipeline._maintain import Maintainer
+        from toril.spark.pipeline.files.maintain import Maintainer
 
         return Maintainer(self.lake, self.options.keep_files_hours).run()
 
@@ -334,7 +334,7 @@ class Pipeline:
         self, stop: threading.Event | None = None, on_progress: Callable[[Any], object] | None = None
     ) -> None:
         """Runs until `stop` is set: ingest without pause, the other steps at their intervals, restarts on errors."""
-        from toril.spark.pipeline._supervisor import Step, Supervisor
+        from toril.spark.pipeline.supervisor.supervisor import Step, Supervisor
 
         self.check()
         self._stopping = stop or threading.Event()
@@ -361,9 +361,9 @@ class Pipeline:
         No row of bronze is touched, and Redis is asked only for hashes of events that are not refined yet. Without
         `fill`, those attempts are completed from hashes that were so before.
         """
-        from toril.spark.pipeline._kept_alerts import alerts_of_workers, put_back
-        from toril.spark.pipeline._layers import last_filled
-        from toril.spark.pipeline._rebuild import clear, take_back_marks
+        from toril.spark.pipeline.files.lineage import last_filled
+        from toril.spark.pipeline.gold.kept_alerts import alerts_of_workers, put_back
+        from toril.spark.pipeline.silver.rebuild import clear, take_back_marks
 
         filled = self.options.fill or last_filled(self.lake)
         take_back_marks(self.lake)
@@ -374,9 +374,9 @@ class Pipeline:
         return self._timed([("silver", lambda: self._rebuild(filled)), ("gold", self.gold)])
 
     def _bring_hashes(self) -> None:
-        from toril.spark.pipeline._ingest import TABLE
-        from toril.spark.pipeline._layers import HASHES
-        from toril.spark.pipeline._snapshot_writer import JOBS
+        from toril.spark.pipeline.bronze.ingest import TABLE
+        from toril.spark.pipeline.bronze.snapshot_writer import JOBS
+        from toril.spark.pipeline.files.lineage import HASHES
 
         behind = self.lake.ensure(TABLE).version - self.lake.ensure(JOBS).committed(HASHES)
         if not behind:
@@ -388,7 +388,7 @@ class Pipeline:
             _log.warning("hashes of %d commits are not read, their attempts stay without: %s", behind, error)
 
     def _rebuild(self, filled: str | None = None) -> int:
-        from toril.spark.pipeline._rebuild import SilverRebuilder
+        from toril.spark.pipeline.silver.rebuild import SilverRebuilder
 
         return SilverRebuilder(self._refiner(filled)).run()
 
@@ -406,7 +406,7 @@ class Pipeline:
 
     def status(self) -> Any:
         """How the tables stand, and how far behind the queues they are; needs no Spark."""
-        from toril.spark.pipeline._status import status
+        from toril.spark.pipeline.status import status
 
         return status(self.lake, self._directory(), self._connect)
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from toril.errors import SparkUnavailable
-from toril.spark.pipeline._java import (
+from toril.spark.pipeline.supervisor.java import (
     active_context,
     death,
     forget,
@@ -218,7 +218,7 @@ def _end_in_time(session: SparkSession) -> None:
 
 def _prepared(session: SparkSession) -> SparkSession:
     from toril.spark import register, register_once
-    from toril.spark.pipeline._ingest import IngestSource
+    from toril.spark.pipeline.bronze.ingest import IngestSource
 
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)

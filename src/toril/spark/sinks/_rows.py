@@ -28,7 +28,6 @@ from toril.protocol.duration import to_seconds
 from toril.protocol.envelope import Envelope
 from toril.protocol.keys import check_text
 from toril.protocol.options import JobOptions
-from toril.spark.sinks._identity import CONTENT_COLUMN, Identifier, Identity, canonical
 from toril.spark.sinks.column_types import (
     option_value,
     plain_number,
@@ -37,6 +36,7 @@ from toril.spark.sinks.column_types import (
     variant_columns,
     with_variants,
 )
+from toril.spark.sinks.identity import CONTENT_COLUMN, Identifier, Identity, canonical
 from toril.spark.sinks.options import SinkOptions
 
 # fmt: off

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from toril.commands.bulk_enqueue import Admission, forget_run
 from toril.errors import OutsideSparkTask
 from toril.spark.python import Portable
-from toril.spark.sinks._identity import known_by
 from toril.spark.sinks._job_operations import JobOperator
 from toril.spark.sinks._rows import RowReader
 from toril.spark.sinks._sender import Sender, Tally
+from toril.spark.sinks.identity import known_by
 from toril.spark.sinks.options import SinkOptions
 from toril.spark.sources.first_contact import demand_jvm
 from toril.spark.sources.readers import open_transport

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toril.spark.transforms._steps import (
+from toril.spark.transforms.step_columns import (
     DONE,
     ENDS,
     FILL,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
-from toril.spark.transforms._steps import DONE, HASH, STATE, TALLIES
+from toril.spark.transforms.step_columns import DONE, HASH, STATE, TALLIES
 
 _DONE: Final = pa.array(DONE)
 _FINAL: Final = pa.array(["completed", "failed"])

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 — how everybody writes it
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
-from toril.spark.transforms._steps import FILL, HASH, LIFE_EVENTS, POINT, STATE, STEP, TALLIES
 from toril.spark.transforms.job_timeline import walk
 from toril.spark.transforms.rows import attempts_table, jobs_table
+from toril.spark.transforms.step_columns import FILL, HASH, LIFE_EVENTS, POINT, STATE, STEP, TALLIES
 
 _JOB: Final = ("queue", "job_id")
 

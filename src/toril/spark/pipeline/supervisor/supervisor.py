@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
-from toril.spark.pipeline._spark_errors import cause_of
+from toril.spark.pipeline.supervisor.spark_errors import cause_of
 
 _log = logging.getLogger("toril.pipeline")
 _FIRST_PAUSE: Final = 1.0

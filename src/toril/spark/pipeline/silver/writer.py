@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
-from toril.spark.pipeline._manifest import Files, files_of, line_of
-from toril.spark.pipeline._staging import write_parts
+from toril.spark.pipeline.files.manifest import Files, files_of, line_of
+from toril.spark.pipeline.files.staging import write_parts
 from toril.spark.transforms.job_timeline import turning_points
 from toril.spark.transforms.rows import Filler, attempts_table, begins_in_the_middle, jobs_table
 

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
-from toril.spark.pipeline._manifest import files_of, line_of
-from toril.spark.pipeline._parquet import write_parts
+from toril.spark.pipeline.files.manifest import files_of, line_of
+from toril.spark.pipeline.files.parquet import write_parts
 
 _FILES: Final = "path string, partition string"
 _LINES: Final = "line string"

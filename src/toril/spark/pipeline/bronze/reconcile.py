@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline._layers import GAPS, RECONCILED
-from toril.spark.pipeline._manifest import files_of
-from toril.spark.pipeline._snapshot_writer import ASKED, JOBS, SnapshotWriter
-from toril.spark.pipeline._snapshots import AfterGap, SnapshotTaker
+from toril.spark.pipeline.bronze.snapshot_writer import ASKED, JOBS, SnapshotWriter
+from toril.spark.pipeline.bronze.snapshots import AfterGap, SnapshotTaker
+from toril.spark.pipeline.files.lineage import GAPS, RECONCILED
+from toril.spark.pipeline.files.manifest import files_of
 from toril.spark.sources.jobs import list_jobs
 from toril.spark.sources.options import SourceOptions
 from toril.spark.sources.readers import open_transport

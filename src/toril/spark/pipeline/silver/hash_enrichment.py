@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toril.spark.pipeline._traces import message_of
-from toril.spark.transforms._steps import TALLIES
+from toril.spark.pipeline.silver.stack_traces import message_of
+from toril.spark.transforms.step_columns import TALLIES
 
 _FACTS: Final = (
     *("attempt", "end_event", "end_ts", "late_end", "hash"),

@@ -4,7 +4,7 @@ Guarantee: each bronze commit is refined once, and from bronze alone. Attempts a
 which hold the state that the next batch starts from; all carry the bronze versions they reach, so a batch that was cut
 off is finished, not repeated.
 
-Hashes are committed for a range of events after it (`_snapshots.py`), so a batch is a number of such ranges.
+Hashes are committed for a range of events after it (`bronze/snapshots.py`), so a batch is a number of such ranges.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
-from toril.spark.pipeline._hash_enrichment import HashEnricher
-from toril.spark.pipeline._layers import (
+from toril.spark.pipeline.files.lineage import (
     FILLED,
     HASHES,
     RECONCILED,
@@ -29,9 +28,10 @@ from toril.spark.pipeline._layers import (
     REFINED_HASHES,
     reached,
 )
-from toril.spark.pipeline._silver_writer import REPORT, SilverWriter, files_in, strangers_in
-from toril.spark.pipeline._staging import frame_of, stage
+from toril.spark.pipeline.files.staging import frame_of, stage
 from toril.spark.pipeline.options import FILLS
+from toril.spark.pipeline.silver.hash_enrichment import HashEnricher
+from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_in, strangers_in
 from toril.spark.transforms import gaps
 from toril.spark.transforms.rows import Filler
 from toril.spark.transforms.timelines import steps

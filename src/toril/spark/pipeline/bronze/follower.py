@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from toril.spark.pipeline._ingest import BronzeWriter, IngestReader, reader_of
-from toril.spark.pipeline._read_ahead import ReadAhead
+from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader, reader_of
+from toril.spark.pipeline.bronze.read_ahead import ReadAhead
 from toril.spark.sources.readers import open_transport
 
 

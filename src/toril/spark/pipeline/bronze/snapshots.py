@@ -20,14 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake
 from toril.lake.delta_table import Changes, DataFile
-from toril.spark.pipeline._ingest import TABLE as EVENTS
-from toril.spark.pipeline._ingest import positions_in
-from toril.spark.pipeline._layers import GAPS, HASHES, RECONCILED, REFINED, reached
-from toril.spark.pipeline._manifest import files_of
-from toril.spark.pipeline._snapshot_writer import JOBS, LOGS, SnapshotWriter
-from toril.spark.pipeline._staging import frame_of
-from toril.spark.pipeline._stream_positions import SEQ_BITS
-from toril.spark.transforms._steps import LIFE_EVENTS
+from toril.spark.pipeline.bronze.ingest import TABLE as EVENTS
+from toril.spark.pipeline.bronze.ingest import positions_in
+from toril.spark.pipeline.bronze.snapshot_writer import JOBS, LOGS, SnapshotWriter
+from toril.spark.pipeline.bronze.stream_positions import SEQ_BITS
+from toril.spark.pipeline.files.lineage import GAPS, HASHES, RECONCILED, REFINED, reached
+from toril.spark.pipeline.files.manifest import files_of
+from toril.spark.pipeline.files.staging import frame_of
+from toril.spark.transforms.step_columns import LIFE_EVENTS
 
 _SILVER: Final = "silver/jobs"
 _JOB: Final = ["queue", "job_id"]

@@ -26,9 +26,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from toril.commands.streams import StreamState
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile, LakeTable
-from toril.spark.pipeline._parquet import read_columns, write_parts
-from toril.spark.pipeline._read_ahead import ReadAhead
-from toril.spark.pipeline._stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.bronze.read_ahead import ReadAhead
+from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.files.parquet import read_columns, write_parts
 from toril.spark.sources.events import SOURCE_SCHEMA, gap_table, read_stretch
 from toril.spark.sources.options import SourceOptions
 from toril.spark.sources.positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch

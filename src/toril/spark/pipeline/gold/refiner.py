@@ -20,10 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
-from toril.spark.pipeline._layers import FIGURED, reached
-from toril.spark.pipeline._parquet import read_columns, write_file
-from toril.spark.pipeline._staging import frame_of, read_table, stage
-from toril.spark.pipeline._worker_alerts import worker_alerts
+from toril.spark.pipeline.files.lineage import FIGURED, reached
+from toril.spark.pipeline.files.parquet import read_columns, write_file
+from toril.spark.pipeline.files.staging import frame_of, read_table, stage
+from toril.spark.pipeline.gold.worker_alerts import worker_alerts
 from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute
 from toril.spark.transforms.workers import WORKERS
 

@@ -84,7 +84,7 @@ def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingTrans
 
 
 def _rolled_back(lake: Lake) -> str | None:
-    from toril.spark.pipeline._layers import check_layers
+    from toril.spark.pipeline.files.lineage import check_layers
 
     try:
         check_layers(lake)
@@ -110,7 +110,7 @@ def _table_status(log: LakeTable) -> TableStatus:
 def _queue_status(
     lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]
 ) -> list[QueueStatus]:
-    from toril.spark.pipeline._ingest import TABLE, committed_position
+    from toril.spark.pipeline.bronze.ingest import TABLE, committed_position
 
     with connect() as transport:
         found = directory.queues(transport)

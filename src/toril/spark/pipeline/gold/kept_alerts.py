@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 
 from toril.lake import Lake
-from toril.spark.pipeline._layers import FIGURED
-from toril.spark.pipeline._parquet import write_file
+from toril.spark.pipeline.files.lineage import FIGURED
+from toril.spark.pipeline.files.parquet import write_file
 
 _ALERTS: Final = "gold/alerts"
 

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from toril.lake import Lake, TableMissing
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
-from toril.spark.pipeline._layers import HASHES, RECONCILED, REFINED, reached
-from toril.spark.pipeline._silver import EVENTS, HASHED, JOBS, Batch, Reach, SilverRefiner
-from toril.spark.pipeline._staging import frame_of
+from toril.spark.pipeline.files.lineage import HASHES, RECONCILED, REFINED, reached
+from toril.spark.pipeline.files.staging import frame_of
+from toril.spark.pipeline.silver.refiner import EVENTS, HASHED, JOBS, Batch, Reach, SilverRefiner
 
 APPLICATION: Final = "toril.rebuild"
 _LOGS: Final = "bronze/logs"

@@ -18,9 +18,9 @@ from toril.commands.command import plain
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import ListKeys, StreamKeys
-from toril.spark.pipeline._manifest import files_of, line_of
-from toril.spark.pipeline._staging import write_file
-from toril.spark.pipeline._stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.files.manifest import files_of, line_of
+from toril.spark.pipeline.files.staging import write_file
 from toril.spark.sources.discovery import Directory
 from toril.spark.sources.entries import read_list, read_stream_entries
 from toril.spark.sources.positions import id_parts, look

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toril.errors import PipelineFailed
-from toril.spark.pipeline._listener import IngestListener
-from toril.spark.pipeline._spark_errors import cause_of
+from toril.spark.pipeline.bronze.query_listener import IngestListener
+from toril.spark.pipeline.supervisor.spark_errors import cause_of
 
 _LOOK: Final = 0.1  # seconds
 

@@ -13,8 +13,8 @@ from typing import Final
 from pyspark.sql.types import DataType, StructType
 
 from toril.errors import InvalidOption
-from toril.spark.sinks._identity import CONTENT_COLUMN
 from toril.spark.sinks._rows import ENVELOPE_COLUMNS, OPTION_COLUMNS
+from toril.spark.sinks.identity import CONTENT_COLUMN
 from toril.spark.sinks.options import SinkOptions
 
 _ALWAYS: Final = frozenset({"name", "queue", "data", CONTENT_COLUMN})

@@ -23,8 +23,8 @@ from toril.errors import TorilError
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline._manifest import line_of
-from toril.spark.pipeline._staging import write_file
+from toril.spark.pipeline.files.manifest import line_of
+from toril.spark.pipeline.files.staging import write_file
 from toril.spark.sources.columns import whole_number
 from toril.spark.sources.jobs import FINISHED, JobChunk, jobs_table, read_logs
 from toril.spark.sources.positions import id_parts

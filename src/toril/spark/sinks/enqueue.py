@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from toril.errors import InvalidOption
-from toril.spark.sinks._identity import CONTENT_COLUMN
+from toril.spark.sinks.identity import CONTENT_COLUMN
 
 Setting = str | int | float | bool | None
 

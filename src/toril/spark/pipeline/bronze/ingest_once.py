@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
-from toril.spark.pipeline._ingest import BronzeWriter, IngestReader, Written
+from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader, Written
 from toril.spark.pipeline.session import in_pool
 
 

@@ -1,0 +1,1 @@
+"""Files of the tables: written, listed, committed, checked and maintained."""

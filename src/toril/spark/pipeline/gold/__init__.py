@@ -1,0 +1,1 @@
+"""Gold: figures, workers and alerts, computed from silver and from worker reports."""

@@ -1,0 +1,1 @@
+"""Silver: attempts, jobs and gaps, computed from bronze."""
