@@ -7,11 +7,11 @@ whole or not at all; repeating a call under the same ledger entry adds nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from toril.commands.command import Arg, Command, Replay, call
+from toril.commands.command import Arg, Command, Replay, Reply, call
 from toril.commands.library import official
 from toril.commands.own_script import OwnScript
 from toril.errors import (
@@ -23,6 +23,7 @@ from toril.errors import (
     refusal,
 )
 from toril.protocol.codec import pack
+from toril.protocol.json_types import JsonFields
 from toril.protocol.keys import QueueKeys
 
 # Long enough for a producer to reconnect and send a call again; the ledger is one small key per producer.
@@ -73,10 +74,10 @@ class JobToAdd:
 
     name: str
     data: bytes
-    options: Mapping[str, Any]
+    options: JsonFields
     timestamp: int  # ms
     id: str = ""  # empty: the queue's counter is used
-    parent: Mapping[str, Any] | None = None  # {"id", "queueKey", and the failure flags}
+    parent: JsonFields | None = None  # {"id", "queueKey", and the failure flags}
     parent_key: str | None = None
     repeat_key: str | None = None
     waits_for_children: bool = False
@@ -212,11 +213,11 @@ def add_flows(flows: Sequence[Flow], ledger: Ledger) -> Command[list[list[str | 
     return _ADD_FLOW.call(script_keys, args, functools.partial(_added_flows, flows), Replay.SAFE)
 
 
-def _added_flows(flows: Sequence[Flow], reply: list[Any]) -> list[list[str | Existing] | TorilError]:
+def _added_flows(flows: Sequence[Flow], reply: list[Reply]) -> list[list[str | Existing] | TorilError]:
     return [_added_flow(flow, one) for flow, one in zip(flows, reply, strict=True)]
 
 
-def _added_flow(flow: Flow, reply: list[Any]) -> list[str | Existing] | TorilError:
+def _added_flow(flow: Flow, reply: list[Reply]) -> list[str | Existing] | TorilError:
     if reply[0] == b"added":
         return [_stored(one) for one in reply[1]]
     _, place, code, detail = reply
@@ -229,11 +230,11 @@ def _added_flow(flow: Flow, reply: list[Any]) -> list[str | Existing] | TorilErr
     return refusal(code, job_id=named, command="add flow")
 
 
-def _added_each(jobs: Sequence[JobToAdd], reply: list[Any]) -> list[Added]:
+def _added_each(jobs: Sequence[JobToAdd], reply: list[Reply]) -> list[Added]:
     return [_added(job, one) for job, one in zip(jobs, reply, strict=True)]
 
 
-def _added(job: JobToAdd, reply: Any) -> Added:
+def _added(job: JobToAdd, reply: Reply) -> Added:
     if isinstance(reply, bytes):
         return reply.decode()
     if isinstance(reply, int):
@@ -244,13 +245,13 @@ def _added(job: JobToAdd, reply: Any) -> Added:
     return RedisOutOfMemory(text) if text.startswith("OOM") else ScriptFailed(f"add: {text}")
 
 
-def _stored(reply: Any) -> str | Existing:
+def _stored(reply: Reply) -> str | Existing:
     if isinstance(reply, bytes):
         return reply.decode()
     return Existing(reply[0].decode(), reply[1])
 
 
-def _added_or_raise(job: JobToAdd, reply: Any) -> str:
+def _added_or_raise(job: JobToAdd, reply: Reply) -> str:
     """Returns the id: the official scripts do not distinguish added from existing jobs."""
     added = _added(job, reply)
     if isinstance(added, TorilError):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from toril.commands.add import ADD_KEYS, JobToAdd, packed_arguments
-from toril.commands.command import Arg, Command, plain
+from toril.commands.command import Arg, Command, Reply, plain
 from toril.commands.envelopes import EnvelopeToAdd, jobs_key, kind_of
 from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
@@ -117,11 +116,11 @@ def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Co
 def _job_args(keys: AnyKeys, job: JobToAdd | EnvelopeToAdd | Reject) -> tuple[Arg, Arg, Arg, Arg]:
     if isinstance(job, Reject):
         return "reject", job.reason, job.row, ""
-    if isinstance(job, JobToAdd):
-        assert isinstance(keys, QueueKeys), "jobs go to BullMQ queues"  # noqa: S101
+    if isinstance(job, JobToAdd) and isinstance(keys, QueueKeys):
         return job.kind, packed_arguments(keys, job), job.data, job.packed_options
-    assert not isinstance(keys, QueueKeys), "envelopes go to list and stream queues"  # noqa: S101
-    return kind_of(keys), "" if job.due_ms is None else job.due_ms, job.text, ""
+    if isinstance(job, EnvelopeToAdd) and not isinstance(keys, QueueKeys):
+        return kind_of(keys), "" if job.due_ms is None else job.due_ms, job.text, ""
+    raise TypeError(f"a {type(job).__name__} cannot be added to this kind of queue")
 
 
 def ledger_key(keys: AnyKeys, run: str) -> str:
@@ -149,7 +148,7 @@ def _keys(keys: AnyKeys, run: str) -> tuple[str, ...]:
     return _ENQUEUE_ONCE.keys(keys, **given)
 
 
-def _enqueue_reply(reply: list[Any]) -> EnqueueReply:
+def _enqueue_reply(reply: list[Reply]) -> EnqueueReply:
     status, detail = reply
     match status:
         case b"full":
@@ -164,7 +163,7 @@ def _enqueue_reply(reply: list[Any]) -> EnqueueReply:
             return Admitted([_row_reply(one) for one in detail])
 
 
-def _row_reply(reply: Any) -> bool | TorilError:
+def _row_reply(reply: Reply) -> bool | TorilError:
     if isinstance(reply, int):
         return bool(reply) if reply >= 0 else refusal(reply, command="enqueue")
     return ScriptFailed(f"enqueue: {reply[0].decode(errors='replace')}")

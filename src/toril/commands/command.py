@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from toril.commands.library import Script
 
@@ -17,6 +17,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Arg = str | bytes | int | float
+Reply: TypeAlias = Any
+"""A reply of the server, as the Redis client returns it: bytes, numbers, None, lists and maps of these."""
 
 
 class Replay(enum.Enum):
@@ -31,7 +33,7 @@ class Command(Generic[T]):
     """One script call (`script` is set) or one plain Redis command (`args` begins with its name)."""
 
     args: Sequence[Arg]  # For a script: its arguments; for a plain command: name and arguments.
-    decode: Callable[[Any], T]
+    decode: Callable[[Reply], T]
     script: Script | None = None
     keys: Sequence[str] = ()
     replay: Replay = Replay.NEVER
@@ -68,13 +70,13 @@ def call(
     script: Script,
     keys: Sequence[str],
     args: Sequence[Arg],
-    decode: Callable[[Any], T],
+    decode: Callable[[Reply], T],
     replay: Replay = Replay.NEVER,
 ) -> Command[T]:
     """Returns a script call."""
     return Command(args=args, decode=decode, script=script, keys=keys, replay=replay)
 
 
-def plain(decode: Callable[[Any], T], *args: Arg, replay: Replay = Replay.SAFE) -> Command[T]:
+def plain(decode: Callable[[Reply], T], *args: Arg, replay: Replay = Replay.SAFE) -> Command[T]:
     """Returns a Redis command, given by its name and arguments. Most only read, so it may be repeated by default."""
     return Command(args=args, decode=decode, replay=replay)

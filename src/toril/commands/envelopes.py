@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from toril.commands.command import Arg, Command, Replay, plain
+from toril.commands.command import Arg, Command, Replay, Reply, plain
 from toril.commands.once import Calls, once
 from toril.commands.own_script import OwnScript
 from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, StreamKeys
@@ -90,7 +90,7 @@ def dead_letters(
     return _DLQ_PAGE.call(_DLQ_PAGE.keys(keys), args, _page, Replay.SAFE)
 
 
-def _page(reply: list[Any]) -> tuple[list[RawDeadLetter], bool]:
+def _page(reply: list[Reply]) -> tuple[list[RawDeadLetter], bool]:
     found, more = reply
     return _dead_letters(found), bool(more)
 
@@ -100,7 +100,7 @@ def newest_dead_letter_id(keys: EnvelopeKeys) -> Command[str | None]:
     return plain(_first_id, "XREVRANGE", keys.dlq, "+", "-", "COUNT", 1)
 
 
-def _first_id(reply: list[Any]) -> str | None:
+def _first_id(reply: list[Reply]) -> str | None:
     return reply[0][0].decode() if reply else None
 
 
@@ -109,11 +109,11 @@ def dead_letter(keys: EnvelopeKeys, entry_id: str) -> Command[RawDeadLetter | No
     return plain(_first_dead_letter, "XRANGE", keys.dlq, entry_id, entry_id)
 
 
-def _dead_letters(reply: list[Any]) -> list[RawDeadLetter]:
+def _dead_letters(reply: list[Reply]) -> list[RawDeadLetter]:
     return [RawDeadLetter(entry_id.decode(), _text_of(fields)) for entry_id, fields in reply]
 
 
-def _first_dead_letter(reply: list[Any]) -> RawDeadLetter | None:
+def _first_dead_letter(reply: list[Reply]) -> RawDeadLetter | None:
     return next(iter(_dead_letters(reply)), None)
 
 
@@ -231,7 +231,7 @@ def drain_stream(
     return once(keys, _STREAM_DRAIN.call(_STREAM_DRAIN.keys(keys), args, _drained), calls)
 
 
-def _drained(reply: list[Any]) -> DrainStep:
+def _drained(reply: list[Reply]) -> DrainStep:
     return DrainStep(int(reply[0]), reply[1].decode())
 
 

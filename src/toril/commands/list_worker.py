@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from toril.commands.command import Command, Replay, plain
+from toril.commands.command import Command, Replay, Reply, plain
 from toril.commands.envelope_settle import (
     SETTLEMENT,
     FetchedEnvelope,
@@ -107,7 +106,7 @@ def _settle_keys(keys: ListKeys, consumer: str) -> tuple[str, ...]:
     )
 
 
-def _fetch_reply(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Any]) -> ListFetchReply:
+def _fetch_reply(settlements: Sequence[Settlement], pickup: ListPickup, reply: list[Reply]) -> ListFetchReply:
     codes, jobs, next_due, fetch_error, left = reply
     return ListFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
@@ -189,7 +188,7 @@ def recover(
     return _RECOVER.call(script_keys, args, _recovered)
 
 
-def _recovered(reply: list[Any]) -> tuple[list[bytes], bool]:
+def _recovered(reply: list[Reply]) -> tuple[list[bytes], bool]:
     envelopes, dead_workers = reply
     return envelopes, bool(dead_workers)
 
@@ -218,7 +217,7 @@ def remove_consumer(keys: ListKeys, consumer: str) -> list[Command[int]]:
     ]
 
 
-def counts(keys: ListKeys) -> list[Command[Any]]:
+def counts(keys: ListKeys) -> list[Command[Reply]]:
     """Returns the numbers of waiting and scheduled jobs and of dead letters, and the workers with processing lists."""
     return [
         plain(int, "LLEN", keys.queue),

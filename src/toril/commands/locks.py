@@ -6,9 +6,9 @@ Guarantee: no call here costs more than the list of active jobs plus the jobs it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.commands.own_script import OwnScript
 from toril.protocol.keys import AnyKeys, QueueKeys
@@ -101,7 +101,7 @@ def sweep_step(
     return _STEP.call(script_keys, args, _swept)
 
 
-def _swept(reply: list[Any]) -> tuple[list[str], int]:
+def _swept(reply: list[Reply]) -> tuple[list[str], int]:
     return _ids(reply[0]), int(reply[1])
 
 
@@ -144,7 +144,7 @@ def report_worker(
 
 def announce_names(
     keys: AnyKeys, names: Sequence[str], *, now_ms: int, expire_ms: int
-) -> tuple[Command[Any], ...]:
+) -> tuple[Command[Reply], ...]:
     """Announces the job names that a worker handles ("*": all) for `expire_ms`; the last reply holds those of all
     workers."""
     known = keys.toril("names")
@@ -157,7 +157,7 @@ def announce_names(
     )
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: object) -> None:
     return None
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from toril.commands.command import Command, call, plain
+from toril.commands.command import Command, Reply, call, plain
 from toril.commands.library import official
 from toril.commands.once import REMEMBERED_MS, Calls, once
 from toril.commands.own_script import OwnScript
@@ -216,7 +216,7 @@ def _pause_or_resume(keys: QueueKeys, source: str, target: str, action: str) -> 
     return once(keys, _PAUSE.call(script_keys, _PAUSE.args(action=action), _nothing))
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: object) -> None:
     return None
 
 
@@ -255,7 +255,7 @@ def drain(
     return calls.once(_DRAIN.call(script_keys, args, _drained))
 
 
-def _drained(reply: list[Any]) -> DrainStep:
+def _drained(reply: list[Reply]) -> DrainStep:
     return DrainStep(int(reply[0]), reply[1], bool(reply[2]))
 
 

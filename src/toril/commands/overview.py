@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from toril.commands.command import Command, Replay
+from toril.commands.command import Command, Replay, Reply
 from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
 from toril.commands.own_script import OwnScript
 from toril.commands.schedulers import broken_key
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json
 from toril.protocol.event import entry_time_ms
+from toril.protocol.json_types import JsonFields
 from toril.protocol.keys import RETURNED_CONSUMER, AnyKeys, QueueKeys, StreamKeys
 from toril.protocol.state import JobCounts
 
@@ -44,7 +45,7 @@ class QueueOverview:
     version: str
     ready_since_ms: int | None  # of the job that is fetched next
     oldest_failed_ms: int | None
-    workers: list[Mapping[str, Any]]  # worker reports of the last heartbeat
+    workers: list[JsonFields]  # worker reports of the last heartbeat
     broken_schedulers: int  # schedulers whose next job could not be made
 
 
@@ -59,7 +60,7 @@ class EnvelopeOverview:
     ready_since_ms: int | None
     oldest_dead_ms: int | None
     totals: Mapping[str, int]
-    workers: list[Mapping[str, Any]]
+    workers: list[JsonFields]
     entries: int  # in the stream, those that are done included
     consumers: int
 
@@ -70,7 +71,7 @@ def overview(keys: QueueKeys) -> Command[QueueOverview]:
     return _QUEUE.call(script_keys, args, _queue, Replay.SAFE)
 
 
-def _queue(reply: list[Any]) -> QueueOverview:
+def _queue(reply: list[Reply]) -> QueueOverview:
     wait, paused_jobs, active, prioritized, delayed, completed, failed, children = map(int, reply[:8])
     return QueueOverview(
         counts=JobCounts(
@@ -114,7 +115,7 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
     return _ENVELOPES.call(script_keys, args, _envelopes, Replay.SAFE)
 
 
-def _envelopes(reply: list[Any]) -> EnvelopeOverview:
+def _envelopes(reply: list[Reply]) -> EnvelopeOverview:
     waiting, active, scheduled, dead, since, oldest_dead, totals, reports, entries, consumers = reply
     numbers = {name.decode(): int(count) for name, count in zip(totals[::2], totals[1::2], strict=True)}
     return EnvelopeOverview(
@@ -141,8 +142,8 @@ def _moment(text: str) -> int | None:
         return None
 
 
-def _reports(texts: Sequence[bytes]) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
+def _reports(texts: Sequence[bytes]) -> list[JsonFields]:
+    found: list[JsonFields] = []
     for text in texts:
         try:
             report = from_json(text, field="report")

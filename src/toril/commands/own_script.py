@@ -7,9 +7,9 @@ Guarantee: keys and arguments are sent in the order of the names, which the scri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from toril.commands.command import Arg, Command, Replay
+from toril.commands.command import Arg, Command, Replay, Reply
 from toril.commands.library import DECLARED, Script, own
 from toril.commands.signature import Signature
 from toril.protocol.keys import AnyKeys
@@ -57,7 +57,7 @@ class OwnScript:
         self,
         keys: Sequence[str],
         args: Sequence[Arg],
-        decode: Callable[[Any], T],
+        decode: Callable[[Reply], T],
         replay: Replay = Replay.NEVER,
     ) -> Command[T]:
         """Returns the call as a command."""

@@ -9,9 +9,9 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.protocol.keys import AnyKeys, QueueKeys
 
@@ -61,7 +61,7 @@ def scan_toril_keys(keys: AnyKeys, cursor: str) -> Command[tuple[str, list[str]]
     return Command(args, _scanned, keys=(keys.toril(""),), replay=Replay.SAFE)
 
 
-def _scanned(reply: list[Any]) -> tuple[str, list[str]]:
+def _scanned(reply: list[Reply]) -> tuple[str, list[str]]:
     return reply[0].decode(), [one.decode() for one in reply[1]]
 
 
@@ -96,7 +96,7 @@ def get_job(keys: QueueKeys, job_id: str) -> Command[list[bytes]]:
     return plain(_flat_fields, "HGETALL", keys.job(job_id))
 
 
-def _flat_fields(reply: Any) -> list[bytes]:
+def _flat_fields(reply: Reply) -> list[bytes]:
     if isinstance(reply, dict):
         return [value for pair in reply.items() for value in pair]
     return list(reply or ())
@@ -173,7 +173,7 @@ def is_finished(keys: QueueKeys, job_id: str) -> Command[Finished]:
     )
 
 
-def _finished(reply: list[Any]) -> Finished:
+def _finished(reply: list[Reply]) -> Finished:
     code = int(reply[0])
     return Finished(_FINISHED[code], reply[1] if code > 0 and len(reply) > 1 else None)
 
@@ -222,7 +222,7 @@ def get_metrics(
     return call(official("getMetrics"), (key, f"{key}:data"), [start, end], _metrics, Replay.SAFE)
 
 
-def _metrics(reply: list[Any]) -> Metrics:
+def _metrics(reply: list[Reply]) -> Metrics:
     (count, previous_at, previous_count), minutes, points = reply
     return Metrics(
         int(count or 0),
@@ -247,7 +247,7 @@ def get_meta(keys: QueueKeys) -> Command[dict[str, str]]:
     return plain(_string_map, "HGETALL", keys.meta)
 
 
-def _string_map(reply: Any) -> dict[str, str]:
+def _string_map(reply: Reply) -> dict[str, str]:
     flat = _flat_fields(reply)
     return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
 
@@ -288,7 +288,7 @@ def get_failed_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str,
     return ignored, plain(_lines, "ZRANGE", keys.unsuccessful(job_id), 0, -1)
 
 
-def _lines_of_set(reply: Any) -> list[str]:
+def _lines_of_set(reply: Reply) -> list[str]:
     return sorted(one.decode() for one in reply)
 
 
@@ -306,12 +306,12 @@ def read_events(
     return Command((*args, *(one.events for one in keys), *after), _streams, replay=Replay.SAFE)
 
 
-def _streams(reply: Any) -> dict[str, list[Entry]]:
+def _streams(reply: Reply) -> dict[str, list[Entry]]:
     pairs = reply.items() if isinstance(reply, Mapping) else (reply or ())
     return {key.decode(): entries(found) for key, found in pairs}
 
 
-def entries(reply: Sequence[Any]) -> list[Entry]:
+def entries(reply: Sequence[Reply]) -> list[Entry]:
     """Stream entries as (id, fields)."""
     return [(entry_id.decode(), _entry_fields(fields)) for entry_id, fields in reply]
 
@@ -332,7 +332,7 @@ def event_total(keys: QueueKeys) -> Command[int]:
     return plain(_event_total, "XINFO", "STREAM", keys.events)
 
 
-def _event_total(reply: Any) -> int:
+def _event_total(reply: Reply) -> int:
     flat = _flat_fields(reply)
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     return int(fields.get(b"entries-added") or fields[b"length"])
@@ -348,7 +348,7 @@ def last_event_id(keys: QueueKeys) -> Command[str]:
     return plain(_newest, "XREVRANGE", keys.events, "+", "-", "COUNT", 1)
 
 
-def _newest(reply: Sequence[Any]) -> str:
+def _newest(reply: Sequence[Reply]) -> str:
     return str(reply[0][0].decode()) if reply else "0-0"
 
 
@@ -361,7 +361,7 @@ def server_info(section: str = "server") -> Command[dict[str, str]]:
     return plain(_info, "INFO", section)
 
 
-def _info(reply: Any) -> dict[str, str]:
+def _info(reply: Reply) -> dict[str, str]:
     if isinstance(reply, Mapping):
         return {str(key): str(value) for key, value in reply.items()}
     pairs = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if ":" in line)
@@ -373,6 +373,6 @@ def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
     return Command(("CLIENT", "LIST"), _clients, keys=(near,) if near else (), replay=Replay.SAFE)
 
 
-def _clients(reply: Any) -> list[dict[str, str]]:
+def _clients(reply: Reply) -> list[dict[str, str]]:
     rows = reply.decode(errors="replace").splitlines()
     return [dict(field.partition("=")[::2] for field in row.split(" ")) for row in rows]

@@ -7,16 +7,15 @@ one. A scheduler whose next job could not be added is recorded as broken, and ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from toril.commands.command import Command, Replay, call, plain
+from toril.commands.command import Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.commands.once import once
 from toril.commands.own_script import OwnScript
 from toril.errors import MalformedValue, refusal
 from toril.protocol.codec import pack, unpack
+from toril.protocol.json_types import JsonFields, JsonObject
 from toril.protocol.keys import QueueKeys
 
 # The keys that the scripts of schedulers share, in upstream's order.
@@ -43,25 +42,25 @@ class SchedulerToAdd:
     id: str
     name: str
     data: bytes
-    options: Mapping[str, Any]  # of the jobs it makes
-    repeat: Mapping[str, Any]  # pattern or every, tz, limit, startDate, endDate
+    options: JsonFields  # of the jobs it makes
+    repeat: JsonFields  # pattern or every, tz, limit, startDate, endDate
     next_ms: int | None  # None: the script computes it from `every`
     now_ms: int
     carrier: str | None = None  # trace context of the next job; it is not stored in the template
 
-    def scheduler_options(self) -> dict[str, Any]:
+    def scheduler_options(self) -> JsonObject:
         names = ("startDate", "endDate", "tz", "pattern", "every", "limit")
         return {"name": self.name, **{name: self.repeat[name] for name in names if name in self.repeat}}
 
 
 def next_job_options(
     scheduler_id: str,
-    options: Mapping[str, Any],
-    repeat: Mapping[str, Any],
+    options: JsonFields,
+    repeat: JsonFields,
     *,
     next_ms: int | None,
     now_ms: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Returns the options of the next scheduled run, as Node writes them; the script adds the rest."""
     # Repeatable jobs, which preceded schedulers, have a previous time and an offset; Node drops both.
     kept = {name: value for name, value in options.items() if name != "prevMillis"}
@@ -103,7 +102,7 @@ def add_scheduler(keys: QueueKeys, scheduler: SchedulerToAdd) -> Command[tuple[s
     return once(keys, _ADD.call(script_keys, args, functools.partial(_scheduled, scheduler.id)))
 
 
-def _scheduled(scheduler_id: str, reply: Any) -> tuple[str, int]:
+def _scheduled(scheduler_id: str, reply: Reply) -> tuple[str, int]:
     if isinstance(reply, int):
         raise refusal(reply, job_id=scheduler_id, command="addJobScheduler")
     return reply[0].decode(), int(float(reply[1]))
@@ -115,7 +114,7 @@ def advance_scheduler(
     *,
     job_id: str,
     data: bytes,
-    options: Mapping[str, Any],
+    options: JsonFields,
     next_ms: int | None,
     now_ms: int,
 ) -> Command[str | None]:
@@ -174,7 +173,7 @@ def record_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
     return _NOTE_BROKEN.call((keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: object) -> None:
     return None
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
-from toril.commands.command import Command, Replay, call, plain
+from toril.commands.command import Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.protocol.keys import QueueKeys
 
@@ -47,7 +46,7 @@ def job_hash(key: str) -> Command[dict[bytes, bytes]]:
     return plain(_fields, "HGETALL", key)
 
 
-def _fields(reply: Any) -> dict[bytes, bytes]:
+def _fields(reply: Reply) -> dict[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from toril.commands.command import Command, Replay
+from toril.commands.command import Command, Replay, Reply
 from toril.commands.envelope_settle import (
     SETTLEMENT,
     FetchedEnvelope,
@@ -98,7 +97,7 @@ def _settle_keys(keys: StreamKeys) -> tuple[str, ...]:
     return _SETTLE.keys(keys, totals=keys.toril("totals"))
 
 
-def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> StreamFetchReply:
+def _fetch_reply(settlements: Sequence[Settlement], reply: list[Reply]) -> StreamFetchReply:
     codes, jobs, next_due, fetch_error, wait_after = reply
     return StreamFetchReply(
         ack_errors=ack_errors_of(settlements, codes),
@@ -109,7 +108,7 @@ def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> StreamF
     )
 
 
-def _fetched(flat: list[Any]) -> list[FetchedEnvelope]:
+def _fetched(flat: list[Reply]) -> list[FetchedEnvelope]:
     return [
         FetchedEnvelope(
             text if type(text) is bytes else b" ".join(text),
@@ -170,7 +169,7 @@ def claim(
     return _CLAIM.call(_CLAIM.keys(keys, totals=keys.toril("totals")), args, _claimed)
 
 
-def _claimed(reply: list[Any]) -> Claimed:
+def _claimed(reply: list[Reply]) -> Claimed:
     cursor, jobs, trimmed, more = reply
     return Claimed(cursor.decode(), _fetched(jobs), [one.decode() for one in trimmed], bool(more))
 

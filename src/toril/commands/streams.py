@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from toril.commands.command import Command, Replay, plain
+from toril.commands.command import Command, Replay, Reply, plain
 from toril.commands.own_script import OwnScript
 from toril.commands.read import entries as decoded_entries
 
@@ -45,8 +44,8 @@ def stream_state(key: str) -> Command[StreamState]:
     return plain(_state, "XINFO", "STREAM", key)
 
 
-def _state(reply: Any) -> StreamState:
-    fields: Mapping[bytes, Any] = (
+def _state(reply: Reply) -> StreamState:
+    fields: Mapping[bytes, Reply] = (
         reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     )
     first = fields.get(b"first-entry")
@@ -59,7 +58,7 @@ def _state(reply: Any) -> StreamState:
     )
 
 
-def entries(key: str, after: str, until: str, count: int) -> Command[list[Any]]:
+def entries(key: str, after: str, until: str, count: int) -> Command[list[Reply]]:
     """Returns a page of raw entries `[id, [field, value, …]]` in (`after`, `until`]."""
     return plain(list, "XRANGE", key, f"({after}", until, "COUNT", count)
 
@@ -69,7 +68,7 @@ def walk(key: str, after: str, count: int = WALK_PAGE) -> Command[Step]:
     return _WALK.call((key,), _WALK.args(after=after, limit=count), _step, Replay.SAFE)
 
 
-def _step(reply: list[Any]) -> Step:
+def _step(reply: list[Reply]) -> Step:
     count, last_id, trimmed = reply
     return Step(int(count), last_id.decode(), None if int(trimmed) < 0 else int(trimmed))
 
@@ -94,7 +93,7 @@ def follow(key: str, after: str, count: int, *, count_before: bool = False) -> C
     return _FOLLOW.call((key,), args, _page, Replay.SAFE)
 
 
-def _page(reply: list[Any]) -> Page:
+def _page(reply: list[Reply]) -> Page:
     added, length, first, last, before, found = reply
     state = StreamState(
         length=int(length),

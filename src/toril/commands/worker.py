@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from toril.commands.command import Arg, Command, Replay, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
@@ -137,7 +137,7 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
     )
 
 
-def _fetch_reply(settlements: Sequence[Settlement], reply: list[Any]) -> FetchReply:
+def _fetch_reply(settlements: Sequence[Settlement], reply: list[Reply]) -> FetchReply:
     codes, jobs, limited, next_at, fetch_error = reply
     ack_errors: list[TorilError | None] = (
         [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]
@@ -166,7 +166,7 @@ def fetch_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[FetchR
     )
 
 
-def _fetched_one(reply: list[Any]) -> FetchReply:
+def _fetched_one(reply: list[Reply]) -> FetchReply:
     fields, job_id, limited, next_at = reply
     jobs = [(job_id.decode(), fields)] if job_id else []
     return FetchReply([], jobs, int(limited or 0), int(next_at or 0))
@@ -190,11 +190,11 @@ def set_marker(keys: QueueKeys) -> Command[None]:
     return plain(_nothing, "ZADD", keys.marker, 0, "0")
 
 
-def _nothing(_: Any) -> None:
+def _nothing(_: object) -> None:
     return None
 
 
-def _marker_score(reply: list[Any] | None) -> float | None:
+def _marker_score(reply: list[Reply] | None) -> float | None:
     return None if reply is None else float(reply[2])
 
 

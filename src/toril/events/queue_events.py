@@ -48,7 +48,7 @@ class QueueEvents:
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         last_id: str = "$",
@@ -125,7 +125,7 @@ class QueueEvents:
     def follow(self, last_id: str | None = None) -> EventIterator:
         """Events after an id; without one, after the position at opening."""
         stream = self._stream() if last_id is None else self._stream_after(last_id)
-        return EventIterator(self, stream)
+        return EventIterator(self._streams, stream)
 
     def _stream_after(self, last_id: str) -> EventStream:
         return EventStream(self._transport, self.keys, last_id, derive_retries=self._derive_retries)
@@ -191,11 +191,11 @@ async def _contained(callback: Callback, event: Event | Gap) -> None:
 class EventIterator:
     """One iteration over a queue's events. Closed with its `QueueEvents`, or before by `aclose`."""
 
-    def __init__(self, owner: QueueEvents, stream: EventStream) -> None:
-        self._owner = owner
+    def __init__(self, open_streams: set[EventStream], stream: EventStream) -> None:
+        self._open_streams = open_streams
         self._stream = stream
         self._ready: deque[Event | Gap] = deque()
-        owner._streams.add(stream)  # noqa: SLF001  # the two classes work together
+        open_streams.add(stream)
 
     def __aiter__(self) -> Self:
         return self
@@ -209,5 +209,5 @@ class EventIterator:
 
     async def aclose(self) -> None:
         """Ends this iteration and its connection."""
-        self._owner._streams.discard(self._stream)  # noqa: SLF001
+        self._open_streams.discard(self._stream)
         await self._stream.close()

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 from toril.errors import InvalidOption, MalformedValue, UnknownBackoff
 from toril.protocol.duration import Duration, to_ms, to_seconds
+from toril.protocol.json_types import JsonFields, JsonObject
 from toril.protocol.keys import check_text
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.option_warnings import warn_option
@@ -78,9 +79,9 @@ class Backoff:
             raise InvalidOption("backoff.type", f"{name!r} is built in", f"use Backoff.{name}(…)")
         return cls(name, to_seconds("backoff.delay", delay))
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> JsonObject:
         """BullMQ's spelling, in milliseconds."""
-        wire: dict[str, Any] = {"type": self.type}
+        wire: JsonObject = {"type": self.type}
         if self.delay or self.type in ("fixed", "exponential"):
             wire["delay"] = to_ms(self.delay)
         if self.jitter is not None:
@@ -119,7 +120,7 @@ def _checked_jitter(jitter: object) -> float | None:
     return float(jitter)
 
 
-def _wire_number(wire: Mapping[str, Any], name: str) -> float | None:
+def _wire_number(wire: JsonFields, name: str) -> float | None:
     value = wire.get(name)
     if value is None:
         return None

@@ -15,6 +15,7 @@ A group of errors is transient only if all of its members are: one that cannot s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import json
@@ -140,10 +141,9 @@ def _checked(
     check: Callable[[BaseException], ErrorCategory | CategoryName | None], error: BaseException
 ) -> ErrorCategory | None:
     """Applies one rule to an error; a rule that raises gives no category."""
-    try:
+    category = None
+    with contextlib.suppress(Exception):
         category = check(error)
-    except Exception:  # noqa: BLE001
-        return None
     return None if category is None else ErrorCategory(category)
 
 
@@ -224,10 +224,9 @@ def _requested_pauses(error: BaseException, now: datetime | None) -> Iterator[fl
 
 def _retry_after_header(error: BaseException) -> object:
     headers = _read(_read(error, "response"), "headers") or _read(error, "headers")
-    try:
+    with contextlib.suppress(Exception):  # unreadable headers request no pause
         return headers.get("Retry-After") or headers.get("retry-after")
-    except Exception:  # noqa: BLE001 (unreadable headers request no pause)
-        return None
+    return None
 
 
 def _header_seconds(value: object, now: datetime | None) -> float | None:

@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Never, TypeVar, cast, overload
 
 import msgspec
 
@@ -26,6 +26,7 @@ from toril.errors import (
     PayloadTooLarge,
 )
 from toril.protocol.json_faults import fault_in
+from toril.protocol.json_types import JsonFields, JsonObject, JsonValue
 from toril.protocol.schema import Schema, check_against, refuse_unknown_keywords
 
 T = TypeVar("T")
@@ -33,13 +34,16 @@ T = TypeVar("T")
 MAX_PAYLOAD_BYTES = 10 * 1024 * 1024  # data and options together
 
 # Raises when a value does not fit a schema, e.g. `lambda schema, value: jsonschema.validate(value, schema)`.
-Validator = Callable[[Mapping[str, Any], Any], object]
+Validator = Callable[[JsonFields, JsonValue], object]
+
+
+Decode = Callable[[bytes], JsonValue]
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------
 
 
-def _encode_other(value: Any) -> Any:
+def _encode_other(value: JsonValue) -> msgspec.Raw:
     """Encodes what msgspec does not: pydantic models, recognised by their methods."""
     if hasattr(type(value), "model_dump_json"):
         return msgspec.Raw(value.model_dump_json(by_alias=True).encode())
@@ -50,7 +54,7 @@ _json = msgspec.json.Encoder(enc_hook=_encode_other)
 _any_json = msgspec.json.Decoder()
 
 
-def to_json(value: Any, *, field: str = "data") -> bytes:
+def to_json(value: object, *, field: str = "data") -> bytes:
     """`value` as JSON. `field` names the value in the error if there is no such form."""
     if value is None:
         return b"null"  # what most handlers return
@@ -73,7 +77,7 @@ def to_json(value: Any, *, field: str = "data") -> bytes:
 _UNWRITABLE = (TypeError, ValueError, msgspec.MsgspecError)
 
 
-def _can_write(value: Any) -> bool:
+def _can_write(value: object) -> bool:
     try:
         _json.encode(value)
     except (OverflowError, RecursionError):
@@ -83,7 +87,7 @@ def _can_write(value: Any) -> bool:
     return True
 
 
-def _encode_with_big_integers(value: Any, field: str) -> bytes:
+def _encode_with_big_integers(value: object, field: str) -> bytes:
     try:
         plain = msgspec.to_builtins(value, enc_hook=_as_builtins)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
@@ -91,20 +95,20 @@ def _encode_with_big_integers(value: Any, field: str) -> bytes:
         raise fault_in(value, _can_write, field) from None
 
 
-def _as_builtins(value: Any) -> Any:
+def _as_builtins(value: JsonValue) -> JsonValue:
     if hasattr(type(value), "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"a {type(value).__qualname__} has no JSON form")
 
 
-def _refuse_non_finite(value: Any, field: str) -> None:
+def _refuse_non_finite(value: object, field: str) -> None:
     for path in _non_finite(value, ""):
         raise NotSerializable(
             field + path, "is NaN or infinite, which JSON cannot hold", "use None or a string"
         )
 
 
-def _non_finite(value: Any, path: str) -> Iterator[str]:
+def _non_finite(value: JsonValue, path: str) -> Iterator[str]:
     kind = type(value)
     if kind is float:
         if not math.isfinite(value):
@@ -123,24 +127,24 @@ def _non_finite(value: Any, path: str) -> Iterator[str]:
         yield from _non_finite_fields(value, path)
 
 
-def _non_finite_fields(value: Any, path: str) -> Iterator[str]:
+def _non_finite_fields(value: object, path: str) -> Iterator[str]:
     names = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
     for name in names:
         yield from _non_finite(getattr(value, name, None), f"{path}.{name}")
 
 
 @overload
-def from_json(raw: bytes | str) -> Any: ...
+def from_json(raw: bytes | str) -> JsonValue: ...
 @overload
-def from_json(raw: bytes | str, type: type[T], *, field: str = ...) -> T: ...
+def from_json(raw: bytes | str, model: type[T], *, field: str = ...) -> T: ...
 @overload
-def from_json(raw: bytes | str, type: Any = ..., *, field: str = ...) -> Any: ...
-def from_json(raw: bytes | str, type: Any = Any, *, field: str = "value") -> Any:  # noqa: A002
-    """The value of a JSON text, as `type`. Malformed text raises `MalformedValue`, a permanent error."""
+def from_json(raw: bytes | str, model: object = ..., *, field: str = ...) -> JsonValue: ...
+def from_json(raw: bytes | str, model: object = Any, *, field: str = "value") -> JsonValue:
+    """Returns the value of a JSON text, as `model`. Malformed text raises `MalformedValue`, a permanent error."""
     try:
-        return _any_json.decode(raw) if type is Any else _decoder(type).decode(raw)
+        return _any_json.decode(raw) if model is Any else _decoder(model).decode(raw)
     except msgspec.ValidationError as error:
-        if type is Any:
+        if model is Any:
             return _from_lenient_json(raw, field)
         raise PayloadMismatch(field, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -149,7 +153,7 @@ def from_json(raw: bytes | str, type: Any = Any, *, field: str = "value") -> Any
         raise MalformedValue(field, "nested too deeply") from None
 
 
-def _from_lenient_json(raw: bytes | str, field: str) -> Any:
+def _from_lenient_json(raw: bytes | str, field: str) -> JsonValue:
     """Node escapes lone surrogates and reads 1e400 as infinity; so does the standard library."""
     try:
         return json.loads(raw, parse_constant=_refuse_constant)
@@ -158,7 +162,7 @@ def _from_lenient_json(raw: bytes | str, field: str) -> Any:
         raise MalformedValue(field, problem) from None
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Never:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -173,7 +177,7 @@ _pack = msgspec.msgpack.Encoder()
 _unpack = msgspec.msgpack.Decoder()
 
 
-def pack(value: Any, *, field: str = "options") -> bytes:
+def pack(value: object, *, field: str = "options") -> bytes:
     """`value` as msgpack, the form in which the scripts take options and argument lists."""
     try:
         return _pack.encode(value)
@@ -181,7 +185,7 @@ def pack(value: Any, *, field: str = "options") -> bytes:
         raise NotSerializable(field, str(error) or "has no msgpack form") from None
 
 
-def unpack(raw: bytes, *, field: str = "options") -> Any:
+def unpack(raw: bytes, *, field: str = "options") -> JsonValue:
     """The value of a msgpack text."""
     try:
         return _unpack.decode(raw)
@@ -192,7 +196,7 @@ def unpack(raw: bytes, *, field: str = "options") -> Any:
 # --- limits -------------------------------------------------------------------------------------------------
 
 
-def check_size(data: bytes, options: Mapping[str, Any], *, size_limit: int | None = None) -> None:
+def check_size(data: bytes, options: JsonFields, *, size_limit: int | None = None) -> None:
     """Refuses a job larger than 10 MB (data and options) or than its own `size_limit` (data alone)."""
     if size_limit is not None and len(data) > size_limit:
         raise PayloadTooLarge("data", f"has {len(data)} bytes", f"size_limit allows {size_limit}")
@@ -219,13 +223,13 @@ class PayloadCodec(Generic[T]):
     __slots__ = ("_check", "_decode", "model")
 
     def __init__(
-        self, model: type[T] | Mapping[str, Any] | None = None, *, validator: Validator | None = None
+        self, model: type[T] | JsonFields | None = None, *, validator: Validator | None = None
     ) -> None:
         self.model = model
         self._check = model is not None
         self._decode = _payload_decoder(model, validator)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """`value` as JSON, after the check that the other side will make."""
         raw = to_json(value)
         if self._check:
@@ -237,7 +241,7 @@ class PayloadCodec(Generic[T]):
         return cast(T, self._decode(raw))
 
 
-def _payload_decoder(model: Any, validator: Validator | None) -> Callable[[bytes], Any]:
+def _payload_decoder(model: object, validator: Validator | None) -> Decode:
     if model is None or model is Any:
         return lambda raw: from_json(raw, field="data")
     if isinstance(model, Mapping):
@@ -255,12 +259,12 @@ def _payload_decoder(model: Any, validator: Validator | None) -> Callable[[bytes
     return lambda raw: from_json(raw, model, field="data")
 
 
-def _schema_decoder(schema: Schema, validator: Validator | None) -> Callable[[bytes], Any]:
+def _schema_decoder(schema: Schema, validator: Validator | None) -> Decode:
     if validator is None:
         refuse_unknown_keywords(schema)
         validator = check_against
 
-    def decode(raw: bytes) -> Any:
+    def decode(raw: bytes) -> JsonValue:
         value = from_json(raw, field="data")
         try:
             validator(schema, value)
@@ -273,8 +277,8 @@ def _schema_decoder(schema: Schema, validator: Validator | None) -> Callable[[by
     return decode
 
 
-def _pydantic_decoder(model: Any) -> Callable[[bytes], Any]:
-    def decode(raw: bytes) -> Any:
+def _pydantic_decoder(model: Any) -> Decode:
+    def decode(raw: bytes) -> JsonValue:
         try:
             return model.model_validate_json(raw)
         except ValueError as error:  # pydantic's ValidationError is one
@@ -284,6 +288,6 @@ def _pydantic_decoder(model: Any) -> Callable[[bytes], Any]:
 
 
 def _pydantic_problem(error: ValueError) -> str:
-    details: list[Any] = getattr(error, "errors", list)()
+    details: list[JsonObject] = getattr(error, "errors", list)()
     places = [f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in details[:5]]
     return ", ".join(places) or "does not fit the model"

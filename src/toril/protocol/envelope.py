@@ -11,13 +11,14 @@ kept and written after the known ones; reading and writing a canonical text give
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -29,6 +30,7 @@ from toril.errors import (
     PayloadMismatch,
 )
 from toril.protocol.codec import from_json, to_json
+from toril.protocol.json_types import JsonFields, JsonObject, JsonValue
 from toril.protocol.keys import check_text
 
 DlqReason: TypeAlias = Literal["max_attempts_exceeded", "validation_error", "missing_user", "permanent_error"]
@@ -64,7 +66,7 @@ class Meta:
     enqueue_ts: str  # text, so that it is written as it was read
     source: str
     user_id: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields that are not known here
+    extra: JsonFields = field(default_factory=dict)  # fields that are not known here
 
     def __post_init__(self) -> None:
         check_text("meta.correlation_id", self.correlation_id)
@@ -78,7 +80,7 @@ class Meta:
         """When the message was first sent."""
         return _time_of("meta.enqueue_ts", self.enqueue_ts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The fields in their order."""
         return {
             "correlation_id": self.correlation_id,
@@ -95,11 +97,11 @@ class Envelope:
 
     job_id: str
     task_type: str
-    payload: Mapping[str, Any]
+    payload: JsonFields
     meta: Meta
     attempts: int = 0
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields that are not known here
+    extra: JsonFields = field(default_factory=dict)  # fields that are not known here
 
     def __post_init__(self) -> None:
         check_text("job_id", self.job_id)
@@ -113,7 +115,7 @@ class Envelope:
     def new(
         cls,
         task_type: str,
-        payload: Mapping[str, Any] | None = None,
+        payload: JsonFields | None = None,
         *,
         job_id: str | None = None,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
@@ -143,7 +145,7 @@ class Envelope:
         return cls.from_dict(_object(raw))
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Envelope:
+    def from_dict(cls, fields: JsonFields) -> Envelope:
         """An envelope from its decoded JSON."""
         rest = dict(fields)
         try:
@@ -189,7 +191,7 @@ class Envelope:
         return self.task_type
 
     @property
-    def data(self) -> Mapping[str, Any]:
+    def data(self) -> JsonFields:
         """The payload."""
         return self.payload
 
@@ -206,7 +208,7 @@ class Envelope:
         """The same message with all its attempts, for a replay."""
         return dataclasses.replace(self, attempts=0)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The fields in their order."""
         return {
             "job_id": self.job_id,
@@ -246,7 +248,7 @@ class Envelope:
 _encode = msgspec.json.Encoder().encode
 
 
-def _escaped(fields: dict[str, Any]) -> bytes:
+def _escaped(fields: JsonObject) -> bytes:
     """JSON in ASCII, as Node writes what has no form in UTF-8. What no JSON can hold still raises `NotSerializable`."""
     try:
         return json.dumps(fields, allow_nan=False, separators=(",", ":")).encode("ascii")
@@ -308,7 +310,7 @@ class DeadLetter:
         """When it was given up."""
         return _time_of("dlq_ts", self.dlq_ts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The fields in their order: the envelope's first."""
         added = {"dlq_ts": self.dlq_ts, "dlq_reason": self.dlq_reason, "last_error": self.last_error}
         return {**self.envelope.as_dict(), **added}
@@ -343,10 +345,9 @@ def _is_validation_error(error: BaseException) -> bool:
 
 def error_text(error: BaseException) -> str:
     """The text of `last_error`: the error's own `error_code` (such as `playwright_timeout`), or type and message."""
-    try:
+    text = type(error).__name__
+    with contextlib.suppress(Exception):  # the text of an error may raise
         text = _code_or_message(error)
-    except Exception:  # noqa: BLE001 (an error whose text raises still has a type)
-        text = type(error).__name__
     return text[:_LONGEST_ERROR].encode("utf-8", "replace").decode()
 
 
@@ -361,14 +362,14 @@ def _code_or_message(error: BaseException) -> str:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _object(raw: bytes | str) -> dict[str, Any]:
+def _object(raw: bytes | str) -> JsonObject:
     value = from_json(raw, field="envelope")
     if not isinstance(value, dict):
         raise MalformedValue("envelope", "is not an object")
     return value
 
 
-def _take(fields: dict[str, Any], name: str) -> Any:
+def _take(fields: JsonObject, name: str) -> JsonValue:
     try:
         return fields.pop(name)
     except KeyError:

@@ -16,6 +16,7 @@ from typing import Any
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json
 from toril.protocol.duration import ms_to_datetime
+from toril.protocol.json_types import JsonObject, JsonValue
 
 # Every event that BullMQ 5.62.0 writes → the fields it carries.
 KNOWN_EVENTS: dict[str, tuple[str, ...]] = {
@@ -87,12 +88,12 @@ class Event:
         return self.fields.get("name")
 
     @property
-    def progress(self) -> Any:
+    def progress(self) -> JsonValue:
         """What the handler reported, for `progress`."""
         return self._json("data")
 
     @property
-    def returnvalue(self) -> Any:
+    def returnvalue(self) -> JsonValue:
         """What the handler returned, for `completed`."""
         return self._json("returnvalue")
 
@@ -127,7 +128,7 @@ class Event:
         """How many jobs were removed, for `cleaned`."""
         return self._integer("count")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON types, as in `schemas/event.json`."""
         return {
             "id": self.id,
@@ -139,7 +140,7 @@ class Event:
             "derived": self.derived,
         }
 
-    def _json(self, field: str) -> Any:
+    def _json(self, field: str) -> JsonValue:
         raw = self.fields.get(field)
         return None if raw is None else from_json(raw, field=field)
 
@@ -215,7 +216,7 @@ class RetryDeriver:
             del self._active[next(iter(self._active))]
 
 
-_ABSENT: Any = object()
+_ABSENT: JsonValue = object()
 
 
 def _retry(event: Event) -> Event:

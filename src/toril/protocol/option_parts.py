@@ -3,17 +3,16 @@
 Guarantee: like `JobOptions`, a part that exists is valid.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from toril.errors import InvalidOption
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.given_fields import default, no_seconds, take_defaults
+from toril.protocol.json_types import JsonObject
 from toril.protocol.keys import check_text
 from toril.protocol.option_names import knows_its_options
 
@@ -59,9 +58,9 @@ class KeepJobs:
             if name in given:
                 check_integer(f"keep.{name}", getattr(self, name), 0, MAX_COUNT)
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> JsonObject:
         """BullMQ's spelling; the age is in seconds there."""
-        wire: dict[str, Any] = {}
+        wire: JsonObject = {}
         if self.age is not None:
             wire["age"] = int(self.age)
         if self.count is not None:
@@ -100,17 +99,17 @@ class Deduplication:
             raise InvalidOption("deduplication.extend", "has nothing to extend", "give a ttl")
 
     @classmethod
-    def simple(cls, id: str) -> Deduplication:  # noqa: A002
+    def simple(cls, id: str) -> Deduplication:
         """Duplicates are dropped until the first job has finished."""
         return cls(id)
 
     @classmethod
-    def throttle(cls, id: str, ttl: Duration) -> Deduplication:  # noqa: A002
+    def throttle(cls, id: str, ttl: Duration) -> Deduplication:
         """Duplicates are dropped for `ttl`."""
         return cls(id, ttl)
 
     @classmethod
-    def debounce(cls, id: str, ttl: Duration) -> Deduplication:  # noqa: A002
+    def debounce(cls, id: str, ttl: Duration) -> Deduplication:
         """Only the last of a burst runs: each duplicate replaces the delayed one and starts `ttl` again.
 
         Without a `delay` of its own the job is delayed by `ttl`: a job that runs at once cannot be replaced.
@@ -119,9 +118,9 @@ class Deduplication:
         object.__setattr__(made, "implied_delay", made.ttl)
         return made
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> JsonObject:
         """BullMQ's spelling, in milliseconds."""
-        wire: dict[str, Any] = {"id": self.id}
+        wire: JsonObject = {"id": self.id}
         if self.ttl is not None:
             wire["ttl"] = to_ms(self.ttl)
         if self.extend:

@@ -6,7 +6,7 @@ shown once for each such line, and can be filtered by module.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from pathlib import Path
 from typing import Final
@@ -18,12 +18,12 @@ _LIBRARY: Final = f"{Path(__file__).parents[1]}/"
 
 def warn_option(text: str) -> None:
     """Warns the caller of toril."""
-    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # the only way to find the caller
-    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+    depth, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_back is not None and _is_library(frame.f_code.co_filename):
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(text, OptionWarning, stacklevel=depth + 1)
+    warnings.warn(text, OptionWarning, stacklevel=depth)
 
 
-def _is_ours(filename: str) -> bool:
+def _is_library(filename: str) -> bool:
     # The constructors of dataclasses are compiled from a string.
     return filename.startswith(_LIBRARY) or filename == "<string>"

@@ -5,21 +5,20 @@ remedy in the error, so nothing invalid reaches Redis; and `to_wire` gives exact
 would store for the same options.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
-
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
 from toril.errors import InvalidOption, TorilError
 from toril.protocol.backoff import Backoff
 from toril.protocol.codec import pack, to_json
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.protocol.given_fields import default, seconds, take_defaults
+from toril.protocol.json_types import JsonFields, JsonObject, JsonValue
 from toril.protocol.keys import check_job_id, check_text
 from toril.protocol.option_names import knows_its_options, refuse_unknown
 from toril.protocol.option_parts import (
@@ -57,8 +56,8 @@ MAX_CARRIED_BYTES = 64 * 1024  # what may travel in options beside their own fie
 # --- checks, each returning the value as it is stored ---------------------------------------------------------
 
 
-def _of(kind: type, example: str) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
+def _of(kind: type, example: str) -> Check:
+    def check(name: str, value: object) -> object:
         if not isinstance(value, kind):
             raise InvalidOption(name, f"is a {type(value).__name__}", f"give {example}")
         return value
@@ -66,7 +65,7 @@ def _of(kind: type, example: str) -> Callable[[str, Any], Any]:
     return check
 
 
-def _backoff(name: str, value: Any) -> Backoff | None:
+def _backoff(name: str, value: object) -> Backoff | None:
     """Seconds are short for a fixed backoff, 0 for none."""
     if value is None or isinstance(value, Backoff):
         return value
@@ -74,23 +73,23 @@ def _backoff(name: str, value: Any) -> Backoff | None:
         raise InvalidOption(
             name, "is a mapping", "use Backoff.fixed(seconds) or Backoff.exponential(seconds)"
         )
-    return Backoff.fixed(value)
+    return Backoff.fixed(cast(Duration, value))
 
 
-def _removal(name: str, value: Any) -> Removal:
+def _removal(name: str, value: object) -> Removal:
     return value if isinstance(value, (bool, KeepJobs)) else check_integer(name, value, 0, MAX_COUNT)
 
 
-def _count(least: int, most: int = MAX_COUNT) -> Callable[[str, Any], int]:
+def _count(least: int, most: int = MAX_COUNT) -> Callable[[str, object], int]:
     return lambda name, value: check_integer(name, value, least, most)
 
 
-def _time(name: str, value: Any) -> datetime:
+def _time(name: str, value: object) -> datetime:
     datetime_to_ms(name, value)
     return cast(datetime, value)
 
 
-def _metadata(name: str, value: Any) -> str:
+def _metadata(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidOption(
             name, f"is a {type(value).__name__}", "give the propagator's carrier as a JSON string"
@@ -99,7 +98,7 @@ def _metadata(name: str, value: Any) -> str:
     return value
 
 
-def _repeat(name: str, value: Any) -> Mapping[str, Any]:
+def _repeat(name: str, value: object) -> JsonFields:
     if not isinstance(value, Mapping):
         raise InvalidOption(name, f"is a {type(value).__name__}", "give a mapping")
     _bounded(name, len(to_json(value, field=name)))
@@ -111,15 +110,15 @@ def _bounded(name: str, size: int) -> None:
         raise InvalidOption(name, f"has {size} bytes", f"at most {MAX_CARRIED_BYTES} travel with a job")
 
 
-def _removal_wire(value: Removal) -> Any:
+def _removal_wire(value: Removal) -> bool | int | JsonObject:
     return value.to_wire() if isinstance(value, KeepJobs) else value
 
 
-def _same(value: Any) -> Any:
+def _same(value: JsonValue) -> JsonValue:
     return value
 
 
-def _part(value: Any) -> Any:
+def _part(value: Deduplication | ParentRef | None) -> JsonObject | None:
     return None if value is None else value.to_wire()
 
 
@@ -127,8 +126,8 @@ def _timestamp(value: datetime) -> int:
     return datetime_to_ms("timestamp", value)
 
 
-Check: TypeAlias = Callable[[str, Any], Any]
-Spell: TypeAlias = Callable[[Any], Any]
+Check: TypeAlias = Callable[[str, JsonValue], JsonValue]
+Spell: TypeAlias = Callable[[JsonValue], JsonValue]
 
 # Our name → (the check, BullMQ's name, how the value is written there). BullMQ's spellings live here only.
 _TABLE: dict[str, tuple[Check, str, Spell]] = {
@@ -190,7 +189,7 @@ class JobOptions:
     timestamp: datetime | None = default(None)  # when the job was created; None: now
     telemetry_metadata: str | None = default(None)  # trace context, a JSON string
     omit_context: bool = default(False)  # do not pass the trace context on
-    repeat: Mapping[str, Any] | None = default(None)  # of repeatable jobs, carried as it is
+    repeat: JsonFields | None = default(None)  # of repeatable jobs, carried as it is
 
     given: tuple[str, ...] = field(init=False)  # the fields that were set, in the order above
     _packed: bytes | None = field(init=False, compare=False)
@@ -219,20 +218,20 @@ class JobOptions:
         return f"JobOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in self.given)})"
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> JobOptions:
+    def of(cls, fields: JsonFields) -> JobOptions:
         """Options from a mapping; a name that is no option is refused with the nearest one."""
         refuse_unknown(fields, _TABLE, "a job option")
         made = cls.__new__(cls)
         _fill(made, **fields)  # the names are known by now: every `add` with options passes here
         return made
 
-    def given_fields(self) -> dict[str, Any]:
+    def given_fields(self) -> JsonObject:
         """The fields that were set, by name."""
         return {name: getattr(self, name) for name in self.given}
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> JsonObject:
         """The options as Node packs them: short names, milliseconds, only what was set."""
-        wire: dict[str, Any] = {"attempts": self.attempts}
+        wire: JsonObject = {"attempts": self.attempts}
         if isinstance(self.backoff, Backoff):
             wire["backoff"] = self.backoff.to_wire()
         for name in self.given:
@@ -252,7 +251,7 @@ class JobOptions:
             object.__setattr__(self, "_packed", packed)
         return packed
 
-    def parent_wire(self) -> dict[str, Any] | None:
+    def parent_wire(self) -> JsonObject | None:
         """The `parent` of the job's hash: the reference and what a failure does to it."""
         if self.parent is None:
             return None
@@ -260,9 +259,9 @@ class JobOptions:
         return {"id": self.parent.id, "queueKey": self.parent.queue_key, **flags}
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> JobOptions:
+    def from_wire(cls, wire: JsonFields) -> JobOptions:
         """The options of a stored job of any client, as far as toril has them: others are left out."""
-        fields: dict[str, Any] = {"attempts": max(1, _whole(wire.get("attempts"))), "backoff": None}
+        fields: JsonObject = {"attempts": max(1, _whole(wire.get("attempts"))), "backoff": None}
         for name, (check, spelling, _) in _TABLE.items():
             if name in fields and name != "backoff":
                 continue
@@ -282,7 +281,7 @@ def _whole(value: object) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
 
 
-def _read_removal(value: Any) -> Any:
+def _read_removal(value: JsonValue) -> KeepJobs | JsonValue:
     return (
         KeepJobs(**{name: value.get(name) for name in ("age", "count", "limit")})
         if isinstance(value, dict)
@@ -290,7 +289,7 @@ def _read_removal(value: Any) -> Any:
     )
 
 
-def _read_deduplication(value: Any) -> Deduplication | None:
+def _read_deduplication(value: JsonValue) -> Deduplication | None:
     if not value:
         return None
     ttl = value.get("ttl")
@@ -299,7 +298,7 @@ def _read_deduplication(value: Any) -> Deduplication | None:
     )
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
+_READ: dict[str, Spell] = {
     "backoff": Backoff.from_wire,
     "delay": lambda value: None if value is None else value / 1000,
     "remove_on_complete": _read_removal,
@@ -310,7 +309,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def merge(defaults: JobOptions, overrides: JobOptions | Mapping[str, Any] | None) -> JobOptions:
+def merge(defaults: JobOptions, overrides: JobOptions | JsonFields | None) -> JobOptions:
     """`defaults` with every field that `overrides` sets, even if it sets it to what it would be anyway."""
     if not overrides:
         return defaults
@@ -328,7 +327,7 @@ class NewJob:
     """A job that has not been added yet."""
 
     name: str
-    data: Any = field(default_factory=dict)
+    data: JsonValue = field(default_factory=dict)
     options: JobOptions | None = None  # None: the defaults of the queue
 
     def __post_init__(self) -> None:
@@ -358,4 +357,4 @@ class JobOptionsDict(TypedDict, total=False):
     timestamp: datetime | None
     telemetry_metadata: str | None
     omit_context: bool
-    repeat: Mapping[str, Any] | None
+    repeat: JsonFields | None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json
 from toril.protocol.duration import ms_to_datetime
+from toril.protocol.json_types import JsonObject, JsonValue
 from toril.protocol.options import JobOptions, ParentRef
 
 
@@ -24,8 +24,8 @@ class JobRecord:
 
     id: str
     _fields: Mapping[bytes, bytes]
-    _data: Any
-    _opts: dict[str, Any]
+    _data: JsonValue
+    _opts: JsonObject
 
     def __init__(self, job_id: str, fields: Mapping[bytes, bytes]) -> None:
         self.id = job_id
@@ -38,7 +38,7 @@ class JobRecord:
         return cls(job_id, dict(zip(words, words, strict=True)))
 
     @classmethod
-    def from_mapping(cls, job_id: str, fields: Mapping[Any, Any]) -> JobRecord:
+    def from_mapping(cls, job_id: str, fields: Mapping[str | bytes, str | bytes]) -> JobRecord:
         """From a mapping of bytes or strings."""
         return cls(job_id, {_as_bytes(name): _as_bytes(value) for name, value in fields.items()})
 
@@ -81,7 +81,7 @@ class JobRecord:
         except (ValueError, OverflowError):
             raise MalformedValue(field.decode(), "is not a number", job_id=self.id) from None
 
-    def _json(self, field: bytes, default: Any) -> Any:
+    def _json(self, field: bytes, default: JsonValue) -> JsonValue:
         raw = self._fields.get(field)
         if not raw:
             return default
@@ -102,7 +102,7 @@ class JobRecord:
         return self._fields.get(b"name", b"").decode("utf-8", "replace")
 
     @property
-    def data(self) -> Any:
+    def data(self) -> JsonValue:
         """The payload."""
         try:
             return self._data
@@ -111,7 +111,7 @@ class JobRecord:
             return value
 
     @property
-    def opts(self) -> dict[str, Any]:
+    def opts(self) -> JsonObject:
         """The options as stored, with BullMQ's spellings."""
         try:
             return self._opts
@@ -188,12 +188,12 @@ class JobRecord:
         return self._number(b"stc")
 
     @property
-    def progress(self) -> Any:
+    def progress(self) -> JsonValue:
         """A number from 0 to 100, or whatever the handler reported."""
         return self._json(b"progress", 0)
 
     @property
-    def returnvalue(self) -> Any:
+    def returnvalue(self) -> JsonValue:
         """What the handler returned; `None` until the job has completed."""
         return self._json(b"returnvalue", None)
 
@@ -256,10 +256,10 @@ class JobRecord:
 
     # --- for listings ---
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """JSON types under Node's names, as in `schemas/job.json`. Fields that do not parse are named, not raised."""
         malformed: list[str] = []
-        shown: dict[str, Any] = {"id": self.id}
+        shown: JsonObject = {"id": self.id}
         for spelling, attribute in _SHOWN.items():
             try:
                 value = getattr(self, attribute)

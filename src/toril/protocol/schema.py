@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from toril.errors import InvalidOption, PayloadMismatch
+from toril.protocol.json_types import JsonFields, JsonValue
 
-Schema = Mapping[str, Any]
+Schema = JsonFields
 
 SHIPPED = ("job", "event", "envelope", "dead_letter")
 
@@ -45,7 +45,7 @@ def refuse_unknown_keywords(schema: object, path: str = "payload") -> None:
             refuse_unknown_keywords(part, f"{path}.{name}")
 
 
-def _subschemas(keyword: str, value: Any) -> list[tuple[str, Any]]:
+def _subschemas(keyword: str, value: JsonValue) -> list[tuple[str, Schema]]:
     if keyword == "properties":
         return [(f"properties.{name}", part) for name, part in value.items()]
     if keyword in ("anyOf", "oneOf", "allOf"):
@@ -55,7 +55,7 @@ def _subschemas(keyword: str, value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def check_against(schema: Schema | bool, value: Any, path: str = "data") -> None:
+def check_against(schema: Schema | bool, value: object, path: str = "data") -> None:
     """Raises `PayloadMismatch` with the first place where `value` does not match `schema`."""
     if isinstance(schema, bool):
         if not schema:
@@ -71,7 +71,7 @@ def check_against(schema: Schema | bool, value: Any, path: str = "data") -> None
     _check_combinations(schema, value, path)
 
 
-def _check_object(schema: Schema, value: Any, path: str) -> None:
+def _check_object(schema: Schema, value: object, path: str) -> None:
     if not isinstance(value, dict):
         return
     for name in schema.get("required", ()):
@@ -83,13 +83,13 @@ def _check_object(schema: Schema, value: Any, path: str) -> None:
         check_against(known.get(name, others), item, f"{path}.{name}")
 
 
-def _check_array(schema: Schema, value: Any, path: str) -> None:
+def _check_array(schema: Schema, value: object, path: str) -> None:
     if isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
             check_against(schema["items"], item, f"{path}[{index}]")
 
 
-def _check_combinations(schema: Schema, value: Any, path: str) -> None:
+def _check_combinations(schema: Schema, value: object, path: str) -> None:
     for part in schema.get("allOf", ()):
         check_against(part, value, path)
     if "anyOf" in schema and not any(_fits(part, value) for part in schema["anyOf"]):
@@ -100,7 +100,7 @@ def _check_combinations(schema: Schema, value: Any, path: str) -> None:
         raise PayloadMismatch(path, "has a form that is not allowed")
 
 
-def _fits(schema: Schema | bool, value: Any) -> bool:
+def _fits(schema: Schema | bool, value: object) -> bool:
     try:
         check_against(schema, value)
     except PayloadMismatch:
@@ -111,23 +111,25 @@ def _fits(schema: Schema | bool, value: Any) -> bool:
 # --- the keywords -------------------------------------------------------------------------------------------
 
 
-def _anything(_value: Any) -> bool:
+def _anything(_value: object) -> bool:
     return True
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {
+Condition = Callable[[JsonValue, JsonValue], bool]
+
+_TYPES: dict[str, Callable[[JsonValue], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": _is_list,
     "string": _is_text,
@@ -138,12 +140,12 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _has_type(names: Any, value: Any) -> bool:
+def _has_type(names: str | list[str], value: object) -> bool:
     return any(_TYPES[name](value) for name in ([names] if isinstance(names, str) else names))
 
 
 # keyword → (the values it applies to, the condition, the text when it does not hold)
-_TESTS: dict[str, tuple[Callable[[Any], bool], Callable[[Any, Any], bool], str]] = {
+_TESTS: dict[str, tuple[Callable[[JsonValue], bool], Condition, str]] = {
     "type": (_anything, _has_type, "is not of type {}"),
     "enum": (_anything, lambda allowed, value: value in allowed, "is not one of the allowed values"),
     "const": (_anything, lambda allowed, value: value == allowed, "is not the one allowed value"),

@@ -8,6 +8,7 @@ and however long its message is, a trace of bounded length comes back, and long 
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from itertools import dropwhile
 from pathlib import Path
@@ -48,12 +49,11 @@ def stack_of(error: BaseException) -> str:
     """The stack trace of an error, with its causes."""
     if is_remote(error):
         return str(error.__cause__)
-    try:
+    with contextlib.suppress(BaseException):  # attributes and methods of an error are a user's code
         report = traceback.TracebackException.from_exception(error)
         _trim(report, error)
         return storable("".join(report.format()))
-    except BaseException:  # noqa: BLE001  # attributes and methods of an error are a user's code
-        return f"{type(error).__name__}: its stack trace cannot be formatted"
+    return f"{type(error).__name__}: its stack trace cannot be formatted"
 
 
 def was_cut(stack: str) -> bool:
@@ -63,10 +63,9 @@ def was_cut(stack: str) -> bool:
 
 def message_of(error: BaseException) -> str:
     """Returns the message of an error, cut to `LONGEST_TEXT`; empty when there is none, or it cannot be printed."""
-    try:
+    with contextlib.suppress(BaseException):
         return storable(str(error))
-    except BaseException:  # noqa: BLE001  # an error whose text raises still has a type
-        return ""
+    return ""
 
 
 def storable(text: str) -> str:

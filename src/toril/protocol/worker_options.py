@@ -3,8 +3,6 @@
 Guarantee: options that exist are valid; durations are in seconds.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that given and omitted fields differ)
-
 from __future__ import annotations
 
 import inspect

@@ -28,7 +28,7 @@ def made_like(
 class Facade(Generic[A]):
     """Wraps an asyncio object; creates it again after a fork, because connections are not inherited."""
 
-    def __init__(self, make: functools.partial[A], redis: Any = None) -> None:
+    def __init__(self, make: functools.partial[A], redis: object = None) -> None:
         # Before the address, which is logged: wrong options are refused first.
         kind = get_origin(make.func) or make.func
         check_call(kind, make.args, make.keywords, f"an argument of {type(self).__name__}")
@@ -45,7 +45,7 @@ class Facade(Generic[A]):
         self._after_fork()
         return self._object
 
-    def _call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
+    def _call(self, function: Callable[P, Awaitable[V]], *args: P.args, **named: P.kwargs) -> V:
         return self._acquired().call(function, *args, **named)
 
     def _acquired(self) -> _loop_thread.LoopThread:

@@ -13,11 +13,12 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 from toril.errors import Closed, TorilError
 
 V = TypeVar("V")
+P = ParamSpec("P")
 
 # The time for tasks when the interpreter ends: a worker needs about two seconds to give its jobs back.
 END_SECONDS = 3.0
@@ -45,7 +46,7 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
-    def call(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V:
+    def call(self, function: Callable[P, Awaitable[V]], *args: P.args, **named: P.kwargs) -> V:
         """Awaits `function(…)` in the loop; returns its value or raises its error."""
         if threading.current_thread() is self._thread:
             raise TorilError(
@@ -53,7 +54,7 @@ class LoopThread:
             )
         if self._loop.is_closed():
             raise Closed("the loop of blocking objects was closed by another thread")
-        future = asyncio.run_coroutine_threadsafe(_awaited(function, args, named), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_awaited(function, *args, **named), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -65,7 +66,7 @@ class LoopThread:
         self._thread.join(within)
 
 
-async def _awaited(function: Callable[..., Awaitable[V]], args: tuple[Any, ...], named: dict[str, Any]) -> V:
+async def _awaited(function: Callable[P, Awaitable[V]], *args: P.args, **named: P.kwargs) -> V:
     return await function(*args, **named)
 
 

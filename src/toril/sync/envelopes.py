@@ -15,6 +15,7 @@ from toril.producer import StreamQueue as AsyncStreamQueue
 from toril.producer.envelope_queue import EnvelopeCounts, EnvelopeQueue, NewEnvelope
 from toril.protocol.duration import Duration
 from toril.protocol.envelope import DEFAULT_MAX_ATTEMPTS, DeadLetter, Envelope
+from toril.protocol.json_types import JsonValue
 from toril.protocol.keys import ListKeys, StreamKeys
 from toril.protocol.option_names import knows_its_names
 from toril.sync._facade import Facade, made_like
@@ -39,7 +40,7 @@ class _EnvelopeFacade(Facade[Q]):
     def add(
         self,
         task_type: str | Envelope,
-        payload: Any = None,
+        payload: JsonValue = None,
         *,
         delay: Duration | None = None,
         run_at: datetime | None = None,
@@ -104,7 +105,7 @@ class _EnvelopeFacade(Facade[Q]):
         """Removes a scheduled job or a dead letter by job id; returns False when there is none."""
         return self._call(self._inner.remove, job_id)
 
-    def result(self, job_id: str) -> Any:
+    def result(self, job_id: str) -> JsonValue:
         """Returns the stored result of a job; raises `JobNotFound` when there is none."""
         return self._call(self._inner.result, job_id)
 
@@ -156,7 +157,7 @@ class ListQueue(_EnvelopeFacade[AsyncListQueue]):
     """A list queue, blocking."""
 
     @made_like(AsyncListQueue.__init__)
-    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+    def __init__(self, *args: Any, redis: object = None, **named: Any) -> None:
         super().__init__(functools.partial(AsyncListQueue, *args, **named), redis)
 
     @property
@@ -168,7 +169,7 @@ class StreamQueue(_EnvelopeFacade[AsyncStreamQueue]):
     """A stream queue, blocking."""
 
     @made_like(AsyncStreamQueue.__init__)
-    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+    def __init__(self, *args: Any, redis: object = None, **named: Any) -> None:
         super().__init__(functools.partial(AsyncStreamQueue, *args, **named), redis)
 
     @property
@@ -184,7 +185,7 @@ class ListWorker(WorkerFacade[AsyncListWorker]):
     """Processes jobs of a list queue: at most once, or at least once with `reliable=True`."""
 
     @made_like(AsyncListWorker.__init__)
-    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+    def __init__(self, *args: Any, redis: object = None, **named: Any) -> None:
         super().__init__(functools.partial(AsyncListWorker, *args, **named), redis)
 
 
@@ -192,7 +193,7 @@ class StreamWorker(WorkerFacade[AsyncStreamWorker]):
     """Processes jobs of a stream queue as a consumer of its group: at least once."""
 
     @made_like(AsyncStreamWorker.__init__)
-    def __init__(self, *args: Any, redis: Any = None, **named: Any) -> None:
+    def __init__(self, *args: Any, redis: object = None, **named: Any) -> None:
         super().__init__(functools.partial(AsyncStreamWorker, *args, **named), redis)
 
     @property

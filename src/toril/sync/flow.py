@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
@@ -12,6 +11,7 @@ from toril.producer import FlowNode, JobNode
 from toril.producer import FlowProducer as AsyncFlowProducer
 from toril.producer.flow import NO_OPTIONS
 from toril.protocol.compatibility import BULLMQ_PREFIX
+from toril.protocol.json_types import JsonValue
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.options import JobOptions
 from toril.sync._facade import Facade
@@ -26,7 +26,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
     def __init__(
         self,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
@@ -48,11 +48,11 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         )
         self._transport = BlockingTransport(self.address, policy=policy)
 
-    def add(self, flow: FlowNode) -> JobNode[BlockingJob[Any]]:
+    def add(self, flow: FlowNode) -> JobNode[BlockingJob[JsonValue]]:
         """Adds a job and all its children, and theirs, in one step: all of them, or none when one is refused."""
         return self._blocking(self._call(self._inner.add, flow))
 
-    def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[BlockingJob[Any]]]:
+    def add_bulk(self, flows: Iterable[FlowNode]) -> list[JobNode[BlockingJob[JsonValue]]]:
         """Adds several flows, each whole or not at all. All are checked before the first is sent."""
         return [self._blocking(node) for node in self._call(self._inner.add_bulk, flows)]
 
@@ -64,7 +64,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         prefix: str | None = None,
         depth: int = 10,
         max_children: int = 20,
-    ) -> JobNode[BlockingJob[Any]] | None:
+    ) -> JobNode[BlockingJob[JsonValue]] | None:
         """Returns a job with its children, down to `depth` and at most `max_children` of each kind for each job."""
         found = self._call(
             self._inner.get_flow, job_id, queue, prefix=prefix, depth=depth, max_children=max_children
@@ -79,7 +79,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
     async def _end(self) -> None:
         await self._inner.close()
 
-    def _blocking(self, node: JobNode[AsyncJob[Any]]) -> JobNode[BlockingJob[Any]]:
+    def _blocking(self, node: JobNode[AsyncJob[JsonValue]]) -> JobNode[BlockingJob[JsonValue]]:
         calls = BlockingJobCalls(self._transport, node.job.keys)
-        job: BlockingJob[Any] = BlockingJob(node.job.record, calls, added=node.job.added)
+        job: BlockingJob[JsonValue] = BlockingJob(node.job.record, calls, added=node.job.added)
         return JobNode(job, [self._blocking(child) for child in node.children])

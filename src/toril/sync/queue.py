@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, overload
 
@@ -21,6 +21,7 @@ from toril.producer import Queue as AsyncQueue
 from toril.producer.job_builder import NO_DATA, Ids
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.duration import Duration
+from toril.protocol.json_types import JsonFields, JsonValue
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions, JobOptionsDict, NewJob, RateLimit
@@ -33,7 +34,7 @@ from toril.transport import BlockingTransport, ConnectionPolicy
 States = str | JobState | Sequence[str | JobState] | None
 
 
-class Queue(Facade[AsyncQueue[Any]], Generic[T]):
+class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
     """A queue by name, blocking.
 
     with sync.Queue("emails") as queue:
@@ -45,7 +46,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         self,
         name: str,
         *,
-        redis: Any = ...,
+        redis: object = ...,
         prefix: str = ...,
         hash_tag: bool | None = ...,
         ids: Ids = ...,
@@ -59,15 +60,15 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Queue[Any],
+        self: Queue[JsonValue],
         name: str,
         *,
-        redis: Any = ...,
+        redis: object = ...,
         prefix: str = ...,
         hash_tag: bool | None = ...,
         ids: Ids = ...,
         defaults: JobOptions = ...,
-        payload: Mapping[str, Any] | None = ...,
+        payload: JsonFields | None = ...,
         policy: ConnectionPolicy | None = ...,
         events_max_len: int | None = ...,
         skip_meta: bool = ...,
@@ -75,9 +76,9 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         tracer: Tracer | None = ...,
     ) -> None: ...
     def __init__(
-        self, name: str, *, redis: Any = None, policy: ConnectionPolicy | None = None, **options: Any
+        self, name: str, *, redis: object = None, policy: ConnectionPolicy | None = None, **options: Any
     ) -> None:
-        super().__init__(functools.partial(AsyncQueue[Any], name, policy=policy, **options), redis)
+        super().__init__(functools.partial(AsyncQueue[JsonValue], name, policy=policy, **options), redis)
         self._calls = BlockingJobCalls(
             BlockingTransport(self.address, policy=policy), self.keys, self._inner.payload
         )
@@ -275,7 +276,7 @@ class Queue(Facade[AsyncQueue[Any]], Generic[T]):
         """Cancels a job: a waiting one is removed, a running one is stopped by its worker."""
         return self._call(self._inner.cancel, job_id, reason)
 
-    def update_job_progress(self, job_id: str, progress: Any) -> None:
+    def update_job_progress(self, job_id: str, progress: JsonValue) -> None:
         """Sets the progress of a job, from outside of its handler."""
         self._call(self._inner.update_job_progress, job_id, progress)
 

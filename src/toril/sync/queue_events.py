@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from toril.errors import Closed
 from toril.events import Gap
@@ -31,7 +31,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         last_id: str = "$",

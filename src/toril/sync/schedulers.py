@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from toril.jobs import BlockingJob
 from toril.jobs import Job as AsyncJob
@@ -12,14 +12,16 @@ from toril.producer import Scheduler
 from toril.producer import Schedulers as AsyncSchedulers
 from toril.producer.job_builder import NO_DATA
 from toril.protocol.duration import Duration
+from toril.protocol.json_types import JsonFields, JsonValue
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions
 
 V = TypeVar("V")
+P = ParamSpec("P")
 
 
 class _Call(Protocol):
-    def __call__(self, function: Callable[..., Awaitable[V]], *args: Any, **named: Any) -> V: ...
+    def __call__(self, function: Callable[P, Awaitable[V]], *args: P.args, **named: P.kwargs) -> V: ...
 
 
 class Schedulers:
@@ -29,7 +31,7 @@ class Schedulers:
         self,
         inner: Callable[[], AsyncSchedulers],
         call: _Call,
-        blocking: Callable[[AsyncJob[Any]], BlockingJob[Any]],
+        blocking: Callable[[AsyncJob[JsonValue]], BlockingJob[JsonValue]],
     ) -> None:
         self._inner = inner
         self._call = call
@@ -48,9 +50,9 @@ class Schedulers:
         limit: int | None = None,
         immediately: bool = False,
         name: str | None = None,
-        data: object = NO_DATA,
-        options: JobOptions | Mapping[str, object] | None = None,
-    ) -> BlockingJob[Any]:
+        data: JsonValue = NO_DATA,
+        options: JobOptions | JsonFields | None = None,
+    ) -> BlockingJob[JsonValue]:
         """Creates a scheduler, or changes the one of that id; returns its next job."""
         job = self._call(
             self._inner().upsert,

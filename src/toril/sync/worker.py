@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping
-from typing import Any, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
@@ -27,7 +27,7 @@ W = TypeVar("W", bound=BaseWorker[Any])
 class WorkerFacade(Facade[W]):
     """What the workers of all kinds share."""
 
-    def __init__(self, make: functools.partial[W], redis: Any = None) -> None:
+    def __init__(self, make: functools.partial[W], redis: object = None) -> None:
         super().__init__(make, redis)
         self._failing = False  # the block is left by an error, and the program should end soon
         self._threaded: dict[tuple[str, Callback], Callback] = {}
@@ -193,7 +193,7 @@ class Worker(WorkerFacade[AsyncWorker]):
         name: str,
         handler: JobHandler | Mapping[str, JobHandler],
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         policy: ConnectionPolicy | None = None,
@@ -220,7 +220,7 @@ class Worker(WorkerFacade[AsyncWorker]):
 def in_thread(callback: Callback) -> Callback:
     """Returns a coroutine function that runs the callback in a thread: it may block, and use other blocking objects."""
 
-    async def run(*values: Any) -> None:
+    async def run(*values: object) -> None:
         await asyncio.to_thread(callback, *values)
 
     return run

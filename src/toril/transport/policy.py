@@ -4,8 +4,6 @@ Guarantee: no call waits for ever, and the delay between attempts grows up to a 
 created; the error names the field.
 """
 
-# ruff: noqa: RUF009 (defaults are marked by a call, so that durations may be given as timedelta)
-
 from __future__ import annotations
 
 import random

@@ -237,8 +237,8 @@ class TestStreams:
 class TestACommand:
     def test_has_a_name_and_both_spellings(self, driver: QueueDriver) -> None:
         script = manage.update_progress(driver.keys, "a", b"1")
-        assert script.evalsha()[:3] == ("EVALSHA", script.script.sha1, 4)
-        assert script.eval()[:3] == ("EVAL", script.script.text, 4)
+        assert script.evalsha()[:3] == ("EVALSHA", script.script.sha1, len(script.keys))
+        assert script.eval()[:3] == ("EVAL", script.script.text, len(script.keys))
         assert script.eval()[3:] == script.evalsha()[3:]
 
     def test_without_a_script_is_sent_as_it_is(self) -> None:
