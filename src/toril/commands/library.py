@@ -87,7 +87,7 @@ def _read_checked(file: str) -> str:
         raise ScriptsCorrupt(f"{file} is missing") from error
     found = hashlib.sha256(data).hexdigest()
     if found != manifest()[file]:
-        raise ScriptsCorrupt(f"{file} has SHA-256 {found}, the manifest says {manifest()[file]}")
+        raise ScriptsCorrupt(f"{file} has SHA-256 {found}, the manifest has {manifest()[file]}")
     return data.decode()
 
 

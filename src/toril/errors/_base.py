@@ -22,7 +22,7 @@ class TorilError(Exception):
     """The base of all errors of this library."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions pickle by calling their class with `args`; ours have fields, so their state is kept.
+        # Exceptions pickle by calling their class with `args`; those of toril have fields, so their state is stored.
         return _restore, (type(self), self.args, dict(self.__dict__))
 
 
@@ -30,7 +30,7 @@ class TorilError(Exception):
 
 
 class InvalidOption(TorilError, ValueError):
-    """A value given by the caller is not acceptable; the message says which, why and what to do."""
+    """A value given by the caller is not acceptable; the message has the field, the problem and the remedy."""
 
     def __init__(self, field: str, problem: str, remedy: str = "") -> None:
         super().__init__(f"{field}: {problem}; {remedy}" if remedy else f"{field}: {problem}")
@@ -40,7 +40,7 @@ class InvalidOption(TorilError, ValueError):
 
 
 class UnknownOption(InvalidOption, TypeError):
-    """There is no option of this name; the message says which one was probably meant."""
+    """There is no option of this name; the message has the one that was probably meant."""
 
 
 class NotSerializable(InvalidOption):
@@ -55,7 +55,7 @@ class PayloadTooLarge(InvalidOption):
 
 
 class TransientError(TorilError):
-    """A failure that may pass: the job is tried again while attempts are left.
+    """A transient failure: the job is tried again while attempts are left.
 
     `retry_after` (seconds) asks for at least that pause before the next attempt.
     """
@@ -69,18 +69,18 @@ class TransientError(TorilError):
 
 
 class PermanentError(TorilError):
-    """A failure that will not pass: the job fails at once, whatever attempts are left."""
+    """A permanent failure: the job fails at once, whatever attempts are left."""
 
 
-UnrecoverableError = PermanentError  # the name BullMQ's users know
+UnrecoverableError = PermanentError  # BullMQ's name
 
 
 class PayloadMismatch(InvalidOption, PermanentError):
-    """The data does not fit the payload model or schema of the queue: refused at `add`, fatal at pickup."""
+    """The data does not fit the payload model or schema of the queue: refused at `add`, permanent in a worker."""
 
 
 class MalformedValue(PermanentError):
-    """A field read from Redis does not parse. The raw value is not repeated: it may be huge or secret."""
+    """A field read from Redis does not parse. The message omits the raw value: it may be huge or secret."""
 
     def __init__(self, field: str, problem: str, *, job_id: str | None = None) -> None:
         where = f"job {job_id}: {field}" if job_id else field
@@ -95,7 +95,7 @@ class MissingUser(PermanentError):
 
 
 class UnknownBackoff(PermanentError):
-    """The job asks for a custom backoff that this worker was not given."""
+    """The job has a custom backoff that this worker was not given."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no backoff {name!r}; pass backoffs={{{name!r}: …}} to the worker")
@@ -120,7 +120,7 @@ class JobTimedOut(TransientError, TimeoutError):
 
 
 class StalledTooOften(PermanentError):
-    """Too many workers died with the job in hand; the one who finds it next fails it."""
+    """Too many workers died while they ran the job; the next one fails it."""
 
 
 class ProcessDied(PermanentError):
@@ -158,11 +158,11 @@ class JobCancelled(PermanentError):
         self.reason = reason
 
 
-# --- raised by handlers to steer their job ------------------------------------------------------------------
+# --- raised by handlers to end their attempt ------------------------------------------------------------------
 
 
 class HandlerSignal(TorilError):
-    """Not a failure: the handler asks for another way than completed or failed."""
+    """Not a failure: the job is neither completed nor failed."""
 
 
 class RateLimitError(HandlerSignal):
@@ -198,7 +198,7 @@ class WaitingChildrenError(HandlerSignal):
     moved = False  # set by the worker: the handler has called `move_to_waiting_children` before
 
 
-DelayedError = Postpone  # the names BullMQ's users know
+DelayedError = Postpone  # BullMQ's names
 WaitingError = Requeue
 
 
@@ -212,11 +212,11 @@ class JobFailed(TorilError):
         self.stacktrace = stacktrace or []
 
 
-# --- the library's own parts --------------------------------------------------------------------------------
+# --- other errors --------------------------------------------------------------------------------
 
 
 class ExtraMissing(TorilError, ModuleNotFoundError):
-    """A part of toril was used that needs a package which only one of its extras brings."""
+    """A part of toril needs a package that one of its extras installs."""
 
     def __init__(self, extra: str, module: str) -> None:
         super().__init__(f'{module} is not installed; run `pip install "toril[{extra}]"`')
@@ -233,4 +233,4 @@ class Interrupted(Closed):
 
 
 class OptionWarning(UserWarning):
-    """A value is allowed, but it is probably not what was meant."""
+    """A value is allowed, but probably not meant."""

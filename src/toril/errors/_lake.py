@@ -1,6 +1,6 @@
 """Errors of the lake.
 
-Guarantee: each names the table or place it is about, and says what to do.
+Guarantee: each names its table or place and a remedy.
 """
 
 from __future__ import annotations

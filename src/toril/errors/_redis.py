@@ -1,4 +1,4 @@
-"""What Redis answers instead of what was asked for, or when it does not answer.
+"""Errors of Redis: error replies, and missing replies.
 
 Guarantee: no message holds a password.
 """
@@ -17,7 +17,7 @@ _SECRETS = ("password", "auth", "secret", "token")
 
 
 def redact(text: str) -> str:
-    """`text` with the password of every URL in it replaced by `***`."""
+    """Returns `text` with the password of every URL replaced by `***`."""
     return _PARAMETER.sub(_without_value, _AFTER_USER.sub(_without_password, text))
 
 
@@ -59,7 +59,7 @@ class RedisOutOfMemory(RedisError, TransientError):
 
 
 class CrossSlot(RedisError, PermanentError):
-    """The keys of one command live in different slots of the cluster."""
+    """The keys of one command are in different slots of the cluster."""
 
     hint = 'give the queues one shared hash tag, e.g. prefix="{bull}"'
 
@@ -67,7 +67,7 @@ class CrossSlot(RedisError, PermanentError):
 class AccessDenied(RedisError, PermanentError):
     """Redis refuses the credentials, or its ACL forbids the command."""
 
-    hint = "check user and password; `toril doctor` prints the smallest ACL that works"
+    hint = "check user and password; `toril doctor` prints the smallest sufficient ACL"
 
 
 class NoSuchDatabase(RedisError, PermanentError):

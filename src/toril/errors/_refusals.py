@@ -1,6 +1,6 @@
-"""Answers of scripts that checked their conditions and changed nothing.
+"""Refusals of scripts: they checked their conditions and changed nothing.
 
-Guarantee: every negative code becomes an error that says what to do, an unknown one too.
+Guarantee: every negative code becomes an error with a remedy; an unknown one is named.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from toril.errors._base import PermanentError, TorilError, TransientError
 
 
 class ScriptRefused(TorilError):
-    """A script checked its conditions and changed nothing. `code` is its negative answer."""
+    """A script checked its conditions and changed nothing. `code` is its negative reply."""
 
     code: int = 0
     problem: str = "the script refused"
@@ -37,10 +37,10 @@ class ScriptRefused(TorilError):
     def _describe(self) -> str:
         if self.reason:
             return self.reason.format(job_id=self.job_id, command=self.command)
-        who = f"job {self.job_id}: " if self.job_id else ""
-        by = f" ({self.command})" if self.command else ""
-        then = f"; {self.hint}" if self.hint else ""
-        return f"{who}{self.problem}{by}{then}"
+        job = f"job {self.job_id}: " if self.job_id else ""
+        command = f" ({self.command})" if self.command else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{job}{self.problem}{command}{hint}"
 
 
 class JobNotFound(ScriptRefused):
@@ -52,7 +52,7 @@ class JobNotFound(ScriptRefused):
 
 
 class LockLost(ScriptRefused, TransientError):
-    """The job belongs to another worker now; what this worker did may be done again."""
+    """Another worker has the job now, and may run it again."""
 
     code = -6
     problem = "the lock belongs to another worker"
@@ -60,10 +60,10 @@ class LockLost(ScriptRefused, TransientError):
 
 
 class LockMissing(LockLost):
-    """The lock ran out: the job is about to be taken for stalled, or already was."""
+    """The lock expired: a sweep returns the job, or already did."""
 
     code = -2
-    problem = "the lock has run out"
+    problem = "the lock has expired"
 
 
 class LockLapsed(LockMissing):
@@ -76,7 +76,7 @@ class JobNotInState(ScriptRefused):
 
     code = -3
     problem = "is not in the state that this needs"
-    hint = "it was moved, finished or removed meanwhile: get_state() tells"
+    hint = "it was moved, finished or removed meanwhile; see get_state()"
 
 
 class PendingChildren(ScriptRefused, TransientError):
@@ -143,7 +143,7 @@ class FailedChildren(ScriptRefused, PermanentError):
 
 
 class SchedulerIdCollision(ScriptRefused):
-    """The next run's id is taken by another job."""
+    """Another job has the id of the next run."""
 
     code = -10
     problem = "the next run's job id exists already"
@@ -157,7 +157,7 @@ class SchedulerSlotsBusy(ScriptRefused):
 
 
 class JobLocked(ScriptRefused):
-    """The job, or one of its children, is being worked on."""
+    """The job, or one of its children, is active."""
 
     problem = "is locked by a worker"
     hint = "wait until it has finished, or cancel it"
@@ -172,7 +172,7 @@ class QueueNotPaused(ScriptRefused):
 
 
 class QueueHasActiveJobs(ScriptRefused):
-    """Obliterating refuses while jobs are being worked on."""
+    """Obliterating is refused while jobs are active."""
 
     code = -2
     problem = "the queue has active jobs"
@@ -198,7 +198,7 @@ _REFUSALS: dict[int, type[ScriptRefused]] = {
 
 
 def refusal(code: int, job_id: str | None = None, command: str | None = None) -> ScriptRefused:
-    """The error for a negative answer. An unknown code still gives a `ScriptRefused` that names it."""
+    """Returns the error for a negative reply. An unknown code still gives a `ScriptRefused` that names it."""
     kind = _REFUSALS.get(code)
     if kind is None:
         return ScriptRefused(job_id, command=command, code=code, hint=f"unknown code {code}")
@@ -206,7 +206,7 @@ def refusal(code: int, job_id: str | None = None, command: str | None = None) ->
 
 
 def obliterate_refusal(code: int) -> ScriptRefused:
-    """`obliterate` gives −1 and −2 a meaning of its own."""
+    """Returns the error for a negative reply of `obliterate`, where −1 and −2 have other meanings."""
     if code == QueueNotPaused.code:
         return QueueNotPaused(command="obliterate")
     if code == QueueHasActiveJobs.code:

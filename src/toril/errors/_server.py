@@ -1,6 +1,6 @@
 """Errors of the embedded server.
 
-Guarantee: every message ends with what to do.
+Guarantee: every message ends with a remedy.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from toril.errors._base import TorilError
 
 
 class SparkUnavailable(TorilError):
-    """Spark cannot start here; the message says what is missing."""
+    """Spark cannot start here; the message has the reason."""
 
 
 class PipelineFailed(TorilError):
@@ -48,7 +48,7 @@ class RunChanged(TorilError):
             run,
             f"a row of partition {now} was saved before as one of partition {before}, and rows without job_id are "
             "known by content and partition",
-            "Repeat the save with the partitioning of the first one. For new runs: name columns that tell rows apart "
+            "Repeat the save with the partitioning of the first one. For new runs: name columns that identify rows "
             'with option("key", "…"), or use toril.spark.enqueue(df, …), for which partitions do not matter',
         )
 

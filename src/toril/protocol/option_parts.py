@@ -51,7 +51,7 @@ class KeepJobs:
     def __post_init__(self) -> None:
         given = take_defaults(self, ("age", "count", "limit"))
         if not {"age", "count"} & set(given):
-            raise InvalidOption("keep", "says neither age nor count", "give at least one of them")
+            raise InvalidOption("keep", "has neither age nor count", "give at least one of them")
         if self.age is not None:
             object.__setattr__(self, "age", float(math.ceil(to_seconds("keep.age", self.age))))
         for name in ("count", "limit"):

@@ -195,7 +195,7 @@ def _signal(error: BaseException) -> Outcome | None:
 
 
 def note_move(error: BaseException, job: object) -> None:
-    """Tells the worker that the handler has moved its job to waiting-children by itself."""
+    """Marks that the handler has moved its job to waiting-children itself."""
     if isinstance(error, WaitingChildrenError) and getattr(job, "waits_for_children", False):
         error.moved = True
 

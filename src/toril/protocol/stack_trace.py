@@ -1,9 +1,9 @@
 """The stack trace that is stored with a failed job: where the user's code went wrong, not how it was called.
 
 Guarantee: frames of the worker above the handler do not appear, nor any frame of an error that toril raised by itself;
-causes, contexts and groups stay. An unexpected error inside toril keeps all its frames: there, they are what somebody
-needs to see. The trace of a handler in another process is the one that was made there. Whatever an error's methods do,
-and however long its message is, a trace of bounded length comes back, and long texts are cut before they are formatted.
+causes, contexts and groups stay. An unexpected error inside toril keeps all its frames, which a developer
+needs. The trace of a handler in another process is the one that was made there. Whatever an error's methods do, and
+however long its message is, the trace has a bounded length, and long texts are cut before they are formatted.
 """
 
 from __future__ import annotations

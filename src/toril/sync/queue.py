@@ -1,6 +1,6 @@
 """`Queue` for code without an event loop: the same names, blocking.
 
-Guarantee: no logic of its own: every method is the asyncio one, awaited in the portal's loop. Threads may share a
+Guarantee: no logic of its own: every method is the asyncio one, awaited in the loop thread. Threads may share a
 queue; what they add at the same time travels together.
 """
 

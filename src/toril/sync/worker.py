@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
@@ -25,7 +25,7 @@ W = TypeVar("W", bound=BaseWorker[Any])
 
 
 class WorkerFacade(Facade[W]):
-    """What the workers of all kinds share."""
+    """The base of the workers of all kinds."""
 
     def __init__(self, make: functools.partial[W], redis: object = None) -> None:
         super().__init__(make, redis)

@@ -51,7 +51,7 @@ def test_one_corrupted_byte_is_refused_and_the_file_named(copied: Path, file: st
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ScriptsCorrupt, match=rf"{file} has SHA-256 .*the manifest says .*reinstall"):
+    with pytest.raises(ScriptsCorrupt, match=rf"{file} has SHA-256 .*the manifest has .*reinstall"):
         official(file.rpartition("-")[0])
     with pytest.raises(ScriptsCorrupt, match=file):
         check_all()

@@ -56,7 +56,7 @@ end
 --@own error_text error_text
 --@own writes_refused writes_refused
 
--- Shared by all parts; `open` says whether there is capacity left, and the queue may have a job.
+-- Shared by all parts; `open` is true while there is capacity left and the queue may have a job.
 local batch = {jobs = {}, codes = {}, capacity = max_jobs, open = max_jobs > 0, limited = 0, next_at = 0}
 
 local fetch_error = "" -- why no more jobs can be fetched

@@ -76,7 +76,7 @@ end
 
 -- Upstream gives prioritized jobs that are given back the score of their priority, before every job that was added: the
 -- scores of those are one or more above it. Jobs that are given back together keep their order by steps in between, as
--- small as numbers of that size can tell apart; where these are used up, by whole numbers below the first job that waits.
+-- small as numbers of that size can represent; where these are used up, by whole numbers below the first job that waits.
 local function keep_order(id, place)
   local score = tonumber(redis.call("ZSCORE", prioritized, id))
   if not score then
