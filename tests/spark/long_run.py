@@ -67,7 +67,7 @@ def keep_pace(queue: Factory, seconds: float, rate: float, over: threading.Event
 
 def read_so_far(lake: Path) -> int:
     """How far the tables have read, by the position committed with the events."""
-    from toril.spark.pipeline.bronze.ingest import TABLE, committed_position
+    from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position
 
     return committed_position(Lake(lake).ensure(TABLE), QUEUE).n or 0
 

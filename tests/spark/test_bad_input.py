@@ -269,7 +269,7 @@ def test_a_pipeline_without_its_server_says_so_before_spark_starts(tmp_path: Pat
     pipeline = Pipeline(PipelineOptions(redis=f"redis://127.0.0.1:{free_port()}", lake=tmp_path))
     with pytest.raises(RedisUnavailable, match="check option"):
         pipeline.run_once()
-    assert not pipeline._sessions.is_there
+    assert not pipeline._context.sessions.is_there
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,7 +77,7 @@ def test_events_are_stored_without_spark_and_once_after_a_restart(
             queue.work(retry=0.2)
             await_all(pipeline, queue)
         queue.add(10)
-    assert not pipeline._sessions.is_there
+    assert not pipeline._context.sessions.is_there
 
 
 def test_what_is_trimmed_while_commits_fail_is_not_lost(

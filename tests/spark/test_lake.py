@@ -22,9 +22,9 @@ from toril.lake import Lake, TableMissing, write_report
 from toril.lake._plots import Series, _time_ticks, bands, sparkline, stacked_bars, timeline
 from toril.lake.report import render
 from toril.lake.tables import TABLES
-from toril.spark.pipeline.bronze.ingest import committed_position, position_marks
+from toril.spark.pipeline.bronze.stream_positions import committed_position, position_marks
 from toril.spark.pipeline.files.maintain import Maintainer
-from toril.spark.pipeline.files.staging import write_file
+from toril.spark.pipeline.files.parquet import write_file
 from toril.spark.sources.positions import ORIGIN, Position, fair_shares, split_by_time, stretch
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -112,7 +112,9 @@ def test_the_keys_of_a_store_show_neither_in_options_nor_in_plans(
     )
     pipeline = Pipeline(options, spark=spark)
     pipeline.ingest()
-    stream = pipeline.spark.readStream.format("toril_ingest").options(**pipeline._source_options()).load()
+    stream = (
+        pipeline.spark.readStream.format("toril_ingest").options(**pipeline._context.source_options()).load()
+    )
     plan = stream._jdf.queryExecution().toString()
     assert "toril_ingest" in plan
     assert storage["AWS_SECRET_ACCESS_KEY"] not in f"{plan}{options}{pipeline.lake}"

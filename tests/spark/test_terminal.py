@@ -26,6 +26,7 @@ from toril.spark.datasource import TorilDataSource
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.gold.worker_alerts import worker_alerts
 from toril.spark.pipeline.supervisor.spark_errors import cause_of
+from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names
 from toril.spark.python import as_portable, use_driver_python
 from toril.spark.sinks.options import SinkOptions
 from toril.spark.sinks.writers import BatchWriter
@@ -167,7 +168,7 @@ def test_a_pattern_that_matches_nothing_is_said(
         stream_prefix=prefix,
     )
     with caplog.at_level(logging.WARNING, logger="toril.pipeline"):
-        Pipeline(options)._say_what_matches_nothing()
+        warn_about_unmatched_names(Pipeline(options)._context)
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith(
         f"queues: no queue matches 'nope*', 'gone' under prefix {prefix!r} at redis://127.0.0.1:"
@@ -198,7 +199,7 @@ def test_reports_of_workers_alone_become_figures_and_alerts_without_spark(
     ).to_pylist()
     same = {"rule": "heartbeat_failures", "subject": "w-1", "threshold": 0.05}
     assert alerts == [{**same, "value": 0.2}, {**same, "value": 0.3}]
-    assert not pipeline._sessions.is_there
+    assert not pipeline._context.sessions.is_there
 
 
 def report(queue: Any, now: int, failed: int) -> None:

@@ -34,10 +34,6 @@ class DataFile:
     rows: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; `DataFile(**words)` reads it back."""
-        return {"path": self.path, "size": self.size, "rows": self.rows, "partition": dict(self.partition)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:

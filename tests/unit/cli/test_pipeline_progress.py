@@ -12,7 +12,7 @@ from toril.spark.pipeline.supervisor.supervisor import Progress
 
 def progress(error: Any = None) -> Progress:
     steps = {
-        "refine": {"runs": 3, "seconds": 0.81, "error": error},
+        "silver": {"runs": 3, "seconds": 0.81, "error": error},
         "maintain": {"runs": 0, "seconds": 0.0, "error": None},
     }
     return Progress(batches=7, restarts=0, steps=steps, error=None)
@@ -23,9 +23,9 @@ def test_a_line_comes_every_ten_seconds_and_at_once_when_something_fails_or_work
 ) -> None:
     moments = iter([0.0, 0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 15.0, 15.0])
     tell = _Teller(now=lambda: next(moments))
-    calm = "7 batches since the last start; refine 0.8 s"
+    calm = "7 batches since the last start; silver 0.8 s"
     told = []
     for error in (None, None, "disk full", None, None):
         tell(progress(error))
         told.append(capsys.readouterr().out.splitlines())
-    assert told == [[calm], [], [calm, "  refine: disk full"], [calm], [calm]]
+    assert told == [[calm], [], [calm, "  silver: disk full"], [calm], [calm]]

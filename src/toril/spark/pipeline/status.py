@@ -14,6 +14,8 @@ from toril.errors import RedisError
 from toril.lake import Lake, TableMissing, TableRolledBack
 from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import QueueKeys
+from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position
+from toril.spark.pipeline.files.lineage import check_layers
 from toril.spark.sources.discovery import Directory
 from toril.spark.sources.positions import look
 from toril.transport import BlockingTransport
@@ -84,8 +86,6 @@ def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingTrans
 
 
 def _rolled_back(lake: Lake) -> str | None:
-    from toril.spark.pipeline.files.lineage import check_layers
-
     try:
         check_layers(lake)
     except TableRolledBack as error:
@@ -110,8 +110,6 @@ def _table_status(log: LakeTable) -> TableStatus:
 def _queue_status(
     lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]
 ) -> list[QueueStatus]:
-    from toril.spark.pipeline.bronze.ingest import TABLE, committed_position
-
     with connect() as transport:
         found = directory.queues(transport)
         states = look(

@@ -25,9 +25,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from toril.commands.streams import StreamState
 from toril.lake import Lake
-from toril.lake.delta_table import DataFile, LakeTable
+from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.bronze.read_ahead import ReadAhead
-from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position, position_marks
+from toril.spark.pipeline.files.manifest import Manifest, PartRead
 from toril.spark.pipeline.files.parquet import read_columns, write_parts
 from toril.spark.sources.events import SOURCE_SCHEMA, gap_table, read_stretch
 from toril.spark.sources.options import SourceOptions
@@ -35,104 +36,11 @@ from toril.spark.sources.positions import ORIGIN, Position, Stretch, id_parts, l
 from toril.spark.sources.readers import EventStreamReader, open_transport, pack, parts_of
 from toril.transport import BlockingTransport
 
-TABLE: Final = "bronze/events"
 _ROWS_PER_TASK: Final = 20_000  # below that, a second task costs more than it brings
 _MANIFEST: Final = StructType([StructField("manifest", StringType())])
 
 
-# --- positions in the table's log ----------------------------------------------------------------------------
-
-
-_ID_MARK: Final = "toril.events.id/"
-
-
-def _id_app(queue: str) -> str:
-    return f"{_ID_MARK}{queue}"
-
-
-def _count_app(queue: str) -> str:
-    return f"toril.events.n/{queue}"
-
-
-def committed_position(log: LakeTable, queue: str) -> Position:
-    """How far the table has the events of a queue."""
-    packed, n = log.committed(_id_app(queue)), log.committed(_count_app(queue))
-    if packed < 0:
-        return ORIGIN
-    return Position(unpacked_id(packed), None if n < 0 else n)
-
-
-def position_marks(positions: Mapping[str, Position]) -> dict[str, int]:
-    """Positions as application transactions, which Delta keeps for ever and commits with the rows."""
-    marks: dict[str, int] = {}
-    for queue, position in positions.items():
-        marks[_id_app(queue)] = packed_id(position.id)
-        if position.n is not None:
-            marks[_count_app(queue)] = position.n
-    return marks
-
-
-def positions_in(marks: Mapping[str, int]) -> dict[str, str]:
-    """Queue → the last event that some commits have of it."""
-    return {
-        name.removeprefix(_ID_MARK): unpacked_id(packed)
-        for name, packed in marks.items()
-        if name.startswith(_ID_MARK)
-    }
-
-
-def note_starts(lake: Lake, positions: Mapping[str, Position]) -> None:
-    """Reading of queues that the table does not know begins there, in this run and in all later ones."""
-    log = lake.ensure(TABLE)
-    unknown = {queue: one for queue, one in positions.items() if committed_position(log, queue) == ORIGIN}
-    if unknown:
-        log.commit([], application="toril.starts", version=log.version + 1, marks=position_marks(unknown))
-
-
 # --- executors -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PartRead:
-    """What a task read of a queue."""
-
-    whole: Stretch  # of the queue
-    part: Stretch  # of this task
-    rows: int
-    first_id: str | None  # None when there was nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a task tells the driver: the stretches it read, with their rows, and the files that hold them."""
-
-    stretches: tuple[PartRead, ...]
-    files: tuple[DataFile, ...]
-
-    def to_json(self) -> str:
-        stretches = [
-            [_as_list(one.whole), _as_list(one.part), one.rows, one.first_id] for one in self.stretches
-        ]
-        return json.dumps({"stretches": stretches, "files": [file.as_dict() for file in self.files]})
-
-    @classmethod
-    def from_json(cls, text: str) -> Written:
-        raw = json.loads(text)
-        stretches = tuple(
-            PartRead(_from_list(whole), _from_list(part), rows, first_id)
-            for whole, part, rows, first_id in raw["stretches"]
-        )
-        return cls(stretches, tuple(DataFile(**file) for file in raw["files"]))
-
-
-def _as_list(one: Stretch) -> list[Any]:
-    return [one.queue, one.key, str(one.start), str(one.end), one.recreated]
-
-
-def _from_list(raw: list[Any]) -> Stretch:
-    queue, key, start, end, recreated = raw
-    positions = Position.parse(start), Position.parse(end)
-    return Stretch(queue=queue, key=key, start=positions[0], end=positions[1], recreated=recreated)
 
 
 def write_days(lake: Lake, table: pa.Table) -> list[DataFile]:
@@ -200,18 +108,18 @@ class IngestReader(EventStreamReader):
             manifest = self.write(transport, partition).to_json()
         yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
 
-    def write(self, transport: BlockingTransport, partition: InputPartition) -> Written:
+    def write(self, transport: BlockingTransport, partition: InputPartition) -> Manifest:
         """Reads what a task is to read and writes it beside the table."""
-        stretches: list[PartRead] = []
+        reads: list[PartRead] = []
         tables: list[pa.Table] = []
         for part in parts_of(partition):
             pages = [_unpacked(part.events)] if part.events else list(read_stretch(transport, part.stretch))
             rows = sum(page.num_rows for page in pages)
             first_id = pages[0]["id"][0].as_py() if rows else None
-            stretches.append(PartRead(part.whole, part.stretch, rows, first_id))
+            reads.append(PartRead(part.whole, part.stretch, rows, first_id))
             tables += pages
         files = write_days(self.lake, pa.concat_tables(tables)) if tables else []
-        return Written(tuple(stretches), tuple(files))
+        return Manifest({TABLE: files}, tuple(reads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,18 +176,17 @@ class BronzeWriter:
         self.query = query
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        written = [Written.from_json(row.manifest) for row in batch.collect()]
-        self.commit(written, batch_id)
+        self.commit([Manifest.from_json(row.manifest) for row in batch.collect()], batch_id)
 
-    def commit(self, written: Sequence[Written], batch_id: int) -> None:
+    def commit(self, manifests: Sequence[Manifest], batch_id: int) -> None:
         log = self.lake.ensure(TABLE)
-        read = _by_queue(written)
+        read = _by_queue(manifests)
         known = {queue: committed_position(log, queue) for queue in read}
         joined = {queue: replace(one, whole=_joined(one.whole, known[queue])) for queue, one in read.items()}
         new = {queue: one for queue, one in joined.items() if _is_new(one.whole, known[queue])}
         if not new:
             return
-        files = [file for one in written for file in one.files]
+        files = [file for one in manifests for file in one.files[TABLE]]
         if len(new) < len(joined) or any(_overlaps(one.whole, known[queue]) for queue, one in new.items()):
             files, new = self._only_new(files, new, known)
         gaps = {queue: gap for queue, one in new.items() if (gap := _gap_of(one, known[queue])) is not None}
@@ -338,10 +245,10 @@ def _after(rows: pa.Table, position: Position) -> pa.Table:
     return rows.filter(later)
 
 
-def _by_queue(written: Sequence[Written]) -> dict[str, QueueRead]:
+def _by_queue(manifests: Sequence[Manifest]) -> dict[str, QueueRead]:
     parts: dict[str, list[PartRead]] = defaultdict(list)
-    for one in written:
-        for part in one.stretches:
+    for one in manifests:
+        for part in one.reads:
             parts[part.whole.queue].append(part)
     return {queue: _together(some) for queue, some in parts.items()}
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
-from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader, Written
+from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader
+from toril.spark.pipeline.files.manifest import Manifest
 from toril.spark.pipeline.session import in_pool
 
 
@@ -44,8 +45,8 @@ def ingest_once(spark: SparkSession, reader: IngestReader, writer: BronzeWriter)
         start, number = end, number + 1
 
 
-def _read(spark: SparkSession, reader: IngestReader, tasks: Sequence[InputPartition]) -> list[Written]:
+def _read(spark: SparkSession, reader: IngestReader, tasks: Sequence[InputPartition]) -> list[Manifest]:
     with in_pool(spark, "toril_ingest"):
         numbers = spark.range(0, len(tasks), 1, len(tasks))  # one to each Spark task
         lines = numbers.mapInArrow(TaskReader(reader, tasks), "manifest string").toArrow()
-    return [Written.from_json(line) for line in lines["manifest"].to_pylist()]
+    return [Manifest.from_json(line) for line in lines["manifest"].to_pylist()]

@@ -19,8 +19,8 @@ from toril.lake import Lake, table_spec
 from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import ListKeys, StreamKeys
 from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
-from toril.spark.pipeline.files.manifest import files_of, line_of
-from toril.spark.pipeline.files.staging import write_file
+from toril.spark.pipeline.files.manifest import Manifest, files_in
+from toril.spark.pipeline.files.parquet import write_file
 from toril.spark.sources.discovery import Directory
 from toril.spark.sources.entries import read_list, read_stream_entries
 from toril.spark.sources.positions import id_parts, look
@@ -60,7 +60,7 @@ class EntryWriter:
         for source in sources:
             tables = self._read(source)
             files = [write_file(self.lake, source.table, pa.concat_tables(tables), {})] if tables else []
-            yield pa.RecordBatch.from_pydict({"files": [line_of({source.table: files})]})
+            yield pa.RecordBatch.from_pydict({"files": [Manifest({source.table: files}).to_json()]})
 
     def _read(self, source: Source) -> list[pa.Table]:
         spec = table_spec(source.table)
@@ -102,7 +102,7 @@ class EntryCollector:
         rows = [(json.dumps(_words(source)),) for source in fresh]
         frame = self.spark().createDataFrame(rows, "source string").repartition(min(len(rows), 8))
         report: Any = frame.mapInArrow(EntryWriter(self.lake, self.url), "files string").toArrow()
-        files = files_of(report["files"].to_pylist())
+        files = files_in(report["files"].to_pylist())
         for name in {source.table for source in fresh}:
             marks = {one.mark: packed_id(one.until) for one in fresh if one.table == name and one.until}
             self._commit(self.lake.ensure(name), files[name], marks)

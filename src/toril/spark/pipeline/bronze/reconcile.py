@@ -22,7 +22,7 @@ from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.bronze.snapshot_writer import ASKED, JOBS, SnapshotWriter
 from toril.spark.pipeline.bronze.snapshots import AfterGap, SnapshotTaker
 from toril.spark.pipeline.files.lineage import GAPS, RECONCILED
-from toril.spark.pipeline.files.manifest import files_of
+from toril.spark.pipeline.files.manifest import files_in
 from toril.spark.sources.jobs import list_jobs
 from toril.spark.sources.options import SourceOptions
 from toril.spark.sources.readers import open_transport
@@ -64,7 +64,7 @@ class Reconciler:
         writer = SnapshotWriter(self.lake, self.url, self.prefix, {}, with_logs=False)
         jobs = self.spark.createDataFrame(asked, ASKED).repartition(1 + asked.num_rows // _JOBS_PER_TASK)
         report: Any = jobs.mapInArrow(writer, "files string").toArrow()
-        return files_of(report["files"].to_pylist())[JOBS]
+        return files_in(report["files"].to_pylist())[JOBS]
 
     def _listed(self, queues: list[str]) -> pa.Table:
         options = SourceOptions.parse({"table": "jobs", "prefix": self.prefix})

@@ -23,8 +23,8 @@ from toril.errors import TorilError
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline.files.manifest import line_of
-from toril.spark.pipeline.files.staging import write_file
+from toril.spark.pipeline.files.manifest import Manifest
+from toril.spark.pipeline.files.parquet import write_file
 from toril.spark.sources.columns import whole_number
 from toril.spark.sources.jobs import FINISHED, JobChunk, jobs_table, read_logs
 from toril.spark.sources.positions import id_parts
@@ -73,7 +73,7 @@ class SnapshotWriter:
         if rows:
             found = self._read(pa.Table.from_batches(rows))
             files = {name: self._write(name, tables) for name, tables in found.items()}
-            yield pa.RecordBatch.from_pydict({"files": [line_of(files)]}, schema=_LINE)
+            yield pa.RecordBatch.from_pydict({"files": [Manifest(files).to_json()]}, schema=_LINE)
 
     def _read(self, jobs: pa.Table) -> dict[str, list[pa.Table]]:
         found: dict[str, list[pa.Table]] = {JOBS: [], LOGS: []}

@@ -20,12 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from toril.lake import Lake
 from toril.lake.delta_table import Changes, DataFile
-from toril.spark.pipeline.bronze.ingest import TABLE as EVENTS
-from toril.spark.pipeline.bronze.ingest import positions_in
 from toril.spark.pipeline.bronze.snapshot_writer import JOBS, LOGS, SnapshotWriter
-from toril.spark.pipeline.bronze.stream_positions import SEQ_BITS
+from toril.spark.pipeline.bronze.stream_positions import SEQ_BITS, positions_in
+from toril.spark.pipeline.bronze.stream_positions import TABLE as EVENTS
 from toril.spark.pipeline.files.lineage import GAPS, HASHES, RECONCILED, REFINED, reached
-from toril.spark.pipeline.files.manifest import files_of
+from toril.spark.pipeline.files.manifest import files_in
 from toril.spark.pipeline.files.staging import frame_of
 from toril.spark.transforms.step_columns import LIFE_EVENTS
 
@@ -81,7 +80,7 @@ class SnapshotTaker:
 
     def _take_range(self, until: int, after_gap: AfterGap | None) -> int:
         changes = self.lake.ensure(EVENTS).changes(self._done(), until)
-        files = files_of([])
+        files = files_in([])
         if changes.files and self.which != "none":
             files = self._read(changes, with_logs=self._lacks(LOGS, until))
         if self._lacks(LOGS, until):
@@ -114,7 +113,7 @@ class SnapshotTaker:
             1 + changes.rows // _EVENTS_PER_TASK
         )
         report: Any = jobs.mapInArrow(writer, "files string").toArrow()
-        return files_of(report["files"].to_pylist())
+        return files_in(report["files"].to_pylist())
 
 
 def _gaps_in(changes: Changes, until: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toril.lake import TABLES, Lake
+from toril.spark.pipeline.context import PipelineContext
 
 _MANY_FILES: Final = 20  # below that, compacting costs more than it brings
 _LARGE_BYTES: Final = 128 * 1024 * 1024
@@ -51,3 +52,13 @@ class Maintainer:
         log.delta.create_checkpoint()
         log.refresh()
         return Maintained(table=name, compacted=compacted, removed=len(removed))
+
+
+def maintain(context: PipelineContext) -> list[Maintained]:
+    """Compacts and vacuums the tables of a pipeline."""
+    return Maintainer(context.lake, context.options.keep_files_hours).run()
+
+
+def maintain_tables(context: PipelineContext) -> int:
+    """As above, as a step. Returns the number of tables."""
+    return len(maintain(context))

@@ -1,27 +1,52 @@
-"""What tasks tell the driver about the files they wrote: one line of JSON for each task.
+"""Manifests: what a task reports to the driver about the files it wrote, as one line of JSON.
 
-Guarantee: a file that no line names is never committed.
+Guarantee: a file that no manifest names is never committed.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from toril.lake.delta_table import DataFile
-
-Files = Mapping[str, Sequence[DataFile]]  # by table
-
-
-def line_of(files: Files) -> str:
-    return json.dumps({name: [file.as_dict() for file in some] for name, some in files.items()})
+from toril.spark.sources.positions import Stretch
 
 
-def files_of(lines: Iterable[str]) -> dict[str, list[DataFile]]:
-    """All files of some lines, by table; a table that no line names has none."""
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """What a task of ingest read of a queue."""
+
+    whole: Stretch  # of the queue
+    part: Stretch  # of this task
+    rows: int
+    first_id: str | None  # None when there was nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files that a task wrote, by table; for tasks of ingest also the ranges of events that they read."""
+
+    files: Mapping[str, Sequence[DataFile]]
+    reads: tuple[PartRead, ...] = ()
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        return _decoder.decode(text)
+
+
+_decoder: msgspec.json.Decoder[Manifest] = msgspec.json.Decoder(Manifest)
+
+
+def files_in(lines: Iterable[str]) -> dict[str, list[DataFile]]:
+    """Returns the files of all manifests, by table; a table that none names has an empty list."""
     found: dict[str, list[DataFile]] = defaultdict(list)
     for line in lines:
-        for name, files in json.loads(line).items():
-            found[name] += [DataFile(**file) for file in files]
+        for name, files in Manifest.from_json(line).files.items():
+            found[name] += files
     return found

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
-from toril.spark.pipeline.files.manifest import files_of, line_of
+from toril.spark.pipeline.files.manifest import Manifest, files_in
 from toril.spark.pipeline.files.parquet import write_parts
 
 _FILES: Final = "path string, partition string"
@@ -66,7 +66,7 @@ class FileWriter:
         held = [batch for batch in batches if batch.num_rows]
         if held:
             table = pa.Table.from_batches(held).cast(table_spec(self.name).schema)
-            line = line_of({self.name: write_parts(self.lake, self.name, table)})
+            line = Manifest({self.name: write_parts(self.lake, self.name, table)}).to_json()
             yield pa.RecordBatch.from_pydict({"line": [line]})
 
 
@@ -82,4 +82,4 @@ def read_files(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataF
 def write_rows(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
     """Rows as files of a table that nobody sees until they are committed."""
     rows = frame.select(*table_spec(name).schema.names).mapInArrow(FileWriter(lake, name), _LINES).collect()
-    return files_of(row.line for row in rows)[name]
+    return files_in(row.line for row in rows)[name]

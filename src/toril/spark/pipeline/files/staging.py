@@ -18,9 +18,6 @@ from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system, for_spark, is_local
 from toril.spark.pipeline.files.object_files import read_files, write_rows
-from toril.spark.pipeline.files.parquet import write_file, write_parts
-
-__all__ = ["frame_of", "read_table", "stage", "write_file", "write_parts"]
 
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 

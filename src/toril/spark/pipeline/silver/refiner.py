@@ -31,7 +31,7 @@ from toril.spark.pipeline.files.lineage import (
 from toril.spark.pipeline.files.staging import frame_of, stage
 from toril.spark.pipeline.options import FILLS
 from toril.spark.pipeline.silver.hash_enrichment import HashEnricher
-from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_in, strangers_in
+from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_of_tasks, strangers_in
 from toril.spark.transforms import gaps
 from toril.spark.transforms.rows import Filler
 from toril.spark.transforms.timelines import steps
@@ -166,7 +166,7 @@ class SilverRefiner:
         if batch.hashes is not None and batch.after_gap and done_files:
             before = before.unionByName(self._done_before(batch.hashes, before, done_files))
         report = _write(writer, batch.events, before, batch.hashes)
-        written, strangers = files_in(report), strangers_in(report)
+        written, strangers = files_of_tasks(report), strangers_in(report)
         if strangers.num_rows:
             for name, files in self._write_second_lives(writer, batch, strangers, done_files).items():
                 written[name] += files
@@ -186,7 +186,7 @@ class SilverRefiner:
         before = frame_of(self.spark, self.lake, JOBS, done_files).join(named, _JOB, "semi")
         touched = batch.events.join(named, _JOB, "semi")
         hashes = None if batch.hashes is None else batch.hashes.join(named, _JOB, "semi")
-        return files_in(_write(replace(writer, hold_strangers=False), touched, _latest(before), hashes))
+        return files_of_tasks(_write(replace(writer, hold_strangers=False), touched, _latest(before), hashes))
 
     def _lacks(self, name: str, batch: Batch) -> bool:
         return self.lake.ensure(name).committed(batch.application) < batch.version

@@ -8,7 +8,7 @@ line about the files travels to the driver, with the names of jobs that must be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
-from toril.spark.pipeline.files.manifest import Files, files_of, line_of
-from toril.spark.pipeline.files.staging import write_parts
+from toril.spark.pipeline.files.manifest import Manifest, files_in
+from toril.spark.pipeline.files.parquet import write_parts
 from toril.spark.transforms.job_timeline import turning_points
 from toril.spark.transforms.rows import Filler, attempts_table, begins_in_the_middle, jobs_table
 
@@ -60,16 +60,18 @@ def _without(points: pa.Table, strangers: pa.Table) -> pa.Table:
     return points.join(strangers, ["queue", "job_id"], join_type="left anti")
 
 
-def _report(files: Files, strangers: pa.Table) -> pa.RecordBatch:
-    first = pa.table([[line_of(files)], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT)
+def _report(files: Mapping[str, Sequence[DataFile]], strangers: pa.Table) -> pa.RecordBatch:
+    first = pa.table(
+        [[Manifest(files).to_json()], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT
+    )
     named = {"files": pa.nulls(len(strangers), pa.string()), **{n: strangers[n] for n in ("queue", "job_id")}}
     whole = pa.concat_tables([first, pa.table(named).cast(_REPORT)]).combine_chunks()
     return whole.to_batches()[0]
 
 
-def files_in(report: pa.Table) -> dict[str, list[DataFile]]:
+def files_of_tasks(report: pa.Table) -> dict[str, list[DataFile]]:
     """What the tasks wrote, by table."""
-    return files_of(report["files"].drop_null().to_pylist())
+    return files_in(report["files"].drop_null().to_pylist())
 
 
 def strangers_in(report: pa.Table) -> pa.Table:

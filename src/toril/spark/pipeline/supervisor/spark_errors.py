@@ -32,3 +32,9 @@ def _without_toril(place: str | None) -> str:
         f"the Python of Spark's workers ({found}) lacks toril; install toril[spark] for it, or set PYSPARK_PYTHON to "
         "one that has it"
     )
+
+
+def is_spark_error(error: Exception) -> bool:
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException)

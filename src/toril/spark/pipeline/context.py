@@ -1,0 +1,83 @@
+"""What all steps of one pipeline use: its options, its lake, its Spark session and its server.
+
+Guarantee: creating it starts nothing: the session starts, and the server is chosen, on first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from typing import TYPE_CHECKING
+
+from toril.lake import Lake
+from toril.spark.pipeline.options import PipelineOptions
+from toril.spark.pipeline.supervisor.sessions import SessionSource
+from toril.spark.sources.discovery import Directory
+from toril.spark.sources.first_contact import demand_server, url_for
+from toril.spark.sources.options import SourceOptions
+from toril.transport import BlockingTransport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from toril.spark.pipeline.bronze.queue_entries import EntryCollector
+    from toril.spark.pipeline.bronze.worker_reports import ReportCollector
+
+
+class PipelineContext:
+    """The parts that the steps of one pipeline share."""
+
+    def __init__(self, options: PipelineOptions, spark: SparkSession | None) -> None:
+        self.options = options
+        self.lake = Lake(options.lake, options.storage_options)
+        self.sessions = SessionSource(
+            spark,
+            options.master,
+            lambda master: demand_server(master, options.redis),
+            spark_log=options.spark_log,
+        )
+        self.stopping = threading.Event()
+        self.is_ingesting = False  # whether a thread keeps bronze/events up to date
+        self.entry_collector: EntryCollector | None = None
+        self.report_collector: ReportCollector | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, which starts when a step first uses an attribute of it."""
+        return self.sessions.on_demand
+
+    @functools.cached_property
+    def redis(self) -> str:
+        """The address of the server, the same for the driver and all tasks; refused if it cannot be chosen."""
+        return url_for(self.sessions.master, self.options.redis)
+
+    def connect(self) -> BlockingTransport:
+        return BlockingTransport(self.redis)
+
+    def queue_discovery(self) -> Directory:
+        """Finds the BullMQ queues of the pipeline."""
+        return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
+
+    def entry_discovery(self, kind: str) -> Directory:
+        """Finds the list or stream queues of the pipeline."""
+        options = {
+            "queues": self.options.streams,
+            "prefix": self.options.stream_prefix,
+            "env": self.options.env,
+        }
+        return Directory(SourceOptions.parse({**options, "table": "stream", "kind": kind}))
+
+    def source_options(self) -> dict[str, str]:
+        """The options of the data source that ingests events."""
+        return {
+            "url": self.redis,
+            "queues": self.options.queues,
+            "prefix": self.options.prefix,
+            "starting": self.options.starting,
+            "max_rows": str(self.options.max_rows),
+            "discover_every": str(self.options.discover_every),
+            "lake": self.lake.url,
+            "storage_secrets": json.dumps(self.lake.storage_options),  # Spark redacts options with this name
+            "parts": str(self.options.tasks),
+        }

@@ -1,0 +1,40 @@
+"""Replay: prepares a lake for silver and gold to be computed anew from bronze.
+
+Guarantee: no row of bronze changes, and alerts about workers are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from toril.errors import RedisError
+from toril.spark.pipeline.bronze.snapshot_writer import JOBS
+from toril.spark.pipeline.bronze.steps import snapshot_taker
+from toril.spark.pipeline.bronze.stream_positions import TABLE
+from toril.spark.pipeline.context import PipelineContext
+from toril.spark.pipeline.files.lineage import HASHES
+from toril.spark.pipeline.gold.kept_alerts import alerts_of_workers, put_back
+from toril.spark.pipeline.silver.rebuild import clear, take_back_marks
+from toril.spark.sources.first_contact import reach
+
+_log = logging.getLogger("toril.pipeline")
+
+
+def prepare(context: PipelineContext) -> None:
+    """Reads the hashes that are missing in bronze, then empties silver and gold."""
+    take_back_marks(context.lake)
+    _read_missing_hashes(context)
+    alerts = alerts_of_workers(context.lake)
+    clear(context.lake)
+    put_back(context.lake, alerts)
+
+
+def _read_missing_hashes(context: PipelineContext) -> None:
+    behind = context.lake.ensure(TABLE).version - context.lake.ensure(JOBS).committed(HASHES)
+    if not behind:
+        return
+    try:
+        reach(context.redis)
+        snapshot_taker(context).run()
+    except RedisError as error:
+        _log.warning("hashes of %d commits are not read, their attempts stay without: %s", behind, error)
