@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker, func
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 POLL_SECONDS = 0.01
 

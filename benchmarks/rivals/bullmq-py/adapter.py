@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 from bullmq import Queue, Worker
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 
 async def bulk(task: Task) -> dict[str, Any]:

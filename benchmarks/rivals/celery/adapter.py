@@ -7,10 +7,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 from celery import Celery
-from protocol import Latency, Meter, Task, add_blocking, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_blocking, run_task
 
 
 def _app(task: Task, tick: Any) -> tuple[Celery, Any]:

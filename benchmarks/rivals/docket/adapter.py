@@ -9,10 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 from docket import Docket, Worker
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 LOOK_EVERY = timedelta(milliseconds=5)
 

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
-from protocol import Latency, Meter, Task, add_blocking, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_blocking, run_task
 
 
 def _broker(task: Task, tick: Any) -> tuple[RedisBroker, Any]:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 import redis
 from huey import RedisHuey
-from protocol import Latency, Meter, Task, add_blocking, run_task
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_blocking, run_task
 
 logging.disable(logging.WARNING)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
 import redis
-from protocol import Latency, Meter, Task, Timer, add_blocking, run_task
 from rq import Queue, SimpleWorker
 from rq.timeouts import TimerDeathPenalty
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, Timer, add_blocking, run_task
 
 logging.disable(logging.WARNING)
 
@@ -57,9 +59,7 @@ def _start(task: Task) -> None:
 
 def _set_tick(function: Any) -> None:
     """Sets `tick` in the module `adapter`, which jobs import, while this file runs as a script."""
-    import adapter
-
-    adapter.tick = function
+    import_module("adapter").__dict__["tick"] = function
 
 
 def process(task: Task) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from streaq import Worker
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 logging.disable(logging.INFO)
 

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from taskiq.api import run_receiver_task
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend, RedisStreamBroker
+
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 
 logging.disable(logging.WARNING)
 

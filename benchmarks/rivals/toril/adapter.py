@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parents[3]))
 
-from protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
-
+from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from toril import (
     Backoff,
     JobOptions,
@@ -102,7 +101,7 @@ async def _first_jobs(task: Task, url: str, depth: int) -> float:
     return meter.rate()
 
 
-async def _fill_up(task: Task, queue: Queue[Any, Any], depth: int) -> None:
+async def _fill_up(task: Task, queue: Queue[Any], depth: int) -> None:
     """Adds jobs until `depth` jobs wait."""
     missing = depth - (await queue.get_job_counts()).waiting
     for start in range(0, missing, 1000):
