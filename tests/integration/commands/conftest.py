@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.servers import Server
 from toril.commands.add import JobToAdd, add_jobs
-from toril.commands.worker import FetchReply, Pickup, Settlement, finish_options, settle
+from toril.commands.command import Command
+from toril.commands.worker import FetchReply, Pickup, Settlement, SettlementKind, finish_options, settle
 from toril.protocol.keys import QueueKeys
 from toril.transport import BlockingTransport
 
+T = TypeVar("T")
 NOW = 1_700_000_000_000
 
 
@@ -35,7 +37,7 @@ class QueueDriver:
         self.keys = keys
         self.now = NOW
 
-    def run(self, command: Any) -> Any:
+    def run(self, command: Command[T]) -> T:
         return self.transport.run(command)
 
     def add(self, *ids: str, **options: Any) -> None:
@@ -55,10 +57,7 @@ class QueueDriver:
 
     def exchange(self, *settlements: Settlement, take: int = 0, token: str = "t1") -> FetchReply:
         pickup = Pickup(token=token, lock_ms=30_000, worker="w1")
-        fetch_reply: FetchReply = self.run(
-            settle(self.keys, settlements, capacity=take, pickup=pickup, now_ms=self.now)
-        )
-        return fetch_reply
+        return self.run(settle(self.keys, settlements, capacity=take, pickup=pickup, now_ms=self.now))
 
     def finish(self, job_id: str, *, failed: bool = False, token: str = "t1", keep: int = -1) -> FetchReply:
         return self.exchange(self.finished(job_id, failed=failed, token=token, keep=keep))
@@ -67,7 +66,8 @@ class QueueDriver:
         options = finish_options(
             pickup=Pickup(token=token, lock_ms=30_000), token=token, keep={"count": keep}, attempts=1
         )
-        kind, value = ("failed", "why") if failed else ("completed", '"done"')
+        kind: SettlementKind = "failed" if failed else "completed"
+        value = "why" if failed else '"done"'
         return Settlement(job_id=job_id, kind=kind, token=token, value=value, options=options)
 
 

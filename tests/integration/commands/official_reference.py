@@ -6,7 +6,7 @@ they say and what they leave in the keyspace. `OneByOne` is the reference: it ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -45,10 +45,11 @@ class Side(Protocol):
 
 def run(client: redis.Redis, command: Command[Any]) -> Any:
     """Runs a command on a plain client: what the store would send, without the store's rules."""
+    send: Callable[..., Any] = client.execute_command
     try:
-        reply = client.execute_command(*command.evalsha())
+        reply = send(*command.evalsha())
     except redis.exceptions.NoScriptError:
-        reply = client.execute_command(*command.eval())
+        reply = send(*command.eval())
     return command.decode(reply)
 
 
@@ -94,6 +95,7 @@ class Batched:
 def _shortened(one: Settlement) -> Settlement:
     if one.kind != "completed" or not one.options:
         return one
+    assert isinstance(one.options, bytes)
     options = msgspec.msgpack.decode(one.options)
     special = options["keepJobs"] != {"count": -1} or options["maxMetricsSize"] or options.get("limiter")
     return one if special else one._replace(options="")
@@ -157,7 +159,7 @@ class OneByOne:
 
     def extend(self, held: Sequence[tuple[str, str]], lock_ms: int) -> list[str]:
         ids, tokens = [job_id for job_id, _ in held], [token for _, token in held]
-        words = [self.keys.base, pack(tokens), pack(ids), lock_ms]
+        words: list[str | bytes | int | float] = [self.keys.base, pack(tokens), pack(ids), lock_ms]
         command = call(official("extendLocks"), (self.keys.stalled,), words, _ids, Replay.SAFE)
         lost: list[str] = run(self.client, command)
         return lost

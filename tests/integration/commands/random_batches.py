@@ -138,7 +138,8 @@ class RandomBatches(RuleBasedStateMachine):
 
     def known(self) -> list[str]:
         base = self.keys.base
-        found = (key.decode().removeprefix(base) for key in self.reference.client.keys(f"{base}*"))
+        keys: list[Any] = self.reference.client.keys(f"{base}*")
+        found = (key.decode().removeprefix(base) for key in keys)
         jobs = {
             key
             for key in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
 from toril.commands import read
 from toril.commands.add import Existing, JobToAdd, Ledger, add_flows, add_job, add_jobs
-from toril.commands.command import Replay
+from toril.commands.command import Command, Replay
 from toril.errors import (
     ParentCannotBeReplaced,
     ParentNotFound,
@@ -21,8 +22,10 @@ from toril.errors import (
 from toril.protocol.keys import QueueKeys
 from toril.transport import BlockingTransport, ConnectionPolicy
 
+Options = dict[str, Any]
 
-def job(job_id: str = "", **more) -> JobToAdd:
+
+def job(job_id: str = "", **more: Any) -> JobToAdd:
     return JobToAdd(
         name="draw", data=b"{}", options=more.pop("options", {}), timestamp=NOW, id=job_id, **more
     )
@@ -51,7 +54,9 @@ def test_the_kind_is_chosen_as_upstream_chooses() -> None:
         ({}, {"waits_for_children": True}, "waiting-children"),
     ],
 )
-def test_a_single_add_puts_the_job_where_it_belongs(driver: QueueDriver, options, more, state) -> None:
+def test_a_single_add_puts_the_job_where_it_belongs(
+    driver: QueueDriver, options: Options, more: Options, state: str
+) -> None:
     assert driver.run(add_job(driver.keys, job("a", options=options, **more))) == "a"
     assert driver.run(read.get_state(driver.keys, "a")) == state
 
@@ -61,13 +66,13 @@ def fields_of(existing: object) -> dict[bytes, bytes]:
     return dict(zip(existing.hash[::2], existing.hash[1::2], strict=True))
 
 
-OPTIONS = [{}, {"delay": 60_000}, {"priority": 3}, {"de": {"id": "same"}}]
+OPTIONS: list[Options] = [{}, {"delay": 60_000}, {"priority": 3}, {"de": {"id": "same"}}]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("company", [0, 3])
 def test_an_id_that_exists_is_answered_with_the_stored_job(
-    driver: QueueDriver, options, company: int
+    driver: QueueDriver, options: Options, company: int
 ) -> None:
     """By the short ways, alone and in company, and by the official bodies."""
     first = JobToAdd(name="paint", data=b'{"n":1}', options={}, timestamp=NOW, id="a")
@@ -75,7 +80,7 @@ def test_an_id_that_exists_is_answered_with_the_stored_job(
     others = [job(f"new-{n}") for n in range(company)]
     *added, existing = driver.run(add_jobs(driver.keys, [*others, job("a", options=options)]))
     assert added == [one.id for one in others]
-    assert existing.id == "a"
+    assert isinstance(existing, Existing) and existing.id == "a"
     assert fields_of(existing)[b"data"] == b'{"n":1}'
     assert driver.run(read.get_counts(driver.keys))["wait"] == 1 + company
 
@@ -83,10 +88,11 @@ def test_an_id_that_exists_is_answered_with_the_stored_job(
 @pytest.mark.parametrize("given", ["b", ""])
 @pytest.mark.parametrize("options", [{}, {"delay": 60_000}, {"priority": 3}])
 def test_a_deduplicated_job_is_answered_with_the_job_that_stands_for_it(
-    driver: QueueDriver, given: str, options
+    driver: QueueDriver, given: str, options: Options
 ) -> None:
     same = {"de": {"id": "same"}, **options}
     stored, existing = driver.run(add_jobs(driver.keys, [job("a", options=same), job(given, options=same)]))
+    assert isinstance(existing, Existing)
     assert (stored, existing.id) == ("a", "a")
     assert fields_of(existing)[b"name"] == b"draw"
 
@@ -111,7 +117,9 @@ def test_a_replaced_job_is_new(driver: QueueDriver) -> None:
     assert driver.run(read.get_counts(driver.keys))["delayed"] == 1
 
 
-def test_a_repeated_call_says_again_which_jobs_existed(driver: QueueDriver, raw_command: Callable) -> None:
+def test_a_repeated_call_says_again_which_jobs_existed(
+    driver: QueueDriver, raw_command: Callable[..., Any]
+) -> None:
     """The ledger does not hold their data, which may be large."""
     large = JobToAdd(name="draw", data=b'"%s"' % (b"x" * 100_000), options={}, timestamp=NOW, id="a")
     driver.run(add_jobs(driver.keys, [large]))
@@ -145,7 +153,9 @@ def test_a_child_cannot_change_its_parent(driver: QueueDriver) -> None:
     assert isinstance(refused, ParentCannotBeReplaced)
 
 
-def test_a_job_that_makes_a_script_raise_fails_alone(driver: QueueDriver, raw_command: Callable) -> None:
+def test_a_job_that_makes_a_script_raise_fails_alone(
+    driver: QueueDriver, raw_command: Callable[..., Any]
+) -> None:
     raw_command("HSET", driver.keys.delayed, "not", "a zset")
     failed, added = driver.run(add_jobs(driver.keys, [job("a", options={"delay": 5}), job("b")]))
     assert isinstance(failed, ScriptFailed)
@@ -156,7 +166,7 @@ def test_a_job_that_makes_a_script_raise_fails_alone(driver: QueueDriver, raw_co
 class TestAFlow:
     """A family over several queues in one step."""
 
-    def family(self, driver: QueueDriver, prefix: str, sequence: str = "1"):
+    def family(self, driver: QueueDriver, prefix: str, sequence: str = "1") -> tuple[QueueKeys, Command[Any]]:
         other = QueueKeys("frames", prefix, hash_tag=False)
         parent = {"id": "p", "queueKey": driver.keys.qualified}
         child = job("c", parent=parent, parent_key=driver.keys.job("p"))
@@ -186,7 +196,7 @@ class TestAFlow:
         assert isinstance(refused, ParentNotFound)
 
     def test_that_was_refused_stays_refused_when_its_call_is_repeated(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         """Whoever sent it has the first answer, or none yet: it must not become true behind his back."""
         driver.run(add_jobs(driver.keys, [job("first", waits_for_children=True)]))
@@ -240,7 +250,9 @@ class TestALedger:
         assert driver.run(call) == ["a"]
         assert driver.run(read.get_state(driver.keys, "a")) == "unknown"
 
-    def test_remembers_refusals_and_errors_too(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_remembers_refusals_and_errors_too(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         raw_command("HSET", driver.keys.delayed, "not", "a zset")
         parent = {"id": "nobody", "queueKey": driver.keys.qualified}
         orphan = job("a", parent=parent, parent_key=driver.keys.job("nobody"))
@@ -274,7 +286,7 @@ class TestALedger:
         assert driver.run(flow) == driver.run(flow) == [["p"]]
         assert driver.run(add_jobs(driver.keys, [job()], Ledger(key, "9"))) == ["3"]
 
-    def test_does_not_live_for_ever(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_does_not_live_for_ever(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         key = driver.keys.toril("ledger:p1")
         driver.run(add_jobs(driver.keys, [job()], Ledger(key, "7")))
         assert 0 < raw_command("PTTL", key) <= 120_000

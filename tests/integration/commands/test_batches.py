@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.integration.commands.official_reference import Batched, OneByOne
+from tests.integration.commands.official_reference import Batched, OneByOne, Side
 from tests.integration.commands.random_batches import EXAMPLES, START_MS, RandomBatches
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
@@ -95,7 +96,7 @@ class TestLargeBatches:
         same(sides, lambda side: side.add(jobs))
 
     def job(self, keys: QueueKeys, number: int) -> JobToAdd:
-        options = {"attempts": 1}
+        options: dict[str, Any] = {"attempts": 1}
         if number % 97 == 5:
             options["priority"] = 3
         if number % 89 == 7:
@@ -180,7 +181,7 @@ class TestLargeBatches:
             ]
             same(
                 sides,
-                lambda side, ends=ends, pickup=pickup: side.settle(ends, 1, pickup, START_MS + 1),
+                partial(settle_one_more, ends, pickup),
                 jobs_of,
             )
             assert_alike(sides)
@@ -199,7 +200,7 @@ class TestLargeBatches:
         # growing. So the moved jobs may stand in `wait` in another order, and their events with them.
         for side in sides:
             side.client.sort(keys.wait, alpha=True, store=keys.wait)
-            events = side.client.xrange(keys.events)
+            events: list[Any] = side.client.xrange(keys.events) or []
             side.client.delete(keys.events)
             for _, fields in sorted(events, key=lambda entry: sorted(entry[1].items())):
                 side.client.xadd(keys.events, fields)
@@ -255,9 +256,8 @@ SPECIALS: dict[str, Spoil] = {
 }
 
 
-def due(client: redis.Redis, keys: QueueKeys, when_ms: int) -> None:
-    client.hset(keys.job("d"), "delay", 10)
-    client.zadd(keys.delayed, {"d": when_ms * 4096})
+def due(client: redis.Redis, keys: QueueKeys, when_ms: int) -> object:
+    return client.hset(keys.job("d"), "delay", 10), client.zadd(keys.delayed, {"d": when_ms * 4096})
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 5])
@@ -306,7 +306,7 @@ def test_one_job_is_added_alike(
     """An add without company has a way of its own through the script."""
     keys = QueueKeys("q", prefix, hash_tag=False)
     sides = OneByOne(clients[0], keys), Batched(clients[1], keys)
-    plain = {"name": "job", "data": b"{}", "options": {}, "timestamp": START_MS}
+    plain: dict[str, Any] = {"name": "job", "data": b"{}", "options": {}, "timestamp": START_MS}
     same(sides, lambda side: side.add([JobToAdd(**plain, id=one) for one in "abc"]))
     same(sides, lambda side: side.settle([], 1, Pickup(token="t1", lock_ms=60_000), START_MS), jobs_of)
     for side in sides:
@@ -329,6 +329,10 @@ def same(
     expected, given = (view(act(side)) for side in sides)
     assert given == expected
     return given
+
+
+def settle_one_more(ends: list[Settlement], pickup: Pickup, side: Side) -> FetchReply:
+    return side.settle(ends, 1, pickup, START_MS + 1)
 
 
 def jobs_of(fetch_reply: FetchReply) -> list[str]:

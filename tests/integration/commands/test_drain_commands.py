@@ -61,7 +61,8 @@ def drain(driver: QueueDriver) -> Callable[..., Drain]:
 
 def left(driver: QueueDriver) -> set[str]:
     states = ["wait", "paused", "prioritized", "delayed"]
-    return set(driver.run(read.get_ranges(driver.keys, states)))
+    ids = driver.run(read.get_ranges(driver.keys, states))
+    return set(ids)
 
 
 def hashes(driver: QueueDriver, client: Any) -> set[str]:

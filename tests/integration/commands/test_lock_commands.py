@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def step(driver: QueueDriver, suspects: int = 100, max_stalled: int = 1) -> tupl
 
 
 @pytest.fixture
-def dead(driver: QueueDriver, raw_command: Callable) -> Callable[..., list[str]]:
+def dead(driver: QueueDriver, raw_command: Callable[..., Any]) -> Callable[..., list[str]]:
     """Takes jobs whose worker then dies: suspected by one sweep, their locks gone, the next sweep may begin."""
 
     def die(*ids: str) -> list[str]:
@@ -41,7 +42,7 @@ def dead(driver: QueueDriver, raw_command: Callable) -> Callable[..., list[str]]
 
 class TestHeartbeats:
     def test_renew_what_is_ours_and_name_what_is_not(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         driver.add("ours", "stolen", "expired")
         driver.take(3)
@@ -105,7 +106,9 @@ class TestALockThatRanOut:
         lost: list[str] = driver.run(locks.extend_locks(driver.keys, held, lock_ms=90_000))
         return lost
 
-    def test_is_retaken_while_nobody_had_the_job(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_is_retaken_while_nobody_had_the_job(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         held = self.taken(driver, "a", "b", "c")
         raw_command("DEL", driver.keys.lock("a"), driver.keys.lock("c"))
         raw_command("SADD", driver.keys.stalled, "a", "b", "c")
@@ -116,7 +119,7 @@ class TestALockThatRanOut:
         assert driver.finish("a").ack_errors == [None]
 
     def test_is_retaken_from_a_sweep_that_has_not_judged_it(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         held = self.taken(driver, "a")
         begin(driver)
@@ -127,30 +130,30 @@ class TestALockThatRanOut:
         assert driver.run(read.get_state(driver.keys, "a")) == "active"
 
     @staticmethod
-    def swept(driver: QueueDriver, raw_command: Callable) -> None:
+    def swept(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         begin(driver)
         raw_command("DEL", driver.keys.stalled_check, driver.keys.lock("a"))
         begin(driver)
         assert step(driver) == (["a"], 0)
 
-    def another_has_it(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def another_has_it(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         self.swept(driver, raw_command)
         assert driver.take(token="t2") == ["a"]
 
-    def another_had_it(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def another_had_it(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         self.another_has_it(driver, raw_command)
         raw_command("DEL", driver.keys.lock("a"))
 
     @staticmethod
-    def finished(driver: QueueDriver, raw_command: Callable) -> None:
+    def finished(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         driver.finish("a")
 
     @staticmethod
-    def gone(driver: QueueDriver, raw_command: Callable) -> None:
+    def gone(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         raw_command("DEL", driver.keys.job("a"), driver.keys.lock("a"))
 
     @staticmethod
-    def added_anew(driver: QueueDriver, raw_command: Callable) -> None:
+    def added_anew(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         driver.finish("a", keep=0)
         driver.now += 1
         driver.add("a")
@@ -158,7 +161,7 @@ class TestALockThatRanOut:
         raw_command("DEL", driver.keys.lock("a"))
 
     @staticmethod
-    def no_hash(driver: QueueDriver, raw_command: Callable) -> None:
+    def no_hash(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         raw_command("DEL", driver.keys.job("a"), driver.keys.lock("a"))
         raw_command("SET", driver.keys.job("a"), "x")
 
@@ -167,7 +170,7 @@ class TestALockThatRanOut:
         ["swept", "another_has_it", "another_had_it", "finished", "gone", "added_anew", "no_hash"],
     )
     def test_is_lost_once_the_job_went_another_way(
-        self, driver: QueueDriver, raw_command: Callable, fate: str
+        self, driver: QueueDriver, raw_command: Callable[..., Any], fate: str
     ) -> None:
         held = self.taken(driver, "a")
         getattr(self, fate)(driver, raw_command)
@@ -176,7 +179,7 @@ class TestALockThatRanOut:
         assert raw_command("GET", driver.keys.lock("a")) == before
 
     def test_is_not_retaken_without_the_fields_of_its_pickup(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         self.taken(driver, "a")
         raw_command("DEL", driver.keys.lock("a"))
@@ -200,7 +203,7 @@ class TestALockThatRanOut:
 
 
 def test_a_worker_reports_itself_and_is_forgotten_after_its_life(
-    driver: QueueDriver, raw_command: Callable
+    driver: QueueDriver, raw_command: Callable[..., Any]
 ) -> None:
     for command in locks.report_worker(driver.keys, "w1", b"{}", now_ms=NOW, expire_ms=60_000):
         assert driver.run(command) is None
@@ -213,7 +216,7 @@ def test_a_worker_reports_itself_and_is_forgotten_after_its_life(
 
 class TestASweep:
     def test_gives_a_job_one_interval_before_it_is_judged(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         driver.add("a")
         driver.take()
@@ -229,14 +232,14 @@ class TestASweep:
         assert begin(driver) == 0
         assert begin(driver) == -1
 
-    def test_trims_the_events(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_trims_the_events(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         driver.add(*(f"j{n}" for n in range(300)))
         raw_command("HSET", driver.keys.meta, "opts.maxLenEvents", 10)
         before = raw_command("XLEN", driver.keys.events)
         begin(driver)
         assert raw_command("XLEN", driver.keys.events) < before
 
-    def test_leaves_jobs_that_are_locked(self, driver: QueueDriver, dead: Callable) -> None:
+    def test_leaves_jobs_that_are_locked(self, driver: QueueDriver, dead: Callable[..., list[str]]) -> None:
         dead("gone")
         driver.add("alive")
         driver.take()
@@ -245,7 +248,7 @@ class TestASweep:
         assert driver.run(read.get_state(driver.keys, "alive")) == "active"
 
     def test_leaves_a_suspect_that_came_back_in_time(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable
+        self, driver: QueueDriver, dead: Callable[..., list[str]], raw_command: Callable[..., Any]
     ) -> None:
         dead("a")
         assert begin(driver) == 1
@@ -253,7 +256,7 @@ class TestASweep:
         assert step(driver) == ([], 0)
 
     def test_judges_nobody_in_a_step_that_a_hanging_server_held_up(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable
+        self, driver: QueueDriver, dead: Callable[..., list[str]], raw_command: Callable[..., Any]
     ) -> None:
         dead("a")
         brief = Sweep("mine", 1)
@@ -269,7 +272,7 @@ class TestASweep:
         assert step(driver) == (["a"], 0)
 
     def test_leaves_a_suspect_that_finished_meanwhile(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable
+        self, driver: QueueDriver, dead: Callable[..., list[str]], raw_command: Callable[..., Any]
     ) -> None:
         dead("a")
         begin(driver)
@@ -280,7 +283,11 @@ class TestASweep:
 
     @pytest.mark.parametrize("suspects", [1, 7, 20, 1000])
     def test_moves_everybody_whatever_the_size_of_its_steps(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable, suspects: int
+        self,
+        driver: QueueDriver,
+        dead: Callable[..., list[str]],
+        raw_command: Callable[..., Any],
+        suspects: int,
     ) -> None:
         ids = dead(*(f"j{n}" for n in range(50)))
         driver.add("alive")
@@ -301,7 +308,9 @@ class TestASweep:
         ]
         assert sorted(stalled) == sorted(ids)
 
-    def test_that_was_broken_off_is_finished_by_anybody(self, driver: QueueDriver, dead: Callable) -> None:
+    def test_that_was_broken_off_is_finished_by_anybody(
+        self, driver: QueueDriver, dead: Callable[..., list[str]]
+    ) -> None:
         dead("a", "b", "c")
         assert begin(driver) == 3
         assert step(driver, suspects=1)[1] == 2
@@ -311,7 +320,7 @@ class TestASweep:
         assert begin(driver) == -1
 
     def test_that_was_broken_off_is_finished_by_the_next_one(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable
+        self, driver: QueueDriver, dead: Callable[..., list[str]], raw_command: Callable[..., Any]
     ) -> None:
         dead("a", "b", "c")
         begin(driver)
@@ -320,7 +329,9 @@ class TestASweep:
         assert begin(driver) == 2
         assert len(step(driver)[0]) == 2
 
-    def test_marks_a_job_that_stalls_too_often(self, driver: QueueDriver, dead: Callable) -> None:
+    def test_marks_a_job_that_stalls_too_often(
+        self, driver: QueueDriver, dead: Callable[..., list[str]]
+    ) -> None:
         dead("a")
         begin(driver)
         assert step(driver, max_stalled=0) == (["a"], 0)
@@ -332,7 +343,12 @@ class TestASweep:
     @pytest.mark.parametrize("others", [2, 40])
     @pytest.mark.parametrize("poison", ["opts", "stc", "type"])
     def test_survives_a_poisoned_job(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable, poison: str, others: int
+        self,
+        driver: QueueDriver,
+        dead: Callable[..., list[str]],
+        raw_command: Callable[..., Any],
+        poison: str,
+        others: int,
     ) -> None:
         """Upstream's ends half way: the job has left `active` by then and is nowhere."""
         ids = dead("bad", *(f"j{n}" for n in range(others)))
@@ -350,7 +366,11 @@ class TestASweep:
 
     @pytest.mark.parametrize("others", [0, 40])
     def test_throws_markers_of_old_versions_away(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable, others: int
+        self,
+        driver: QueueDriver,
+        dead: Callable[..., list[str]],
+        raw_command: Callable[..., Any],
+        others: int,
     ) -> None:
         ids = dead(*(f"j{n}" for n in range(others))) if others else []
         raw_command("LPUSH", driver.keys.active, "0:0")
@@ -361,7 +381,7 @@ class TestASweep:
         assert raw_command("EXISTS", driver.keys.stalled) == 0
 
     def test_of_a_paused_queue_wakes_nobody(
-        self, driver: QueueDriver, dead: Callable, raw_command: Callable
+        self, driver: QueueDriver, dead: Callable[..., list[str]], raw_command: Callable[..., Any]
     ) -> None:
         from toril.commands import manage
 
@@ -374,14 +394,18 @@ class TestASweep:
         assert raw_command("EXISTS", driver.keys.marker) == 0
 
 
-def test_the_official_sweep_is_there_to_be_compared_with(driver: QueueDriver, dead: Callable) -> None:
+def test_the_official_sweep_is_there_to_be_compared_with(
+    driver: QueueDriver, dead: Callable[..., list[str]]
+) -> None:
     dead("a")
     sweep = locks.official_sweep(driver.keys, max_stalled=1, now_ms=NOW, interval_ms=INTERVAL)
     assert driver.run(sweep) == ["a"]
     assert driver.run(sweep) == []
 
 
-def test_jobs_of_a_dead_worker_run_again_in_one_order(driver: QueueDriver, dead: Callable) -> None:
+def test_jobs_of_a_dead_worker_run_again_in_one_order(
+    driver: QueueDriver, dead: Callable[..., list[str]]
+) -> None:
     ids = dead(*(f"j{n}" for n in range(20)))
     begin(driver)
     moved, _ = step(driver)

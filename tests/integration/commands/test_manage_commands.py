@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 
 from tests.integration.commands.conftest import NOW, QueueDriver
+from tests.servers import Server
 from toril.commands import manage, read, streams
+from toril.commands.command import Command
 from toril.errors import (
     JobBelongsToScheduler,
     JobLocked,
@@ -31,7 +34,8 @@ def fields(driver: QueueDriver, *names: str) -> list[bytes | None]:
     return driver.run(read.get_fields(driver.keys, "a", names))
 
 
-MISSING = {
+FinishedState = Literal["failed", "completed"]
+MISSING: dict[str, Callable[[QueueKeys], Command[Any]]] = {
     "update data": lambda keys: manage.update_data(keys, "nobody", b"{}"),
     "update progress": lambda keys: manage.update_progress(keys, "nobody", b"1"),
     "log": lambda keys: manage.add_log(keys, "nobody", "line", keep=10),
@@ -91,15 +95,16 @@ def test_logs_are_counted_and_trimmed(driver: QueueDriver) -> None:
     lengths = [driver.run(manage.add_log(driver.keys, "a", f"line {n}", keep=2)) for n in range(3)]
     assert lengths == [1, 2, 2]
     assert driver.run(manage.add_log(driver.keys, "a", "all", keep=None)) == 3
-    lines, count = (driver.run(command) for command in read.get_logs(driver.keys, "a"))
-    assert (lines, count) == (["line 1", "line 2", "all"], 3)
+    lines, count = read.get_logs(driver.keys, "a")
+    assert (driver.run(lines), driver.run(count)) == (["line 1", "line 2", "all"], 3)
 
 
 def test_a_log_that_keeps_no_lines_keeps_none_of_others_either(driver: QueueDriver) -> None:
     driver.add("a")
     assert driver.run(manage.add_log(driver.keys, "a", "of Node", keep=None)) == 1
     assert driver.run(manage.add_log(driver.keys, "a", "line", keep=0)) == 0
-    assert [driver.run(command) for command in read.get_logs(driver.keys, "a")] == [[], 0]
+    lines, count = read.get_logs(driver.keys, "a")
+    assert (driver.run(lines), driver.run(count)) == ([], 0)
     with pytest.raises(JobNotFound):
         driver.run(manage.add_log(driver.keys, "nobody", "line", keep=0))
 
@@ -132,7 +137,8 @@ def test_a_finished_job_can_run_again(driver: QueueDriver, failed: bool) -> None
     driver.add("a")
     driver.take()
     driver.finish("a", failed=failed)
-    where, other = ("failed", "completed") if failed else ("completed", "failed")
+    where: FinishedState = "failed" if failed else "completed"
+    other: FinishedState = "completed" if failed else "failed"
     with pytest.raises(JobNotInState):
         driver.run(manage.reprocess(driver.keys, "a", state=other))
     driver.run(manage.reprocess(driver.keys, "a", state=where))
@@ -171,7 +177,7 @@ def test_a_job_is_removed_unless_somebody_works_on_it(driver: QueueDriver) -> No
 
 
 def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(
-    driver: QueueDriver, raw_command: Callable
+    driver: QueueDriver, raw_command: Callable[..., Any]
 ) -> None:
     raw_command("ZADD", driver.keys.repeat, 1, "tick")
     raw_command("HSET", driver.keys.job("a"), "name", "tick", "rjk", "tick")
@@ -195,8 +201,10 @@ def test_a_paused_queue_gives_no_jobs_until_it_is_resumed(driver: QueueDriver) -
 @pytest.mark.parametrize(
     "kind", ["completed", "failed", "wait", "active", "delayed", "prioritized", "paused"]
 )
-def test_clean_removes_what_is_old_enough(driver: QueueDriver, raw_command: Callable, kind: str) -> None:
-    options = {"delayed": {"delay": 5}, "prioritized": {"priority": 1}}.get(kind, {})
+def test_clean_removes_what_is_old_enough(
+    driver: QueueDriver, raw_command: Callable[..., Any], kind: manage.CleanState
+) -> None:
+    options: dict[str, Any] = {"delayed": {"delay": 5}, "prioritized": {"priority": 1}}.get(kind, {})
     driver.add("a", "b", **options)
     if kind in ("completed", "failed", "active"):
         driver.take(2)
@@ -283,9 +291,9 @@ def test_a_childs_failure_is_listed_as_its_option_says(driver: QueueDriver) -> N
         parent = {"id": "p", "queueKey": driver.keys.qualified, flag: True}
         driver.add(child, parent=parent, parent_key=driver.keys.job("p"))
     driver.exchange(*(driver.finished(child, failed=True) for child in driver.take(2)))
-    ignored, counted = (driver.run(command) for command in read.get_failed_children(driver.keys, "p"))
-    assert ignored == {driver.keys.job("a"): "why"}
-    assert counted == [driver.keys.job("b")]
+    ignored, counted = read.get_failed_children(driver.keys, "p")
+    assert driver.run(ignored) == {driver.keys.job("a"): "why"}
+    assert driver.run(counted) == [driver.keys.job("b")]
 
 
 def test_meta_is_written_once_unless_a_length_is_asked_for(driver: QueueDriver) -> None:
@@ -324,7 +332,7 @@ def test_events_can_be_trimmed(driver: QueueDriver) -> None:
 
 @pytest.mark.parametrize("state", ["wait", "paused", "active"])
 def test_a_clean_of_a_list_touches_only_its_end(
-    driver: QueueDriver, raw_command: Callable, state: str
+    driver: QueueDriver, raw_command: Callable[..., Any], state: manage.CleanState
 ) -> None:
     """The oldest are looked at, those that stay keep their order, and the rest of the list is not searched."""
     driver.add(*(f"j{n}" for n in range(10)))
@@ -341,13 +349,11 @@ def test_a_clean_of_a_list_touches_only_its_end(
     assert raw_command("KEYS", driver.keys.toril("clean:*")) == []
 
 
-def test_a_full_server_can_be_cleaned(start_valkey: Callable, prefix: str) -> None:
+def test_a_full_server_can_be_cleaned(start_valkey: Callable[..., Server], prefix: str) -> None:
     server = start_valkey(maxmemory_policy="noeviction")
     with BlockingTransport(server.url) as transport, server.client() as client:
         driver = QueueDriver(transport, QueueKeys("paint", prefix, hash_tag=False))
         driver.add("a", "b")
         client.config_set("maxmemory", 1)
-        assert sorted(driver.run(manage.clean(driver.keys, "wait", before_ms=NOW + 10, limit=10))) == [
-            "a",
-            "b",
-        ]
+        removed = driver.run(manage.clean(driver.keys, "wait", before_ms=NOW + 10, limit=10))
+        assert sorted(removed) == ["a", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,9 @@ class TestASecondLook:
             assert set(found) == mine
             assert transport.run(manage.delete_keys(found)) == 30
 
-    def test_at_events_counts_those_that_are_gone(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_at_events_counts_those_that_are_gone(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         driver.add("a", "b")
         last = driver.run(read.last_events(driver.keys, 2))
         assert last == driver.run(read.range_events(driver.keys))[-2:]
@@ -198,7 +201,7 @@ def test_a_held_rate_can_be_released(driver: QueueDriver) -> None:
 
 
 class TestStreams:
-    def test_tell_their_figures(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_tell_their_figures(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         key = driver.keys.events
         with pytest.raises(RedisError, match="no such key"):
             driver.run(streams.stream_state(key))
@@ -208,13 +211,13 @@ class TestStreams:
         raw_command("XTRIM", key, "MAXLEN", 0)
         assert driver.run(streams.stream_state(key)).first_id is None
 
-    def test_are_read_by_pages(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_are_read_by_pages(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         ids = [raw_command("XADD", driver.keys.events, "*", "n", n).decode() for n in range(5)]
         page = driver.run(streams.entries(driver.keys.events, ids[0], ids[3], 2))
         assert [entry[0].decode() for entry in page] == ids[1:3]
 
     def test_are_walked_with_an_exact_count_of_what_was_trimmed(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         key = driver.keys.events
         ids = [raw_command("XADD", key, "*", "n", n).decode() for n in range(6)]
@@ -223,7 +226,7 @@ class TestStreams:
         assert driver.run(streams.walk(key, ids[0], 10)) == streams.Step(2, ids[5], 4)
         assert driver.run(streams.walk(key, ids[5], 10)) == streams.Step(0, ids[5], None)
 
-    def test_are_followed_in_one_look(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_are_followed_in_one_look(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         key = driver.keys.events
         empty = driver.run(streams.follow(key, "0-0", 10))
         assert (empty.entries, empty.state.length) == ([], 0)
@@ -237,6 +240,7 @@ class TestStreams:
 class TestACommand:
     def test_has_a_name_and_both_spellings(self, driver: QueueDriver) -> None:
         script = manage.update_progress(driver.keys, "a", b"1")
+        assert script.script is not None
         assert script.evalsha()[:3] == ("EVALSHA", script.script.sha1, len(script.keys))
         assert script.eval()[:3] == ("EVAL", script.script.text, len(script.keys))
         assert script.eval()[3:] == script.evalsha()[3:]

@@ -73,7 +73,7 @@ def test_removing_a_scheduler_takes_its_next_job_along(driver: QueueDriver) -> N
     assert driver.run(schedulers.list_schedulers(driver.keys, ascending=False)) == []
 
 
-def test_an_id_that_another_job_has_is_refused(driver: QueueDriver, raw_command: Callable) -> None:
+def test_an_id_that_another_job_has_is_refused(driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
     taken = NOW + MINUTE
     raw_command("HSET", driver.keys.job(f"repeat:tick:{taken}"), "name", "other")
     raw_command("ZADD", driver.keys.completed, 1, f"repeat:tick:{taken}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.servers import Server
 from toril.commands import manage, read, worker
 from toril.commands.add import JobToAdd, add_jobs
 from toril.commands.command import Replay
-from toril.commands.worker import Pickup, Settlement
+from toril.commands.worker import Pickup, Settlement, SettlementKind
 from toril.errors import (
     FailedChildren,
     JobNotFound,
@@ -26,8 +27,9 @@ from toril.protocol.keys import QueueKeys
 from toril.transport import BlockingTransport
 
 
-def lock(raw_command: Callable, driver: QueueDriver, job_id: str) -> bytes | None:
-    return raw_command("GET", driver.keys.lock(job_id))
+def lock(raw_command: Callable[..., Any], driver: QueueDriver, job_id: str) -> bytes | None:
+    token: bytes | None = raw_command("GET", driver.keys.lock(job_id))
+    return token
 
 
 def state(driver: QueueDriver, job_id: str) -> str:
@@ -65,7 +67,7 @@ def test_a_full_hand_takes_no_more(driver: QueueDriver) -> None:
 
 
 def test_every_job_of_a_call_is_locked_under_the_calls_own_token(
-    driver: QueueDriver, raw_command: Callable
+    driver: QueueDriver, raw_command: Callable[..., Any]
 ) -> None:
     driver.add("a", "b", "c", "d")
     assert driver.take(2, token="old") == ["a", "b"]
@@ -77,7 +79,9 @@ def test_every_job_of_a_call_is_locked_under_the_calls_own_token(
     assert 0 < raw_command("PTTL", driver.keys.lock("c")) <= 30_000
 
 
-def test_each_settlement_has_a_verdict_of_its_own(driver: QueueDriver, raw_command: Callable) -> None:
+def test_each_settlement_has_a_verdict_of_its_own(
+    driver: QueueDriver, raw_command: Callable[..., Any]
+) -> None:
     driver.add("good", "stolen", "expired", "gone", "idle")
     assert len(driver.take(4)) == 4
     raw_command("SET", driver.keys.lock("stolen"), "another")
@@ -93,8 +97,9 @@ def test_each_settlement_has_a_verdict_of_its_own(driver: QueueDriver, raw_comma
         JobNotFound,
         JobNotInState,
     ]
-    assert ack_errors[1].job_id == "stolen"
-    assert ack_errors[1].command == "moveToFinished"
+    lost = ack_errors[1]
+    assert isinstance(lost, LockLost)
+    assert (lost.job_id, lost.command) == ("stolen", "moveToFinished")
     assert state(driver, "good") == "completed"
 
 
@@ -107,7 +112,9 @@ def test_each_settlement_has_a_verdict_of_its_own(driver: QueueDriver, raw_comma
         ("wait", "", "", "waiting"),
     ],
 )
-def test_a_job_goes_where_its_outcome_says(driver: QueueDriver, kind, value, options, expected) -> None:
+def test_a_job_goes_where_its_outcome_says(
+    driver: QueueDriver, kind: SettlementKind, value: str | int, options: str, expected: str
+) -> None:
     driver.add("a")
     driver.take()
     outcome = Settlement(job_id="a", kind=kind, token="t1", value=value, options=options)
@@ -118,7 +125,7 @@ def test_a_job_goes_where_its_outcome_says(driver: QueueDriver, kind, value, opt
 
 
 @pytest.mark.parametrize("kind", ["delayed", "retry", "wait"])
-def test_a_stranger_may_move_no_job(driver: QueueDriver, kind) -> None:
+def test_a_stranger_may_move_no_job(driver: QueueDriver, kind: SettlementKind) -> None:
     driver.add("a")
     driver.take()
     outcome = Settlement(job_id="a", kind=kind, token="another", value="1" if kind == "delayed" else "LPUSH")
@@ -158,7 +165,7 @@ def test_a_parent_with_children_cannot_be_completed(driver: QueueDriver) -> None
 
 
 class TestWaitingForChildren:
-    def park(self, driver: QueueDriver, **more):
+    def park(self, driver: QueueDriver, **more: Any) -> bool:
         return driver.run(worker.move_to_waiting_children(driver.keys, "p", token="t1", now_ms=NOW, **more))
 
     def test_parks_a_parent_that_has_some(self, driver: QueueDriver) -> None:
@@ -176,7 +183,7 @@ class TestWaitingForChildren:
         driver.take()
         assert self.park(driver) is False
 
-    def test_is_refused_to_strangers(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_is_refused_to_strangers(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         with pytest.raises(JobNotFound):
             self.park(driver)
         driver.add("p")
@@ -198,11 +205,13 @@ class TestAPoisonedJob:
             driver.run(manage.set_global_concurrency(driver.keys, 100))
         return driver
 
-    def make_no_hash(self, raw_command: Callable, driver: QueueDriver, job_id: str) -> None:
+    def make_no_hash(self, raw_command: Callable[..., Any], driver: QueueDriver, job_id: str) -> None:
         raw_command("DEL", driver.keys.job(job_id))
         raw_command("SET", driver.keys.job(job_id), "no hash")
 
-    def test_fails_alone_when_it_is_settled(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_fails_alone_when_it_is_settled(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         driver.add("bad", "good")
         driver.take(2)
         raw_command("HSET", driver.keys.job("bad"), "parent", "{not json")
@@ -214,7 +223,7 @@ class TestAPoisonedJob:
 
     @pytest.mark.parametrize("others", ["before", "behind", "around"])
     def test_does_not_hide_the_jobs_beside_it(
-        self, driver: QueueDriver, raw_command: Callable, others: str
+        self, driver: QueueDriver, raw_command: Callable[..., Any], others: str
     ) -> None:
         ids = {"before": ["a", "bad"], "behind": ["bad", "b"], "around": ["a", "bad", "b"]}[others]
         driver.add(*ids)
@@ -223,7 +232,9 @@ class TestAPoisonedJob:
         assert [job_id for job_id, _ in fetch_reply.jobs] == [one for one in ids if one != "bad"]
         assert raw_command("LPOS", driver.keys.active, "bad") is None
 
-    def test_does_not_hide_the_verdicts_of_the_call(self, driver: QueueDriver, raw_command: Callable) -> None:
+    def test_does_not_hide_the_verdicts_of_the_call(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         driver.add("good")
         driver.take()
         raw_command("LPUSH", driver.keys.wait, "bad")
@@ -233,7 +244,7 @@ class TestAPoisonedJob:
         assert state(driver, "good") == "completed"
 
     def test_alone_leaves_an_empty_queue_and_a_word_about_it(
-        self, driver: QueueDriver, raw_command: Callable
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
     ) -> None:
         driver.add("bad")
         self.make_no_hash(raw_command, driver, "bad")

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 
 from tests.integration.commands.official_reference import OneByOne, settle_one
 from toril.commands import add, locks, manage, read, schedulers, worker
@@ -341,10 +342,13 @@ def _to_the_body(command: Command[Any]) -> tuple[Any, ...]:
 
 def test_heartbeats_of_the_reference_are_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Command[Any]] = []
-    monkeypatch.setattr(
-        "tests.integration.commands.official_reference.run", lambda _, command: sent.append(command) or []
-    )
-    OneByOne(None, KEYS).extend([("j1", "t1"), ("j2", "t2")], 30_000)
+
+    def record(_: object, command: Command[Any]) -> list[str]:
+        sent.append(command)
+        return []
+
+    monkeypatch.setattr("tests.integration.commands.official_reference.run", record)
+    OneByOne(redis.Redis(), KEYS).extend([("j1", "t1"), ("j2", "t2")], 30_000)
     words = [*sent[0].keys, *sent[0].args]
     assert [_said(word) for word in words] == [
         "bull:paint:stalled",
