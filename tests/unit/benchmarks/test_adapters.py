@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.contenders import CONTENDERS, UnknownContender, named
+from benchmarks.contenders import CONTENDERS, Contender, UnknownContender, named
 from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.installation import install
 from benchmarks.runner import BenchmarkRunner
 from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, processing, sweeping
+from tests.servers import Server
 
 pytestmark = [pytest.mark.any_key, pytest.mark.timeout(300)]
 JOBS = 200
 
 
 @pytest.fixture
-def environment(valkey) -> Iterator[Environment]:
+def environment(valkey: Server) -> Iterator[Environment]:
     made = Environment(valkey)
     yield made
     made.close()
@@ -60,7 +62,9 @@ def test_recovery_moves_every_stalled_job_in_bounded_calls(environment: Environm
 
 
 def test_a_contender_that_fails_is_told_and_the_others_go_on(environment: Environment) -> None:
-    def measure(environment: Environment, contender, _parameters):
+    def measure(
+        environment: Environment, contender: Contender, _parameters: Mapping[str, Any]
+    ) -> dict[str, float]:
         if contender.name == "node-5":
             raise RunFailed("it fell over")
         return {"rate": 1.0}
@@ -94,14 +98,16 @@ def test_unknown_names_on_the_command_line_are_answered_with_the_known_ones(
         main(["--only", "juggling"])
 
 
-def test_slow_contenders_get_fewer_jobs() -> None:
+def test_slow_contenders_get_fewer_jobs(environment: Environment) -> None:
     seen: list[int] = []
-    workload = Workload(
-        name="x",
-        title="x",
-        measure=lambda _a, _c, parameters: seen.append(parameters["jobs"]) or {},
-        jobs=800,
-    )
+
+    def measure(
+        _environment: Environment, _contender: Contender, parameters: Mapping[str, Any]
+    ) -> dict[str, float]:
+        seen.append(parameters["jobs"])
+        return {}
+
+    workload = Workload(name="x", title="x", measure=measure, jobs=800)
     for name in ("toril", "saq"):
-        workload.run(None, CONTENDERS[name])
+        workload.run(environment, CONTENDERS[name])
     assert seen == [800, 100]

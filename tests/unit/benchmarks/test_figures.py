@@ -29,7 +29,9 @@ def test_one_disturbed_run_does_not_move_the_median_much() -> None:
 
 
 @given(VALUES, st.sampled_from([0.5, 0.95, 0.99, 1.0]))
-def test_a_percentile_is_one_of_the_values_and_enough_of_them_do_not_exceed_it(values, share) -> None:
+def test_a_percentile_is_one_of_the_values_and_enough_of_them_do_not_exceed_it(
+    values: list[float], share: float
+) -> None:
     found = percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values)

@@ -33,5 +33,5 @@ def test_a_box_is_as_wide_as_its_share() -> None:
     picture = ET.fromstring(draw(tree(STACKS), "a worker"))
     titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     assert "read (toril/b.py): 75.0%" in titles
-    widths = [float(rect.get("width")) for rect in picture.iter("{http://www.w3.org/2000/svg}rect")]
+    widths = [float(rect.get("width", "nan")) for rect in picture.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[0] == widths[1] > widths[2] > widths[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Summary
-from benchmarks.targets import TARGETS, Target, check_targets, missed
+from benchmarks.targets import TARGETS, Results, Target, check_targets, missed
 from benchmarks.workloads import full_plan, quick_plan
 
 FASTER = Target(title="faster", workload="race", against=("node-5", "huey"), least=2.0)
@@ -12,7 +12,7 @@ SOONER = Target(title="sooner", workload="wait", metric="started_p99", against=(
 SMALL = Target(title="small", workload="race", metric="rss_mb", most=60)
 
 
-def figures(**works: dict[str, dict[str, float]]) -> dict:
+def figures(**works: dict[str, dict[str, float]]) -> Results:
     return {
         workload: {
             name.replace("_", "-"): {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import pytest
 
@@ -60,5 +61,6 @@ def test_what_is_neither_a_host_nor_a_network_is_refused(allow: tuple[str, ...])
 
 @pytest.mark.parametrize("field", ["contexts", "max_page_bytes", "pages_per_browser"])
 def test_numbers_below_one_are_refused(field: str) -> None:
+    options: dict[str, Any] = {field: 0}
     with pytest.raises(InvalidOption, match=field):
-        BrowserOptions(**{field: 0})
+        BrowserOptions(**options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from toril.transport.discovery import FoundQueue
 
 def queue(number: int, *, waiting: int, workers: int) -> QueueFigures:
     name = f"a-queue-with-a-long-name-{number}"
-    reports = [{"worker": f"host-{number}-{at}", "memory": 5e7, "state": "running"} for at in range(workers)]
+    reports: list[Mapping[str, Any]] = [
+        {"worker": f"host-{number}-{at}", "memory": 5e7, "state": "running"} for at in range(workers)
+    ]
     overview: Any = EnvelopeOverview(
         waiting=waiting, active=0, scheduled=0, dead=0, ready_since_ms=None, oldest_dead_ms=None,
         totals={"completed": 1_234_567}, workers=reports, entries=0, consumers=0,

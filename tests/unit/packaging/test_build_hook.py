@@ -10,6 +10,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,9 @@ PARTS_OF_A_BUILD = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", 
 
 
 @pytest.fixture
-def hook():
+def hook() -> Any:
     spec = importlib.util.spec_from_file_location("hatch_build_under_test", REPOSITORY / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -32,14 +34,14 @@ def official(tmp_path: Path) -> Path:
     return Path(shutil.copytree(REPOSITORY / OFFICIAL, tmp_path / "official"))
 
 
-def test_the_scripts_in_the_tree_are_the_official_ones(hook, official: Path) -> None:
+def test_the_scripts_in_the_tree_are_the_official_ones(hook: Any, official: Path) -> None:
     hook.place_official_scripts(official)
     expected = json.loads((official / "manifest.json").read_text())["scripts"]
     assert {path.name for path in official.glob("*.lua")} == expected.keys()
     assert len(expected) == 50
 
 
-def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook, official: Path) -> None:
+def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook: Any, official: Path) -> None:
     flip_one_byte(official / "moveToFinished-14.lua")
     with pytest.raises(
         hook.ScriptIntegrityError, match=r"moveToFinished-14\.lua is not the official script.*Delete"
@@ -47,13 +49,15 @@ def test_one_corrupted_byte_fails_the_build_and_names_the_file(hook, official: P
         hook.place_official_scripts(official)
 
 
-def test_a_script_nobody_vouches_for_fails_the_build(hook, official: Path) -> None:
+def test_a_script_nobody_vouches_for_fails_the_build(hook: Any, official: Path) -> None:
     (official / "surprise-1.lua").write_text("return 1")
     with pytest.raises(hook.ScriptIntegrityError, match=r"surprise-1\.lua is not in the manifest"):
         hook.place_official_scripts(official)
 
 
-def test_a_missing_script_is_copied_from_the_wheel(hook, official: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_missing_script_is_copied_from_the_wheel(
+    hook: Any, official: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel = Path(shutil.copytree(official, tmp_path / "wheel"))
     monkeypatch.setattr(hook, "find_wheel_scripts", lambda _version: wheel)
     (official / "pause-7.lua").unlink()
@@ -62,7 +66,7 @@ def test_a_missing_script_is_copied_from_the_wheel(hook, official: Path, tmp_pat
 
 
 def test_a_corrupted_wheel_fails_the_build_and_leaves_the_tree_alone(
-    hook, official: Path, tmp_path: Path, monkeypatch
+    hook: Any, official: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = Path(shutil.copytree(official, tmp_path / "wheel"))
     flip_one_byte(wheel / "pause-7.lua")
@@ -73,7 +77,9 @@ def test_a_corrupted_wheel_fails_the_build_and_leaves_the_tree_alone(
     assert not (official / "pause-7.lua").exists()
 
 
-def test_without_wheel_and_scripts_the_message_says_what_to_do(hook, official: Path, monkeypatch) -> None:
+def test_without_wheel_and_scripts_the_message_says_what_to_do(
+    hook: Any, official: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hook, "find_wheel_scripts", lambda _version: None)
     (official / "pause-7.lua").unlink()
     with pytest.raises(hook.ScriptIntegrityError, match=r"pause-7\.lua is missing.*build isolation"):

@@ -196,10 +196,11 @@ class Basket(pydantic.BaseModel):
 async def _coroutine() -> None: ...
 
 
+HALF: Any = Fraction(1, 2)
 _EXPECTED = [
     ({"items": [0, 1, 2, {"when": Order()}]}, "data.items[3].when", "test_codec.Order", "dataclasses"),
-    ([Reading(Fraction(1, 2))], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
-    ([ReadingStruct(Fraction(1, 2))], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
+    ([Reading(HALF)], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
+    ([ReadingStruct(HALF)], "data[0].value", "fractions.Fraction", "give float(…) or str(…)"),
     ({"basket": Basket(orders=[1, Order()])}, "data.basket.orders[1]", "test_codec.Order", "dataclasses"),
     ({"a key": {"path": Path("x")}}, "data['a key'].path", "pathlib.PosixPath", "give str(path)"),
     ({7: {8: (range(3),)}}, "data['7']['8'][0]", "range", "give list(…)"),

@@ -169,7 +169,7 @@ class Growing(Exception):
     """Has another cause whenever it is asked."""
 
     @property
-    def __cause__(self) -> Any:
+    def __cause__(self) -> Any:  # type: ignore[override]
         return Growing()
 
 

@@ -32,8 +32,8 @@ from toril.protocol.outcome import (
     decide_outcome,
     no_retry,
     reason_of,
-    stack_of,
 )
+from toril.protocol.stack_trace import stack_of
 from toril.protocol.worker_options import WorkerOptions
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toril.server._settings import PortConflict, ServerSettings
+from toril.server._settings import Fsync, PortConflict, ServerSettings
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_two_different_ports_are_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("one", ["no", "everysec", "always"])
-def test_the_safest_fsync_is_taken_in_any_order(one: str) -> None:
+def test_the_safest_fsync_is_taken_in_any_order(one: Fsync) -> None:
     for pair in ((one, "always"), ("always", one)):
         first, second = (ServerSettings(fsync=fsync) for fsync in pair)
         assert first.merged_with(second).fsync == "always"
