@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -91,7 +91,9 @@ def shared_sentinel() -> Iterator[ValkeySentinel]:
         yield sentinel
 
 
-def _guard(request: pytest.FixtureRequest, servers: list[Server], prefix: str):
+def _guard(
+    request: pytest.FixtureRequest, servers: list[Server], prefix: str
+) -> AbstractContextManager[None]:
     return guarded(servers, prefix, any_key=request.node.get_closest_marker("any_key") is not None)
 
 

@@ -40,7 +40,7 @@ class Site:
         return int(self._server.server_address[1])
 
     def url(self, path: str = "/", host: str | None = None) -> str:
-        return f"http://{host or self._server.server_address[0]}:{self.port}{path}"
+        return f"http://{host or str(self._server.server_address[0])}:{self.port}{path}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -204,7 +204,7 @@ def client_of(url: str) -> Iterator[Any]:
 
     if url.startswith("redis+cluster://"):
         host, _, port = url.removeprefix("redis+cluster://").split(",")[0].partition(":")
-        client: Any = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])  # type: ignore[no-untyped-call]
+        client: Any = RedisCluster(startup_nodes=[ClusterNode(host, int(port))])
     else:
         client = redis.Redis.from_url(url)
     try:

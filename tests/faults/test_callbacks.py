@@ -82,8 +82,8 @@ async def test_callbacks_that_raise_disturb_nobody(make: Make, under_attack: Que
         raise RuntimeError("a callback")
 
     for event in ("ready", "active", "completed", "drained", "closed", "paused", "resumed", "error"):
-        worker.on(event, broken)  # type: ignore[arg-type]
-        worker.on(event, broken_later)  # type: ignore[arg-type]
+        worker.on(event, broken)
+        worker.on(event, broken_later)
     await under_attack.add_bulk([("n", {"i": i}) for i in range(20)])
     async with worker:
         await asyncio.wait_for(worker.run_until_idle(), 10)

@@ -402,8 +402,8 @@ async def test_a_silent_server_holds_up_no_cancellation(
     server = start_valkey()
     place = Place(server.url, prefix, tmp_path)
     if connected:
-        for step in (add, add_flow, list_and_stream):
-            await step(place)
+        for first in (add, add_flow, list_and_stream):
+            await first(place)
         await place.events.open()
     chance = random.Random(SEED)
     server.freeze()

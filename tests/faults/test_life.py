@@ -98,9 +98,10 @@ async def test_a_stop_with_a_wrong_time_out_is_refused_and_the_worker_goes_on(ma
     async with make(nothing) as worker:
         with pytest.raises(InvalidOption, match="timeout"):
             await worker.stop(timeout=wrong)
-        assert worker.state is WorkerState.RUNNING
+        states = [worker.state]
         await worker.stop(timeout=timedelta(seconds=5))  # type: ignore[arg-type]
-        assert worker.state is WorkerState.STOPPED
+        states.append(worker.state)
+        assert states == [WorkerState.RUNNING, WorkerState.STOPPED]
 
 
 async def test_a_worker_that_never_ran_can_be_asked_everything(make: Make) -> None:

@@ -7,7 +7,8 @@ import collections
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ async def reached(condition: Callable[[], bool], within: float = PATIENCE) -> No
     async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def is_longer(values: Sized, length: int) -> bool:
+    return len(values) > length
 
 
 def lines_about(log: Path) -> list[str]:
@@ -137,7 +142,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged
             producing = asyncio.create_task(produce(queue))
             for _ in range(3):
                 goal = len(added) + 60
-                await reached(lambda goal=goal: len(added) > goal)
+                await reached(partial(is_longer, added, goal))
                 server.kill()
                 server.start()
             over.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -30,9 +31,9 @@ def proxy(valkey: Server) -> Iterator[Proxy]:
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("ids", ["uuid", "counter"])
 async def test_a_job_whose_reply_was_lost_is_added_once(
-    proxy: Proxy, prefix: str, kind: Kind, ids: str
+    proxy: Proxy, prefix: str, kind: Kind, ids: Literal["uuid", "counter"]
 ) -> None:
-    async with Queue("emails", redis=proxy.url, prefix=prefix, policy=POLICY, ids=ids) as queue:  # type: ignore[arg-type]
+    async with Queue("emails", redis=proxy.url, prefix=prefix, policy=POLICY, ids=ids) as queue:
         fault = proxy.arm(kind, b"toril:ledger")
         job = await queue.add("x", {"n": 1})
         assert fault.struck.is_set() or kind == "swallow"

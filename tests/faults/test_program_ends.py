@@ -238,7 +238,7 @@ def test_a_job_whose_next_attempt_is_being_decided_goes_back_when_the_program_en
     async def program() -> None:
         asked = asyncio.Event()
 
-        async def pause(attempts_made: int, error: BaseException) -> float:
+        async def pause(attempts_made: int, error: BaseException | None) -> float:
             asked.set()
             await asyncio.Event().wait()
             return 0.0

@@ -8,6 +8,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +39,14 @@ async def test_a_pause_that_is_taken_back_returns(make: Make, under_attack: Queu
         await asyncio.wait_for(worker.run_until_idle(), 10)
 
 
+def contains(ids: list[str], job_id: str) -> bool:
+    return job_id in ids
+
+
+def is_fetching(worker: Worker) -> bool:
+    return worker.health().taking
+
+
 async def test_a_pause_passes_its_wake_up_call_on(make: Make, under_attack: Queue) -> None:
     """A job that comes while one of two idle workers pauses is taken by the other, and not after its next look."""
     done: list[str] = []
@@ -52,9 +61,9 @@ async def test_a_pause_passes_its_wake_up_call_on(make: Make, under_attack: Queu
             await asyncio.sleep(random.random() * 0.003)
             await one.pause()
             job = await adding
-            await reached(lambda job=job: job.id in done, 5)
+            await reached(partial(contains, done, job.id), 5)
             one.resume()
-            await reached(lambda other=other: other.health().taking)
+            await reached(partial(is_fetching, other))
 
 
 async def test_a_minute_of_meddling_in_seconds_loses_nothing(

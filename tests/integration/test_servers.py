@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from tests.servers import LeftBehind, Server, ValkeyCluster, ValkeySentinel, guarded
+
+if TYPE_CHECKING:
+    from tests.conftest import TlsServer
 
 STARTS_A_SERVER_AND_WAITS = """
 from tests.servers import Server
@@ -30,7 +35,7 @@ def test_every_shared_server_answers(server: Server) -> None:
         assert client.ping()
 
 
-def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls) -> None:
+def test_redis7_speaks_tls_with_a_certificate_that_verifies(redis7_tls: TlsServer) -> None:
     with redis.Redis.from_url(redis7_tls.trusted_url) as client:
         assert client.ping()
     with (
@@ -57,7 +62,7 @@ def test_the_sentinel_promotes_the_replica_on_request() -> None:
         assert {before, sentinel.primary_port()} == {sentinel.primary.port, sentinel.replica.port}
 
 
-def test_a_server_keeps_its_data_and_port_over_a_kill(start_valkey) -> None:
+def test_a_server_keeps_its_data_and_port_over_a_kill(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey(appendonly="yes", appendfsync="always")
     with server.client() as client:
         client.set("k", "v")
@@ -76,6 +81,7 @@ def test_a_server_ends_when_its_starter_is_killed() -> None:
         cwd=Path(__file__).parents[2],
     )
     with starter:
+        assert starter.stdout is not None
         pid, folder = starter.stdout.readline().split()
         gone = os.pidfd_open(int(pid))
         starter.send_signal(signal.SIGKILL)
@@ -99,14 +105,14 @@ def test_a_thread_may_not_start_a_server() -> None:
     assert "main thread" in str(refusals[0])
 
 
-def test_a_key_outside_the_namespace_is_found_and_removed(start_valkey) -> None:
+def test_a_key_outside_the_namespace_is_found_and_removed(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey()
     with pytest.raises(LeftBehind, match="stray"), guarded([server], "mine"), server.client() as client:
         client.mset({"mine:a": 1, "{mine:q}:b": 1, "stray": 1})
     assert _size(server) == 0
 
 
-def test_an_open_connection_is_found(start_valkey) -> None:
+def test_an_open_connection_is_found(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey()
     with server.client() as client, pytest.raises(LeftBehind, match="forgotten"), guarded([server], "mine"):
         client.client_setname("forgotten")
@@ -114,7 +120,7 @@ def test_an_open_connection_is_found(start_valkey) -> None:
 
 def _size(server: Server) -> int:
     with server.client() as client:
-        return client.dbsize()
+        return int(client.dbsize())
 
 
 def _wait_for_end(pidfd: int) -> None:

@@ -94,7 +94,7 @@ class CommandSide:
             return Outcome(refused="no")
 
     def _run(self, command: Command[Any]) -> Any:
-        reply: Any = self.client.execute_command(*command.eval())  # type: ignore[no-untyped-call]
+        reply: Any = self.client.execute_command(*command.eval())
         return command.decode(reply)
 
     # Adding

@@ -29,6 +29,7 @@ from toril import (
 )
 from toril.commands.command import plain
 from toril.producer import bridge
+from toril.producer._bridge_targets import target_of, transport_of
 from toril.producer.bridge import Moved, move_jobs
 
 KINDS = ("list", "stream", "bullmq")
@@ -106,7 +107,7 @@ async def test_scheduled_jobs_keep_their_time(place: Place, from_kind: str, to_k
     if isinstance(target, Queue):
         delays = [job.delay for job in await target.get_delayed()]
     else:
-        now = await bridge.transport_of(target).now_ms()
+        now = await transport_of(target).now_ms()
         delays = [due.timestamp() - now / 1000 for _, due in await target.scheduled()]
     assert all(3590 < delay < 3603 for delay in delays)
 
@@ -122,7 +123,7 @@ async def test_a_move_that_dies_between_adding_and_removing_adds_nothing_twice(
     moved_from = bridge._source_of(source)
     await moved_from.open()
     batch = await anext(moved_from.waiting(None))
-    assert await bridge.target_of(source, target).add_new(batch) == 5
+    assert await target_of(source, target).add_new(batch) == 5
     await moved_from.backend.transport.close()  # type: ignore[attr-defined]  # here it dies
     moved_from._renewer_transport.close()  # type: ignore[attr-defined]
     known = 0
@@ -144,7 +145,7 @@ async def test_a_job_comes_back_from_bullmq_as_it_was(place: Place) -> None:
     (job,) = await middle.get_waiting()
     assert (job.name, job.opts["attempts"]) == ("task", 4)
     await move_jobs(middle, last)
-    with_client = await bridge.transport_of(last).run(_range(last))
+    with_client = await transport_of(last).run(_range(last))
     back = Envelope.from_bytes(with_client[0])
     assert (back.job_id, back.task_type, back.payload) == (sent.job_id, "task", {"n": 1})
     assert (back.meta.as_dict(), back.attempts, back.max_attempts) == (
@@ -194,7 +195,7 @@ async def test_a_queue_is_not_moved_onto_itself(place: Place) -> None:
 
 async def test_a_queue_with_schedulers_is_left_alone(place: Place, prefix: str) -> None:
     source, target = await place.queue("bullmq", "old"), await place.queue("list", "new")
-    await bridge.transport_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
+    await transport_of(source).run(plain(int, "ZADD", source.keys.repeat, 1, "nightly"))
     with pytest.raises(InvalidOption, match="schedulers"):
         await move_jobs(source, target)
 
@@ -222,7 +223,7 @@ async def test_a_scheduled_message_of_somebody_else_is_carried_and_one_that_cann
     place: Place,
 ) -> None:
     source, target = await place.queue("list", "old"), await place.queue("stream", "new")
-    transport = bridge.transport_of(source)
+    transport = transport_of(source)
     spaced = json.dumps(Envelope.new("task", {"n": 1}).as_dict())
     for text in ("{", spaced, "[]"):
         await transport.run(plain(int, "ZADD", source.keys.scheduled, 10**13, text))
@@ -275,7 +276,7 @@ async def test_fields_that_bullmq_has_no_place_for_come_back(place: Place) -> No
     await first.add(sent)
     await move_jobs(first, middle)
     await move_jobs(middle, last)
-    back = Envelope.from_bytes((await bridge.transport_of(last).run(_range(last)))[0])
+    back = Envelope.from_bytes((await transport_of(last).run(_range(last)))[0])
     assert (back.payload, back.extra["tenant"]) == (sent.payload, "blue")
 
 
@@ -300,7 +301,7 @@ async def test_a_retry_keeps_the_time_that_is_left(place: Place) -> None:
     worker.on("retrying", lambda *_: failed.set())
     async with asyncio.timeout(20), worker:
         await failed.wait()
-    transport = bridge.transport_of(source)
+    transport = transport_of(source)
     (job,) = await source.get_delayed()
     # As if it had been added long ago: the time of its retry does not follow from that.
     await transport.run(plain(int, "HSET", source.keys.job(job.id), "timestamp", 1_600_000_000_000))
@@ -359,7 +360,7 @@ async def test_jobs_that_others_have_in_hand_are_counted(place: Place) -> None:
 
 async def test_messages_that_are_hard_to_write_are_carried_or_buried(place: Place) -> None:
     source, target = await place.queue("stream", "old"), await place.queue("bullmq", "new")
-    transport = bridge.transport_of(source)
+    transport = transport_of(source)
     text = json.dumps(Envelope.new("task", {"n": 1}).as_dict())
     half, endless = text.replace("1}", '"\\ud800"}'), text.replace("1}", "1e999}")
     for odd in (half, endless):

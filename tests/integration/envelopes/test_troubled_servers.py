@@ -12,6 +12,7 @@ from tests.conformance.kinds import Kind, ListKind, ReliableListKind, StreamKind
 from tests.servers import Server
 from toril import PermanentError, TransientError
 from toril.backends.base import settle_and_fetch
+from toril.backends.redis_list import ListBackend
 from toril.commands import list_worker
 
 KINDS = (ListKind, ReliableListKind, StreamKind)
@@ -155,11 +156,11 @@ async def test_a_worker_that_was_held_up_does_not_take_itself_for_dead(server_ur
     async with ReliableListKind(server_url, prefix).opened() as kind:
         await kind.add()
         async with kind.hand() as source:
+            assert isinstance(source, ListBackend)
             assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
             keys, silence = kind.queue.keys, 1000
             later = await source.transport.now_ms() + 10 * silence
-            ours: Any = source
-            for consumer, found in ((ours._consumer, 0), ("another", 1)):
+            for consumer, found in ((source._consumer, 0), ("another", 1)):
                 recover = list_worker.recover(
                     keys, consumer=consumer, now_ms=later, silence_ms=silence, limit=10
                 )

@@ -256,7 +256,9 @@ async def test_a_reading_that_falls_behind_hears_how_much_it_missed(queue: Queue
 async def test_what_is_trimmed_while_entries_are_handed_over_is_counted_before_a_long_silence(
     queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(stream_module.EventStream.__init__.__kwdefaults__, "block", 600)
+    defaults = stream_module.EventStream.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "block", 600)
     async with events_of(queue, server) as events:
         iterator = events.follow()
         async with asyncio.timeout(20):

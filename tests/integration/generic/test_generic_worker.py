@@ -53,8 +53,8 @@ async def test_functions_run_by_their_task_type_and_only_if_registered(
         summed = await queue.add("numbers.sum", {"numbers": [1, 2, 3]})
         for name in ("not_registered", "app.tasks:not_registered", "os.system", "shutil.rmtree"):
             await queue.add(name, {"file": str(app / "wrong")})
-        place = ("--redis", valkey.url, "--prefix", prefix, "--until-idle", "--keep-results", "60")
-        place = (*place, "--unknown-names", "fail")
+        place = ["--redis", valkey.url, "--prefix", prefix, "--until-idle", "--keep-results", "60"]
+        place += ["--unknown-names", "fail"]
         run = toril("worker", "app.tasks", "--queue", "list:jobs.generic", *place, folder=app)
         assert run.returncode == 0, run.stderr
         assert (app / "written").read_text() == "grüezi"

@@ -327,7 +327,7 @@ async def test_a_stop_at_any_moment_keeps_every_job(queue: ListQueue, server: Se
         await asyncio.Event().wait()
 
     sent = await queue.add_bulk([("task", {"n": n}) for n in range(20)])
-    place = {"redis": server.url, "prefix": prefix, "env": "prod"}
+    place: dict[str, Any] = {"redis": server.url, "prefix": prefix, "env": "prod"}
     async with asyncio.timeout(20):
         worker = ListWorker(QUEUE, handle, **place, concurrency=5)
         await worker.start()

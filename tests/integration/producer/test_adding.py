@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -527,8 +527,10 @@ def test_a_second_event_loop_is_refused_and_does_not_wait_for_ever(server_url: s
     queue: Queue = Queue("emails", redis=server_url, prefix=prefix)
     with asyncio.Runner() as first, asyncio.Runner() as second:
         assert first.run(queue.count()) == 0
-        for call in (queue.add, queue.add_bulk, queue.count, queue.close):
-            arguments = {queue.add: ("send", {}), queue.add_bulk: ([("send", {})],)}.get(call, ())
+        calls: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = [
+            (queue.add, ("send", {})), (queue.add_bulk, ([("send", {})],)), (queue.count, ()), (queue.close, ()),
+        ]  # fmt: skip
+        for call, arguments in calls:
             with pytest.raises(TorilError, match="belongs to another event loop; make a Queue within each"):
                 second.run(call(*arguments))
         assert first.run(queue.add("send", {})).name == "send"

@@ -171,6 +171,7 @@ async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, hand: Han
     early = await failed(queue, hand, "a", "b", "a")
     job = await queue.get_job(early[-1])
     assert job is not None and job.finished_on is not None
+    assert job.record.finished_on_ms is not None
     async with asyncio.timeout(20):
         while await hand.transport.now_ms() <= job.record.finished_on_ms:  # another millisecond
             await asyncio.sleep(0.001)

@@ -34,6 +34,7 @@ def test_a_killed_server_comes_back_with_its_data_at_the_same_address(folder: Pa
             assert (again.url, again.port) == (server.url, server.port)
         assert (after.restarts, after.supervisor_pid) == (1, before.supervisor_pid)
         assert after.pid != before.pid
+        assert server.tcp_url is not None
         for url in (server.url, server.tcp_url):
             with redis.Redis.from_url(url) as client:
                 assert client.dbsize() == 1000

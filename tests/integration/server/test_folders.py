@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -98,9 +99,7 @@ def test_a_start_that_takes_too_long_is_a_timeout(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70000}, {"fsync": "sometimes"}])
-def test_invalid_settings_are_refused_before_anything_is_created(
-    folder: Path, wrong: dict[str, object]
-) -> None:
+def test_invalid_settings_are_refused_before_anything_is_created(folder: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=next(iter(wrong))):
         lease(folder, **wrong)
     assert not folder.exists()

@@ -7,11 +7,13 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
+from tests.integration.server.users import User
 from toril.errors import ServerStartFailed
 from toril.server import EmbeddedServer, status, stop
 from toril.server._attach import attach
@@ -56,7 +58,7 @@ def test_a_stop_on_request_that_loses_data_is_logged(folder: Path, caplog: pytes
 
 
 def test_no_error_is_logged_if_the_server_has_other_users(
-    folder: Path, caplog: pytest.LogCaptureFixture, start_user
+    folder: Path, caplog: pytest.LogCaptureFixture, start_user: Callable[..., User]
 ) -> None:
     with EmbeddedServer(folder) as server:
         other = start_user().ready()

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.servers import Server
 from toril import Envelope, StreamQueue
+from toril.protocol.envelope import DeadLetter
 
 CONSUMER = Path(__file__).with_name("consumer_process.py")
 JOBS = 5_000
@@ -70,7 +72,7 @@ async def test_every_job_is_done_or_a_dead_letter_once_though_two_of_four_consum
         with consumers(4, valkey.url, prefix, "jobs.work") as processes:
             for victim in (processes[0], processes[1]):
                 instant = random.randrange(100, JOBS * 2 // 3)
-                await until(lambda at=instant: settled(at))
+                await until(partial(settled, instant))
                 victim.kill()
             await until(lambda: settled(JOBS))
             totals, counts = await queue.totals(), await queue.counts()
@@ -87,5 +89,5 @@ async def test_every_job_is_done_or_a_dead_letter_once_though_two_of_four_consum
     assert reasons(letters) == {"permanent_error", "max_attempts_exceeded"}
 
 
-def reasons(letters: list) -> set[str]:
+def reasons(letters: list[DeadLetter]) -> set[str]:
     return {letter.dlq_reason for letter in letters}

@@ -281,7 +281,7 @@ async def test_metrics_of_a_run_are_instruments(valkey_url: str, prefix: str) ->
     await asyncio.to_thread(provider.shutdown)
 
 
-def collected(reader: InMemoryMetricReader) -> dict[str, Sequence[float]]:
+def collected(reader: InMemoryMetricReader) -> dict[str, Sequence[Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         data = reader.get_metrics_data()

@@ -67,7 +67,7 @@ class BlockingFace:
 
 
 Facade = AsyncFace | BlockingFace
-FACES = {"async": AsyncFace, "blocking": BlockingFace}
+FACES: dict[str, type[Facade]] = {"async": AsyncFace, "blocking": BlockingFace}
 
 _ADD = Script("test.add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 _SAY = Script("test.say", "return ARGV[1]")

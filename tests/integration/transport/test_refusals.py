@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import PATIENT, QUICK, add_to, get, put, say, words
+from tests.integration.transport.faces import PATIENT, QUICK, Facade, add_to, get, put, say, words
 from tests.servers import Server, ValkeyCluster
 from toril import ConnectionPolicy, ListWorker, Queue, StreamWorker, Worker
 from toril.commands.command import Replay
@@ -99,7 +99,7 @@ class TestNoScript:
             flushing(nodes, over), *(adding(transport, f"{prefix}:{{{n}}}:count", over) for n in range(8))
         )
         counts = [await transport.run(get(f"{prefix}:{{{n}}}:count")) for n in range(8)]
-        assert [int(count) for count in counts] == done[1:]
+        assert [int(count or 0) for count in counts] == done[1:]
         assert min(done[1:]) > 0
 
 
@@ -117,7 +117,7 @@ async def flushing(nodes: list[Server], over: asyncio.Event) -> int:
     return 0
 
 
-async def adding(transport, key: str, over: asyncio.Event) -> int:
+async def adding(transport: Facade, key: str, over: asyncio.Event) -> int:
     count = 0
     while not over.is_set():
         await transport.run(add_to(key))
@@ -241,7 +241,7 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     await transport.run(add_to("count"))
     admin.config_set("key-load-delay", "200")
     admin.config_set("loading-process-events-interval-bytes", "1024")
-    loading = threading.Thread(target=lambda: admin.execute_command("DEBUG", "RELOAD"))
+    loading = threading.Thread(target=admin.execute_command, args=("DEBUG", "RELOAD"))
     loading.start()
     with own.client() as watcher:
         while not is_loading(watcher):
@@ -371,7 +371,8 @@ class TestNoSuchDatabase:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase, match=r"no database 99 .*; give a number below") as refused:
             await transport.run(words("PING"))
-        assert isinstance(refused.value, PermanentError) and not isinstance(refused.value, RedisUnavailable)
+        assert PermanentError in refused.type.__mro__
+        assert RedisUnavailable not in refused.type.__mro__
 
     async def test_a_blocking_read_says_it_too(self, server: Server, open_transport: OpenStore) -> None:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ import redis.asyncio
 import redis.sentinel
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import words
+from tests.integration.transport.faces import Facade, words
 from tests.servers import Server, free_port
 from toril.errors import InvalidOption, TorilError
 from toril.transport import AsyncTransport, BlockingTransport, ConnectionPolicy, parse_address
@@ -58,7 +59,7 @@ def test_addresses_and_stores_show_themselves_without_it(url: str) -> None:
     ],
     ids=["sync", "asyncio", "sentinel", "cluster"],
 )
-def test_addresses_of_lent_clients_show_themselves_without_it(lent) -> None:
+def test_addresses_of_lent_clients_show_themselves_without_it(lent: Any) -> None:
     address = parse_address(lent)
     assert CANARY in repr(dict(address.login))
     assert CANARY not in f"{address!r} {address} {AsyncTransport(lent)!r}"
@@ -100,7 +101,9 @@ def test_an_address_that_cannot_be_read_is_refused_without_it(url: str) -> None:
 
 class TestWhateverGoesWrong:
     @pytest.fixture(autouse=True)
-    def _nothing_is_logged(self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture):
+    def _nothing_is_logged(
+        self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> Iterator[None]:
         with caplog.at_level(logging.DEBUG):
             yield
         shown = capfd.readouterr()
@@ -113,7 +116,7 @@ class TestWhateverGoesWrong:
             client.config_set("requirepass", "right")
         return server
 
-    async def fails(self, transport) -> None:
+    async def fails(self, transport: Facade) -> None:
         for call in (
             transport.run(words("PING")),
             transport.run_blocking(words("BLPOP", "a", 0.01), 0.01),

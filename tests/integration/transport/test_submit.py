@@ -172,10 +172,11 @@ async def test_closing_answers_what_is_on_its_way(start_valkey: Callable[..., Se
     await transport.connect()
     server.freeze()
     answers: list[Any] = []
-    for command in (add_to("a"), get("a"), say("a", "x")):
+    commands: list[Command[Any]] = [add_to("a"), get("a"), say("a", "x")]
+    for command in commands:
         transport.submit(command, answers.append)
     await asyncio.wait_for(transport.close(), 5)
-    assert sorted(type(answer) for answer in answers if isinstance(answer, ReplyLost)) == [ReplyLost]
+    assert sum(isinstance(answer, ReplyLost) for answer in answers) == 1
     assert all(isinstance(answer, (Closed, RedisUnavailable)) for answer in answers)
     assert len(answers) == 3
     server.thaw()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -238,7 +239,7 @@ class TestUnblocking:
         assert found == list(range(count))
 
 
-def pop(key: str) -> Command:
+def pop(key: str) -> Command[Any]:
     return plain(lambda reply: reply, "BLPOP", key, 5, replay=Replay.NEVER)
 
 

@@ -59,11 +59,11 @@ def odd(job: Job[Any]) -> None:
 
 def throttled(job: Job[Any]) -> int:
     """Raises an error that cannot be pickled, though everybody knows that it may pass."""
-    import httpx
+    import httpx2
     import openai
 
     if job.attempts_made == 0:
-        response = httpx.Response(429, request=httpx.Request("GET", "http://far.example"))
+        response = httpx2.Response(429, request=httpx2.Request("GET", "http://far.example"))
         raise openai.RateLimitError("slow down", response=response, body=None)
     return job.attempts_made
 
@@ -104,7 +104,7 @@ def double_or_fail(job: Job[Any]) -> Any:
 
 
 def weigh(job: Job[Any]) -> str:
-    return "x" * (job.data["bytes"] - 2)
+    return "x" * (int(job.data["bytes"]) - 2)
 
 
 class NeverSent:

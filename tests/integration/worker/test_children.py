@@ -16,7 +16,10 @@ from toril.protocol.options import ParentRef
 from toril.protocol.state import JobState
 from toril.telemetry.hooks import NoMetrics
 
-NO_STALLS = {"lock_duration": 60, "stalled_check_interval": 60}  # nothing here may depend on a sweep
+NO_STALLS: dict[str, Any] = {
+    "lock_duration": 60,
+    "stalled_check_interval": 60,
+}  # nothing here may depend on a sweep
 
 
 def pending(job_id: str) -> str:

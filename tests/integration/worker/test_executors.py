@@ -237,11 +237,11 @@ class Weighed:
 
 
 async def weigh_in_loop(job: Any) -> str:
-    return "x" * (job.data["bytes"] - 2)
+    return "x" * (int(job.data["bytes"]) - 2)
 
 
 def weigh(job: Any) -> str:
-    return "x" * (job.data["bytes"] - 2)
+    return "x" * (int(job.data["bytes"]) - 2)
 
 
 EXECUTORS = [("async", weigh_in_loop), ("thread", weigh), ("process", handlers.weigh)]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers import Server, free_port
 from toril import Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.commands.command import Command
 from toril.commands.overview import any_overview
 from toril.observe.overview import read_overview
 from toril.transport import AsyncTransport
@@ -122,7 +123,7 @@ async def test_a_worker_that_stopped_leaves_its_figures_and_is_counted_no_more(
         async with workers[kind](QUEUE, lambda _: None, redis=valkey_url, prefix=prefix) as worker:
             await until_reported(transport, queue.keys)
             await worker.run_until_idle()
-        found = await transport.run(any_overview(queue.keys))
+        found = await transport.run(overview_of(queue.keys))
         assert [(one["worker"], one["state"], one["processed"]) for one in found.workers] == [
             (worker.id, "stopped", 3)
         ]
@@ -130,7 +131,11 @@ async def test_a_worker_that_stopped_leaves_its_figures_and_is_counted_no_more(
         assert [one.workers for one in overview.queues] == [[]]
 
 
+def overview_of(keys: Any) -> Command[Any]:
+    return any_overview(keys)
+
+
 async def until_reported(transport: AsyncTransport, keys: Any) -> None:
     async with asyncio.timeout(30):
-        while not (await transport.run(any_overview(keys))).workers:
+        while not (await transport.run(overview_of(keys))).workers:
             await asyncio.sleep(0.01)

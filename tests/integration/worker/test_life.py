@@ -28,12 +28,13 @@ async def nothing(_: Job[Any]) -> None: ...
 
 async def test_a_worker_goes_through_its_states(valkey_url: str, prefix: str) -> None:
     worker = Worker(QUEUE, nothing, redis=valkey_url, prefix=prefix)
-    assert worker.state is WorkerState.STOPPED
+    states = [worker.state]
     await worker.start()
     await worker.start()
-    assert worker.state is WorkerState.RUNNING
+    states.append(worker.state)
     await asyncio.gather(worker.stop(), worker.stop())
-    assert worker.state is WorkerState.STOPPED
+    states.append(worker.state)
+    assert states == [WorkerState.STOPPED, WorkerState.RUNNING, WorkerState.STOPPED]
 
 
 async def test_a_stopped_worker_can_be_started_again(queue: Queue, valkey_url: str, prefix: str) -> None:

@@ -460,7 +460,7 @@ def test_bad_handlers_and_options_are_refused_when_the_worker_is_made() -> None:
     with pytest.raises(InvalidOption, match="handler"):
         Worker(QUEUE, "handle")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="handler"):
-        Worker(QUEUE, lambda: None)  # type: ignore[arg-type, misc]
+        Worker(QUEUE, lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="concurrency"):
         Worker(QUEUE, print, concurrency=0)
     with pytest.raises(InvalidOption, match="queue"):

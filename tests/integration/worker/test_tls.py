@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from toril import Queue, QueueEvents, Worker, sync
 from toril.errors import RedisUnavailable
+from toril.events import Gap
+from toril.protocol.event import Event
 
 if TYPE_CHECKING:
     from tests.conftest import TlsServer
@@ -19,7 +22,7 @@ async def test_a_job_goes_its_whole_way_over_tls(redis7_tls: TlsServer, prefix: 
 
     def plainly(job: sync.Job) -> str:
         job.log("half way")  # over the blocking driver
-        return job.data["say"]
+        return str(job.data["say"])
 
     async with (
         Queue("secure", redis=url, prefix=prefix) as queue,
@@ -33,7 +36,7 @@ async def test_a_job_goes_its_whole_way_over_tls(redis7_tls: TlsServer, prefix: 
         assert (await queue.get_job_logs(job.id)).lines == ["half way"]
 
 
-async def _until_completed(events: QueueEvents):
+async def _until_completed(events: QueueEvents) -> AsyncIterator[Event | Gap]:
     async for event in events:
         yield event
         if event.type == "completed":
