@@ -13,8 +13,8 @@ import pytest
 
 from toril.cli._app import run
 from toril.errors import InvalidOption
-from toril.spark.sources.first_contact import Driver, choose, demand_jvm, is_local, url_for
 from toril.spark.sources.options import SourceOptions
+from toril.spark.sources.server_choice import Driver, choose, demand_jvm, is_local, url_for
 
 REPOSITORY = Path(__file__).parents[2]
 ELSEWHERE = "no server is named, and the Spark master"

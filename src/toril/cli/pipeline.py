@@ -92,7 +92,7 @@ def add_to(app: typer.Typer) -> None:
 
 def _pipeline(redis: str | None, lake: str, master: str | None = None, **options: Any) -> Pipeline:
     from toril.spark.pipeline import Pipeline, PipelineOptions
-    from toril.spark.sources.first_contact import demand_server
+    from toril.spark.sources.server_choice import demand_server
 
     demand_server(master or "local", redis)
     target = Target.of(redis)

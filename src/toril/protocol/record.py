@@ -38,7 +38,9 @@ class JobRecord:
         return cls(job_id, dict(zip(words, words, strict=True)))
 
     @classmethod
-    def from_mapping(cls, job_id: str, fields: Mapping[str | bytes, str | bytes]) -> JobRecord:
+    def from_mapping(
+        cls, job_id: str, fields: Mapping[str, str | bytes] | Mapping[bytes, str | bytes]
+    ) -> JobRecord:
         """From a mapping of bytes or strings."""
         return cls(job_id, {_as_bytes(name): _as_bytes(value) for name, value in fields.items()})
 

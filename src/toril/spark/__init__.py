@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
     """
     from toril.spark.datasource import source_for
     from toril.spark.python import as_portable, use_driver_python
-    from toril.spark.sources.first_contact import Driver
+    from toril.spark.sources.server_choice import Driver
 
     use_driver_python(spark)
     register_once(spark, as_portable(source_for(Driver.of(spark))))

@@ -21,9 +21,9 @@ with needed("spark"):
     from toril.spark.sinks.identity import CONTENT_COLUMN
     from toril.spark.sinks.options import SinkOptions
     from toril.spark.sinks.writers import BatchWriter, StreamWriter
-    from toril.spark.sources.first_contact import Driver, choose, reach
     from toril.spark.sources.options import SourceOptions
     from toril.spark.sources.readers import EventStreamReader, TableReader, source_schema
+    from toril.spark.sources.server_choice import Driver, choose, reach
 
 
 class TorilDataSource(DataSource):

@@ -14,8 +14,8 @@ from toril.lake import Lake
 from toril.spark.pipeline.options import PipelineOptions
 from toril.spark.pipeline.supervisor.sessions import SessionSource
 from toril.spark.sources.discovery import Directory
-from toril.spark.sources.first_contact import demand_server, url_for
 from toril.spark.sources.options import SourceOptions
+from toril.spark.sources.server_choice import demand_server, url_for
 from toril.transport import BlockingTransport
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from toril.spark.pipeline.status import Status, status
 from toril.spark.pipeline.steps import STEPS, resolve, run_steps, step, steps_once
 from toril.spark.pipeline.supervisor.supervisor import Ingest, Progress, Step, Supervisor
 from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names, warn_if_reachable
-from toril.spark.sources.first_contact import reach
+from toril.spark.sources.server_choice import reach
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from toril.spark.pipeline.context import PipelineContext
 from toril.spark.pipeline.files.lineage import HASHES
 from toril.spark.pipeline.gold.kept_alerts import alerts_of_workers, put_back
 from toril.spark.pipeline.silver.rebuild import clear, take_back_marks
-from toril.spark.sources.first_contact import reach
+from toril.spark.sources.server_choice import reach
 
 _log = logging.getLogger("toril.pipeline")
 

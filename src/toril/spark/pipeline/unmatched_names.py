@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from toril.errors import RedisError
 from toril.spark.pipeline.context import PipelineContext
-from toril.spark.sources.first_contact import reach
+from toril.spark.sources.server_choice import reach
 from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.pipeline")

@@ -25,8 +25,8 @@ from toril.spark.sinks._rows import RowReader
 from toril.spark.sinks._sender import Sender, Tally
 from toril.spark.sinks.identity import known_by
 from toril.spark.sinks.options import SinkOptions
-from toril.spark.sources.first_contact import demand_jvm
 from toril.spark.sources.readers import open_transport
+from toril.spark.sources.server_choice import demand_jvm
 
 _log = logging.getLogger("toril.spark")
 # Spark replays the last micro-batch only; a few more are kept for whoever takes entries out of a checkpoint by hand.

@@ -27,7 +27,6 @@ from toril.spark.python import Portable
 from toril.spark.sources.discovery import Directory, check_named
 from toril.spark.sources.entries import read_entries, read_rejects
 from toril.spark.sources.events import SOURCE_SCHEMA, read_with_gap
-from toril.spark.sources.first_contact import demand_jvm, reach
 from toril.spark.sources.jobs import JobChunk, chunks, list_jobs, read_jobs, read_logs
 from toril.spark.sources.options import SourceOptions, to_ms
 from toril.spark.sources.positions import (
@@ -41,6 +40,7 @@ from toril.spark.sources.positions import (
     split_exactly,
     stretch,
 )
+from toril.spark.sources.server_choice import demand_jvm, reach
 from toril.spark.sources.worker_reports import read_reports
 from toril.transport import BlockingTransport, ConnectionPolicy
 from toril.transport.discovery import AnyKeys

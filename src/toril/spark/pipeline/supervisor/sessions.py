@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from toril.errors import SparkUnavailable
 from toril.spark.pipeline.session import LOCAL, build_session, own_session
 from toril.spark.pipeline.supervisor.java import death, forget, process
-from toril.spark.sources.first_contact import master_of
+from toril.spark.sources.server_choice import master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
