@@ -7,7 +7,7 @@
 import os
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from toril.spark import register
 from toril.spark.pipeline.session import build_session

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 import toril.spark
 from tests.servers import Server

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from tests.servers import Server
 from tests.spark.makers import Factories

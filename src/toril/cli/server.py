@@ -78,7 +78,7 @@ def _start_in_background(folder: Path, port: int | None, fsync: str) -> None:
     arguments = [sys.executable, "-m", "toril.cli", "server", "start", str(folder), "--fsync", fsync]
     arguments += [] if port is None else ["--port", str(port)]
     with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(  # noqa: S603  # this interpreter and fixed arguments
+        process = subprocess.Popen(  # this interpreter and fixed arguments
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

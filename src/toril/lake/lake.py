@@ -89,7 +89,7 @@ class Lake:
         wanted = ", ".join(f'"{column}"' for column in columns) if columns else "*"
         spec = table_spec(name)
         self.table(name)
-        return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")  # noqa: S608 — names are ours
+        return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")
 
     def dataset(self, name: str) -> Any:
         """A table as a `pyarrow.dataset.Dataset`, to be scanned by column and filter; `TableMissing` if there is none.

@@ -129,7 +129,7 @@ class JobBuilder:
         check_text("name", name)
         options = merge(self._defaults, given)
         wire = self._default_wire if options is self._defaults else options.to_wire()
-        options.packed  # noqa: B018  # packed once for all jobs with these options; raises here
+        _ = options.packed  # packed once for all jobs with these options; raises here
         raw = self._encoded(data)
         check_size(raw, wire, size_limit=options.size_limit)
         if options.repeat is not None:

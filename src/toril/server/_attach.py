@@ -130,7 +130,7 @@ class _Attempt:
         command = [_interpreter(folder), *_INTERPRETER_FLAGS, "-c", _BOOT, str(_PACKAGE_ROOT)]
         arguments = [str(folder.root), str(server_binary()), json.dumps(self._settings.as_message())]
         try:
-            started = subprocess.run(  # noqa: S603 - this interpreter and fixed arguments
+            started = subprocess.run(
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

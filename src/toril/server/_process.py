@@ -94,7 +94,7 @@ class ServerProcess:
     def _popen(self, settings: ServerSettings, lock: int) -> subprocess.Popen[bytes]:
         self._log_start = size_of(self._folder.log)
         self._parent = os.getpid()
-        return subprocess.Popen(  # noqa: S603 - the packaged binary and fixed arguments
+        return subprocess.Popen(
             [str(self._binary), *settings.arguments(), *self._path_arguments()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

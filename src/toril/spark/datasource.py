@@ -53,7 +53,7 @@ class TorilDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return BatchWriter(self._sink_options(schema, overwrite=overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         return StreamWriter(self._sink_options(schema, overwrite=overwrite))
 
     def _sink_options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -66,7 +66,7 @@ class TorilDataSource(DataSource):
         reach(choice.url)
         return replace(options, url=choice.url, jvm=choice.jvm)
 
-    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 — Spark's name
+    def streamReader(self, schema: StructType) -> Any:
         table = SourceOptions.parse(dict(self.options)).table
         if table != "events":
             raise InvalidOption(

@@ -29,7 +29,7 @@ def load(packed: bytes) -> Any:
     import sys
 
     try:
-        make, arguments, state = pickle.loads(packed)  # noqa: S301 — from Spark's own channel to its workers
+        make, arguments, state = pickle.loads(packed)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "toril":
             raise
@@ -69,10 +69,10 @@ def as_portable(source: type) -> type:
         def writer(self, schema: Any, overwrite: bool) -> Any:
             return self._real().writer(schema, overwrite)
 
-        def streamReader(self, schema: Any) -> Any:  # noqa: N802 — Spark's names
+        def streamReader(self, schema: Any) -> Any:
             return self._real().streamReader(schema)
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             return self._real().streamWriter(schema, overwrite)
 
     named: str = source.name()  # type: ignore[attr-defined]

@@ -91,7 +91,7 @@ class BullmqAdapter:
     def make_job(self, delivery: BullmqDelivery, blocking: bool) -> AnyJob:
         job = self.job_for_callbacks(delivery, blocking)
         if self._payload is not None:
-            job.data  # noqa: B018  # a payload that does not fit its model fails before the handler runs
+            _ = job.data  # a payload that does not fit its model fails before the handler runs
         return job
 
     def make_process_executor(self, handler: Handler) -> Executor:

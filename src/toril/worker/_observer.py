@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Generic
+from typing import Generic, cast
 
 from toril.backends.base import D
 from toril.errors import ScriptRefused, TorilError
 from toril.protocol.outcome import Completed, Failed, Requeued, Retry, UnknownName
 from toril.protocol.worker_options import WorkerOptions
-from toril.telemetry.hooks import NO_METRICS, Work
+from toril.telemetry.hooks import NO_METRICS, Tracer, Work
 from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._events import Callbacks, WorkerEvent
 from toril.worker._job_adapter import JobAdapter
@@ -48,9 +48,8 @@ class WorkerObserver(Generic[D]):
     # --- attempts -------------------------------------------------------------------------------------------
 
     def trace(self, delivery: D) -> AbstractContextManager[object]:
-        """The span of an attempt."""
-        assert self._tracer is not None  # noqa: S101  # the caller has checked
-        return self._tracer.processing(
+        """The span of an attempt, of a worker that has a tracer."""
+        return cast("Tracer", self._tracer).processing(
             Work(
                 queue=self._queue,
                 worker_id=self._worker_id,

@@ -67,7 +67,7 @@ def serve(pipe: Connection, program: Program, folder: str, warned: bool) -> None
     threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
     # The parent must not wait for this process, hence it is a daemon; but handlers may start processes.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
-    run, make_job, encode = (pickle.loads(one) for one in program)  # noqa: S301  # our own parent's bytes
+    run, make_job, encode = (pickle.loads(one) for one in program)  # our own parent's bytes
     while True:
         try:
             transfer_job = pipe.recv()
@@ -120,7 +120,7 @@ def _portable(error: BaseException) -> bytes | None:
         return None  # in the parent it would mean that the worker's own task was cancelled
     try:
         raw = pickle.dumps(error)
-        readable = isinstance(pickle.loads(raw), BaseException)  # noqa: S301
+        readable = isinstance(pickle.loads(raw), BaseException)
     except BaseException:  # noqa: BLE001  # pickling an error runs a user's code, which may raise anything
         return None
     return raw if readable and len(raw) <= LARGEST_ERROR else None

@@ -143,9 +143,9 @@ class _Child:
 def _read(answer: Answer) -> Returned:
     """The result of a job; its error is raised."""
     try:
-        value = pickle.loads(answer.value)  # noqa: S301  # our own child's bytes
+        value = pickle.loads(answer.value)  # our own child's bytes
     except BaseException:  # noqa: BLE001  # reading it runs a user's code, which may raise anything
-        raise pickle.loads(answer.replacement) from _remote_trace(answer)  # noqa: S301
+        raise pickle.loads(answer.replacement) from _remote_trace(answer)
     if answer.ok:
         return Returned(value, answer.json)
     raise value from _remote_trace(answer)

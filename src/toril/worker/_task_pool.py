@@ -16,7 +16,7 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class _Suspended(NamedTuple):
         """For a task that will wait in a later turn: until then the future is not marked as awaited by us, because
         another task that awaits it meanwhile removes the mark."""
         if getattr(self.awaited, "_asyncio_future_blocking", False):
-            self.awaited._asyncio_future_blocking = False  # noqa: SLF001  # how a task knows that it was yielded a future
+            self.awaited._asyncio_future_blocking = False  # how a task knows that it was yielded a future
             return self._replace(awaited=_Unmarked(self.awaited))
         return self
 
@@ -54,7 +54,7 @@ class _Unmarked:
         return self._future.cancel()
 
     def marked(self) -> asyncio.Future[Any]:
-        self._future._asyncio_future_blocking = True  # noqa: SLF001
+        self._future._asyncio_future_blocking = True
         return self._future
 
 
@@ -140,14 +140,14 @@ class TaskPool(Generic[T]):
 
     def _start_now(self, item: T, idle: _IdleTask) -> None:
         # asyncio knows the current task by these two functions: they exist for code that steps a task's work itself.
-        asyncio._enter_task(self._loop, idle.task)  # noqa: SLF001
+        asyncio._enter_task(self._loop, idle.task)
         try:
             suspended = self._step(item, idle.task)
             idle.suspended = None if suspended is None else suspended.deferred()
         except BaseException as error:  # noqa: BLE001  # for the loop or the process, not for the connection that called
             self._loop.call_soon(_raise, error)
         finally:
-            asyncio._leave_task(self._loop, idle.task)  # noqa: SLF001
+            asyncio._leave_task(self._loop, idle.task)
             self._wake_or_keep(idle)
 
     def _wake_or_keep(self, idle: _IdleTask) -> None:
@@ -193,8 +193,7 @@ class TaskPool(Generic[T]):
                 task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # a coroutine of a task
+        task = cast("asyncio.Task[Any]", asyncio.current_task())  # this coroutine runs in a task
         self._woken -= 1
         while not self._closed:
             while self._backlog:

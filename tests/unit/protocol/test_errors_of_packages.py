@@ -46,7 +46,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         else:
             self._answer(int(kind), "application/json", b'{"error": {"type": "some_type", "message": "no"}}')
 
-    do_GET = do_POST  # noqa: N815
+    do_GET = do_POST
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

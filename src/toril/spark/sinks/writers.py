@@ -133,7 +133,7 @@ class StreamWriter(Portable, DataSourceStreamArrowWriter):
         name = self.options.run or query
         return Message(write_task(self.options, _run_of(name, batch), self.save, iterator).tally, name)
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 — Spark's name
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
         tally = _summed(messages)
         _report(self.options, tally)
         names = {one.query for one in messages if isinstance(one, Message)}
@@ -141,7 +141,7 @@ class StreamWriter(Portable, DataSourceStreamArrowWriter):
             for name in names:
                 _forget(self.options, tally.queues, _run_of(name, batchId - _BATCHES_REMEMBERED))
 
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
         _log.warning("%s, batch %d was interrupted after %s", self.options.op, batchId, _summed(messages))
 
 

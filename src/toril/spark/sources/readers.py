@@ -251,7 +251,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_transport": None}
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
+    def initialOffset(self) -> dict[str, str]:
         moment = self.options.start_time()
         if moment is not None:
             position = _before(moment)
@@ -262,14 +262,14 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
             }
         return dict.fromkeys(self._streams(), str(ORIGIN))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.options.max_rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         states = look(self.transport, self._streams())
         self._targets = {queue: end_of(state) for queue, state in states.items()}
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         streams = self._streams()
         if self._targets is not None:

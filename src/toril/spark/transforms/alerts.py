@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from toril.errors import InvalidOption
 
@@ -43,13 +43,13 @@ DEFAULT_RULES: Final = (
     ),
     Rule(
         name="stalled_jobs",
-        sql=f"select queue, minute as raised_at, stall_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
+        sql=f"select queue, minute as raised_at, stall_rate as value from queue_minute where attempts >= {_ENOUGH}",
         threshold=0.10,
         message="many active jobs stall: look at worker stability and memory",
     ),
     Rule(
         name="retries",
-        sql=f"select queue, minute as raised_at, retry_rate as value from queue_minute where attempts >= {_ENOUGH}",  # noqa: S608
+        sql=f"select queue, minute as raised_at, retry_rate as value from queue_minute where attempts >= {_ENOUGH}",
         threshold=0.10,
         message="many jobs are retried: a service they need may be down",
     ),
@@ -93,4 +93,4 @@ def _ask(spark: SparkSession, rule: Rule, tables: Mapping[str, DataFrame]) -> Da
 
 
 def _definitions(tables: Mapping[str, DataFrame]) -> str:
-    return ", ".join(f"{name} as (select * from toril_{name})" for name in tables)  # noqa: S608 — names are ours
+    return ", ".join(f"{name} as (select * from toril_{name})" for name in tables)

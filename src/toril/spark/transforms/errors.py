@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 # In this order: what is longer and more special comes first.
 _PATTERNS: Final = (

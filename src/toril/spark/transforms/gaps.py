@@ -6,7 +6,7 @@ Guarantee: one row for each gap; the sum of `lost` is what nobody could read.
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from toril.lake.tables import GAP_EVENT
 

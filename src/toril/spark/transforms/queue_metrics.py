@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 _OUTCOMES: Final = ("completed", "failed", "retried", "stalled", "suspended")
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 — how everybody writes it
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS

@@ -60,14 +60,14 @@ class IngestReader(EventStreamReader):
         self._ahead = ahead
         self._is_ahead_ours = ahead is None
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 — Spark's name
+    def initialOffset(self) -> dict[str, str]:
         """Where the table ends: a lost checkpoint costs nothing."""
         log = self.lake.ensure(TABLE)
         known = {queue: committed_position(log, queue) for queue in self._streams()}
         fresh = {queue: text for queue, text in super().initialOffset().items() if known[queue] == ORIGIN}
         return {**{queue: str(position) for queue, position in known.items()}, **fresh}
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         if self._targets is None:  # it goes on: nothing may be trimmed while a batch is at work
             self._ahead = self._ahead or ReadAhead(lambda: open_transport(self.options.url))
             self._ahead.follow(self.transport, self._streams())
@@ -153,7 +153,7 @@ class IngestSource(DataSource):
     def schema(self) -> StructType:
         return _MANIFEST
 
-    def streamReader(self, schema: StructType) -> IngestReader:  # noqa: ARG002, N802
+    def streamReader(self, _schema: StructType) -> IngestReader:
         return reader_of(self.options)
 
 

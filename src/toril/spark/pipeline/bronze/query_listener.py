@@ -29,20 +29,20 @@ class IngestListener(StreamingQueryListener):
         self.name = name
         self.heard = Heard()
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 — Spark's names
+    def onQueryStarted(self, event: Any) -> None:
         """Nothing to note."""
 
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+    def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         if progress.name == self.name:
             self.heard.batches += 1
             self.heard.last_batch = progress.batchId
             self.heard.last_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+    def onQueryIdle(self, event: Any) -> None:
         """Nothing to note."""
 
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: Any) -> None:
         self.heard.terminated += 1
         if event.exception:
             self.heard.error = str(event.exception).partition("\n")[0]

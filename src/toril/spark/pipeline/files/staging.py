@@ -57,7 +57,7 @@ def _partition(path: str) -> dict[str, str | None]:
 
 def frame_of(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataFile]) -> DataFrame:
     """Files of a table as a DataFrame, partition columns included."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(table_spec(name).schema)

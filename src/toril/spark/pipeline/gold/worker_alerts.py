@@ -39,14 +39,14 @@ def _mentioned(sql: str) -> set[str]:
 
 def _ask(lake: Lake, rule: Rule) -> list[dict[str, Any]]:
     # The SQL is the operator's own; `Lake.query` lets it read the lake and nothing else.
-    sql = f"with workers as (select * from gold.workers) select * from ({rule.sql}) where value > ?"  # noqa: S608
+    sql = f"with workers as (select * from gold.workers) select * from ({rule.sql}) where value > ?"
     rows = lake.query(sql, [rule.threshold]).to_pylist()
     same = {"rule": rule.name, "threshold": float(rule.threshold), "message": rule.message}
     return [{"subject": "", **row, "value": float(row["value"]), **same} for row in rows]
 
 
 def _known(lake: Lake) -> set[tuple[Any, ...]]:
-    rows = lake.query(f"select {', '.join(_KEY)} from gold.alerts").to_pylist()  # noqa: S608
+    rows = lake.query(f"select {', '.join(_KEY)} from gold.alerts").to_pylist()
     return {_key(row) for row in rows}
 
 

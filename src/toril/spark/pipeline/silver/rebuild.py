@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from toril.lake import Lake, TableMissing
 from toril.lake.delta_table import DataFile

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
