@@ -213,7 +213,7 @@ class TlsServer:
 # Folders whose tests share something that is slow to start (a JVM, a browser): each stays in one process.
 TOGETHER = ("tests/spark", "tests/browser")
 # These start what they need in processes of their own, and share nothing with their neighbours.
-APART = ("tests/spark/test_kills.py", "tests/spark/test_places.py")
+APART = ("tests/spark/test_killed_drivers.py", "tests/spark/test_masters.py")
 # What takes longest starts first, so that no process is left alone with it at the end.
 LONGEST_FIRST = ("tests/spark", "tests/interop", "tests/faults", "tests/conformance", "tests/browser")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.handlers import die, note_process
 from tests.conformance.kinds import KINDS, Kind
+from tests.conformance.process_bound_handlers import die, note_process
 from tests.servers import Server
 from toril import ListQueue, Queue, StreamQueue
 from toril.telemetry.hooks import NoMetrics, Work

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.test_kills import ended
+from tests.faults.test_killed_workers import ended
 from tests.faults.worker_processes import Fleet
 from tests.faults.worker_program import mistake_the_time
 from tests.servers import Server

@@ -70,11 +70,11 @@ class Ground:
 
 
 async def start_toril_worker(ground: Ground, concurrency: int) -> asyncio.subprocess.Process:
-    """A worker in a process of its own (see worker_process.py), ready for jobs."""
+    """A worker in a process of its own (see toril_worker_process.py), ready for jobs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.interop.worker_process",
+        "tests.interop.toril_worker_process",
         *(ground.server.url, ground.prefix, QUEUE, str(concurrency)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.servers import Server
 from tests.spark.factory import Factory
-from tests.spark.test_kills import (
+from tests.spark.test_killed_drivers import (
     check_tables,
     executors_of,
     finish,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker import handlers
+from tests.integration.worker import importable_handlers as handlers
 from tests.servers import Server
 from toril import (
     Job,

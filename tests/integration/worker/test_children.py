@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker import handlers
+from tests.integration.worker import importable_handlers as handlers
 from tests.integration.worker.conftest import QUEUE, until_state
 from toril import Backoff, Job, JobOptions, NewJob, PermanentError, Queue, Worker, sync
 from toril.errors import FailedChildren, LockLost, PendingChildren, WaitingChildrenError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.kinds import ListKind, StreamKind
-from tests.integration.worker import handlers
+from tests.integration.worker import importable_handlers as handlers
 from tests.integration.worker.conftest import QUEUE, until_state
 from toril import Backoff, InvalidOption, JobFailed, Queue, Worker
 from toril import Job as AsyncJob

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker import handlers
+from tests.integration.worker import importable_handlers as handlers
 from tests.integration.worker.conftest import QUEUE
 from toril import Backoff, Job, Queue, TransientError, Worker
 from toril.commands.command import plain

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import toril
-from tests.integration.worker import handlers
+from tests.integration.worker import importable_handlers as handlers
 from tests.integration.worker.conftest import QUEUE
 from toril import Job, JobFailed, PermanentError, Queue, Worker
 from toril.protocol.stack_trace import stack_of, was_cut

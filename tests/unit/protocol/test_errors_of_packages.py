@@ -68,7 +68,7 @@ def _without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[http.server.ThreadingHTTPServer]:
+def http_server() -> Iterator[http.server.ThreadingHTTPServer]:
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
     thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
@@ -79,8 +79,8 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 @pytest.fixture(scope="module")
-def url(server: http.server.ThreadingHTTPServer) -> str:
-    return f"http://127.0.0.1:{server.server_port}"
+def url(http_server: http.server.ThreadingHTTPServer) -> str:
+    return f"http://127.0.0.1:{http_server.server_port}"
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +193,10 @@ def test_the_pause_that_a_service_asks_for_is_found(call: Callable[[str], None],
     ("code", "category"), [("overloaded_error", TRANSIENT), ("server_error", TRANSIENT), ("odd", None)]
 )
 def test_an_error_in_a_stream_that_began_well_is_told_by_its_type(
-    call: Callable[..., None], server: Any, url: str, code: str, category: ErrorCategory | None
+    call: Callable[..., None], http_server: Any, url: str, code: str, category: ErrorCategory | None
 ) -> None:
     body = f'{{"type": "error", "error": {{"type": "{code}", "message": "no"}}}}'
-    server.error_event = f"event: error\ndata: {body}\n\n".encode()
+    http_server.error_event = f"event: error\ndata: {body}\n\n".encode()
     assert known_category(raised(call, f"{url}/stream", stream=True)) is category
 
 

@@ -1,4 +1,4 @@
-"""A toril worker in a process of its own: `python -m tests.interop.worker_process URL PREFIX QUEUE CONCURRENCY`.
+"""A toril worker in a process of its own: `python -m tests.interop.toril_worker_process URL PREFIX QUEUE CONCURRENCY`.
 
 It prints `ready`, then the id of each job that it starts, and `!` before the id when a run fails. It stops gracefully
 when its input ends; killed, it leaves its jobs behind with locks that last one second.

@@ -13,7 +13,7 @@ import pytest
 from tests.servers import free_port
 from tests.spark.makers import Factories
 from tests.spark.places import connect_server, standalone, submit
-from tests.spark.test_kills import check_tables
+from tests.spark.test_killed_drivers import check_tables
 from toril.errors import SparkUnavailable
 from toril.lake import Lake
 from toril.spark.pipeline.session import build_session
