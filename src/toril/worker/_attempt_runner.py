@@ -240,14 +240,14 @@ class AttemptRunner(Generic[D]):
         return Completed(json)
 
     def _end(self, attempt: Attempt[D], outcome: Outcome) -> None:
-        ended_now = attempt.ended is None  # an attempt whose outcome was refused ends a second time
-        attempt.ended = attempt.ended or time.monotonic()
-        if ended_now and not isinstance(outcome, UnknownName):  # such a job was not run, and is not reported
-            if attempt.job is None:
-                attempt.job = self._adapter.job_for_callbacks(attempt.delivery, self._all_blocking)
-            self._observer.attempt_ended(attempt)
-        if type(outcome) is UnknownName:
-            self._refusals.refused(outcome, attempt.ended)
+        if attempt.ended is None:  # an attempt whose outcome was refused ends a second time
+            attempt.ended = time.monotonic()
+            if type(outcome) is UnknownName:  # such a job was not run, and is not reported
+                self._refusals.refused(outcome, attempt.ended)
+            else:
+                if attempt.job is None:
+                    attempt.job = self._adapter.job_for_callbacks(attempt.delivery, self._all_blocking)
+                self._observer.attempt_ended(attempt)
         if type(outcome) is Requeued and self._status.is_loop_ending:
             self._results.begin_returning()
         self._results.settle(FinishedAttempt(attempt.delivery, outcome, attempt))
