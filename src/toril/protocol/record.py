@@ -20,16 +20,17 @@ from toril.protocol.options import JobOptions, ParentRef
 class JobRecord:
     """The hash of one job. Times are aware datetimes and durations seconds; `*_ms` are the stored numbers."""
 
-    __slots__ = ("_data", "_fields", "_opts", "id")
+    __slots__ = ("_data", "_opts", "fields", "id")
 
     id: str
-    _fields: Mapping[bytes, bytes]
+    fields: Mapping[bytes, bytes]
+    """The hash as it was read."""
     _data: JsonValue
     _opts: JsonObject
 
     def __init__(self, job_id: str, fields: Mapping[bytes, bytes]) -> None:
         self.id = job_id
-        self._fields = fields
+        self.fields = fields
 
     @classmethod
     def from_flat(cls, job_id: str, flat: Sequence[bytes]) -> JobRecord:
@@ -49,27 +50,22 @@ class JobRecord:
 
     def __bool__(self) -> bool:
         """Whether the job exists: Redis replies with an empty hash when it does not."""
-        return bool(self._fields)
+        return bool(self.fields)
 
     # --- the raw fields ---
 
     @property
-    def fields(self) -> Mapping[bytes, bytes]:
-        """The hash as it came."""
-        return self._fields
-
-    @property
     def raw_data(self) -> bytes:
         """The payload as JSON text."""
-        return self._fields.get(b"data") or b"{}"
+        return self.fields.get(b"data") or b"{}"
 
     def text(self, field: str) -> str | None:
         """A field as text; bytes that are no UTF-8 are replaced."""
-        raw = self._fields.get(field.encode())
+        raw = self.fields.get(field.encode())
         return None if raw is None else raw.decode("utf-8", "replace")
 
     def _number(self, field: bytes, default: int = 0) -> int:
-        raw = self._fields.get(field)
+        raw = self.fields.get(field)
         if not raw:
             return default
         try:
@@ -84,7 +80,7 @@ class JobRecord:
             raise MalformedValue(field.decode(), "is not a number", job_id=self.id) from None
 
     def _json(self, field: bytes, default: JsonValue) -> JsonValue:
-        raw = self._fields.get(field)
+        raw = self.fields.get(field)
         if not raw:
             return default
         try:
@@ -101,7 +97,7 @@ class JobRecord:
     @property
     def name(self) -> str:
         """What kind of work it is."""
-        return self._fields.get(b"name", b"").decode("utf-8", "replace")
+        return self.fields.get(b"name", b"").decode("utf-8", "replace")
 
     @property
     def data(self) -> JsonValue:
@@ -177,7 +173,7 @@ class JobRecord:
     @property
     def attempts_made(self) -> int:
         """Attempts that ended. The legacy field `attemptsMade` wins if it is there, as in Node."""
-        return self._number(b"attemptsMade" if self._fields.get(b"attemptsMade") else b"atm")
+        return self._number(b"attemptsMade" if self.fields.get(b"attemptsMade") else b"atm")
 
     @property
     def attempts_started(self) -> int:
