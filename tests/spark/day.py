@@ -163,8 +163,8 @@ class Day:
     def _let_stall(self, factory: Factory, prefix: str, count: int, max_stalled: int) -> list[str]:
         """Jobs that a worker took and held when it died."""
         factory.add(count, prefix=prefix, attempts=5)
-        began = time.time()
         taken = factory.take(count)
+        began = time.time()
         factory.let_stall(taken, max_stalled=max_stalled)
         for job in taken:
             self.records.note(job, "stalled", None, "factory-1", began)
@@ -275,7 +275,8 @@ class Day:
 def check(day: Day, pipeline: Pipeline) -> None:
     """Holds the tables against the handlers' records."""
     rows = rows_of(pipeline, day.queue)
-    assert differences(day.records, rows, unsure=day.unsure) == []
+    found = differences(day.records, rows, unsure=day.unsure)
+    assert not found, "\n".join(found[:20])
     missing = set(workers_missing(day.records, rows)) - day.removed
     assert missing == set(day.swept), "another worker found them, and ran none"
     failed = pipeline.query("select job_id, error from silver.jobs where state = 'failed'").to_pylist()
