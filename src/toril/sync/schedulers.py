@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from toril.producer import Scheduler
 from toril.producer import Schedulers as AsyncSchedulers
 from toril.producer.job_builder import NO_DATA
 from toril.protocol.duration import Duration
-from toril.protocol.json_types import JsonFields, JsonValue
+from toril.protocol.json_types import JsonValue
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions
 
@@ -50,8 +50,8 @@ class Schedulers:
         limit: int | None = None,
         immediately: bool = False,
         name: str | None = None,
-        data: JsonValue = NO_DATA,
-        options: JobOptions | JsonFields | None = None,
+        data: object = NO_DATA,
+        options: JobOptions | Mapping[str, object] | None = None,
     ) -> BlockingJob[JsonValue]:
         """Creates a scheduler, or changes the one of that id; returns its next job."""
         job = self._call(

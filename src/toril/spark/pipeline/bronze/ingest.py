@@ -153,7 +153,7 @@ class IngestSource(DataSource):
     def schema(self) -> StructType:
         return _MANIFEST
 
-    def streamReader(self, _schema: StructType) -> IngestReader:
+    def streamReader(self, schema: StructType) -> IngestReader:
         return reader_of(self.options)
 
 
