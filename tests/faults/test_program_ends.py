@@ -213,7 +213,7 @@ async def test_an_idle_worker_ends_within_a_second_though_its_server_is_frozen(
 ) -> None:
     server = start_valkey()
     took: list[float] = []
-    while not took or (min(took) > 1.0 and len(took) < 3):  # a busy machine may hold one of them up
+    while not took or (min(took) > 1.0 and len(took) < 6):  # a busy machine may delay some of them
         program = launch(shape="running", executor="async", kind=kind.name, url=server.url)
         await asyncio.to_thread(program.heard, "ready")
         await asyncio.to_thread(server.freeze)

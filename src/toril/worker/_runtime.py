@@ -32,7 +32,7 @@ from toril.worker._status import WorkerState, WorkerStatus
 
 _STARTED = time.monotonic()
 # The lock renewer's thread ends as soon as its connection is closed, unless it is just connecting.
-RENEWER_SECONDS = 0.2
+RENEWER_SECONDS = 0.1
 
 
 class WorkerRuntime(Generic[D]):

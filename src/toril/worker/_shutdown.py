@@ -19,7 +19,7 @@ from toril.worker._status import WorkerState, WorkerStatus
 
 # A worker without jobs does not wait longer than this for the server: a stop should take less than a second. Jobs that
 # the server has assigned to it meanwhile are recovered like those of a dead worker.
-SILENT_SECONDS = 0.4
+SILENT_SECONDS = 0.3
 # Jobs that are returned wait for each other no longer than this; later ones are returned one by one.
 TOGETHER_SECONDS = 0.5
 # The last report must not delay the stop: without it, the report expires by itself.
