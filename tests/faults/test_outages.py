@@ -255,8 +255,8 @@ async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_coul
             server.start()
             with server.client() as client:
                 keys = queue.queue.keys
-                client.xclaim(keys.stream, keys.group, other._config.consumer, 0, [held.reference], idle=60_000,
-                              retrycount=1, justid=True)  # fmt: skip
+                client.xclaim(keys.stream, keys.consumer_group, other._config.consumer, 0, [held.reference],
+                              idle=60_000, retrycount=1, justid=True)  # fmt: skip
             release.set()
             await reached(lambda: worker.processed >= 1)
             assert other.renew_locks([held]) == []

@@ -305,8 +305,8 @@ def test_entries_of_a_stream_that_were_delivered_need_no_room(
 ) -> None:
     keys = StreamKeys("jobs.full", prefix)
     assert send(valkey_url, prefix, "stream", jobs("stream", range(20)), most=20).added == 20
-    client.xgroup_create(keys.stream, keys.group, id="0")
-    client.xreadgroup(keys.group, "c", {keys.stream: ">"}, count=15)
+    client.xgroup_create(keys.stream, keys.consumer_group, id="0")
+    client.xreadgroup(keys.consumer_group, "c", {keys.stream: ">"}, count=15)
     assert send(valkey_url, prefix, "stream", jobs("stream", range(20, 35)), most=20).added == 15
     with pytest.raises(QueueStaysFull, match="held 20 jobs"):
         send(valkey_url, prefix, "stream", jobs("stream", range(35, 36)), most=20)

@@ -99,10 +99,10 @@ KeepResults = Annotated[
     float | None,
     typer.Option("--keep-results", help="Store results for so many seconds.", rich_help_panel=_SOME_KINDS),
 ]
-Group = Annotated[
+ConsumerGroup = Annotated[
     str | None,
     typer.Option(
-        "--group",
+        "--consumer-group",
         help="Streams: the consumer group. Default: NAME-workers.",
         rich_help_panel=_SOME_KINDS,
         show_default=False,

@@ -47,7 +47,7 @@ def worker(
     until_idle: cli_options.UntilIdle = False,
     reliable: cli_options.Reliable = False,
     keep_results: cli_options.KeepResults = None,
-    group: cli_options.Group = None,
+    consumer_group: cli_options.ConsumerGroup = None,
     claim_idle: cli_options.ClaimIdle = None,
     browser: cli_options.Browser = False,
     allow: cli_options.Allow = None,
@@ -65,7 +65,7 @@ def worker(
     _check_handler(queues, handler, browser=browser, allow=allow)
     options = _set_options(concurrency=concurrency, executor=executor, lock_duration=lock)
     options |= _set_options(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
-    some_kinds = _set_options(reliable=reliable or None, group=group, claim_idle=claim_idle)
+    some_kinds = _set_options(reliable=reliable or None, consumer_group=consumer_group, claim_idle=claim_idle)
     some_kinds |= _set_options(keep_results=keep_results)
     options["max_result_size"] = max_result_size or None
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
@@ -185,7 +185,7 @@ def _planned_queues(
 
 _KINDS = {
     "reliable": ("list",),
-    "group": ("stream",),
+    "consumer_group": ("stream",),
     "claim_idle": ("stream",),
     "keep_results": ("list", "stream"),
 }

@@ -92,7 +92,7 @@ _FULL_PAUSE_MS = 250  # long enough for workers to fetch jobs, short enough that
 _ENQUEUE_ONCE = OwnScript(
     "enqueue_once",
     keys=f"{ADD_KEYS} ledger run_rate rejects",
-    args="ledger_ms max_waiting rate known_by save partition group",
+    args="ledger_ms max_waiting rate known_by save partition consumer_group",
     each="digest first kind arguments data options",
 )
 
@@ -106,7 +106,7 @@ def enqueue_once(keys: AnyKeys, rows: Sequence[Row], admission: Admission) -> Co
         known_by=admission.known_by,
         save=admission.save,
         partition=admission.partition,
-        group=keys.group if isinstance(keys, StreamKeys) else "",
+        consumer_group=keys.consumer_group if isinstance(keys, StreamKeys) else "",
     )
     for row in rows:
         args += (row.digest, "-" if row.first is None else row.first, *_job_args(keys, row.job))

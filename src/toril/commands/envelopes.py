@@ -32,7 +32,7 @@ _DLQ_PAGE = OwnScript("dlq_page", keys="dlq", args="first_id last_id limit max_b
 _DLQ_REPLAY = OwnScript("dlq_replay", keys="dlq jobs totals", args="kind", each="entry_id envelope")
 _REMOVE_ALL = OwnScript("remove_all", each_keys="jobs")
 _STREAM_DRAIN = OwnScript(
-    "stream_drain", keys="stream", args="group limit max_bytes last_id returned_consumer"
+    "stream_drain", keys="stream", args="consumer_group limit max_bytes last_id returned_consumer"
 )
 
 
@@ -222,7 +222,7 @@ def drain_stream(
     `last` is from the reply to the call before; without it a drain begins.
     """
     args = _STREAM_DRAIN.args(
-        group=keys.group,
+        consumer_group=keys.consumer_group,
         limit=most,
         max_bytes=DEAD_LETTER_PAGE_BYTES,
         last_id=last,

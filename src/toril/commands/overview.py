@@ -32,7 +32,7 @@ _QUEUE = OwnScript(
 _ENVELOPES = OwnScript(
     "envelope_overview",
     keys="jobs scheduled dlq totals workers list_consumers",
-    args="kind group base max_reports returned_consumer",
+    args="kind consumer_group base max_reports returned_consumer",
 )
 
 
@@ -107,7 +107,7 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
     )
     args = _ENVELOPES.args(
         kind=kind_of(keys),
-        group=keys.group if isinstance(keys, StreamKeys) else "",
+        consumer_group=keys.consumer_group if isinstance(keys, StreamKeys) else "",
         base=keys.base,
         max_reports=MOST_WORKERS,
         returned_consumer=RETURNED_CONSUMER,

@@ -26,18 +26,18 @@ from toril.protocol.keys import RETURNED_CONSUMER, StreamKeys
 _SETTLE = OwnScript(
     "stream_settle",
     keys="stream scheduled dlq totals",
-    args="group consumer now_ms capacity max_length result_base returned_consumer",
+    args="consumer_group consumer now_ms capacity max_length result_base returned_consumer",
     each=SETTLEMENT,
 )
-_RENEW = OwnScript("stream_renew", keys="stream", args="group consumer", each="entry_id deliveries")
+_RENEW = OwnScript("stream_renew", keys="stream", args="consumer_group consumer", each="entry_id deliveries")
 _CLAIM = OwnScript(
     "stream_claim",
     keys="stream totals",
-    args="group consumer idle_ms own_idle_ms cursor limit until_ms owed_count",
+    args="consumer_group consumer idle_ms own_idle_ms cursor limit until_ms owed_count",
     each="entry_id",
 )
-_CLEANUP = OwnScript("stream_cleanup", keys="stream", args="group idle_ms leaving")
-_COUNTS = OwnScript("stream_counts", keys="stream scheduled dlq", args="group returned_consumer")
+_CLEANUP = OwnScript("stream_cleanup", keys="stream", args="consumer_group idle_ms leaving")
+_COUNTS = OwnScript("stream_counts", keys="stream scheduled dlq", args="consumer_group returned_consumer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ def settle(
     max_length: int | None,
     now_ms: int,
 ) -> Command[StreamFetchReply]:
-    """Settles all and fetches up to `capacity` entries, in one call; creates the group if there is none."""
+    """Settles all and fetches up to `capacity` entries, in one call; creates the consumer group if there is none."""
     args = _SETTLE.args(
-        group=keys.group,
+        consumer_group=keys.consumer_group,
         consumer=consumer,
         now_ms=now_ms,
         capacity=capacity,
@@ -129,7 +129,7 @@ def wait_for_entry(keys: StreamKeys, after: str, timeout: float) -> Command[bool
 
 def renew(keys: StreamKeys, held: Sequence[tuple[str, int]], *, consumer: str) -> Command[set[str]]:
     """Renews entries (id, deliveries); returns the ids that this consumer has no longer."""
-    args = _RENEW.args(group=keys.group, consumer=consumer)
+    args = _RENEW.args(consumer_group=keys.consumer_group, consumer=consumer)
     for entry_id, deliveries in held:
         args += (entry_id, deliveries)
     return _RENEW.call((keys.stream,), args, _ids, Replay.SAFE)
@@ -156,7 +156,7 @@ def claim(
     A call that reaches the server after `until_ms` (the server's time) claims none.
     """
     args = _CLAIM.args(
-        group=keys.group,
+        consumer_group=keys.consumer_group,
         consumer=consumer,
         idle_ms=idle_ms,
         own_idle_ms=own_idle_ms,
@@ -176,7 +176,7 @@ def _claimed(reply: list[Reply]) -> Claimed:
 
 def remove_consumers(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Command[list[str]]:
     """Removes consumers with nothing pending that were idle for long, or that leave now; returns their names."""
-    args = _CLEANUP.args(group=keys.group, idle_ms=idle_ms, leaving=leaving)
+    args = _CLEANUP.args(consumer_group=keys.consumer_group, idle_ms=idle_ms, leaving=leaving)
     return _CLEANUP.call(_CLEANUP.keys(keys), args, _names, Replay.SAFE)
 
 
@@ -186,7 +186,7 @@ def _names(reply: list[bytes]) -> list[str]:
 
 def counts(keys: StreamKeys) -> Command[StreamCounts]:
     """Returns the numbers of jobs by state."""
-    args = _COUNTS.args(group=keys.group, returned_consumer=RETURNED_CONSUMER)
+    args = _COUNTS.args(consumer_group=keys.consumer_group, returned_consumer=RETURNED_CONSUMER)
     return _COUNTS.call(_COUNTS.keys(keys), args, _counts, Replay.SAFE)
 
 

@@ -17,7 +17,7 @@ from toril.transport import AsyncTransport, ConnectionPolicy
 
 @knows_its_options("an argument of StreamQueue")
 class StreamQueue(EnvelopeQueue):
-    """A queue in a stream: `{prefix}:{env}:stream:{name}`, with its group, `…:scheduled` and `…:dlq`."""
+    """A queue in a stream: `{prefix}:{env}:stream:{name}`, with its consumer group, `…:scheduled` and `…:dlq`."""
 
     keys: StreamKeys
 
@@ -29,7 +29,7 @@ class StreamQueue(EnvelopeQueue):
         prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
-        group: str = "",
+        consumer_group: str = "",
         source: str = "toril",
         payload: type | Mapping[str, object] | None = None,
         policy: ConnectionPolicy | None = None,
@@ -38,7 +38,7 @@ class StreamQueue(EnvelopeQueue):
     ) -> None:
         transport = AsyncTransport(redis, policy=policy)
         tagged = transport.is_cluster if hash_tag is None else hash_tag
-        keys = StreamKeys(name, prefix, env, tagged, group)
+        keys = StreamKeys(name, prefix, env, tagged, consumer_group)
         super().__init__(
             name, keys, transport, source=source, payload=payload, metrics=metrics, tracer=tracer
         )
@@ -50,7 +50,7 @@ class StreamQueue(EnvelopeQueue):
         )
 
     async def figures(self) -> StreamCounts:
-        """Returns lag, pending entries and consumers of the group, as the server counts them."""
+        """Returns lag, pending entries and consumers of the consumer group, as the server counts them."""
         return await self._transport.run(stream_worker.counts(self.keys))
 
     async def drain(self, *, delayed: bool = False) -> int:

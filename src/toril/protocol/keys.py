@@ -294,14 +294,14 @@ class ListKeys:
 class StreamKeys:
     """The keys of one stream queue: `msaas:prod:stream:jobs.browser` and what belongs to it.
 
-    The group is named after the last part of the purpose (`jobs.browser` → `browser-workers`) unless given.
+    The consumer group is named after the last part of the purpose (`jobs.browser` → `browser-workers`) unless given.
     """
 
     purpose: str
     prefix: str = ENVELOPE_PREFIX
     env: str = "prod"
     hash_tag: bool = False
-    group: str = ""
+    consumer_group: str = ""
 
     base: str = field(init=False, repr=False, compare=False)
     stream: str = field(init=False, repr=False, compare=False)  # STREAM, each entry one field `envelope`
@@ -314,8 +314,8 @@ class StreamKeys:
         object.__setattr__(self, "stream", base)
         object.__setattr__(self, "scheduled", f"{base}:scheduled")
         object.__setattr__(self, "dlq", f"{base}:dlq")
-        group = self.group or f"{self.purpose.rpartition('.')[2] or self.purpose}-workers"
-        object.__setattr__(self, "group", check_text("group", group))
+        group = self.consumer_group or f"{self.purpose.rpartition('.')[2] or self.purpose}-workers"
+        object.__setattr__(self, "consumer_group", check_text("consumer_group", group))
 
     def lock(self, job_id: str) -> str:
         """The distributed lock of one job."""
@@ -333,5 +333,5 @@ RETURNED_CONSUMER = "toril:returned"
 
 
 def consumer_name(hostname: str, pid: int, index: int) -> str:
-    """A consumer of a stream's group: `{hostname}:{pid}:{index}`."""
+    """A consumer of a stream's consumer group: `{hostname}:{pid}:{index}`."""
     return f"{hostname}:{pid}:{index}"

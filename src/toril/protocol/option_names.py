@@ -209,7 +209,7 @@ _FOREIGN: dict[str, _Foreign] = {
     "streams": _Foreign(("events_max_len",)),
     "max_len_events": _Foreign(("events_max_len",)),
     "queues": _Foreign((), "a worker serves one queue: make one for each"),
-    "consumer_group": _Foreign(("group",)),
+    "group": _Foreign(("consumer_group",)),
     "max_deliveries": _ATTEMPTS,
     "socket_connect_timeout": _Foreign(
         ("connect_timeout",), "give ConnectionPolicy(connect_timeout=seconds)"

@@ -177,7 +177,7 @@ class StreamQueue(_EnvelopeFacade[AsyncStreamQueue]):
         return self._inner.keys
 
     def figures(self) -> StreamCounts:
-        """Lag, pending entries and consumers of the group, as the server counts them."""
+        """Lag, pending entries and consumers of the consumer group, as the server counts them."""
         return self._call(self._inner.figures)
 
 
@@ -190,7 +190,7 @@ class ListWorker(WorkerFacade[AsyncListWorker]):
 
 
 class StreamWorker(WorkerFacade[AsyncStreamWorker]):
-    """Processes jobs of a stream queue as a consumer of its group: at least once."""
+    """Processes jobs of a stream queue as a member of its consumer group: at least once."""
 
     @made_like(AsyncStreamWorker.__init__)
     def __init__(self, *args: Any, redis: object = None, **named: Any) -> None:

@@ -71,7 +71,7 @@ class ListWorker(BaseWorker[EnvelopeDelivery]):
 
 @knows_its_options("an argument of StreamWorker")
 class StreamWorker(BaseWorker[EnvelopeDelivery]):
-    """Fetches jobs of a stream queue as a consumer of its group: at least once.
+    """Fetches jobs of a stream queue as a member of its consumer group: at least once.
 
     `claim_idle` is how long an entry must be idle before it is claimed from a consumer that may be dead; `keep` is how
     many finished entries stay readable in the stream (`None`: all).
@@ -86,7 +86,7 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         prefix: str = ENVELOPE_PREFIX,
         env: str = "prod",
         hash_tag: bool | None = None,
-        group: str = "",
+        consumer_group: str = "",
         claim_idle: Duration = 300.0,
         consumer_idle: Duration = 3600.0,
         keep: int | None = 10_000,
@@ -103,7 +103,7 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         _refuse_rate_limit(chosen)
         result_ms = _result_ms(keep_results)
         tagged = address.is_cluster if hash_tag is None else hash_tag
-        self.keys = StreamKeys(name, prefix, env, tagged, group)
+        self.keys = StreamKeys(name, prefix, env, tagged, consumer_group)
         settings = _stream_settings(claim_idle, consumer_idle, keep, chosen)
         self._stream = StreamAdapter(self.keys, settings, address, own_policy, chosen, worker_id, result_ms)
         super().__init__(name, handlers, worker_id, chosen, own_policy, address, self._stream)

@@ -79,7 +79,7 @@ async def test_functions_run_by_their_task_type_and_only_if_registered(
             "--reliable: is not for stream:q; leave it out, or write --queue list:NAME",
         ),
         (("app.tasks", "--keep-results", "5", "--queue", "emails"), "--keep-results: is not for emails"),
-        (("app.tasks", "--group", "g", "--queue", "list:q"), "--group: is not for list:q"),
+        (("app.tasks", "--consumer-group", "g", "--queue", "list:q"), "--consumer-group: is not for list:q"),
         (("app.tasks", "--claim-idle", "60", "--queue", "emails"), "--claim-idle: is not for emails"),
         (("app.tasks", "--allow", "10.0.0.1", "--queue", "stream:q"), "--allow: is for the browser tasks"),
         (("app.tasks", "--claim-idle", "1", "--queue", "stream:q"), "claim_idle: is below two heartbeats"),

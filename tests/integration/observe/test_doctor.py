@@ -347,8 +347,8 @@ async def test_it_finds_stream_entries_that_are_not_acknowledged(healthy: Server
     async with StreamQueue("jobs.b", redis=healthy.url) as queue:
         await queue.add("work", {})
         with healthy.client() as client:
-            client.xgroup_create(queue.keys.stream, queue.keys.group, id="0")
-            client.xreadgroup(queue.keys.group, "ghost", {queue.keys.stream: ">"})
+            client.xgroup_create(queue.keys.stream, queue.keys.consumer_group, id="0")
+            client.xreadgroup(queue.keys.consumer_group, "ghost", {queue.keys.stream: ">"})
     assert "never acknowledged" in only(await diagnosed(healthy.url), "stuck").message
 
 

@@ -362,9 +362,9 @@ async def taken_by(server: Server, prefix: str, consumer: str, count: int) -> No
     with server.client() as client:
         ids = [
             one["message_id"]
-            for one in client.xpending_range(keys.stream, keys.group, "-", "+", 10_000, consumer)
+            for one in client.xpending_range(keys.stream, keys.consumer_group, "-", "+", 10_000, consumer)
         ]
-        client.xclaim(keys.stream, keys.group, consumer, 0, ids, idle=3_600_000, justid=True)
+        client.xclaim(keys.stream, keys.consumer_group, consumer, 0, ids, idle=3_600_000, justid=True)
 
 
 @pytest.mark.parametrize("concurrency", [1, 7])

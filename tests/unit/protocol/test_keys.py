@@ -196,11 +196,11 @@ def test_stream_queues_are_named_as_the_record_says() -> None:
     assert keys.stream == "msaas:prod:stream:jobs.browser"
     assert keys.dlq == "msaas:prod:stream:jobs.browser:dlq"
     assert keys.scheduled == "msaas:prod:stream:jobs.browser:scheduled"
-    assert keys.group == "browser-workers"
+    assert keys.consumer_group == "browser-workers"
     assert keys.lock("7") == "msaas:prod:stream:jobs.browser:lock:7"
     assert keys.toril("x") == "msaas:prod:stream:jobs.browser:toril:x"
-    assert StreamKeys("plain").group == "plain-workers"
-    assert StreamKeys("jobs.browser", group="mine").group == "mine"
+    assert StreamKeys("plain").consumer_group == "plain-workers"
+    assert StreamKeys("jobs.browser", consumer_group="mine").consumer_group == "mine"
 
 
 def test_list_and_stream_keys_share_a_slot_on_request() -> None:

@@ -37,6 +37,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "of a worker": (lambda **n: Worker("q", print, **n), {"connection": HERE}, "called redis here"),
     "of a list worker": (lambda **n: ListWorker("q", print, **n), {"connection": HERE}, "called redis here"),
     "of a stream": (lambda **n: StreamQueue("q", **n), {"url": HERE}, "called redis here"),
+    "the old name of a consumer group": (
+        lambda **n: StreamQueue("q", **n),
+        {"group": "g"},
+        "called consumer_group here",
+    ),
     "of a list": (lambda **n: ListQueue("q", **n), {"host": "h"}, "called redis here"),
     "of a flow": (FlowProducer, {"connection": HERE}, "called redis here"),
     "of events": (lambda **n: QueueEvents("q", **n), {"connection": HERE}, "called redis here"),

@@ -23,7 +23,7 @@
   known_by      how rows are known
   save          id of the save
   partition     of the task
-  group         of a stream, or ""
+  consumer_group  of a stream, or ""
   first         "-" for a row known by itself; the digest of the first equal row of this task, "" if this is the first
   kind          standard, delayed, prioritized, parent, list, stream or reject
   arguments     packed; on list and stream queues the due time in ms, or "" for now; the reason of a rejection
@@ -35,7 +35,7 @@
 ]]
 --@keys wait paused meta id_counter completed delayed active events marker prioritized pc waiting_children
 --@keys ledger run_rate rejects
---@args ledger_ms max_waiting rate known_by save partition group
+--@args ledger_ms max_waiting rate known_by save partition consumer_group
 --@each digest first kind arguments data options
 --@own official_adds official_adds
 --@own plain_options plain_options
@@ -127,13 +127,13 @@ end
 local function count_waiting()
   if prioritized ~= wait then
     return redis.call("LLEN", wait) + redis.call("LLEN", paused) + redis.call("ZCARD", prioritized)
-  elseif group == "" then
+  elseif consumer_group == "" then
     return redis.call("LLEN", wait)
   end
   local groups = redis.pcall("XINFO", "GROUPS", wait)
   for _, flat in ipairs(groups.err and {} or groups) do
     local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == group then
+    if info["name"] == consumer_group then
       return info["lag"] or undelivered(info["last-delivered-id"], most_waiting)
     end
   end

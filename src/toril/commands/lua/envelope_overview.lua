@@ -12,7 +12,7 @@
                        stream, consumers }
 ]]
 --@keys jobs scheduled dlq totals workers list_consumers
---@args kind group base max_reports returned_consumer
+--@args kind consumer_group base max_reports returned_consumer
 --@own named_fields named_fields
 -- The time is at the end of an envelope, after the payload, which may be huge.
 local TAIL = 2000
@@ -34,7 +34,7 @@ else
   local groups = redis.pcall("XINFO", "GROUPS", jobs)
   for _, flat in ipairs(groups.err and {} or groups) do
     local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == group then
+    if info["name"] == consumer_group then
       active, consumers = info["pending"], info["consumers"]
       after = "(" .. info["last-delivered-id"]
       lag = info["lag"]
@@ -47,7 +47,7 @@ else
     lag = lag or (first and 1 or 0)
   end
   waiting = lag or 0
-  for _, flat in ipairs(active > 0 and redis.call("XINFO", "CONSUMERS", jobs, group) or {}) do
+  for _, flat in ipairs(active > 0 and redis.call("XINFO", "CONSUMERS", jobs, consumer_group) or {}) do
     local info = named_fields(KEYS, ARGV, flat)
     if info["name"] == returned_consumer then
       waiting, active, consumers = waiting + info["pending"], active - info["pending"], consumers - 1

@@ -16,7 +16,7 @@
                  jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
 --@keys stream totals
---@args group consumer idle_ms own_idle_ms cursor limit until_ms owed_count
+--@args consumer_group consumer idle_ms own_idle_ms cursor limit until_ms owed_count
 --@each entry_id
 --@own entry_text entry_text
 -- Pending entries that one call looks at: about a millisecond of the server's time.
@@ -36,11 +36,11 @@ local jobs, trimmed = {}, {}
 local function append(entries)
   for _, entry in ipairs(entries) do
     if entry and entry[2] then
-      local pending = redis.call("XPENDING", stream, group, entry[1], entry[1], 1)[1]
+      local pending = redis.call("XPENDING", stream, consumer_group, entry[1], entry[1], 1)[1]
       local deliveries = pending and pending[4] or 1
       if owed[entry[1]] then
         -- Not delivered: settling its outcome compares the number of deliveries that the worker knows.
-        redis.call("XCLAIM", stream, group, consumer, 0, entry[1], "RETRYCOUNT", deliveries - 1, "JUSTID")
+        redis.call("XCLAIM", stream, consumer_group, consumer, 0, entry[1], "RETRYCOUNT", deliveries - 1, "JUSTID")
       else
         jobs[#jobs + 1] = entry[1]
         jobs[#jobs + 1] = deliveries
@@ -51,13 +51,13 @@ local function append(entries)
 end
 
 local function drop_trimmed(id)
-  redis.call("XACK", stream, group, id)
+  redis.call("XACK", stream, consumer_group, id)
   trimmed[#trimmed + 1] = id
 end
 
--- Entries of this consumer come first. A stream without the group has nothing to claim.
+-- Entries of this consumer come first. A stream without the consumer group has nothing to claim.
 local known_count = #ARGV - FIRST_ITEM + 1
-local own = redis.pcall("XPENDING", stream, group, "IDLE", own_idle_ms, "-", "+", max_jobs + known_count, consumer)
+local own = redis.pcall("XPENDING", stream, consumer_group, "IDLE", own_idle_ms, "-", "+", max_jobs + known_count, consumer)
 if own.err then
   return {"0-0", jobs, trimmed, 0}
 end
@@ -66,7 +66,7 @@ for _, one in ipairs(own) do
     if #redis.call("XRANGE", stream, one[1], one[1]) == 0 then
       drop_trimmed(one[1])
     else
-      append(redis.call("XCLAIM", stream, group, consumer, own_idle_ms, one[1]))
+      append(redis.call("XCLAIM", stream, consumer_group, consumer, own_idle_ms, one[1]))
     end
   end
 end
@@ -74,7 +74,7 @@ end
 -- The server looks at ten times as many entries as it may claim: for a few, it is asked several times.
 local wanted, looked_at = max_jobs - #jobs / 3, 0
 while wanted > 0 and looked_at < LOOKED_AT do
-  local reply = redis.call("XAUTOCLAIM", stream, group, consumer, idle_ms, next_cursor, "COUNT", wanted)
+  local reply = redis.call("XAUTOCLAIM", stream, consumer_group, consumer, idle_ms, next_cursor, "COUNT", wanted)
   next_cursor = reply[1]
   append(reply[2])
   for _, id in ipairs(reply[3] or {}) do

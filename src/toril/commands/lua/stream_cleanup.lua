@@ -8,10 +8,10 @@
   Reply    the names that were removed
 ]]
 --@keys stream
---@args group idle_ms leaving
+--@args consumer_group idle_ms leaving
 --@own named_fields named_fields
 local removed = {}
-local consumers = redis.pcall("XINFO", "CONSUMERS", stream, group)
+local consumers = redis.pcall("XINFO", "CONSUMERS", stream, consumer_group)
 if consumers.err then
   return removed
 end
@@ -19,7 +19,7 @@ for _, flat in ipairs(consumers) do
   local info = named_fields(KEYS, ARGV, flat)
   local unused = info["name"] == leaving or info["idle"] > tonumber(idle_ms)
   if unused and info["pending"] == 0 then
-    redis.call("XGROUP", "DELCONSUMER", stream, group, info["name"])
+    redis.call("XGROUP", "DELCONSUMER", stream, consumer_group, info["name"])
     removed[#removed + 1] = info["name"]
   end
 end

@@ -8,7 +8,7 @@
   Reply              { waiting, pending, scheduled, dead, entries in the stream, consumers }
 ]]
 --@keys stream scheduled dlq
---@args group returned_consumer
+--@args consumer_group returned_consumer
 --@own named_fields named_fields
 local function undelivered(after)
   local number, page = 0, nil
@@ -28,14 +28,14 @@ local groups = redis.pcall("XINFO", "GROUPS", stream)
 if not groups.err then
   for _, flat in ipairs(groups) do
     local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == group then
+    if info["name"] == consumer_group then
       lag = info["lag"] or undelivered(info["last-delivered-id"])
       pending, consumers = info["pending"], info["consumers"]
     end
   end
 end
 if pending > 0 then
-  for _, flat in ipairs(redis.call("XINFO", "CONSUMERS", stream, group)) do
+  for _, flat in ipairs(redis.call("XINFO", "CONSUMERS", stream, consumer_group)) do
     local info = named_fields(KEYS, ARGV, flat)
     if info["name"] == returned_consumer then
       lag, pending, consumers = lag + info["pending"], pending - info["pending"], consumers - 1

@@ -2,7 +2,7 @@
   Removes a bounded number of the entries that no worker had fetched when the drain began; entries that a worker is
   processing stay.
 
-  The group's position moves past the removed entries, so that its lag stays exact.
+  The consumer group's position moves past the removed entries, so that its lag stays exact.
 
   limit              entries at most
   max_bytes          bytes at most; one entry is always removed
@@ -11,14 +11,14 @@
   Reply              { how many were removed, the last entry when the drain began, or "" at the end }
 ]]
 --@keys stream
---@args group limit max_bytes last_id returned_consumer
+--@args consumer_group limit max_bytes last_id returned_consumer
 --@own named_fields named_fields
 --@own entries_page entries_page
 local function group_info()
   local groups = redis.pcall("XINFO", "GROUPS", stream)
   for _, flat in ipairs(groups.err and {} or groups) do
     local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == group then
+    if info["name"] == consumer_group then
       return info
     end
   end
@@ -36,10 +36,10 @@ end
 local info = group_info()
 
 -- Entries that were given back wait as well. They are removed first, and the drain goes on.
-local returned = info and redis.call("XPENDING", stream, group, "-", last, limit, returned_consumer) or {}
+local returned = info and redis.call("XPENDING", stream, consumer_group, "-", last, limit, returned_consumer) or {}
 if #returned > 0 then
   for _, one in ipairs(returned) do
-    redis.call("XACK", stream, group, one[1])
+    redis.call("XACK", stream, consumer_group, one[1])
     redis.call("XDEL", stream, one[1])
   end
   return {#returned, last}
@@ -57,8 +57,8 @@ for at, entry in ipairs(page) do
 end
 redis.call("XDEL", stream, unpack(ids))
 if after and info["entries-read"] then
-  redis.call("XGROUP", "SETID", stream, group, ids[#ids], "ENTRIESREAD", info["entries-read"] + #ids)
+  redis.call("XGROUP", "SETID", stream, consumer_group, ids[#ids], "ENTRIESREAD", info["entries-read"] + #ids)
 elseif after then
-  redis.call("XGROUP", "SETID", stream, group, ids[#ids])
+  redis.call("XGROUP", "SETID", stream, consumer_group, ids[#ids])
 end
 return {#ids, more and last or ""}

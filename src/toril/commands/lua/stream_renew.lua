@@ -6,14 +6,14 @@
   Reply  the entry ids that do not belong to this consumer any more
 ]]
 --@keys stream
---@args group consumer
+--@args consumer_group consumer
 --@each entry_id deliveries
 local lost = {}
 for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
   local id = ARGV[at + ENTRY_ID]
-  local found = redis.call("XPENDING", stream, group, id, id, 1)[1]
+  local found = redis.call("XPENDING", stream, consumer_group, id, id, 1)[1]
   if found and found[2] == consumer and tostring(found[4]) == ARGV[at + DELIVERIES] then
-    redis.call("XCLAIM", stream, group, consumer, 0, id, "JUSTID")
+    redis.call("XCLAIM", stream, consumer_group, consumer, 0, id, "JUSTID")
   else
     lost[#lost + 1] = id
   end

@@ -17,7 +17,7 @@
                        jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
 --@keys stream scheduled dlq totals
---@args group consumer now_ms capacity max_length result_base returned_consumer
+--@args consumer_group consumer now_ms capacity max_length result_base returned_consumer
 --@each kind job_id reference fence due_ms text
 --@own outcomes envelope_outcomes
 --@own named_fields named_fields
@@ -31,7 +31,7 @@ local TRIM_STEP = 100
 local queue = {}
 
 function queue.check_owner(_, entry_id, deliveries)
-  local found = redis.call("XPENDING", stream, group, entry_id, entry_id, 1)[1]
+  local found = redis.call("XPENDING", stream, consumer_group, entry_id, entry_id, 1)[1]
   if not found then
     return -2
   elseif found[2] == returned_consumer and found[4] == tonumber(deliveries) - 1 then
@@ -44,7 +44,7 @@ end
 
 function queue.release(kind, _, entry_id)
   if kind ~= "again" then
-    redis.call("XACK", stream, group, entry_id)
+    redis.call("XACK", stream, consumer_group, entry_id)
   end
 end
 
@@ -55,9 +55,9 @@ end
 function queue.give_back(envelope, entry_id, deliveries)
   if #redis.call("XRANGE", stream, entry_id, entry_id) == 0 then -- trimmed meanwhile, by another program
     queue.add(envelope)
-    redis.call("XACK", stream, group, entry_id)
+    redis.call("XACK", stream, consumer_group, entry_id)
   else
-    redis.call("XCLAIM", stream, group, returned_consumer, 0, entry_id, "RETRYCOUNT", deliveries - 1, "JUSTID")
+    redis.call("XCLAIM", stream, consumer_group, returned_consumer, 0, entry_id, "RETRYCOUNT", deliveries - 1, "JUSTID")
   end
 end
 
@@ -69,23 +69,23 @@ end
 
 -- Fetches jobs that were given back, in the order of the stream.
 local function fetch_returned(jobs)
-  local returned = redis.pcall("XPENDING", stream, group, "-", "+", max_jobs, returned_consumer)
+  local returned = redis.pcall("XPENDING", stream, consumer_group, "-", "+", max_jobs, returned_consumer)
   if returned.err or #returned == 0 then
     return
   end
   for _, one in ipairs(returned) do
-    local entry = redis.call("XCLAIM", stream, group, consumer, 0, one[1])[1]
+    local entry = redis.call("XCLAIM", stream, consumer_group, consumer, 0, one[1])[1]
     if entry and entry[2] then
       append(jobs, entry, one[4] + 1)
     end
   end
   if #returned < max_jobs then
-    redis.call("XGROUP", "DELCONSUMER", stream, group, returned_consumer)
+    redis.call("XGROUP", "DELCONSUMER", stream, consumer_group, returned_consumer)
   end
 end
 
 local function read(count)
-  return redis.pcall("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", stream, ">")
+  return redis.pcall("XREADGROUP", "GROUP", consumer_group, consumer, "COUNT", count, "STREAMS", stream, ">")
 end
 
 local function fetch(jobs)
@@ -96,7 +96,7 @@ local function fetch(jobs)
   end
   local reply = read(rest)
   if type(reply) == "table" and reply.err and string.find(reply.err, "NOGROUP", 1, true) then
-    redis.call("XGROUP", "CREATE", stream, group, "0", "MKSTREAM")
+    redis.call("XGROUP", "CREATE", stream, consumer_group, "0", "MKSTREAM")
     reply = read(rest)
   end
   if type(reply) ~= "table" then
@@ -154,7 +154,7 @@ end
 local function last_delivered()
   for _, flat in ipairs(redis.call("XINFO", "GROUPS", stream)) do
     local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == group then
+    if info["name"] == consumer_group then
       return info["last-delivered-id"]
     end
   end
