@@ -19,9 +19,10 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from toril.lake import Lake, TableMissing, write_report
-from toril.lake._plots import Series, _time_ticks, bands, sparkline, stacked_bars, timeline
 from toril.lake.report import render
 from toril.lake.tables import TABLES
+from toril.plots import Series, bands, sparkline, stacked_bars, timeline
+from toril.plots.time_plots import _time_ticks
 from toril.spark.pipeline.bronze.stream_positions import committed_position, position_marks
 from toril.spark.pipeline.files.maintain import Maintainer
 from toril.spark.pipeline.files.parquet import write_file

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final
 
-from toril.lake._plots import Series, bands, sparkline, stacked_bars, timeline
+from toril.plots import Series, bands, sparkline, stacked_bars, timeline
 
 Row = Mapping[str, Any]
 

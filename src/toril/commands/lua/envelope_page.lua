@@ -1,0 +1,63 @@
+--[[
+  Reads a page of the envelopes of a list, a stream or a sorted set, of bounded size. Changes nothing.
+
+  jobs       the list, stream or sorted set
+  kind       list, stream or set
+  newest     "1" for the newest first
+  after      the position after which the page begins: the number of envelopes before it in a list or set, the id of the
+             last entry of a stream; "" for the first page
+  limit      how many envelopes
+  head, tail of a longer envelope only so many of its first and last bytes are returned
+  max_bytes  the page ends after so many bytes were read; one envelope is always returned
+  Reply      { number of envelopes, { { position, score or "", length, first bytes, last bytes } … } }
+]]
+--@keys jobs
+--@args kind newest after limit head tail max_bytes
+local most, wanted, first_bytes, last_bytes = tonumber(max_bytes), tonumber(limit), tonumber(head), tonumber(tail)
+local is_newest = newest == "1"
+local rows, size = {}, 0
+
+local function row(position, score, text)
+  size = size + #text
+  if #text <= first_bytes + last_bytes then
+    return {position, score, #text, text, ""}
+  end
+  return {position, score, #text, string.sub(text, 1, first_bytes), string.sub(text, -last_bytes)}
+end
+
+-- Each source returns the next envelope as position, score and text.
+local function from_list(at)
+  local text = redis.call("LINDEX", jobs, is_newest and at or -at - 1)
+  return text and tostring(at + 1), "", text
+end
+
+local function from_set(at)
+  local pair = redis.call(is_newest and "ZREVRANGE" or "ZRANGE", jobs, at, at, "WITHSCORES")
+  return pair[1] and tostring(at + 1), pair[2], pair[1]
+end
+
+local function from_stream(_, last)
+  local command, open, close = "XRANGE", "-", "+"
+  if is_newest then
+    command, open, close = "XREVRANGE", "+", "-"
+  end
+  local entry = redis.call(command, jobs, last ~= "" and "(" .. last or open, close, "COUNT", 1)[1]
+  if not entry then
+    return nil
+  end
+  -- The envelope is the value of the entry's only field; of another program's entry it is the last value.
+  return entry[1], "", entry[2][#entry[2]] or ""
+end
+
+local sources = {list = from_list, set = from_set, stream = from_stream}
+local lengths = {list = "LLEN", set = "ZCARD", stream = "XLEN"}
+local at, last = kind ~= "stream" and tonumber(after) or 0, after
+while #rows < wanted and (size < most or #rows == 0) do
+  local position, score, text = sources[kind](at, last)
+  if not position then
+    break
+  end
+  rows[#rows + 1] = row(position, score or "", text)
+  at, last = at + 1, position
+end
+return {redis.call(lengths[kind], jobs), rows}

@@ -1,0 +1,316 @@
+"""Pages of jobs for people: a part of one state of a queue, and the search in it.
+
+Guarantee: nothing here changes a queue. A call reads a bounded number of jobs and bytes, whatever the size of the queue
+and of its jobs: of a long value the length is returned. A page continues after the last job of the page before, also
+when jobs came or went meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from toril.commands.command import Command, Replay, Reply
+from toril.commands.envelopes import EnvelopeKeys, jobs_key
+from toril.commands.own_script import OwnScript
+from toril.errors import InvalidOption
+from toril.protocol.keys import ListKeys, QueueKeys
+from toril.protocol.state import JobState
+
+# Fifty rows with all their values are well below the 256 KB that a page may read from the server.
+PAGE_BYTES: Final = 160 * 1024
+# A longer value is not shown in a row.
+ROW_VALUE_BYTES: Final = 2 * 1024
+# A window of a search: about 3 ms of the server's time.
+WINDOW_JOBS: Final = 400
+WINDOW_BYTES: Final = 512 * 1024
+# A longer value is not copied by the script: it is read by itself and searched by the client.
+SEARCHED_BYTES: Final = 256 * 1024
+# The ends of a long envelope: ids are at its beginning, times at its end.
+ENVELOPE_HEAD: Final = 2 * 1024
+ENVELOPE_TAIL: Final = 1024
+
+ROW_FIELDS: Final = (
+    "name", "data", "timestamp", "delay", "priority", "processedOn", "finishedOn", "atm", "attemptsMade", "ats", "stc",
+    "progress", "failedReason", "pb", "parentKey", "rjk", "deid",
+)  # fmt: skip
+SEARCH_FIELDS: Final = ("name", "data", "failedReason")
+_LISTS: Final = frozenset({JobState.WAITING, JobState.PAUSED, JobState.ACTIVE})
+
+_JOBS = OwnScript(
+    "job_page",
+    keys="state",
+    args="base kind newest place last_id last_score limit longest max_bytes",
+    each="field",
+)
+_FIELDS = OwnScript("job_fields", keys="job", args="longest max_bytes", each="field")
+_SEARCH = OwnScript(
+    "job_search",
+    keys="state",
+    args="base kind newest place last_id last_score limit longest max_bytes max_found needle name since_field since_ms",
+    each="field",
+)
+_ENVELOPES = OwnScript("envelope_page", keys="jobs", args="kind newest after limit head tail max_bytes")
+
+# A value that was read, the length of one that was too long, or None for a field that is not there.
+PageValue = bytes | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePosition:
+    """After which job a page begins: its place in the state, its id and its score."""
+
+    place: int = 0
+    last_id: str = ""
+    last_score: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}~{self.last_score}~{self.last_id}" if self.last_id else ""
+
+    @classmethod
+    def parse(cls, text: str) -> PagePosition:
+        """Returns the position that `str()` wrote; an empty text is the first page."""
+        if not text:
+            return cls()
+        place, _, rest = text.partition("~")
+        score, tilde, last_id = rest.partition("~")
+        if not place.isdecimal() or len(place) > 15 or not tilde or not _is_number(score):
+            raise InvalidOption("after", f"{text[:100]!r} is no position", "take the one of a page's link")
+        return cls(place=int(place), last_id=last_id, last_score=score)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not text or abs(float(text)) >= 0
+    except ValueError:
+        return False
+
+
+FIRST_PAGE: Final = PagePosition()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRow:
+    """A job of a page: its id, its score in the state (None in a list) and its fields."""
+
+    id: str
+    score: float | None
+    fields: Mapping[str, PageValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """Some jobs of a state, the number of all of them, and where the next page begins (None: nowhere)."""
+
+    total: int
+    first: int  # the place of the first row, from 0
+    rows: list[PageRow]
+    next: PagePosition | None
+
+
+def job_page(
+    keys: QueueKeys,
+    state: JobState,
+    *,
+    after: PagePosition = FIRST_PAGE,
+    newest_first: bool = True,
+    limit: int = 50,
+    fields: Sequence[str] = ROW_FIELDS,
+) -> Command[JobPage]:
+    """Returns a page of the jobs of a state."""
+    args = _JOBS.args(
+        base=keys.base,
+        **_window(state, after, newest_first),
+        limit=limit,
+        longest=ROW_VALUE_BYTES,
+        max_bytes=PAGE_BYTES,
+    )
+    decode = functools.partial(_job_page, tuple(fields))
+    return _JOBS.call((keys.base + state.suffix,), [*args, *fields], decode, Replay.SAFE)
+
+
+def _window(state: JobState, after: PagePosition, newest_first: bool) -> dict[str, str | int]:
+    return {
+        "kind": "list" if state in _LISTS else "set",
+        "newest": int(newest_first),
+        "place": after.place,
+        "last_id": after.last_id,
+        "last_score": after.last_score,
+    }
+
+
+def _job_page(fields: tuple[str, ...], reply: list[Reply]) -> JobPage:
+    total, first, raw = int(reply[0]), int(reply[1]), reply[2]
+    rows = [
+        PageRow(
+            id=job_id.decode(errors="replace"),
+            score=float(score) if score else None,
+            fields=dict(zip(fields, values, strict=True)),
+        )
+        for job_id, score, values in raw
+    ]
+    ended = first + len(rows) >= total or not rows
+    return JobPage(total=total, first=first, rows=rows, next=None if ended else _after(first, raw))
+
+
+def _after(first: int, raw: list[Reply]) -> PagePosition:
+    job_id, score, _ = raw[-1]
+    return PagePosition(
+        place=first + len(raw), last_id=job_id.decode(errors="replace"), last_score=score.decode()
+    )
+
+
+def job_fields(
+    keys: QueueKeys, job_id: str, fields: Sequence[str], *, longest: int, max_bytes: int
+) -> Command[dict[str, PageValue]]:
+    """Returns fields of one job; of values longer than `longest` their length."""
+    args = [*_FIELDS.args(longest=longest, max_bytes=max_bytes), *fields]
+    decode = functools.partial(_named, tuple(fields))
+    return _FIELDS.call((keys.job(job_id),), args, decode, Replay.SAFE)
+
+
+def _named(fields: tuple[str, ...], reply: list[Reply]) -> dict[str, PageValue]:
+    return dict(zip(fields, reply, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs are meant: a part of the id or of a field, a name, the earliest time. Empty parts mean all jobs."""
+
+    text: str = ""
+    name: str = ""
+    since_ms: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.name or self.since_ms)
+
+    @property
+    def needle(self) -> bytes:
+        """The text as it is compared: capital letters of ASCII are small."""
+        return self.text.encode(errors="replace").lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchWindow:
+    """What one call of a search examined, and where the next begins (None: the state ends here)."""
+
+    total: int
+    examined: int
+    found: list[str]
+    large: list[str]  # jobs with a value that was too long for the script
+    next: PagePosition | None
+
+
+def job_search(
+    keys: QueueKeys,
+    state: JobState,
+    wanted: JobFilter,
+    *,
+    after: PagePosition = FIRST_PAGE,
+    newest_first: bool = True,
+    max_found: int = WINDOW_JOBS,
+) -> Command[SearchWindow]:
+    """Searches the next window of a state."""
+    args = _SEARCH.args(
+        base=keys.base,
+        **_window(state, after, newest_first),
+        limit=WINDOW_JOBS,
+        longest=SEARCHED_BYTES,
+        max_bytes=WINDOW_BYTES,
+        max_found=max_found,
+        needle=wanted.needle,
+        name=wanted.name,
+        since_field="score" if state.is_final else "timestamp",
+        since_ms=wanted.since_ms,
+    )
+    return _SEARCH.call((keys.base + state.suffix,), [*args, *SEARCH_FIELDS], _search_window, Replay.SAFE)
+
+
+def _search_window(reply: list[Reply]) -> SearchWindow:
+    total, first, examined = int(reply[0]), int(reply[1]), int(reply[2])
+    last_id, last_score = reply[3].decode(errors="replace"), reply[4].decode()
+    reached = first + examined
+    next_position = PagePosition(place=reached, last_id=last_id, last_score=last_score)
+    return SearchWindow(
+        total=total,
+        examined=examined,
+        found=[one.decode(errors="replace") for one in reply[5]],
+        large=[one.decode(errors="replace") for one in reply[6]],
+        next=next_position if examined and reached < total else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeRow:
+    """An envelope of a page: its position, its score in a sorted set, its length, and its text or both ends of it."""
+
+    position: str
+    score: float | None
+    length: int
+    text: bytes
+    tail: bytes  # empty: the text is whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopePage:
+    """Some envelopes, the number of all of them, and the position after which the next page begins (None: nowhere)."""
+
+    total: int
+    rows: list[EnvelopeRow]
+    next: str | None
+
+
+EnvelopePlace = Literal["jobs", "scheduled", "dlq"]
+
+
+def envelope_page(
+    keys: EnvelopeKeys,
+    place: EnvelopePlace,
+    *,
+    after: str = "",
+    newest_first: bool = True,
+    limit: int = 50,
+) -> Command[EnvelopePage]:
+    """Returns a page of the jobs, scheduled jobs or dead letters of a list or stream queue."""
+    kind = {"jobs": "list" if isinstance(keys, ListKeys) else "stream", "scheduled": "set", "dlq": "stream"}[
+        place
+    ]
+    key = {"jobs": jobs_key(keys), "scheduled": keys.scheduled, "dlq": keys.dlq}[place]
+    args = _ENVELOPES.args(
+        kind=kind,
+        newest=int(newest_first),
+        after=_checked_position(after, kind),
+        limit=limit,
+        head=ENVELOPE_HEAD,
+        tail=ENVELOPE_TAIL,
+        max_bytes=4 * PAGE_BYTES,
+    )
+    return _ENVELOPES.call((key,), args, functools.partial(_envelope_page, after, kind), Replay.SAFE)
+
+
+def _checked_position(after: str, kind: str) -> str:
+    if not after:
+        return "" if kind == "stream" else "0"
+    parts = after.split("-") if kind == "stream" else [after]
+    if len(parts) > 2 or not all(part.isdecimal() and len(part) <= 20 for part in parts):
+        raise InvalidOption("after", f"{after[:100]!r} is no position", "take the one of a page's link")
+    return after
+
+
+def _envelope_page(after: str, kind: str, reply: list[Reply]) -> EnvelopePage:
+    total = int(reply[0])
+    rows = [
+        EnvelopeRow(
+            position=position.decode(),
+            score=float(score) if score else None,
+            length=int(length),
+            text=text,
+            tail=tail,
+        )
+        for position, score, length, text, tail in reply[1]
+    ]
+    before = int(after) if after and kind != "stream" else 0
+    more = bool(rows) and (kind == "stream" or before + len(rows) < total)
+    return EnvelopePage(total=total, rows=rows, next=rows[-1].position if more else None)
