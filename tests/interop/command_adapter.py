@@ -254,6 +254,13 @@ class CommandSide:
             moved += ids
         return sorted(moved)
 
+    def requeue_left(self) -> None:
+        beginning = self._keys.next_job("")
+        found: Any = self.client.keys(f"{beginning}*")
+        for key in found:
+            deduplication_id = key.decode().removeprefix(beginning)
+            self._run(manage.requeue_left(self._keys, deduplication_id, now_ms=self._now))
+
     def _sweep_at_once(self) -> Command[list[str]]:
         return locks.official_sweep(
             self._keys, max_stalled=MAX_STALLED, now_ms=self._now, interval_ms=SWEEP_MS
@@ -280,9 +287,10 @@ class CommandSide:
     def change_delay(self, *, job_id: str, delay: int) -> None:
         self._run(manage.change_delay(self._keys, job_id, delay_ms=delay, now_ms=self._now))
 
-    def retry(self, *, job_id: str, state: Any) -> None:
+    def retry(self, *, job_id: str, state: Any, reset: Mapping[str, bool] | None = None) -> None:
         lifo = bool(self._hold(job_id).opts.get("lifo"))
-        self._run(manage.reprocess(self._keys, job_id, state=state, lifo=lifo))
+        wanted = manage.ResetAttempts(**reset or {})
+        self._run(manage.reprocess(self._keys, job_id, state=state, lifo=lifo, reset=wanted))
 
     def remove(self, *, job_id: str, children: bool) -> None:
         self._run(manage.remove(self._keys, job_id, children=children))

@@ -36,9 +36,7 @@ def _keep(wire: Any) -> Any:
 
 
 def _deduplication(wire: Mapping[str, Any]) -> Deduplication:
-    ttl = wire.get("ttl")
-    span = None if ttl is None else _seconds(ttl)
-    return Deduplication(wire["id"], span, wire.get("extend", False), wire.get("replace", False))
+    return Deduplication.from_wire(dict(wire))
 
 
 def _parent(wire: Mapping[str, str]) -> ParentRef:

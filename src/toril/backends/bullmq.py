@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from toril.backends._bullmq_calls import BullmqCalls
 from toril.backends._bullmq_delivery import BullmqConfig, BullmqDelivery, LockTokens
+from toril.backends._left_jobs import LeftJobs
 from toril.backends._outcome_encoding import ms, record_after
 from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends._worker_report import publish_report
@@ -47,6 +48,7 @@ class BullmqBackend:
         self._reader: Reader | None = None
         self._tokens = LockTokens()
         self._scheduler_runs = SchedulerRuns(keys, transport, host)
+        self._left_jobs = LeftJobs(keys, transport)
         self._calls = BullmqCalls(keys, transport, config, self._tokens, self._scheduler_runs)
         self.known_names: frozenset[str] = frozenset()
         self._has_marker = False  # whether the last wait ended by a marker
@@ -145,6 +147,7 @@ class BullmqBackend:
         # While the server hung, locks of live workers may have expired: what is left waits for the next sweep.
         if left < 0 or time.monotonic() - started >= config.heartbeat:
             return None
+        await self._left_jobs.requeue(now)
         moved: list[str] = []
         while left > 0:
             step = locks.sweep_step(

@@ -90,7 +90,7 @@ def _print_repairs(repaired: list[Repairs] | None) -> None:
     for one in repaired or ():
         print_line(
             f"{one.queue}: {len(one.put_back)} jobs put back, {len(one.removed_ids)} ids without data removed, "
-            f"{len(one.schedulers)} schedulers have a next run again"
+            f"{len(one.schedulers)} schedulers have a next run again, {len(one.next_jobs)} jobs added that were left"
         )
         for trouble in one.troubles:
             warn(f"{one.queue}: {trouble}")

@@ -12,7 +12,7 @@ from toril.cli._options import AsJson, Env, JobsArgument, Prefix, QueueArgument,
 from toril.cli._output import print_result, progress_bar
 from toril.cli._queue_operations import require_ids_or_all, run_for_each_job, run_on_queue
 from toril.cli._target import QueueName, Target
-from toril.errors import JobNotFound
+from toril.errors import InvalidOption, JobNotFound
 from toril.producer import Queue
 
 
@@ -41,6 +41,9 @@ def retry(
         typer.Option("--timestamp", help="Only jobs that ended before this time (UTC)."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Maximum number of jobs per second.")] = None,
+    reset_attempts: Annotated[
+        bool, typer.Option("--reset-attempts", help="Jobs by id: count their attempts from the beginning.")
+    ] = False,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
@@ -49,13 +52,19 @@ def retry(
     """Put ended jobs back into the queue, by id or all that match. On list and stream queues: dead letters."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     require_ids_or_all(jobs, everything or bool(name or reason or limit or timestamp))
+    if reset_attempts and (not jobs or where.kind != "bullmq"):
+        raise InvalidOption("--reset-attempts", "is for BullMQ jobs given by id", "give their ids")
     until = None if timestamp is None else timestamp.replace(tzinfo=timestamp.tzinfo or UTC)
     with progress_bar(f"retrying jobs of {queue}"):
         if where.kind != "bullmq":
             moved = asyncio.run(_replay(target, where, jobs or [], until, name, reason, limit, rate))
         elif jobs:
             moved = run_for_each_job(
-                target, queue, "retry", jobs, lambda one, job_id: _retry_one(one, job_id, state)
+                target,
+                queue,
+                "retry",
+                jobs,
+                lambda one, job_id: _retry_one(one, job_id, state, reset_attempts),
             )
         else:
             moved = run_on_queue(
@@ -69,11 +78,13 @@ def retry(
     print_result({"queue": queue, "retried": moved}, f"{moved} jobs go back to {queue}", as_json=as_json)
 
 
-async def _retry_one(queue: Queue, job_id: str, state: Literal["failed", "completed"]) -> None:
+async def _retry_one(
+    queue: Queue, job_id: str, state: Literal["failed", "completed"], reset_attempts: bool
+) -> None:
     job = await queue.get_job(job_id)
     if job is None:
         raise JobNotFound(job_id, hint="see `toril inspect QUEUE --state failed`")
-    await job.retry(state)
+    await job.retry(state, reset_attempts_made=reset_attempts, reset_attempts_started=reset_attempts)
 
 
 async def _replay(

@@ -238,7 +238,7 @@ def _drained(reply: list[Reply]) -> DrainStep:
 def delete_queue(keys: EnvelopeKeys, consumers: Sequence[str] = ()) -> Command[int]:
     """Removes the jobs, scheduled jobs and dead letters of a queue, and the processing lists of `consumers`.
 
-    toril's own keys are left (`read.scan_toril_keys`).
+    toril's own keys are left (`read.scan_keys`).
     """
     processing = (keys.processing(one) for one in consumers) if isinstance(keys, ListKeys) else ()
     names = (jobs_key(keys), keys.scheduled, keys.dlq, *processing)

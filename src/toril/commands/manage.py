@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from toril.commands.command import Command, Reply, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, plain
 from toril.commands.library import official
 from toril.commands.once import REMEMBERED_MS, Calls, once
 from toril.commands.own_script import OwnScript
@@ -37,7 +37,26 @@ _DRAIN = OwnScript(
 _CLEAN_LIST = OwnScript(
     "clean_list", keys="list events repeat_set work_list", args="base before_ms limit state"
 )
+_CLEAN_SET = OwnScript("clean_set", keys="set events repeat_set", args="base before_ms limit state")
+_REMOVE_JOB = OwnScript("remove_job", keys="job repeat_set", args="job_id children base")
+_RETRY_FINISHED = OwnScript(
+    "retry_finished",
+    keys="job events source wait meta paused active marker",
+    args="job_id push_command property state reset_attempts_made reset_attempts_started",
+)
+_REQUEUE_LEFT = OwnScript("requeue_left", keys="deduplication_key", args="base deduplication_id now_ms")
 _OBLITERATE = OwnScript("obliterate", keys="meta base", args="limit force")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetAttempts:
+    """Which attempts of a job that is retried are forgotten: those that ended, those that began."""
+
+    made: bool = False
+    started: bool = False
+
+
+KEEP_ATTEMPTS: Final = ResetAttempts()
 
 CleanState = Literal["completed", "failed", "wait", "paused", "active", "delayed", "prioritized"]
 
@@ -144,25 +163,19 @@ def reprocess(
     *,
     state: Literal["failed", "completed"] = "failed",
     lifo: bool = False,
+    reset: ResetAttempts = KEEP_ATTEMPTS,
     calls: Calls | None = None,
 ) -> Command[None]:
     """Moves one finished job to wait."""
-    command = call(
-        official("reprocessJob"),
-        (
-            keys.job(job_id),
-            keys.events,
-            keys.failed if state == "failed" else keys.completed,
-            keys.wait,
-            keys.meta,
-            keys.paused,
-            keys.active,
-            keys.marker,
-        ),
-        [job_id, "RPUSH" if lifo else "LPUSH", "failedReason" if state == "failed" else "returnvalue", state],
-        functools.partial(_refused, job_id, "reprocessJob"),
-    )
-    return once(keys, command, calls)
+    property_name = "failedReason" if state == "failed" else "returnvalue"
+    args: list[Arg] = [job_id, "RPUSH" if lifo else "LPUSH", property_name, state]
+    source = keys.failed if state == "failed" else keys.completed
+    script_keys = _RETRY_FINISHED.keys(keys, job=keys.job(job_id), source=source)
+    refused = functools.partial(_refused, job_id, "reprocessJob")
+    if reset == KEEP_ATTEMPTS:
+        return once(keys, call(official("reprocessJob"), script_keys, args, refused), calls)
+    args += ["1" if reset.made else "0", "1" if reset.started else "0"]
+    return once(keys, _RETRY_FINISHED.call(script_keys, args, refused), calls)
 
 
 def move_jobs_to_wait(
@@ -188,13 +201,9 @@ def _moved(reply: list[int]) -> tuple[int, bool]:
 
 def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:
     """Removes a job and, if asked, its children; raises `JobLocked` for an active job."""
-    command = call(
-        official("removeJob"),
-        (keys.job(job_id), keys.repeat),
-        [job_id, 1 if children else 0, keys.base],
-        functools.partial(_removed, job_id),
-    )
-    return once(keys, command)
+    args = _REMOVE_JOB.args(job_id=job_id, children=1 if children else 0, base=keys.base)
+    script_keys = _REMOVE_JOB.keys(keys, job=keys.job(job_id), repeat_set=keys.repeat)
+    return once(keys, _REMOVE_JOB.call(script_keys, args, functools.partial(_removed, job_id)))
 
 
 def _removed(job_id: str, reply: int) -> None:
@@ -286,7 +295,9 @@ def clean(
     )
     if state in ("wait", "paused", "active"):
         return calls.once(_CLEAN_LIST.call(script_keys, args, _ids))
-    # The official script takes the same keys and arguments, but for the list that it does not need here.
+    # The same keys and arguments, but for the list that is not needed here.
+    if state in ("delayed", "prioritized"):
+        return calls.once(_CLEAN_SET.call(script_keys[:-1], args, _ids))
     return calls.once(call(official("cleanJobsInSet"), script_keys[:-1], args, _ids))
 
 
@@ -306,6 +317,16 @@ def _obliterated(reply: int) -> bool:
     if reply < 0:
         raise obliterate_refusal(reply)
     return reply == 1
+
+
+def requeue_left(keys: QueueKeys, deduplication_id: str, *, now_ms: int) -> Command[str | None]:
+    """Adds the job that was stored to follow another one, if that one has ended; returns its id."""
+    args = _REQUEUE_LEFT.args(base=keys.base, deduplication_id=deduplication_id, now_ms=now_ms)
+    return _REQUEUE_LEFT.call((keys.deduplication(deduplication_id),), args, _id_or_none, Replay.SAFE)
+
+
+def _id_or_none(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode()
 
 
 def remove_deduplication_key(keys: QueueKeys, deduplication_id: str) -> Command[bool]:

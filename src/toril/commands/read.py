@@ -54,15 +54,20 @@ def count_ended(
     return plain(int, "ZCOUNT", keys.base + state, "-inf", until_ms)
 
 
-def scan_toril_keys(keys: AnyKeys, cursor: str) -> Command[tuple[str, list[str]]]:
-    """One step of a scan for toril's own keys; the cursor of the last step is `0`."""
-    pattern = re.sub(r"([\\\[\]*?^])", r"\\\1", keys.toril("")) + "*"
-    args = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-    return Command(args, _scanned, keys=(keys.toril(""),), replay=Replay.SAFE)
+def scan_keys(
+    keys: AnyKeys, cursor: str, beginnings: Sequence[str], *, step: int = 1000
+) -> Command[tuple[str, list[str]]]:
+    """One step of a scan for the keys of a queue that begin in one of these ways; the last cursor is `0`."""
+    common = beginnings[0] if len(beginnings) == 1 else keys.base
+    pattern = re.sub(r"([\\\[\]*?^])", r"\\\1", common) + "*"
+    args = ("SCAN", cursor, "MATCH", pattern, "COUNT", step)
+    decode = functools.partial(_scanned, tuple(beginnings))
+    return Command(args, decode, keys=(keys.toril(""),), replay=Replay.SAFE)
 
 
-def _scanned(reply: list[Reply]) -> tuple[str, list[str]]:
-    return reply[0].decode(), [one.decode() for one in reply[1]]
+def _scanned(beginnings: tuple[str, ...], reply: list[Reply]) -> tuple[str, list[str]]:
+    names = [one.decode(errors="replace") for one in reply[1]]
+    return reply[0].decode(), [one for one in names if one.startswith(beginnings)]
 
 
 def get_ranges(

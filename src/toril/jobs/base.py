@@ -322,11 +322,16 @@ class JobBase(Generic[T]):
         yield manage.promote(self.keys, self.id)
         self._change(delay=b"0")
 
-    def _retry(self, state: FinalState) -> Operation[None]:
+    def _retry(self, state: FinalState, reset: manage.ResetAttempts) -> Operation[None]:
         if state not in ("failed", "completed"):
             raise InvalidOption("state", f"is {state!r}", 'a finished job is "failed" or "completed"')
-        yield manage.reprocess(self.keys, self.id, state=state, lifo=bool(self.opts.get("lifo")))
+        lifo = bool(self.opts.get("lifo"))
+        yield manage.reprocess(self.keys, self.id, state=state, lifo=lifo, reset=reset)
         self._change(failedReason=None, finishedOn=None, processedOn=None, returnvalue=None)
+        if reset.made:
+            self._change(atm=None, attemptsMade=None)
+        if reset.started:
+            self._change(ats=None)
 
     def _remove(self, children: bool) -> Operation[None]:
         yield manage.remove(self.keys, self.id, children=children)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from toril.commands import read
+from toril.commands.manage import ResetAttempts
 from toril.errors import JobNotFound
 from toril.jobs._operations import Operation, run_operation_blocking
 from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
@@ -76,9 +77,16 @@ class BlockingJob(JobBase[T]):
         """Makes a delayed job ready now."""
         self._run(self._promote())
 
-    def retry(self, state: FinalState = "failed") -> None:
-        """Sends a finished job back to the queue."""
-        self._run(self._retry(state))
+    def retry(
+        self,
+        state: FinalState = "failed",
+        *,
+        reset_attempts_made: bool = False,
+        reset_attempts_started: bool = False,
+    ) -> None:
+        """Sends a finished job back to the queue; its attempts are counted from the beginning if asked."""
+        reset = ResetAttempts(made=reset_attempts_made, started=reset_attempts_started)
+        self._run(self._retry(state, reset))
 
     def remove(self, *, children: bool = True) -> None:
         """Removes the job and its children; raises `JobLocked` while one of them is being worked on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypeVar
 
+from toril.commands.manage import ResetAttempts
 from toril.errors import JobNotFound
 from toril.jobs._operations import Operation, run_operation
 from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
@@ -65,9 +66,16 @@ class Job(JobBase[T]):
         """Makes a delayed job ready now."""
         await self._run(self._promote())
 
-    async def retry(self, state: FinalState = "failed") -> None:
-        """Sends a finished job back to the queue."""
-        await self._run(self._retry(state))
+    async def retry(
+        self,
+        state: FinalState = "failed",
+        *,
+        reset_attempts_made: bool = False,
+        reset_attempts_started: bool = False,
+    ) -> None:
+        """Sends a finished job back to the queue; its attempts are counted from the beginning if asked."""
+        reset = ResetAttempts(made=reset_attempts_made, started=reset_attempts_started)
+        await self._run(self._retry(state, reset))
 
     async def remove(self, *, children: bool = True) -> None:
         """Removes the job and its children; raises `JobLocked` while one of them is being worked on."""

@@ -114,13 +114,15 @@ class Management(QueuePart[T]):
         calls = Calls(self.keys)
         while await self._run(manage.obliterate(self.keys, count=REMOVE_BATCH, force=force, calls=calls)):
             pass
-        async for keys in self._own_keys():
+        async for keys in self._keys_left():
             await self._run(manage.delete_keys(keys))
 
-    async def _own_keys(self) -> AsyncIterator[list[str]]:
+    async def _keys_left(self) -> AsyncIterator[list[str]]:
+        """What the official script does not know: toril's own keys, and what was stored to follow active jobs."""
+        beginnings = (self.keys.toril(""), self.keys.next_job(""))
         cursor = "0"
         while True:
-            cursor, found = await self._run(read.scan_toril_keys(self.keys, cursor))
+            cursor, found = await self._run(read.scan_keys(self.keys, cursor, beginnings))
             if found:
                 yield found
             if cursor == "0":

@@ -276,7 +276,9 @@ class EnvelopeQueue:
         await self._transport.run(envelopes.delete_queue(self.keys, await self._consumers()))
         cursor, found = "0", list[str]()
         while True:
-            cursor, found = await self._transport.run(read.scan_toril_keys(self.keys, cursor))
+            cursor, found = await self._transport.run(
+                read.scan_keys(self.keys, cursor, [self.keys.toril("")])
+            )
             if found:
                 await self._transport.run(manage.delete_keys(found))
             if cursor == "0":

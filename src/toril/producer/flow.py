@@ -215,6 +215,8 @@ class FlowProducer:
         planned = _PlannedJob(prepared, calls, parent)
         if prepared.options.job_id is not None:
             _refuse_own_ancestor(planned)
+        if parent is not None:
+            _refuse_keep_last(prepared.options)
         return planned
 
     def _calls(self, queue: str, prefix: str) -> JobCalls:
@@ -330,6 +332,13 @@ def _check(flow: object) -> FlowNode:
             "flow", f"is a {type(flow).__name__}", "give FlowNode(name, queue=…, children=[…])"
         )
     return flow
+
+
+def _refuse_keep_last(options: JobOptions) -> None:
+    """The parent would not know of a child that is added later."""
+    if options.deduplication is not None and options.deduplication.keep_last_if_active:
+        problem = "cannot be used for a job with a parent"
+        raise InvalidOption("deduplication.keep_last_if_active", problem, "give it to the root of the flow")
 
 
 def _refuse_own_ancestor(planned: _PlannedJob) -> None:

@@ -24,7 +24,7 @@ MAX_NAME_LENGTH = 255  # of queue names, job names and job ids
 # Words that are keys of the queue itself: a job of that id would overwrite the queue's own data.
 # fmt: off
 RESERVED_IDS = frozenset({
-    "active", "completed", "de", "delayed", "events", "failed", "id", "limiter", "marker", "meta", "metrics",
+    "active", "completed", "de", "delayed", "dn", "events", "failed", "id", "limiter", "marker", "meta", "metrics",
     "paused", "pc", "prioritized", "priority", "repeat", "stalled", "stalled-check", "toril", "wait",
     "waiting", "waiting-children",
 })
@@ -192,6 +192,10 @@ class QueueKeys:
     def deduplication(self, deduplication_id: str) -> str:
         """The key that holds the job id for one deduplication id."""
         return f"{self.de}:{deduplication_id}"
+
+    def next_job(self, deduplication_id: str) -> str:
+        """The hash of the job that follows the active job of one deduplication id, as BullMQ 6 stores it."""
+        return f"{self.base}dn:{deduplication_id}"
 
     def metrics(self, kind: Literal["completed", "failed"]) -> str:
         """The hash of finished jobs per minute; its points are in `<this>:data`."""

@@ -79,13 +79,17 @@ Removal: TypeAlias = bool | int | KeepJobs
 class Deduplication:
     """Jobs of the same `id` are one job: until the first has finished, or for `ttl`.
 
-    `extend` starts the `ttl` again with each duplicate; `replace` puts the newest data in place of a delayed job.
+    `extend` starts the `ttl` again with each duplicate; `replace` puts the newest data in place of a delayed job;
+    `reschedule` starts the delay of a delayed job again and keeps its data; `keep_last_if_active` runs the newest of
+    the duplicates that were added while the job was active, after that job. The last two are of BullMQ 6.
     """
 
     id: str
     ttl: OptionalSeconds = no_seconds()
     extend: bool = False
     replace: bool = False
+    reschedule: bool = False
+    keep_last_if_active: bool = False
     # The delay of a job without one of its own, set by `debounce`; the fields above are Node's.
     implied_delay: float | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -93,10 +97,16 @@ class Deduplication:
         check_text("deduplication.id", self.id)
         if "ttl" in take_defaults(self, ("ttl",)):
             object.__setattr__(self, "ttl", to_seconds("deduplication.ttl", self.ttl, positive=True))
-        check_boolean("deduplication.extend", self.extend)
-        check_boolean("deduplication.replace", self.replace)
+        for name in ("extend", "replace", "reschedule", "keep_last_if_active"):
+            check_boolean(f"deduplication.{name}", getattr(self, name))
         if self.extend and self.ttl is None:
             raise InvalidOption("deduplication.extend", "has nothing to extend", "give a ttl")
+        if self.reschedule and self.replace:
+            problem, remedy = "has no effect together with replace", "choose one of them"
+            raise InvalidOption("deduplication.reschedule", problem, remedy)
+        if self.keep_last_if_active and self.ttl is not None:
+            problem, remedy = "has no effect together with keep_last_if_active", "leave it out"
+            raise InvalidOption("deduplication.ttl", problem, remedy)
 
     @classmethod
     def simple(cls, id: str) -> Deduplication:
@@ -118,16 +128,42 @@ class Deduplication:
         object.__setattr__(made, "implied_delay", made.ttl)
         return made
 
+    @classmethod
+    def keep_last(cls, id: str) -> Deduplication:
+        """At most one job is active and one waits: of the duplicates of an active job, the newest runs after it."""
+        return cls(id, keep_last_if_active=True)
+
+    @classmethod
+    def from_wire(cls, wire: JsonObject) -> Deduplication:
+        """Of a stored job; a field that has no effect beside another one is left out."""
+        keeps_last, replace = bool(wire.get("keepLastIfActive")), bool(wire.get("replace"))
+        ttl = None if keeps_last or not wire.get("ttl") else wire["ttl"] / 1000
+        return cls(
+            wire["id"],
+            ttl,
+            extend=bool(wire.get("extend")) and ttl is not None,
+            replace=replace,
+            reschedule=bool(wire.get("reschedule")) and not replace,
+            keep_last_if_active=keeps_last,
+        )
+
     def to_wire(self) -> JsonObject:
         """BullMQ's spelling, in milliseconds."""
         wire: JsonObject = {"id": self.id}
         if self.ttl is not None:
             wire["ttl"] = to_ms(self.ttl)
-        if self.extend:
-            wire["extend"] = True
-        if self.replace:
-            wire["replace"] = True
+        for name, spelling in _DEDUPLICATION_MODES.items():
+            if getattr(self, name):
+                wire[spelling] = True
         return wire
+
+
+_DEDUPLICATION_MODES = {
+    "extend": "extend",
+    "replace": "replace",
+    "reschedule": "reschedule",
+    "keep_last_if_active": "keepLastIfActive",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,21 +289,12 @@ def _read_removal(value: JsonValue) -> KeepJobs | JsonValue:
     )
 
 
-def _read_deduplication(value: JsonValue) -> Deduplication | None:
-    if not value:
-        return None
-    ttl = value.get("ttl")
-    return Deduplication(
-        value["id"], ttl / 1000 if ttl else None, bool(value.get("extend")), bool(value.get("replace"))
-    )
-
-
 _READ: dict[str, Spell] = {
     "backoff": Backoff.from_wire,
     "delay": lambda value: None if value is None else value / 1000,
     "remove_on_complete": _read_removal,
     "remove_on_fail": _read_removal,
-    "deduplication": _read_deduplication,
+    "deduplication": lambda value: Deduplication.from_wire(value) if value else None,
     "parent": lambda value: ParentRef(value["id"], value["queue"]) if value else None,
     "timestamp": lambda value: ms_to_datetime(value) if value else None,
 }

@@ -157,7 +157,7 @@ class TestASecondLook:
             client.set(f"{prefix}:oddn:toril:other", "x")
             cursor, found = "0", []
             while True:
-                cursor, some = transport.run(read.scan_toril_keys(keys, cursor))
+                cursor, some = transport.run(read.scan_keys(keys, cursor, [keys.toril("")]))
                 found += some
                 if cursor == "0":
                     break

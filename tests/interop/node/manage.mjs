@@ -27,7 +27,8 @@ const changingJobs = {
   promote: (bench, { id }) => onJob(bench, id, (job) => job.promote()),
   change_priority: (bench, { id, priority, lifo }) => onJob(bench, id, (job) => job.changePriority({ priority, lifo })),
   change_delay: (bench, { id, delay }) => onJob(bench, id, (job) => job.changeDelay(delay)),
-  retry: (bench, { id, state }) => onJob(bench, id, (job) => job.retry(state)),
+  retry: (bench, { id, state, reset = {} }) =>
+    onJob(bench, id, (job) => job.retry(state, { resetAttemptsMade: reset.made, resetAttemptsStarted: reset.started })),
   remove: (bench, { id, children }) => bench.queue.remove(id, { removeChildren: children ?? true }),
   remove_child_dependency: (bench, { id }) => onJob(bench, id, (job) => job.removeChildDependency()),
   remove_unprocessed_children: (bench, { id }) => onJob(bench, id, (job) => job.removeUnprocessedChildren()),

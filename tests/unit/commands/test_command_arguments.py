@@ -321,7 +321,11 @@ def as_node() -> dict[str, tuple[str, list[Any]]]:
     return dict(zip(CASES, json.loads(done.stdout), strict=True))
 
 
-WRAPPED = {"toril.add_scheduler": "addJobScheduler", "toril.move_jobs_to_wait": "moveJobsToWait"}
+WRAPPED = {
+    "toril.add_scheduler": "addJobScheduler",
+    "toril.move_jobs_to_wait": "moveJobsToWait",
+    "toril.remove_job": "removeJob",
+}
 
 
 @pytest.mark.parametrize("case", CASES)

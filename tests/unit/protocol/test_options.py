@@ -332,3 +332,26 @@ def test_a_new_job_has_a_name_and_data() -> None:
     for name in ("", "x" * 256, None):
         with pytest.raises(InvalidOption):
             NewJob(name)  # type: ignore[arg-type]
+
+
+def test_the_deduplication_modes_of_the_sixth_generation_are_spelled_as_node_does() -> None:
+    assert Deduplication.keep_last("a").to_wire() == {"id": "a", "keepLastIfActive": True}
+    assert Deduplication("a", reschedule=True).to_wire() == {"id": "a", "reschedule": True}
+    stored = {"id": "a", "ttl": 5, "keepLastIfActive": True, "replace": True, "reschedule": True}
+    assert Deduplication.from_wire(stored) == Deduplication("a", replace=True, keep_last_if_active=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"reschedule": True, "replace": True}, "deduplication.reschedule"),
+        ({"keep_last_if_active": True, "ttl": 1}, "deduplication.ttl"),
+        ({"keep_last_if_active": 1}, "deduplication.keep_last_if_active"),
+    ],
+)
+def test_deduplication_modes_that_have_no_effect_together_are_refused(
+    fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        Deduplication("a", **fields)
+    assert refused.value.field == field

@@ -11,6 +11,7 @@
 --@keys list events repeat_set work_list
 --@args base before_ms limit state
 --@official clean cleanJobsInSet
+--@own drop_next drop_next
 
 -- First, because a server without memory refuses scripts that begin with a write that needs memory.
 redis.call("DEL", work_list)
@@ -18,6 +19,7 @@ local last = redis.call("LRANGE", list, -tonumber(limit), -1)
 if #last > 0 then
   redis.call("RPUSH", work_list, unpack(last))
 end
+local drop = drop_next(KEYS, ARGV, base, last)
 local removed = clean({work_list, events, repeat_set}, ARGV)
 if #removed > 0 then
   local kept = redis.call("LRANGE", work_list, 0, -1)
@@ -27,4 +29,5 @@ if #removed > 0 then
   end
 end
 redis.call("DEL", work_list)
+drop()
 return removed

@@ -25,6 +25,7 @@
 --@keys wait paused delayed prioritized repeat_set events work_list arrivals pc
 --@args base limit remove_delayed arrivals_ms cursor
 --@official drain_list drain
+--@own drop_next drop_next
 --@own named_fields named_fields
 
 local max_jobs = tonumber(limit)
@@ -246,7 +247,9 @@ until #leaving > 0 or state.place == place or state.place > #PLACES
 if #leaving > 0 then
   redis.call("RPUSH", work_list, unpack(leaving))
   local none = work_list .. ":none"
+  local drop = drop_next(KEYS, ARGV, base, leaving)
   drain_list({work_list, none, none, none, none}, {base, "0"})
+  drop()
 end
 if state.place > #PLACES then
   redis.call("DEL", arrivals)

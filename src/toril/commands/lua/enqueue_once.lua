@@ -38,6 +38,7 @@
 --@args ledger_ms max_waiting rate known_by save partition consumer_group
 --@each digest first kind arguments data options
 --@own official_adds official_adds
+--@own add_deduplicated add_deduplicated
 --@own plain_options plain_options
 --@own add_many add_many
 --@own named_fields named_fields
@@ -270,8 +271,14 @@ end
 
 local function add_by_script(row)
   local script = scripts[value(row, KIND)]
+  local args = {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}
   redis.call("HSET", ledger, digests[row], enter(row))
-  set_reply(row, pcall(script[1], script[2], {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}))
+  local arguments = cmsgpack.unpack(args[1])
+  if arguments[9] then
+    set_reply(row, pcall(add_deduplicated, KEYS, ARGV, script[1], script[2], args, arguments[1], arguments[2]))
+  else
+    set_reply(row, pcall(script[1], script[2], args))
+  end
 end
 
 local function add_run(run, places, fields)

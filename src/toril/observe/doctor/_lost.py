@@ -29,22 +29,27 @@ SCANNED_PER_KEY: Final = 10
 
 @dataclass(slots=True)
 class FoundKeys:
-    """The jobs and locks among the keys of a queue."""
+    """The jobs, locks and stored next jobs among the keys of a queue."""
 
     jobs: list[str]
     locks: list[str]
+    next_jobs: list[str]  # deduplication ids with a job that is stored to follow another one
     complete: bool
 
 
 async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> FoundKeys:
     """Returns the ids of jobs and of locks among up to `most` keys of a queue."""
-    found = FoundKeys([], [], True)
+    found = FoundKeys([], [], [], True)
     shape = re.compile(re.escape(keys.base) + r"((?:repeat:[^:]+:)?[^:]+)(:lock)?", re.DOTALL)
+    next_job = keys.next_job("")
     matching = passed = 0
     async for node in nodes_of(transport):
         async for page in scan_pages(node, f"{escape_pattern(keys.base)}*"):
-            for match in map(shape.fullmatch, page[: most - matching]):
-                if match and match[1] not in RESERVED_IDS:
+            for key in page[: most - matching]:
+                match = shape.fullmatch(key)
+                if key.startswith(next_job):
+                    found.next_jobs.append(key.removeprefix(next_job))
+                elif match and match[1] not in RESERVED_IDS:
                     (found.locks if match[2] else found.jobs).append(match[1])
             matching += len(page)
             passed += STEP
@@ -74,6 +79,29 @@ async def _in_no_list(transport: AsyncTransport, keys: QueueKeys, jobs: Sequence
         job_id
         for job_id, found in zip(lost, fields, strict=True)
         if not isinstance(found, TorilError) and None not in found
+    ]
+
+
+async def next_jobs_left(transport: AsyncTransport, keys: QueueKeys, stored: Sequence[str]) -> list[str]:
+    """Returns deduplication ids whose stored next job follows a job that has ended or does not exist."""
+    suspects = await _next_jobs_left(transport, keys, stored)
+    if suspects:
+        await asyncio.sleep(CONFIRM_AFTER)
+        suspects = await _next_jobs_left(transport, keys, suspects)
+    return suspects
+
+
+async def _next_jobs_left(transport: AsyncTransport, keys: QueueKeys, stored: Sequence[str]) -> list[str]:
+    there = await in_parts(transport, [plain(bool, "EXISTS", keys.next_job(one)) for one in stored])
+    stored = [one for one, exists in zip(stored, there, strict=True) if exists is True]
+    holders = await in_parts(transport, [read.get_deduplication_job_id(keys, one) for one in stored])
+    fields = await in_parts(
+        transport, [read.get_fields(keys, holder or "", ["name", "finishedOn"]) for holder in holders]
+    )
+    return [
+        one
+        for one, found in zip(stored, fields, strict=True)
+        if not isinstance(found, TorilError) and (found[0] is None or found[1] is not None)
     ]
 
 

@@ -1,8 +1,8 @@
 """Repairs what an examination finds: ids without data, jobs in no list, schedulers without a next run.
 
 Guarantee: no job is removed. An id without a job is removed from its list; a job that is in no list is put back into
-its list; a scheduler gets its next run, unless it has ended. The server checks again before each step, so that a job
-that moves meanwhile is not changed, and each step is bounded.
+its list; a scheduler gets its next run, unless it has ended; a job that was to follow one that has ended is added. The
+server checks again before each step, so that a job that moves meanwhile is not changed, and each step is bounded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toril.backends.next_run import is_over, next_time, schedule_of
-from toril.commands import repair, schedulers
+from toril.commands import manage, repair, schedulers
 from toril.commands.schedulers import SchedulerToAdd
 from toril.errors import TorilError
 from toril.observe.doctor._broken_links import schedulers_without_run
-from toril.observe.doctor._lost import ids_without_data, jobs_in_no_list, search
+from toril.observe.doctor._lost import ids_without_data, jobs_in_no_list, next_jobs_left, search
 from toril.protocol.codec import from_json
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
@@ -30,10 +30,13 @@ class Repairs:
     removed_ids: list[str] = field(default_factory=list)  # without a job
     put_back: dict[str, str] = field(default_factory=dict)  # job → its list now
     schedulers: list[str] = field(default_factory=list)  # that have a next run again
+    next_jobs: list[str] = field(
+        default_factory=list
+    )  # that were to follow a job that has ended, and were added
     troubles: list[str] = field(default_factory=list)  # why something could not be repaired
 
     def __bool__(self) -> bool:
-        return bool(self.removed_ids or self.put_back or self.schedulers or self.troubles)
+        return bool(self.removed_ids or self.put_back or self.schedulers or self.next_jobs or self.troubles)
 
 
 async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, most_keys: int) -> Repairs:
@@ -46,6 +49,8 @@ async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, mo
     found = await search(transport, keys, most_keys)
     for job_id in await jobs_in_no_list(transport, keys, found.jobs):
         await _put_back(transport, keys, job_id, repairs)
+    for deduplication_id in await next_jobs_left(transport, keys, found.next_jobs):
+        await _add_next_job(transport, keys, deduplication_id, repairs)
     for scheduler_id in without_run:
         try:
             await _make_next_run(transport, keys, scheduler_id, repairs)
@@ -57,6 +62,17 @@ async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, mo
 async def _put_back(transport: AsyncTransport, keys: QueueKeys, job_id: str, repairs: Repairs) -> None:
     if place := await transport.run(repair.put_back(keys, job_id, now_ms=await transport.now_ms())):
         repairs.put_back[job_id] = place
+
+
+async def _add_next_job(
+    transport: AsyncTransport, keys: QueueKeys, deduplication_id: str, repairs: Repairs
+) -> None:
+    try:
+        command = manage.requeue_left(keys, deduplication_id, now_ms=await transport.now_ms())
+        if job_id := await transport.run(command):
+            repairs.next_jobs.append(job_id)
+    except TorilError as error:
+        repairs.troubles.append(f"job to follow {deduplication_id}: {error}")
 
 
 async def _make_next_run(

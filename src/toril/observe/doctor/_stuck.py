@@ -16,7 +16,14 @@ from toril.commands.overview import EnvelopeOverview, QueueOverview
 from toril.errors import TorilError
 from toril.observe.doctor._broken_links import examine_links
 from toril.observe.doctor._finding import Finding, note, problem, warning
-from toril.observe.doctor._lost import CONFIRM_AFTER, ids_without_data, in_parts, jobs_in_no_list, search
+from toril.observe.doctor._lost import (
+    CONFIRM_AFTER,
+    ids_without_data,
+    in_parts,
+    jobs_in_no_list,
+    next_jobs_left,
+    search,
+)
 from toril.observe.doctor._schedulers import examine_schedulers
 from toril.observe.overview import QueueFigures
 from toril.protocol.keys import QueueKeys, client_name
@@ -42,6 +49,7 @@ async def examine_queue(
     findings = [
         *await _in_no_list(transport, keys, found.jobs, name),
         *await _missing_data(transport, keys, name),
+        *await _left_next_jobs(transport, keys, found.next_jobs, name),
         *await examine_links(transport, keys, name),
         *await examine_schedulers(transport, keys, name, figures.now_ms),
         *await _locks_of_inactive_jobs(transport, keys, found.locks, name),
@@ -67,6 +75,23 @@ async def _in_no_list(
             "stuck",
             f"{len(lost)} jobs are in no list, so no worker takes them: {_some(lost)}",
             "`toril doctor --repair` puts them back; `toril remove` removes those that are not needed",
+            name,
+        )
+    ]
+
+
+async def _left_next_jobs(
+    transport: AsyncTransport, keys: QueueKeys, stored: Sequence[str], name: str
+) -> list[Finding]:
+    left = await next_jobs_left(transport, keys, stored)
+    if not left:
+        return []
+    return [
+        problem(
+            "stuck",
+            f"{len(left)} jobs that were to follow another one (keepLastIfActive) were not added when it ended: "
+            f"{_some(left)}; a worker of BullMQ 5 ended it, which does not know this option",
+            "a sweep of a toril worker, or `toril doctor --repair`, adds them; run such queues with BullMQ 6 or toril",
             name,
         )
     ]

@@ -5,8 +5,9 @@
   existed       whether a job of this id exists ("" for an id that the counter gives)
   deduplicated  whether the job has a deduplication id
 ]]
+--@own add_deduplicated add_deduplicated
 local script, keys, args, base, id, existed, deduplicated, id_counter = ...
-local reply = script(keys, args)
+local reply = deduplicated and add_deduplicated(KEYS, ARGV, script, keys, args, base, id) or script(keys, args)
 if type(reply) ~= "string" then
   return reply
 end

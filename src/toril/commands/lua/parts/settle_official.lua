@@ -12,6 +12,7 @@
 --@official move_to_delayed moveToDelayed
 --@official retry_job retryJob
 --@official move_to_wait moveJobFromActiveToWait
+--@own requeue_next requeue_next
 --@own error_text error_text
 --@own writes_refused writes_refused
 local batch = ...
@@ -51,7 +52,25 @@ local function add_fetched(reply)
   batch.open = false
 end
 
+-- Whether the official script will accept the end of a job.
+local function may_finish(id, kind, its_token)
+  local job = base .. id
+  return (its_token == "0" or redis.call("GET", job .. ":lock") == its_token) and redis.call("LPOS", active, id)
+    and (kind == "failed" or redis.call("EXISTS", job .. ":dependencies", job .. ":unsuccessful") == 0)
+end
+
+-- Adds the job that was stored to follow this one, before this one ends: a worker may fetch it in the same step.
+local function add_next(id, kind, its_token)
+  local deduplication_id = redis.pcall("HGET", base .. id, "deid")
+  if type(deduplication_id) == "string" and redis.call("EXISTS", base .. "dn:" .. deduplication_id) == 1
+    and may_finish(id, kind, its_token) then
+    -- What cannot be read stays where it is; the job ends all the same.
+    pcall(requeue_next, KEYS, ARGV, base, deduplication_id, now_ms)
+  end
+end
+
 local function finish(id, kind, its_token, value, options, fields)
+  add_next(id, kind, its_token)
   local target, metrics, property = completed, completed_metrics, "returnvalue"
   if kind == "failed" then
     target, metrics, property = failed, failed_metrics, "failedReason"
