@@ -45,7 +45,7 @@ class Cutter:
         task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(OSError):
             there, back = await asyncio.open_connection("127.0.0.1", self._port)
-            up = asyncio.ensure_future(_fetch_loop(reader, back))
+            up = asyncio.ensure_future(_copy(reader, back))
             try:
                 await self._replies(there, writer)
             finally:
@@ -65,7 +65,7 @@ class Cutter:
             await writer.drain()
 
 
-async def _fetch_loop(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     while chunk := await source.read(65536):
         target.write(chunk)
         await target.drain()

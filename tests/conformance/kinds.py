@@ -1,4 +1,4 @@
-"""The kinds of queue behind one face, so that one suite can hold all of them to the same promises."""
+"""The kinds of queue under one interface, so that one suite tests the same guarantees for all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QUICK = {
 
 
 @dataclass(frozen=True)
-class Grave:
-    """A job that failed for good."""
+class FailedJob:
+    """A job that failed permanently."""
 
     job_id: str
     payload: Any
@@ -36,7 +36,7 @@ class Kind:
 
     name: str
     at_least_once = True
-    limited: ClassVar[Mapping[str, Any]] = {}  # what a worker must be told before a job may pause the queue
+    limited: ClassVar[Mapping[str, Any]] = {}  # what a worker must be given before a job may pause the queue
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
@@ -67,23 +67,23 @@ class Kind:
         """A message that cannot be read."""
         raise NotImplementedError
 
-    async def graves(self) -> list[Grave]:
+    async def failed_jobs(self) -> list[FailedJob]:
         raise NotImplementedError
 
     async def unfinished(self) -> int:
-        """Jobs that wait, are in a worker's hand, or are scheduled."""
+        """Jobs that wait, are active, or are scheduled."""
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def hand(self) -> AsyncIterator[Backend[Any]]:
-        """The source of a worker that is played by hand, and that dies at the end: nothing is handed back."""
+    async def manual_backend(self) -> AsyncIterator[Backend[Any]]:
+        """The backend of a worker that the test operates; at the end it dies and gives nothing back."""
         worker = self.worker(lambda job: None)
-        source: Any = worker._adapter.make_backend()
-        await source.open()
+        backend: Any = worker._adapter.make_backend()
+        await backend.open()
         try:
-            yield source
+            yield backend
         finally:
-            await source.transport.close()
+            await backend.transport.close()
             await worker._adapter.close()
 
     @staticmethod
@@ -114,9 +114,9 @@ class BullmqKind(Kind):
         with client_of(self.url) as client:
             client.hset(self.queue.keys.job(job.id), "data", "{this is no JSON")
 
-    async def graves(self) -> list[Grave]:
+    async def failed_jobs(self) -> list[FailedJob]:
         jobs = await self.queue.get_jobs(["failed"])
-        return [Grave(job.id, _data(job), job.failed_reason or "") for job in jobs]
+        return [FailedJob(job.id, _data(job), job.failed_reason or "") for job in jobs]
 
     async def unfinished(self) -> int:
         counts = await self.queue.get_job_counts()
@@ -140,9 +140,9 @@ class _EnvelopeKind(Kind):
     async def add_many(self, payloads: list[Any], *, attempts: int = 3) -> None:
         await self.queue.add_bulk([("task", payload) for payload in payloads], max_attempts=attempts)
 
-    async def graves(self) -> list[Grave]:
+    async def failed_jobs(self) -> list[FailedJob]:
         return [
-            Grave(letter.job_id, letter.envelope.payload, letter.last_error)
+            FailedJob(letter.job_id, letter.envelope.payload, letter.last_error)
             async for letter in self.queue.dead_letters()
         ]
 

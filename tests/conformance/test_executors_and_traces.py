@@ -35,7 +35,7 @@ async def test_a_handler_can_run_in_a_process_of_its_own(
     async with make(valkey.url, prefix).opened() as kind:
         job_id = await kind.add("note", {"file": str(target)})
         await run_all(kind, note_process, executor="process")
-        assert await kind.graves() == []
+        assert await kind.failed_jobs() == []
     pid, *rest = target.read_text().split()
     assert int(pid) != os.getpid()
     assert rest == [job_id, "note"]
@@ -49,8 +49,8 @@ async def test_a_handler_that_takes_its_process_down_fails_its_own_job_only(
         await kind.add("die", {})
         await kind.add("note", {"file": str(target)})
         await run_all(kind, {"die": die, "note": note_process}, executor="process")
-        (grave,) = await kind.graves()
-    assert "SIGKILL" in grave.reason
+        (failed_job,) = await kind.failed_jobs()
+    assert "SIGKILL" in failed_job.reason
     assert target.exists()
 
 

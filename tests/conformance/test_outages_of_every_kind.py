@@ -41,7 +41,7 @@ async def test_no_job_is_lost_or_left_over_when_a_workers_replies_are(
             while await kind.unfinished():
                 await asyncio.sleep(0.05)
         assert cutter.cuts > 5
-        assert await kind.graves() == []
+        assert await kind.failed_jobs() == []
         if kind.at_least_once:
             assert runs.keys() == set(range(JOBS))
         else:
@@ -110,7 +110,7 @@ async def test_a_worker_comes_back_after_the_server_was_away(
             server.start()
             while await kind.unfinished():
                 await asyncio.sleep(0.05)
-        assert await kind.graves() == []
+        assert await kind.failed_jobs() == []
     if kind.at_least_once:
         assert runs.keys() == set(range(100))
 
@@ -140,5 +140,5 @@ async def test_jobs_in_hand_finish_when_the_server_has_no_memory_left(
                 client.config_set("maxmemory", 0)
             while await kind.unfinished():
                 await asyncio.sleep(0.02)
-        assert await kind.graves() == []
+        assert await kind.failed_jobs() == []
     assert runs == Counter(range(10))

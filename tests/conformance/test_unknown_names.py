@@ -73,14 +73,14 @@ async def test_a_job_waits_for_a_worker_that_knows_its_name_and_loses_no_attempt
     async with silent(), kind.worker({"old": nothing}) as old:
         await old.run_until_idle()  # it does not wait for the job that it cannot do
         assert (old.processed, old.failed) == (1, 0)
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
     assert await kind.unfinished() == 1
     async with silent(), kind.worker({"new": new}) as knowing:
         await ran.wait()
         await knowing.run_until_idle()
     assert seen == [("two", 0)]
     assert await kind.unfinished() == 0
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 async def test_a_job_whose_name_nobody_knows_is_given_up_and_can_be_sent_again(
@@ -99,9 +99,11 @@ async def test_a_job_whose_name_nobody_knows_is_given_up_and_can_be_sent_again(
     worker.on("failed", on_failed)
     async with silent(), worker:
         await failed.wait()
-    (grave,) = await kind.graves()
-    assert (grave.job_id, grave.payload) == (job_id, {"n": 1})
-    assert "no handler for jobs named 'new'; this worker has old, older; put back 1 times" in grave.reason
+    (failed_job,) = await kind.failed_jobs()
+    assert (failed_job.job_id, failed_job.payload) == (job_id, {"n": 1})
+    assert (
+        "no handler for jobs named 'new'; this worker has old, older; put back 1 times" in failed_job.reason
+    )
     assert "no handler for jobs named 'new'" in str(errors[0])
     assert await kind.unfinished() == 0
 
@@ -109,7 +111,7 @@ async def test_a_job_whose_name_nobody_knows_is_given_up_and_can_be_sent_again(
     await send_again(kind)
     async with silent(), kind.worker({"old": nothing}) as worker:
         await worker.run_until_idle()
-    assert await kind.graves() == []  # another hour has begun
+    assert await kind.failed_jobs() == []  # another hour has begun
     assert await kind.unfinished() == 1
 
 
@@ -125,8 +127,8 @@ async def test_a_worker_may_fail_such_jobs_at_once(kind: Kind) -> None:
     async with silent(), kind.worker({"old": nothing}, unknown_names="fail") as worker:
         await worker.run_until_idle()
         assert worker.failed == 1
-    (grave,) = await kind.graves()
-    assert grave.reason.endswith("no handler for jobs named 'new'; this worker has old")
+    (failed_job,) = await kind.failed_jobs()
+    assert failed_job.reason.endswith("no handler for jobs named 'new'; this worker has old")
 
 
 async def test_refusals_are_counted_and_said_once_for_each_name(kind: Kind) -> None:
@@ -146,9 +148,9 @@ async def test_refusals_are_counted_and_said_once_for_each_name(kind: Kind) -> N
 
 async def test_a_tried_job_that_is_put_back_for_its_name_does_not_keep_a_worker_busy(kind: Kind) -> None:
     await kind.add("new", attempts=3)
-    async with silent(), kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
-        await settle_and_fetch(source, [FinishedJob(delivery, Retry(0.0, "busy"))], 0)
+    async with silent(), kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
+        await settle_and_fetch(backend, [FinishedJob(delivery, Retry(0.0, "busy"))], 0)
     async with silent(), kind.worker({"old": nothing}) as worker:
         await worker.run_until_idle()
     assert await kind.unfinished() == 1
@@ -157,38 +159,38 @@ async def test_a_tried_job_that_is_put_back_for_its_name_does_not_keep_a_worker_
 async def test_a_worker_that_knew_the_name_in_between_begins_the_hour_anew(kind: Kind) -> None:
     await kind.add("new", attempts=9)
     long_ago: Refusals | None = None
-    async with silent(), kind.hand() as source:
+    async with silent(), kind.manual_backend() as backend:
         for wanted in (None, 1, 2):
-            (delivery,) = await taken(source)
+            (delivery,) = await taken(backend)
             long_ago = delivery.refusals
             assert (long_ago and long_ago.count) == wanted
             refused = Refusals.one_more(long_ago, 1000)
-            await settle_and_fetch(source, [FinishedJob(delivery, outcome.UnknownName(0.0, refused))], 0)
-        (delivery,) = await taken(source)
+            await settle_and_fetch(backend, [FinishedJob(delivery, outcome.UnknownName(0.0, refused))], 0)
+        (delivery,) = await taken(backend)
         assert delivery.refusals == Refusals(3, 1000)
-        await settle_and_fetch(source, [FinishedJob(delivery, Retry(0.0, "known, and busy"))], 0)
-        (delivery,) = await taken(source)
+        await settle_and_fetch(backend, [FinishedJob(delivery, Retry(0.0, "known, and busy"))], 0)
+        (delivery,) = await taken(backend)
         assert delivery.refusals is None
         assert delivery.attempts_made == 1
-        await settle_and_fetch(source, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
+        await settle_and_fetch(backend, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
-async def taken(source: Any) -> list[Any]:
+async def taken(backend: Any) -> list[Any]:
     """The job, as soon as it is due."""
-    while not (found := list((await settle_and_fetch(source, [], 1)).deliveries)):
+    while not (found := list((await settle_and_fetch(backend, [], 1)).deliveries)):
         await asyncio.sleep(0.005)
     return found
 
 
 async def test_a_note_that_cannot_be_read_is_none(kind: Kind) -> None:
     await kind.add("new")
-    async with silent(), kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
-        await settle_and_fetch(source, [FinishedJob(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
+    async with silent(), kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
+        await settle_and_fetch(backend, [FinishedJob(delivery, outcome.UnknownName(0.0, Refusals(1, 1)))], 0)
         spoil_note(kind)
-        (delivery,) = await taken(source)
+        (delivery,) = await taken(backend)
         assert delivery.refusals is None
-        await settle_and_fetch(source, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
+        await settle_and_fetch(backend, [FinishedJob(delivery, outcome.Completed(b"null"))], 0)
 
 
 def spoil_note(kind: Kind) -> None:

@@ -45,7 +45,7 @@ async def test_a_job_runs_once_and_leaves_nothing_to_do(kind: Kind) -> None:
     await run_all(kind, handle)
     assert seen == [{"n": 1, "text": "grüezi"}]
     assert await kind.unfinished() == 0
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 async def test_jobs_run_in_the_order_in_which_they_were_added(kind: Kind) -> None:
@@ -113,7 +113,7 @@ async def test_a_transient_error_is_tried_again_with_one_attempt_more(kind: Kind
     await kind.add(attempts=5)
     await run_all(kind, handle)
     assert runs == 3
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 async def test_a_permanent_error_ends_a_job_at_once(kind: Kind) -> None:
@@ -126,10 +126,10 @@ async def test_a_permanent_error_ends_a_job_at_once(kind: Kind) -> None:
 
     job_id = await kind.add(payload={"n": 1}, attempts=5)
     await run_all(kind, handle)
-    (grave,) = await kind.graves()
+    (failed_job,) = await kind.failed_jobs()
     assert runs == 1
-    assert (grave.job_id, grave.payload) == (job_id, {"n": 1})
-    assert "never" in grave.reason
+    assert (failed_job.job_id, failed_job.payload) == (job_id, {"n": 1})
+    assert "never" in failed_job.reason
     assert await kind.unfinished() == 0
 
 
@@ -144,7 +144,7 @@ async def test_a_job_is_tried_as_often_as_it_asks_for(kind: Kind) -> None:
     await kind.add(attempts=4)
     await run_all(kind, handle)
     assert runs == 4
-    assert len(await kind.graves()) == 1
+    assert len(await kind.failed_jobs()) == 1
 
 
 @pytest.mark.parametrize(("unknown", "runs_wanted"), [("permanent", 1), ("transient", 3)])
@@ -161,7 +161,7 @@ async def test_unknown_errors_are_treated_as_the_worker_was_told(
     await kind.add(attempts=3)
     await run_all(kind, handle, unknown_errors=unknown)
     assert runs == runs_wanted
-    assert len(await kind.graves()) == 1
+    assert len(await kind.failed_jobs()) == 1
 
 
 @pytest.mark.parametrize("signal", [Postpone(0.01), Requeue()], ids=["postpone", "requeue"])
@@ -180,7 +180,7 @@ async def test_a_job_that_asks_to_run_later_loses_no_attempt(kind: Kind, signal:
     async with silent(), kind.worker(handle):
         await done.wait()
     assert runs == 6
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
     assert await kind.unfinished() == 0
 
 
@@ -200,7 +200,7 @@ async def test_a_far_side_that_is_busy_pauses_the_queue_and_costs_no_attempt(kin
     async with silent(), kind.worker(handle, **kind.limited):
         await done.wait()
     assert times[1] - times[0] >= 0.45
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 async def test_plain_functions_run_in_threads(kind: Kind) -> None:
@@ -228,10 +228,10 @@ async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails_if_told(
 
     await kind.add("greet")
     await kind.add("part")
-    stranger = await kind.add("os.system", attempts=3)
+    unknown_job = await kind.add("os.system", attempts=3)
     await run_all(kind, {"greet": greet, "part": part}, unknown_names="fail")
     assert sorted(ran) == ["greet", "part"]
-    assert [grave.job_id for grave in await kind.graves()] == [stranger]
+    assert [failed_job.job_id for failed_job in await kind.failed_jobs()] == [unknown_job]
 
 
 async def test_a_message_that_cannot_be_read_fails_and_delays_nobody(kind: Kind) -> None:
@@ -245,7 +245,7 @@ async def test_a_message_that_cannot_be_read_fails_and_delays_nobody(kind: Kind)
     await kind.add(payload={"n": 2})
     await run_all(kind, handle)
     assert seen == [1, 2]
-    assert len(await kind.graves()) == 1
+    assert len(await kind.failed_jobs()) == 1
     assert await kind.unfinished() == 0
 
 
@@ -289,7 +289,7 @@ async def test_a_stop_that_cannot_wait_gives_jobs_back_without_counting_an_attem
         assert await kind.unfinished() == 1
     await run_all(kind, handle)
     assert runs == 2
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 @pytest.mark.parametrize("wanted", [1, 7])
@@ -328,7 +328,7 @@ async def test_jobs_that_a_stop_gives_back_are_taken_in_the_order_in_which_they_
 
     await run_all(kind, note)
     assert order == list(range(20))
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
 
 
 async def test_stops_in_the_middle_of_work_lose_nothing_and_double_nothing(kind: Kind) -> None:
@@ -356,46 +356,46 @@ async def test_stops_in_the_middle_of_work_lose_nothing_and_double_nothing(kind:
 
 async def test_an_outcome_that_is_handed_in_twice_counts_once(kind: Kind) -> None:
     await kind.add(attempts=1)
-    async with kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         settled = FinishedJob(delivery, Failed("it broke", "", "permanent"))
-        assert (await settle_and_fetch(source, [settled], 0)).ack_errors == [None]
-        await settle_and_fetch(source, [settled], 0)
-    assert len(await kind.graves()) == 1
+        assert (await settle_and_fetch(backend, [settled], 0)).ack_errors == [None]
+        await settle_and_fetch(backend, [settled], 0)
+    assert len(await kind.failed_jobs()) == 1
     assert await kind.unfinished() == 0
 
 
 async def test_a_retry_that_is_handed_in_twice_makes_one_job(kind: Kind) -> None:
     await kind.add(attempts=5)
-    async with kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         settled = FinishedJob(delivery, Retry(60.0, "later"))
-        await settle_and_fetch(source, [settled], 0)
-        await settle_and_fetch(source, [settled], 0)
+        await settle_and_fetch(backend, [settled], 0)
+        await settle_and_fetch(backend, [settled], 0)
         assert await kind.unfinished() == 1
 
 
 async def test_a_job_that_is_given_back_is_taken_again(kind: Kind) -> None:
     await kind.add(payload={"n": 7})
-    async with kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
-        await settle_and_fetch(source, [FinishedJob(delivery, Requeued())], 0)
-        (again,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
+        await settle_and_fetch(backend, [FinishedJob(delivery, Requeued())], 0)
+        (again,) = (await settle_and_fetch(backend, [], 1)).deliveries
         assert again.id == delivery.id
         assert again.attempts_made == delivery.attempts_made
-        await settle_and_fetch(source, [FinishedJob(again, Completed(b"null"))], 0)
+        await settle_and_fetch(backend, [FinishedJob(again, Completed(b"null"))], 0)
     assert await kind.unfinished() == 0
 
 
 async def test_a_wait_takes_nothing_and_can_be_ended(kind: Kind) -> None:
-    async with kind.hand() as source, silent():
-        waiting = asyncio.create_task(source.wait(10))
+    async with kind.manual_backend() as backend, silent():
+        waiting = asyncio.create_task(backend.wait(10))
         while not waiting.done():
-            await source.wake()
+            await backend.wake()
             await asyncio.wait({waiting}, timeout=0.01)
         await waiting
         await kind.add()
-        await source.wait(10)
+        await backend.wait(10)
         assert await kind.unfinished() == 1
 
 
@@ -406,8 +406,8 @@ async def test_a_worker_that_dies_leaves_its_jobs_as_its_kind_promises(kind: Kin
         seen.set()
 
     await kind.add(attempts=2)
-    async with kind.hand() as source:
-        assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
+    async with kind.manual_backend() as backend:
+        assert len((await settle_and_fetch(backend, [], 1)).deliveries) == 1
     async with silent(), kind.worker(handle, max_stalled_count=2):
         if kind.at_least_once:
             await seen.wait()
@@ -426,24 +426,24 @@ async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind)
         ran.set()
 
     await kind.add(attempts=3)
-    async with kind.hand() as late, silent():
+    async with kind.manual_backend() as late, silent():
         (delivery,) = (await settle_and_fetch(late, [], 1)).deliveries
         async with kind.worker(handle, max_stalled_count=2) as worker:
             await ran.wait()
             await worker.run_until_idle()
         ack_errors = (await settle_and_fetch(late, [FinishedJob(delivery, Failed("too late"))], 0)).ack_errors
         assert ack_errors[0] is not None
-    assert await kind.graves() == []
+    assert await kind.failed_jobs() == []
     assert await kind.unfinished() == 0
 
 
 async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
     await kind.add(attempts=3)
-    async with kind.hand() as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
-        assert list(await asyncio.to_thread(source.renew_locks, [delivery])) == []
-        await settle_and_fetch(source, [FinishedJob(delivery, Completed(b"null"))], 0)
-        assert list(await asyncio.to_thread(source.renew_locks, [delivery])) == [delivery]
+    async with kind.manual_backend() as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
+        assert list(await asyncio.to_thread(backend.renew_locks, [delivery])) == []
+        await settle_and_fetch(backend, [FinishedJob(delivery, Completed(b"null"))], 0)
+        assert list(await asyncio.to_thread(backend.renew_locks, [delivery])) == [delivery]
 
 
 async def test_callbacks_see_the_attempt_that_has_ended(kind: Kind) -> None:
@@ -553,7 +553,7 @@ async def test_all_jobs_of_a_dead_worker_come_back_without_a_sweep_for_each(kind
     if not kind.at_least_once:
         return  # its jobs are gone, which another test shows
     await kind.add_many([{"n": n} for n in range(100)])
-    async with kind.hand() as dead:
+    async with kind.manual_backend() as dead:
         taken = 0
         while taken < 100:
             taken += len((await settle_and_fetch(dead, [], 50)).deliveries)

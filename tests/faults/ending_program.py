@@ -1,4 +1,4 @@
-"""A program with a worker that ends in the way it was told: python -m tests.faults.ending_program JSON.
+"""A program with a worker that ends in the way it was wait_for_test: python -m tests.faults.ending_program JSON.
 
 Says "begun" when a handler begins and "ending" just before it ends. A job with `hold` in its data is never done here.
 """
@@ -67,8 +67,8 @@ def worker_of(words: dict[str, Any]) -> Any:
     return kind(words["url"], words["prefix"]).worker(handler, executor=executor, concurrency=3)
 
 
-async def told() -> None:
-    """Until the test says that it is time."""
+async def wait_for_test() -> None:
+    """Waits until the test writes a line."""
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     say("ending")
 
@@ -94,14 +94,14 @@ def end(way: str) -> None:
 async def beside(words: dict[str, Any]) -> None:
     """A worker that was started and is never stopped."""
     await worker_of(words).start()
-    await told()
+    await wait_for_test()
     end(words["way"])
     await asyncio.sleep(LONG)
 
 
 async def inside(words: dict[str, Any]) -> None:
     async with worker_of(words):
-        await told()
+        await wait_for_test()
         end(words["way"])
 
 
@@ -109,7 +109,7 @@ async def grouped(words: dict[str, Any]) -> None:
     """A worker that runs beside a task which fails."""
 
     async def sibling() -> None:
-        await told()
+        await wait_for_test()
         end(words["way"])
 
     async with asyncio.TaskGroup() as group:

@@ -66,7 +66,7 @@ async def test_a_full_server_refuses_new_work_and_lets_running_work_end(
                 later = await queue.add("n", {})
                 await until(lambda: worker.processed == 7)
                 assert await later.get_state() == "completed"
-                assert time.monotonic() - freed < 10  # about one second after there is room again
+                assert time.monotonic() - freed < 10  # about one second after there is memory again
             told = collections.Counter(fields[b"event"] for _, fields in client.xrange(queue.keys.events))
             assert told[b"stalled"] == 0
             assert [await job.get_state() for job in jobs] == ["completed"] * 6

@@ -121,7 +121,7 @@ async def test_the_least_patient_of_those_who_stop_a_worker_decides(make: Make, 
         await asyncio.gather(worker.stop(timeout=300), worker.stop(timeout=0.1), patient)
     assert await job.get_state() == JobState.WAITING
     end.set()
-    await reached(lambda: not [one for one in asyncio.all_tasks() if "lane" in one.get_name()])
+    await reached(lambda: not [one for one in asyncio.all_tasks() if "toril-pool" in one.get_name()])
 
 
 async def test_a_handler_that_will_not_be_cancelled_is_left_behind_and_its_job_goes_back(
@@ -145,7 +145,7 @@ async def test_a_handler_that_will_not_be_cancelled_is_left_behind_and_its_job_g
     assert found is not None
     assert (await found.get_state(), found.attempts_made, found.stalled_count) == (JobState.WAITING, 0, 0)
     release.set()
-    await reached(lambda: not [one for one in asyncio.all_tasks() if "lane" in one.get_name()])
+    await reached(lambda: not [one for one in asyncio.all_tasks() if "toril-pool" in one.get_name()])
 
 
 async def test_a_thread_that_hangs_does_not_keep_others_from_running(make: Make, under_attack: Queue) -> None:

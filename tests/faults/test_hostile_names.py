@@ -118,11 +118,11 @@ async def test_ten_megabytes_are_taken_and_one_byte_more_is_refused_before_any_i
         with pytest.raises(PayloadTooLarge, match=r"10|limit|bytes"):
             await over.add("n", "x" * (LIMIT + 1))
         await over.close()
-        room = LIMIT - 200  # for the quotes and the options
-        job = await queue.add("n", "x" * room)
+        space = LIMIT - 200  # for the quotes and the options
+        job = await queue.add("n", "x" * space)
         async with Worker(QUEUE, handle, redis=valkey.url, prefix=prefix):
             await job.wait_until_finished(timeout=30)
-    assert sizes == [room]
+    assert sizes == [space]
 
 
 async def test_a_huge_result_is_stored_or_fails_its_job_and_never_wedges_the_worker(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.transport.faces import FACES, Facade
+from tests.integration.transport.transport_adapters import ADAPTERS, TransportAdapter
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
 from tests.servers import Server
@@ -182,10 +182,10 @@ def proxy(valkey: Server) -> Iterator[Proxy]:
 @pytest.fixture(params=["async", "blocking"])
 async def transport(
     request: pytest.FixtureRequest, valkey: Server, queue: BlockingTransport, proxy: Proxy
-) -> AsyncIterator[Facade]:
-    face = FACES[request.param](proxy.url, POLICY, None)
-    yield face
-    await face.close()
+) -> AsyncIterator[TransportAdapter]:
+    adapter = ADAPTERS[request.param](proxy.url, POLICY, None)
+    yield adapter
+    await adapter.close()
 
 
 def test_the_table_says_of_every_command_whether_it_may_run_twice(keys: QueueKeys) -> None:
@@ -221,7 +221,12 @@ def test_a_command_that_may_run_twice_leaves_and_returns_what_it_did_the_first_t
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", COMMANDS)
 async def test_a_lost_reply_makes_nothing_run_that_must_not(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, fault: Kind
+    keys: QueueKeys,
+    proxy: Proxy,
+    queue: BlockingTransport,
+    transport: TransportAdapter,
+    name: str,
+    fault: Kind,
 ) -> None:
     command = known(queue, COMMANDS[name](keys))
     if name == "obliterate":
@@ -247,7 +252,7 @@ def known(queue: BlockingTransport, command: Command[Any]) -> Command[Any]:
     return command
 
 
-async def answered(transport: Facade, command: Command[Any]) -> None:
+async def answered(transport: TransportAdapter, command: Command[Any]) -> None:
     """A value, or a refusal by the state that the first run left."""
     try:
         await transport.run(command)
@@ -257,7 +262,7 @@ async def answered(transport: Facade, command: Command[Any]) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pipeline_repeats_only_what_it_may(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter, fault: Kind
 ) -> None:
     take = known(queue, worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     counts = known(queue, read.get_counts(keys))
@@ -271,16 +276,16 @@ async def test_a_pipeline_repeats_only_what_it_may(
 
 
 async def test_a_slow_reply_within_the_time_out_is_no_fault(
-    keys: QueueKeys, proxy: Proxy, transport: Facade
+    keys: QueueKeys, proxy: Proxy, transport: TransportAdapter
 ) -> None:
     await transport.connect()
     proxy.arm("delay", keys.base.encode(), seconds=0.1)
-    harvest = await transport.run(worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
-    assert [job_id for job_id, _ in harvest.jobs] == ["ready"]
+    reply = await transport.run(worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
+    assert [job_id for job_id, _ in reply.jobs] == ["ready"]
 
 
 async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter
 ) -> None:
     take = known(queue, worker.fetch_one(keys, pickup=PICKUP, now_ms=NOW))
     await transport.connect()
@@ -295,7 +300,7 @@ async def test_a_reply_that_comes_after_the_time_out_reaches_nobody(
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_producers_jobs_are_never_doubled(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter, fault: Kind
 ) -> None:
     await transport.connect()
     for serial in range(3):
@@ -307,7 +312,7 @@ async def test_a_producers_jobs_are_never_doubled(
 
 @pytest.mark.parametrize("fault", ["cut after", "cut within"])
 async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, fault: Kind
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter, fault: Kind
 ) -> None:
     adding = known(queue, add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
     await transport.connect()
@@ -334,7 +339,7 @@ def finish_and_remove(transport: BlockingTransport, keys: QueueKeys, job_id: str
 
 
 async def test_a_finish_whose_reply_was_lost_can_be_checked(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter
 ) -> None:
     """What a worker does then: it asks what became of the job, and settles no second time."""
     done = Settlement(job_id="held", kind="completed", token="t1", value="1", options=DONE)
@@ -365,7 +370,7 @@ WORDS = {
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("name", ["take_one", "settle", "add_jobs", "get_counts", "set_marker"])
 async def test_a_call_that_the_server_did_not_run_is_sent_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, name: str, word: str
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter, name: str, word: str
 ) -> None:
     """Also those that must not run twice: the server says that it has not run them."""
     await transport.connect()
@@ -378,22 +383,22 @@ async def test_a_call_that_the_server_did_not_run_is_sent_again(
 
 @pytest.mark.parametrize("word", WORDS)
 async def test_a_pipeline_that_the_server_did_not_run_is_sent_again(
-    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: Facade, word: str
+    keys: QueueKeys, proxy: Proxy, queue: BlockingTransport, transport: TransportAdapter, word: str
 ) -> None:
     await transport.connect()
     mark = keys.base.encode()
     commands = [known(queue, COMMANDS[name](keys)) for name in ("take_one", "get_counts", "settle")]
     proxy.arm("answer", mark, reply=WORDS[word] * len(commands))
-    taken, counts, harvest = await transport.run_many(commands)
+    taken, counts, reply = await transport.run_many(commands)
     assert [job_id for job_id, _ in taken.jobs] == ["ready"]
     assert counts["active"] == 2
-    assert harvest.ack_errors == [None]
+    assert reply.ack_errors == [None]
     # Texts of scripts make more than one packet of a pipeline.
     assert proxy.occurrences(b"\r\nEVAL") == len(commands)  # EVALSHA, or EVAL with the text
 
 
 async def test_a_reply_that_is_no_reply_ends_the_connection(
-    keys: QueueKeys, proxy: Proxy, transport: Facade
+    keys: QueueKeys, proxy: Proxy, transport: TransportAdapter
 ) -> None:
     await transport.connect()
     proxy.arm("answer", keys.base.encode(), reply=b"HTTP/1.1 400 Bad Request\r\n\r\n")

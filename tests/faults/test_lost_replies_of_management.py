@@ -272,10 +272,10 @@ class Envelopes(Changed):
 
 @pytest.fixture(params=list(itertools.product(KINDS, ["async", "blocking"])), ids="-".join)
 async def envelope_queue(request: pytest.FixtureRequest, valkey: Server, proxy: Proxy, prefix: str) -> Any:
-    kind, face = request.param
+    kind, transport_kind = request.param
     make, make_blocking = KINDS[kind]
     async with make("jobs.paint", redis=valkey.url, prefix=prefix) as queue:
-        if face == "async":
+        if transport_kind == "async":
             async with make("jobs.paint", redis=proxy.url, prefix=prefix, policy=POLICY) as through:
                 await through.counts()
                 yield Envelopes(valkey, queue, through)

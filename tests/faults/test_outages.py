@@ -233,7 +233,7 @@ async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_coul
         running.set()
         await release.wait()
 
-    async with StreamKind(server.url, prefix).opened() as queue, queue.hand() as other:
+    async with StreamKind(server.url, prefix).opened() as queue, queue.manual_backend() as other:
         assert isinstance(other, StreamBackend)
         await queue.add_many([{"n": 1}])
         (held,) = (await settle_and_fetch(other, [], 1)).deliveries
@@ -264,7 +264,11 @@ async def test_a_stream_worker_that_comes_back_claims_nothing_before_others_coul
 
 
 async def test_a_claim_that_a_hanging_server_held_up_takes_no_entry(valkey: Server, prefix: str) -> None:
-    async with StreamKind(valkey.url, prefix).opened() as queue, queue.hand() as dead, queue.hand() as living:
+    async with (
+        StreamKind(valkey.url, prefix).opened() as queue,
+        queue.manual_backend() as dead,
+        queue.manual_backend() as living,
+    ):
         await queue.add_many([{"n": 1}])
         (held,) = (await settle_and_fetch(dead, [], 1)).deliveries
         assert isinstance(living, StreamBackend)

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Queue
 from toril.errors import Closed, ReplyLost
@@ -69,15 +69,15 @@ async def test_a_job_that_was_finished_and_removed_before_the_second_try_is_not_
 ) -> None:
     async with (
         Queue("emails", redis=proxy.url, prefix=prefix, policy=PATIENT) as queue,
-        Hand(valkey.url, queue.keys) as hand,
+        ManualWorker(valkey.url, queue.keys) as manual_worker,
     ):
         await queue.add("first", remove_on_complete=True)  # so that the server knows the script
-        await hand.complete(await hand.take())
+        await manual_worker.complete(await manual_worker.take())
         before = proxy.forwarded(b"toril:ledger")
         fault = proxy.arm("cut after", b"toril:ledger")
         adding = asyncio.create_task(queue.add("x", remove_on_complete=True))
         await asyncio.to_thread(fault.struck.wait)
-        await hand.complete(await hand.take())
+        await manual_worker.complete(await manual_worker.take())
         job = await adding
         assert proxy.forwarded(b"toril:ledger") == before + 2
         assert await queue.get_job(job.id) is None
@@ -131,12 +131,12 @@ async def test_whoever_waits_for_a_job_hears_of_its_end_over_a_breaking_connecti
     )
     async with (
         Queue("emails", redis=proxy.url, prefix=prefix, policy=policy) as queue,
-        Hand(valkey.url, queue.keys) as hand,
+        ManualWorker(valkey.url, queue.keys) as manual_worker,
     ):
         job = await queue.add("x")
         proxy.arm(kind, b"XREAD")
         waiting = asyncio.create_task(job.wait_until_finished(30))
-        await hand.complete(await hand.take(), "done")
+        await manual_worker.complete(await manual_worker.take(), "done")
         assert await waiting == "done"
 
 

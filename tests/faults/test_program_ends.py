@@ -37,13 +37,13 @@ class Program:
         )
         self.children: list[psutil.Process] = []
 
-    def heard(self, line: str) -> None:
-        """Blocks until the program says this."""
+    def wait_for_line(self, line: str) -> None:
+        """Blocks until the program prints this line."""
         assert self._process.stdout is not None
         for said in self._process.stdout:
             if said == f"{line}\n":
                 return
-        raise AssertionError(f"it never said {line!r}: {self._errors()}")
+        raise AssertionError(f"it never printed {line!r}: {self._errors()}")
 
     def end(self) -> float:
         """Tells it to end; how long that took."""
@@ -51,7 +51,7 @@ class Program:
         assert self._process.stdin is not None
         self._process.stdin.write("now\n")
         self._process.stdin.flush()
-        self.heard("ending")
+        self.wait_for_line("ending")
         began = time.monotonic()
         self._process.wait(PATIENCE)
         return time.monotonic() - began
@@ -109,7 +109,7 @@ async def hold_three(program: Program, kind: Kind) -> None:
     for n in range(4):
         await kind.add(payload={"n": n, "hold": True}, attempts=1)
     for _ in range(3):
-        await asyncio.to_thread(program.heard, "begun")
+        await asyncio.to_thread(program.wait_for_line, "begun")
 
 
 SHAPES = [
@@ -155,7 +155,7 @@ async def test_jobs_of_a_program_that_cannot_say_a_word_run_elsewhere(
     await hold_three(program, queue)
     assert await asyncio.to_thread(program.end) < LIMIT
     assert sorted(await run_elsewhere(queue)) == [0, 1, 2, 3]
-    assert await queue.graves() == []
+    assert await queue.failed_jobs() == []
     await asyncio.to_thread(
         until, lambda: not any(one.is_running() for one in program.children), "none is left"
     )
@@ -173,7 +173,7 @@ async def test_jobs_of_every_kind_of_queue_go_back(
         await hold_three(program, queue)
         assert await asyncio.to_thread(program.end) < LIMIT
         assert await run_elsewhere(queue) == [0, 1, 2, 3]
-        assert await queue.graves() == []
+        assert await queue.failed_jobs() == []
 
 
 @pytest.mark.parametrize("kind", [one for one in KINDS if one is not ListKind], ids=lambda kind: kind.name)
@@ -185,7 +185,7 @@ async def test_what_a_handler_raises_when_its_program_ends_is_not_its_failure(
         await hold_three(program, queue)
         assert await asyncio.to_thread(program.end) < LIMIT
         assert await run_elsewhere(queue) == [0, 1, 2, 3]
-        assert await queue.graves() == []
+        assert await queue.failed_jobs() == []
 
 
 @pytest.mark.parametrize("shape", ["beside", "without runner", "blocking"])
@@ -195,7 +195,7 @@ async def test_a_program_whose_processes_are_idle_ends(
 ) -> None:
     program = launch(shape=shape, way=way, executor="process")
     await queue.add(payload={"n": 0})
-    await asyncio.to_thread(program.heard, "begun")
+    await asyncio.to_thread(program.wait_for_line, "begun")
     async with asyncio.timeout(PATIENCE):
         while await queue.unfinished():
             await asyncio.sleep(0.01)
@@ -215,10 +215,10 @@ async def test_an_idle_worker_ends_within_a_second_though_its_server_is_frozen(
     took: list[float] = []
     while not took or (min(took) > 1.0 and len(took) < 6):  # a busy machine may delay some of them
         program = launch(shape="running", executor="async", kind=kind.name, url=server.url)
-        await asyncio.to_thread(program.heard, "ready")
+        await asyncio.to_thread(program.wait_for_line, "ready")
         await asyncio.to_thread(server.freeze)
         if moment == "disconnected":
-            await asyncio.to_thread(program.heard, "disconnected")
+            await asyncio.to_thread(program.wait_for_line, "disconnected")
         elif moment != "at once":
             await asyncio.sleep(0.7)  # longer than a wait of a list or stream
         took.append(await asyncio.to_thread(program.terminate))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
 from toril import Job, Queue, Worker
 
@@ -40,7 +40,7 @@ async def test_a_worker_that_died_before_it_made_the_next_job_leaves_that_to_the
 
     async with Queue("reports", redis=valkey_url, prefix=prefix) as queue, asyncio.timeout(40):
         first = await queue.schedulers.upsert("hourly", every=3600)
-        async with Hand(valkey_url, queue.keys, lock_ms=200) as dead:
+        async with ManualWorker(valkey_url, queue.keys, lock_ms=200) as dead:
             assert (await dead.take()).id == first.id  # and nothing more is heard of it
         assert (await queue.get_job_counts()).delayed == 0
         async with Worker(

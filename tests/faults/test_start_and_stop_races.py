@@ -21,14 +21,14 @@ from toril.worker import WorkerState
 
 
 async def test_a_worker_started_twice_at_once_is_one_worker(make: Make) -> None:
-    def keepers() -> int:
+    def lock_renewers() -> int:
         return sum("lock-renewer" in thread.name for thread in threading.enumerate())
 
     worker = make(nothing)
     await asyncio.gather(worker.start(), worker.start(), worker.start())
-    assert keepers() == 1
+    assert lock_renewers() == 1
     await worker.stop()
-    assert keepers() == 0
+    assert lock_renewers() == 0
 
 
 async def test_a_stop_while_it_starts_ends_the_start(prefix: str) -> None:

@@ -131,7 +131,7 @@ async def test_jobs_whose_pickup_was_not_heard_of_are_found_by_their_token_and_r
     assert max(job.stalled_count for job in await under_attack.get_completed()) == 0
 
 
-async def test_jobs_found_by_their_token_are_taken_as_there_is_room_and_each_once(
+async def test_jobs_found_by_their_token_are_taken_as_capacity_allows_and_each_once(
     under_attack: Queue, bad_network: Proxy, prefix: str
 ) -> None:
     runs: collections.Counter[str] = collections.Counter()
@@ -153,7 +153,7 @@ async def test_jobs_found_by_their_token_are_taken_as_there_is_room_and_each_onc
         stalled_check_interval=60,
     ) as worker:
         await asyncio.to_thread(fault.struck.wait, 10)
-        worker.concurrency = 5  # all twelve are ours, and there is room for five
+        worker.concurrency = 5  # all twelve are ours, and the capacity is five
         await all_done(under_attack, 12)
     assert runs == collections.Counter(job.id for job in jobs)
 
@@ -184,7 +184,7 @@ async def test_jobs_found_by_their_token_run_once_also_when_their_end_is_handed_
         fault = bad_network.arm("cut after", b":wait")
         worker.resume()
         await asyncio.to_thread(fault.struck.wait, 10)
-        worker.concurrency = 1  # all twelve are ours, and there is room for one
+        worker.concurrency = 1  # all twelve are ours, and the capacity is one
         bad_network.open_the_door()
         async with asyncio.timeout(40):
             while (await under_attack.get_job_counts()).active:

@@ -1,4 +1,4 @@
-"""A worker played by hand: takes jobs and ends them step by step, so that tests of other rooms need no real one."""
+"""A worker that a test operates: takes jobs and ends them step by step, for tests of other packages."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from toril.protocol.record import JobRecord
 from toril.transport import AsyncTransport
 
 
-class Hand:
+class ManualWorker:
     """One worker with one lock token, on the queue of `keys`."""
 
     def __init__(self, url: str, keys: QueueKeys, *, lock_ms: int = 30_000) -> None:
         self.transport = AsyncTransport(url)
         self.keys = keys
         self.calls = JobCalls(self.transport, keys)
-        self._pickup = Pickup(token="hand", lock_ms=lock_ms, worker="hand")
+        self._pickup = Pickup(token="manual", lock_ms=lock_ms, worker="manual")
 
     async def take(self) -> Job[Any]:
         """The next job; there must be one."""
-        harvest = await self._settle([], take=1)
-        assert harvest.jobs, "no job was ready"
-        job_id, flat = harvest.jobs[0]
-        return Job(JobRecord.from_flat(job_id, flat), self.calls, token="hand")
+        reply = await self._settle([], take=1)
+        assert reply.jobs, "no job was ready"
+        job_id, flat = reply.jobs[0]
+        return Job(JobRecord.from_flat(job_id, flat), self.calls, token="manual")
 
     async def complete(self, job: Job[Any], value: Any = None) -> None:
         await self._end(job, "completed", json.dumps(value), {})
@@ -39,15 +39,20 @@ class Hand:
         removal = job.opts.get("removeOnComplete" if kind == "completed" else "removeOnFail")
         options = finish_options(
             pickup=self._pickup,
-            token="hand",
+            token="manual",
             keep={"count": 0} if removal is True else {"count": -1},
             attempts=job.max_attempts,
         )
         settlement = Settlement(
-            job_id=job.id, kind=kind, token="hand", value=value, options=options, fields=packed_fields(fields)
+            job_id=job.id,
+            kind=kind,
+            token="manual",
+            value=value,
+            options=options,
+            fields=packed_fields(fields),
         )
-        harvest = await self._settle([settlement], take=0)
-        assert harvest.ack_errors == [None]
+        reply = await self._settle([settlement], take=0)
+        assert reply.ack_errors == [None]
 
     async def _settle(self, settlements: list[Settlement], *, take: int) -> Any:
         now_ms = await self.transport.now_ms()

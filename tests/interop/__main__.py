@@ -21,8 +21,8 @@ from tests.interop.application_adapter import ApplicationSide
 from tests.interop.bull_board_routes import walk_the_board
 from tests.interop.command_adapter import CommandSide
 from tests.interop.generations import compare_generations
-from tests.interop.lockstep import Differs, Twins
-from tests.interop.machine import live_through
+from tests.interop.lockstep import Differs, Lockstep
+from tests.interop.machine import run_random_histories
 from tests.interop.planted_bugs import BUGS
 from tests.interop.reference import Reference
 from tests.interop.scenarios import Ground, Result
@@ -32,7 +32,7 @@ from tests.interop.traces import traces_continue
 from tests.servers import Server
 
 STEPS = 30
-# Enough for 10,000 steps altogether: a random life has some 20 steps on average.
+# Enough for 10,000 steps altogether: a random history has some 20 steps on average.
 FULL, QUICK = 200, 40
 KINDS: dict[str, Callable[[Server], Side]] = {
     "toril's commands": lambda server: CommandSide(server, batched=False),
@@ -51,7 +51,7 @@ def main() -> int:
     results: list[Result] = []
     for result in _all(quick):
         results.append(result)
-        _tell(result)
+        _print_result(result)
     _table(results)
     return 1 if any(result.differences for result in results) else 0
 
@@ -60,8 +60,8 @@ def _all(quick: bool) -> Iterator[Result]:
     with Server.valkey() as left, Server.valkey() as right, Reference() as bullmq:
         for title, make in KINDS.items():
             rules = STRICT if "limited" in title else NO_RULES
-            with _twins(bullmq, left, right, make, rules) as twins:
-                yield _lives(title, twins, QUICK if quick else FULL)
+            with _lockstep(bullmq, left, right, make, rules) as lockstep:
+                yield _random_histories(title, lockstep, QUICK if quick else FULL)
         yield _planted(bullmq, left, right)
         bullmq.set_clock(None)
         for scenario in _scenarios(100 if quick else 2000):
@@ -89,33 +89,33 @@ def _scenarios(jobs: int) -> Sequence[Scenario]:
 
 
 @contextmanager
-def _twins(
+def _lockstep(
     bullmq: Reference,
     left: Server,
     right: Server,
     make: Callable[[Server], Side],
     rules: Rules = NO_RULES,
-) -> Iterator[Twins]:
+) -> Iterator[Lockstep]:
     reference, tested = NodeSide(bullmq, left, rules=rules), make(right)
-    twins = Twins(reference, tested, same_tokens=not isinstance(tested, ApplicationSide))
+    lockstep = Lockstep(reference, tested, same_tokens=not isinstance(tested, ApplicationSide))
     try:
-        yield twins
+        yield lockstep
     finally:
-        twins.reference.close()
+        lockstep.reference.close()
         tested.close()
 
 
-def _lives(title: str, twins: Twins, sequences: int) -> Result:
+def _random_histories(title: str, lockstep: Lockstep, sequences: int) -> Result:
     found: list[str] = []
     try:
-        live_through(twins, sequences=sequences, steps=STEPS)
+        run_random_histories(lockstep, sequences=sequences, steps=STEPS)
     except Differs as difference:
         kept = RECORDINGS / f"found-{uuid.uuid4().hex[:8]}.json"
-        save(twins.steps, kept)
+        save(lockstep.steps, kept)
         found = [f"{difference}\nkept as {kept}"]
-    tally = twins.tally
+    tally = lockstep.tally
     return Result(
-        scenario=f"random lives, Node beside {title}",
+        scenario=f"random histories, Node beside {title}",
         jobs=tally.steps,
         differences=found,
         note=f"{tally.sequences} sequences, {tally.steps} steps, {len(tally.by_operation)} operations",
@@ -126,9 +126,9 @@ def _planted(bullmq: Reference, left: Server, right: Server) -> Result:
     """Bugs put into toril's side on purpose: one that is not found is a difference."""
     missed: list[str] = []
     for bug in BUGS:
-        with _twins(bullmq, left, right, functools.partial(_spoilt, bug)) as twins:
+        with _lockstep(bullmq, left, right, functools.partial(_spoilt, bug)) as lockstep:
             try:
-                live_through(twins, sequences=150, steps=20, fixed=True, shrink=False)
+                run_random_histories(lockstep, sequences=150, steps=20, fixed=True, shrink=False)
             except Differs:
                 continue
         missed.append(f"{bug.__name__} was not found")
@@ -140,7 +140,7 @@ def _spoilt(bug: Spoil, server: Server) -> Side:
     return PlantedBug(CommandSide(server, batched=True), bug)
 
 
-def _tell(result: Result) -> None:
+def _print_result(result: Result) -> None:
     print(
         f"{time.strftime('%H:%M:%S')} {result.scenario}: {len(result.differences)} difference(s)", flush=True
     )

@@ -94,7 +94,7 @@ class NodeSide:
 
     def _exchange(self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str) -> Any:
         """What toril does in one call, one official script after the other: ends first, each fetching while there
-        is room, then pickups until nothing is left."""
+        is capacity, then pickups until nothing is left."""
         refused: list[str | None] = []
         taken: list[Any] = []
         open_gate = take > 0

@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.interop.adapters import NO_RULES, QUEUE, Rules
 from tests.interop.command_adapter import LOCK_MS, MAX_STALLED, SWEEP_MS, renamed
-from tests.interop.hand_driven_worker import HandDrivenWorker
 from tests.interop.node_views import Looks
 from tests.interop.spelling import options_of
 from tests.interop.steps import Fetched, Outcome, Step
+from tests.interop.stepwise_worker import StepwiseWorker
 from tests.servers import Server
 from toril import (
     Backoff,
@@ -40,7 +40,7 @@ from toril.protocol.record import JobRecord
 from toril.transport import AsyncTransport, BlockingTransport
 from toril.transport.clock import ServerClock
 
-STRANGER = "no-token"
+NO_TOKEN = "no-token"
 TERMS = WorkerOptions(backoff_jitter=0.0)
 
 
@@ -78,7 +78,7 @@ class ApplicationSide(Looks):
         self._queue: Queue[Any] | None = None
         self._backends: dict[str, BullmqBackend] = {}  # by worker
         self._flows: FlowProducer | None = None
-        self._worker: HandDrivenWorker | None = None
+        self._worker: StepwiseWorker | None = None
         self._held: dict[str, BullmqDelivery] = {}
         self._tokens: dict[str, str] = {}  # by job: toril's own, which the steps do not know
 
@@ -121,8 +121,8 @@ class ApplicationSide(Looks):
         self._worker = self._make_worker()
         await self._worker.open()
 
-    def _make_worker(self) -> HandDrivenWorker:
-        return HandDrivenWorker(self._url, self._clock, self._rules)
+    def _make_worker(self) -> StepwiseWorker:
+        return StepwiseWorker(self._url, self._clock, self._rules)
 
     def _config(self, worker: str) -> BullmqConfig:
         return BullmqConfig(
@@ -220,8 +220,8 @@ class ApplicationSide(Looks):
     ) -> Any:
         settled = await self._failed(job_id, error, token)
         # Only a finish fetches in Node; a retry does not.
-        room = 1 if fetch_next and isinstance(settled.outcome, Failed) else 0
-        return await self._settle(settled, room, worker)
+        capacity = 1 if fetch_next and isinstance(settled.outcome, Failed) else 0
+        return await self._settle(settled, capacity, worker)
 
     async def _failed(self, job_id: str, error: Mapping[str, str], token: str) -> FinishedJob[BullmqDelivery]:
         delivery = await self._delivery(job_id, token)
@@ -267,9 +267,9 @@ class ApplicationSide(Looks):
         refused = [str(one.code) if isinstance(one, ScriptRefused) else None for one in ack_errors]
         return {"refused": refused, "taken": taken}
 
-    async def _settle(self, settled: FinishedJob[BullmqDelivery], room: int, worker: str | None) -> Any:
+    async def _settle(self, settled: FinishedJob[BullmqDelivery], capacity: int, worker: str | None) -> Any:
         ack_errors: list[TorilError | None] = []
-        taken = await self._exchange([settled], room, worker, ack_errors)
+        taken = await self._exchange([settled], capacity, worker, ack_errors)
         if ack_errors[0] is not None:
             raise ack_errors[0]
         return taken[0] if taken else None
@@ -277,12 +277,12 @@ class ApplicationSide(Looks):
     async def _exchange(
         self,
         settled: Sequence[FinishedJob[BullmqDelivery]],
-        room: int,
+        capacity: int,
         worker: str | None,
         ack_errors: list[TorilError | None] | None = None,
     ) -> list[dict[str, Any]]:
         backend = await self._backend(worker)
-        found = await settle_and_fetch(backend, settled, room)
+        found = await settle_and_fetch(backend, settled, capacity)
         await backend._scheduler_runs.run_pending()  # a worker does not wait for the next runs of schedulers
         if ack_errors is not None:
             ack_errors += found.ack_errors
@@ -291,7 +291,7 @@ class ApplicationSide(Looks):
         return [_as_taken(one) for one in found.deliveries]
 
     async def _delivery(self, job_id: str, token: str) -> BullmqDelivery:
-        """The job as picked up, or read afresh when it was let go of; with our token, or a stranger's."""
+        """The job as picked up, or read afresh when it was let go of; with our token, or a wrong_token's."""
         held = self._held.pop(job_id, None)
         record = held.record if held is not None else await self._record(job_id)
         return BullmqDelivery(record, self._token(job_id, token))
@@ -301,7 +301,7 @@ class ApplicationSide(Looks):
         return JobRecord.from_flat(job_id, flat)
 
     def _token(self, job_id: str, given: str) -> str:
-        return STRANGER if given == STRANGER else self._tokens.get(job_id, STRANGER)
+        return NO_TOKEN if given == NO_TOKEN else self._tokens.get(job_id, NO_TOKEN)
 
     async def extend_lock(self, *, job_id: str, token: str, duration: int) -> bool:
         return not await self.extend_locks(ids=[job_id], tokens=[token], duration=duration)

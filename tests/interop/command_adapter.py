@@ -133,13 +133,13 @@ class CommandSide:
     def _pickup(self, token: str, worker: str | None) -> Pickup:
         return Pickup(token=token, lock_ms=LOCK_MS, worker=worker, limiter=self._rules.limiter)
 
-    def _take(self, harvest: FetchReply) -> dict[str, Any] | None:
-        taken = self._take_all(harvest)
+    def _take(self, fetch_reply: FetchReply) -> dict[str, Any] | None:
+        taken = self._take_all(fetch_reply)
         return taken[0] if taken else None
 
-    def _take_all(self, harvest: FetchReply) -> list[dict[str, Any]]:
+    def _take_all(self, fetch_reply: FetchReply) -> list[dict[str, Any]]:
         taken = []
-        for job_id, flat in harvest.jobs:
+        for job_id, flat in fetch_reply.jobs:
             words = [word.decode() for word in flat]
             fields = dict(zip(words[::2], words[1::2], strict=True))
             self._picked[job_id] = Picked(fields)
@@ -152,18 +152,21 @@ class CommandSide:
     def fail(self, *, fetch_next: bool, worker: str, **end: Any) -> Any:
         settlement = self._failed(worker, **end)
         # Only a finish fetches in Node; a retry does not.
-        room = 1 if fetch_next and settlement.kind == "failed" else 0
-        return self._settle(settlement, take=room, worker=worker)
+        capacity = 1 if fetch_next and settlement.kind == "failed" else 0
+        return self._settle(settlement, take=capacity, worker=worker)
 
     def exchange(self, *, settle: Sequence[Mapping[str, Any]], take: int, token: str, worker: str) -> Any:
         """Several ends and several pickups in one call, as the pump of a worker makes it."""
         build: dict[str, Callable[..., Settlement]] = {"complete": self._completed, "fail": self._failed}
         ends = [build[end["op"]](worker, token=token, **renamed(end["args"])) for end in settle]
         pickup = self._pickup(token, worker)
-        harvest: FetchReply = self._run(
+        fetch_reply: FetchReply = self._run(
             worker_commands.settle(self._keys, ends, capacity=take, pickup=pickup, now_ms=self._now)
         )
-        return {"refused": [_refusal(one) for one in harvest.ack_errors], "taken": self._take_all(harvest)}
+        return {
+            "refused": [_refusal(one) for one in fetch_reply.ack_errors],
+            "taken": self._take_all(fetch_reply),
+        }
 
     def _completed(self, worker: str, *, job_id: str, value: Any, token: str) -> Settlement:
         options = self._finish_options(self._hold(job_id), "removeOnComplete", token, worker)
@@ -208,9 +211,9 @@ class CommandSide:
         command = worker_commands.settle(
             self._keys, [settlement], capacity=take, pickup=pickup, now_ms=self._now
         )
-        harvest: FetchReply = self._run(command)
-        _unless_error(harvest.ack_errors[0])
-        return self._take(harvest)
+        fetch_reply: FetchReply = self._run(command)
+        _unless_error(fetch_reply.ack_errors[0])
+        return self._take(fetch_reply)
 
     def _finish_options(self, job: Picked, keep: str, token: str, worker: str) -> bytes:
         opts = job.opts
@@ -304,7 +307,7 @@ class CommandSide:
         self._run(manage.resume(self._keys))
 
     def drain(self, *, delayed: bool) -> None:
-        # So few that most lives of a queue need several calls.
+        # So few that most histories of a queue need several calls.
         drain_all(self._run, self._keys, delayed=delayed, most=3)
 
     def clean(self, *, grace: int, limit: int, state: Any) -> list[str]:

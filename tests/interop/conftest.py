@@ -11,17 +11,17 @@ import pytest
 from tests.interop.adapters import NO_RULES, NodeSide, Rules, Side
 from tests.interop.application_adapter import ApplicationSide
 from tests.interop.command_adapter import CommandSide
-from tests.interop.lockstep import Twins
+from tests.interop.lockstep import Lockstep
 from tests.interop.reference import Reference
 from tests.servers import Server
 
 
-class Pair(Protocol):
+class MakeLockstep(Protocol):
     """Puts a side beside Node."""
 
     def __call__(
         self, tested: Callable[[Server], Side], *, same_tokens: bool = True, rules: Rules = NO_RULES
-    ) -> Twins: ...
+    ) -> Lockstep: ...
 
 
 @pytest.fixture(scope="session")
@@ -38,26 +38,26 @@ def _two_servers() -> Iterator[tuple[Server, Server]]:
 
 
 @pytest.fixture
-def pair(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[Pair]:
+def make_lockstep(bullmq: Reference, _two_servers: tuple[Server, Server]) -> Iterator[MakeLockstep]:
     """Node on one server beside any other side on the other."""
     left, right = _two_servers
     with ExitStack() as stack:
 
         def make(
             tested: Callable[[Server], Side], *, same_tokens: bool = True, rules: Rules = NO_RULES
-        ) -> Twins:
-            twins = Twins(NodeSide(bullmq, left, rules=rules), tested(right), same_tokens=same_tokens)
-            stack.callback(twins.tested.close)
-            stack.callback(twins.reference.close)
-            return twins
+        ) -> Lockstep:
+            lockstep = Lockstep(NodeSide(bullmq, left, rules=rules), tested(right), same_tokens=same_tokens)
+            stack.callback(lockstep.tested.close)
+            stack.callback(lockstep.reference.close)
+            return lockstep
 
         yield make
         bullmq.set_clock(None)
 
 
 @pytest.fixture(params=["commands", "batches", "applications"])
-def twins(request: pytest.FixtureRequest, pair: Pair) -> Twins:
+def lockstep(request: pytest.FixtureRequest, make_lockstep: MakeLockstep) -> Lockstep:
     """Node beside toril: its commands one by one, its batches, and the classes that applications use."""
     if request.param == "applications":
-        return pair(ApplicationSide, same_tokens=False)
-    return pair(lambda server: CommandSide(server, batched=request.param == "batches"))
+        return make_lockstep(ApplicationSide, same_tokens=False)
+    return make_lockstep(lambda server: CommandSide(server, batched=request.param == "batches"))

@@ -1,4 +1,4 @@
-"""Where two keyspaces differ, told so that a reader finds the place: which key, which part, left, right."""
+"""Where two keyspaces differ, with the place: key, part, left, right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Difference:
 def differences(
     left: Keyspace, right: Keyspace, *, ttl_tolerance: int = TTL_TOLERANCE_MS
 ) -> list[Difference]:
-    """All of them, in the order of the keys; an empty list means that nobody could tell the two apart."""
+    """All of them, in the order of the keys; an empty list means that there is no difference."""
     found: list[Difference] = []
     for key in sorted(left.keys() | right.keys()):
         found += _of_key(key, left.get(key), right.get(key), ttl_tolerance)
@@ -46,7 +46,7 @@ def _of_key(key: str, left: Entry | None, right: Entry | None, tolerance: int) -
         yield Difference(key=key, part="type", left=left.kind, right=right.kind)
         return
     yield from _of_content(key, left.content, right.content)
-    if not _lives_alike(left.ttl, right.ttl, tolerance):
+    if not _expire_alike(left.ttl, right.ttl, tolerance):
         yield Difference(key=key, part="ttl", left=str(left.ttl), right=str(right.ttl))
 
 
@@ -80,7 +80,7 @@ def _of_items(key: str, left: Sequence[object], right: Sequence[object]) -> Iter
             yield Difference(key=key, part=f"item {index}", left=str(one), right=str(other))
 
 
-def _lives_alike(left: int | None, right: int | None, tolerance: int) -> bool:
+def _expire_alike(left: int | None, right: int | None, tolerance: int) -> bool:
     if left is None or right is None:
         return left is right
     return abs(left - right) <= tolerance

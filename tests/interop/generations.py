@@ -1,6 +1,6 @@
 """Two kinds of clients on one queue: what works and what does not, found by trying.
 
-Each row is a short life in which a first and a second client take turns; its verdict is what became of the jobs.
+Each row is a short history in which a first and a second client take turns; its verdict is what became of the jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ERROR = {"name": "Error", "message": "no route", "stack": "trace"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A life, and in which state each job must be in the end."""
+    """A history, and in which state each job must be in the end."""
 
     title: str
     turns: Sequence[Turn]
@@ -241,7 +241,7 @@ def _state(keyspace: Keyspace, job_id: str) -> str | None:
 
 
 def as_table(columns: Sequence[str], ack_errors: Sequence[Sequence[str]]) -> str:
-    """The verdicts as a Markdown table, a row for each life."""
+    """The verdicts as a Markdown table, a row for each history."""
     head = ["| on one queue | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     body = [
         f"| {row.title} | " + " | ".join(cells) + " |" for row, cells in zip(ROWS, ack_errors, strict=True)

@@ -1,7 +1,7 @@
 """Everything under a prefix, as values that can be compared.
 
 Guarantee: two dumps are equal exactly when a client could see no difference: every key, its type, its value
-and whether (and about how long) it lives. What differs by nature is taken out: stream ids, JSON spelling, and
+and whether it expires, and about when. What differs by nature is taken out: stream ids, JSON spelling, and
 toril's own `<prefix>:<queue>:toril:` keys.
 """
 

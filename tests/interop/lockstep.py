@@ -1,4 +1,4 @@
-"""Two sides led through the same life, compared after every step.
+"""Runs the same steps on two implementations and compares them after every step.
 
 Guarantee: time and chance are the same on both. The clock is a number moved by `advance`, which also ages every
 key that has a time to live; locks are lost and markers popped on both servers alike.
@@ -17,7 +17,7 @@ from tests.interop.keyspace import Keyspace
 from tests.interop.steps import Outcome, Step
 
 START_MS = 1_700_000_000_000
-# Real time passes while a sequence runs. All lives are multiples of this span, so rounding up undoes it.
+# Real time passes while a sequence runs. All times to live are multiples of this span, so rounding up undoes it.
 GRAIN_MS = 10_000
 
 _AGE = """
@@ -32,7 +32,7 @@ end
 
 
 class Differs(AssertionError):
-    """The two sides are no longer alike; the message tells the whole way there."""
+    """The two sides are no longer alike; the message lists all steps up to there."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Tally:
         self.by_operation[op] = self.by_operation.get(op, 0) + 1
 
 
-class Twins:
+class Lockstep:
     """A reference side and the side under test; `same_tokens=False` when the tested side makes its own locks."""
 
     def __init__(self, reference: Side, tested: Side, *, same_tokens: bool = True) -> None:
@@ -145,7 +145,7 @@ class Twins:
 
 
 _TRACED = {"run_handler"}
-_WORLD = {"advance": Twins.advance, "lose_lock": Twins.lose_lock, "wake": Twins.wake}
+_WORLD = {"advance": Lockstep.advance, "lose_lock": Lockstep.lose_lock, "wake": Lockstep.wake}
 
 
 def _masked(keyspace: Keyspace) -> Keyspace:

@@ -1,4 +1,4 @@
-"""Random lives of a queue, led on two sides at once (Hypothesis' stateful testing).
+"""Random histories of a queue, run on two sides at once (Hypothesis' stateful testing).
 
 Each rule is one operation. Most are aimed at jobs in a fitting state, some at any job or at none, because refusals must
 be alike too. What goes wrong is shrunk to the shortest way there.
@@ -9,20 +9,20 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.interop.lockstep import Twins
+from tests.interop.lockstep import Lockstep
 from tests.interop.operating_rules import OperatingRules
 from tests.interop.working_rules import WorkingRules
 
 
-class QueueLife(WorkingRules, OperatingRules):
+class QueueHistory(WorkingRules, OperatingRules):
     """All rules together."""
 
 
-def live_through(
-    twins: Twins, *, sequences: int, steps: int, fixed: bool = False, shrink: bool = True
+def run_random_histories(
+    lockstep: Lockstep, *, sequences: int, steps: int, fixed: bool = False, shrink: bool = True
 ) -> None:
-    """Lead both sides through random lives; raises `Differs` with the shortest way to a difference."""
-    machine = type("Life", (QueueLife,), {"twins": twins})
+    """Runs random histories on both sides; raises `Differs` with the shortest way to a difference."""
+    machine = type("History", (QueueHistory,), {"lockstep": lockstep})
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""What operators and handlers do in a random life: change jobs, look at the queue, and change the queue."""
+"""What operators and handlers do in a random history: change jobs, look at the queue, and change the queue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.interop.random_histories import DATA, PROGRESS, SPANS
-from tests.interop.random_history import CLEANED, FINISHED, PICK, SOMETIMES, Life, has
+from tests.interop.history_strategies import DATA, PROGRESS, SPANS
+from tests.interop.random_history import CLEANED, FINISHED, PICK, SOMETIMES, RandomHistory, has
 
 
-class OperatingRules(Life):
+class OperatingRules(RandomHistory):
     """The queue is looked after."""
 
     # Changing one job
@@ -122,7 +122,7 @@ class OperatingRules(Life):
     @has("retry_jobs", jobs=2)
     @rule(state=st.sampled_from(FINISHED), count=st.sampled_from([1, 1000]), ago=st.sampled_from([0, 10_000]))
     def retry_jobs(self, state: str, count: int, ago: int) -> None:
-        self.do("retry_jobs", state=state, count=count, before=self.twins.now - ago)
+        self.do("retry_jobs", state=state, count=count, before=self.lockstep.now - ago)
 
     @has("promote_jobs", jobs=2)
     @rule(count=st.sampled_from([1, 1000]))

@@ -1,4 +1,4 @@
-"""A random life of a queue, without its rules: what all of them need to aim at jobs and to remember what is in hand."""
+"""The base of random histories of a queue: choosing jobs, and which jobs are active. Subclasses add the rules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition
 
 from tests.interop.adapters import QUEUE
-from tests.interop.lockstep import Twins
-from tests.interop.random_histories import JOBS
+from tests.interop.history_strategies import JOBS
+from tests.interop.lockstep import Lockstep
 from tests.interop.steps import Outcome, Step
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,18 +21,18 @@ WORKERS = st.sampled_from(["w1", "w2"])
 FINISHED = ("completed", "failed")
 CLEANED = ("completed", "failed", "wait", "delayed", "prioritized", "active", "paused")
 LOCK_MS = 30_000
-PUMP = "token-of-the-pump"
+FETCH_LOOP_TOKEN = "token-of-the-fetch-loop"
 
 
 def has(op: str, *, jobs: int = 0) -> Callable[[F], F]:
     """The rule is used only when both sides know the operation, and it has something to act on."""
-    return precondition(lambda self: self.twins.can(op) and len(self.ids()) >= jobs)
+    return precondition(lambda self: self.lockstep.can(op) and len(self.ids()) >= jobs)
 
 
-class Life(RuleBasedStateMachine):
-    """One queue from its opening on. `twins` is given by a subclass."""
+class RandomHistory(RuleBasedStateMachine):
+    """One queue from its opening on. `lockstep` is given by a subclass."""
 
-    twins: Twins
+    lockstep: Lockstep
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,27 +42,27 @@ class Life(RuleBasedStateMachine):
 
     @initialize(jobs=st.lists(JOBS, max_size=6))
     def open(self, jobs: list[dict[str, Any]]) -> None:
-        self.twins.begin()
+        self.lockstep.begin()
         if jobs:
             self.do("add_bulk", jobs=jobs)
 
     def do(self, op: str, **args: Any) -> Outcome:
-        return self.twins.do(Step(op, args))
+        return self.lockstep.do(Step(op, args))
 
     def ids(self, *states: str) -> list[str]:
         """Ids in these states; all known jobs when no state is given."""
         if not states:
-            return sorted(_jobs(self.twins))
+            return sorted(_jobs(self.lockstep))
         found: list[str] = []
         for state in states:
-            entry = self.twins.keyspace.get(f"bull:{QUEUE}:{state}")
+            entry = self.lockstep.keyspace.get(f"bull:{QUEUE}:{state}")
             rows: Any = [] if entry is None else entry.content
             found += [row if isinstance(row, str) else row[0] for row in rows]
         return found
 
     def next_runs_are_last(self, state: str) -> bool:
         """Whether the next runs of schedulers stand behind all other jobs of a list."""
-        entry = self.twins.keyspace.get(f"bull:{QUEUE}:repeat")
+        entry = self.lockstep.keyspace.get(f"bull:{QUEUE}:repeat")
         rows: Any = [] if entry is None else entry.content
         runs = {f"repeat:{name}:{due}" for name, due in rows}
         listed = [job_id in runs for job_id in self.ids(state)]
@@ -82,32 +82,32 @@ class Life(RuleBasedStateMachine):
         if outcome.refused is None and outcome.value is not None:
             self.held[outcome.value["id"]] = token
 
-    def holder(self, pick: int, stranger: bool) -> tuple[str, str]:
-        """A job to settle and the token to do it with; a stranger's token is not the lock's."""
+    def holder(self, pick: int, wrong_token: bool) -> tuple[str, str]:
+        """A job to settle and the token to do it with; a wrong token is not the lock's."""
         if not self.held:
-            return self.target(pick, stranger, "active"), "no-token"
+            return self.target(pick, wrong_token, "active"), "no-token"
         job_id = sorted(self.held)[pick % len(self.held)]
-        return job_id, "no-token" if stranger else self.held[job_id]
+        return job_id, "no-token" if wrong_token else self.held[job_id]
 
     def may_settle(self, job_id: str, token: str) -> bool:
         """Whether the lock is this token's. Without it toril may retake the lock, where Node refuses the end."""
-        lock = self.twins.keyspace.get(f"bull:{QUEUE}:{job_id}:lock")
+        lock = self.lockstep.keyspace.get(f"bull:{QUEUE}:{job_id}:lock")
         return lock is not None and lock.content == token and job_id in self.ids("active")
 
     def may_finish(self, job_id: str, token: str) -> bool:
         job = f"bull:{QUEUE}:{job_id}"
-        children = any(f"{job}:{part}" in self.twins.keyspace for part in ("dependencies", "unsuccessful"))
+        children = any(f"{job}:{part}" in self.lockstep.keyspace for part in ("dependencies", "unsuccessful"))
         return self.may_settle(job_id, token) and not children
 
     def children_of(self, job_id: str) -> list[str]:
         """Ids of children that have not ended."""
-        entry = self.twins.keyspace.get(f"bull:{QUEUE}:{job_id}:dependencies")
+        entry = self.lockstep.keyspace.get(f"bull:{QUEUE}:{job_id}:dependencies")
         keys: Any = [] if entry is None else entry.content
         return [key.removeprefix(f"bull:{QUEUE}:") for key in keys]
 
-    def settle(self, op: str, pick: int, stranger: bool, **args: Any) -> None:
-        job_id, token = self.holder(pick, stranger)
-        # A refused finish fetches nothing in Node; toril's pump, whose room does not depend on it, goes on.
+    def settle(self, op: str, pick: int, wrong_token: bool, **args: Any) -> None:
+        job_id, token = self.holder(pick, wrong_token)
+        # A refused finish fetches nothing in Node; toril's fetch loop fetches regardless.
         if "fetch_next" in args and not self.may_finish(job_id, token):
             args["fetch_next"] = False
         outcome = self.do(op, id=job_id, token=token, **args)
@@ -116,11 +116,11 @@ class Life(RuleBasedStateMachine):
         self.take(outcome, token)
 
 
-def _jobs(twins: Twins) -> list[str]:
+def _jobs(lockstep: Lockstep) -> list[str]:
     """Every job that has a hash; the queue's own hashes have no `name` and `timestamp`."""
     base = f"bull:{QUEUE}:"
     return [
         key.removeprefix(base)
-        for key, entry in twins.keyspace.items()
+        for key, entry in lockstep.keyspace.items()
         if key.startswith(base) and isinstance(entry.content, dict) and "timestamp" in entry.content
     ]

@@ -34,57 +34,57 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """One thing that a live worker or listener told."""
+class Notice:
+    """One message of a live worker or listener."""
 
     what: str
     fields: dict[str, Any]
 
 
-Enough: TypeAlias = Callable[[list[Told]], bool]
+Enough: TypeAlias = Callable[[list[Notice]], bool]
 
 
 class Stream:
-    """What one live worker or listener has told so far, in order."""
+    """What one live worker or listener has sent so far, in order."""
 
     def __init__(self) -> None:
-        self._told: list[Told] = []
-        self._waiting: list[tuple[Enough, Future[list[Told]]]] = []
+        self._notices: list[Notice] = []
+        self._waiting: list[tuple[Enough, Future[list[Notice]]]] = []
         self._lock = threading.Lock()
 
     def push(self, item: dict[str, Any]) -> None:
         fields = item.get("fields", {key: value for key, value in item.items() if key != "what"})
         with self._lock:
-            self._told.append(Told(what=item["what"], fields=fields))
+            self._notices.append(Notice(what=item["what"], fields=fields))
             self._serve()
 
     @property
-    def told(self) -> list[Told]:
+    def notices(self) -> list[Notice]:
         with self._lock:
-            return list(self._told)
+            return list(self._notices)
 
     def of(self, what: str) -> list[dict[str, Any]]:
-        return [item.fields for item in self.told if item.what == what]
+        return [item.fields for item in self.notices if item.what == what]
 
-    async def until(self, enough: Enough, timeout: float = ANSWER_TIMEOUT) -> list[Told]:
-        """Wait until what was told is enough, and return it."""
-        future: Future[list[Told]] = Future()
+    async def until(self, enough: Enough, timeout: float = ANSWER_TIMEOUT) -> list[Notice]:
+        """Wait until the notices are enough, and return it."""
+        future: Future[list[Notice]] = Future()
         with self._lock:
             self._waiting.append((enough, future))
             self._serve()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
         except TimeoutError:
-            told = Counter(item.what for item in self.told)
-            raise TimeoutError(f"after {timeout} s Node has told only {dict(told)}") from None
+            notices = Counter(item.what for item in self.notices)
+            raise TimeoutError(f"after {timeout} s Node has sent only {dict(notices)}") from None
 
     def _serve(self) -> None:
         for waiter in list(self._waiting):
             enough, future = waiter
-            if future.cancelled() or enough(self._told):
+            if future.cancelled() or enough(self._notices):
                 self._waiting.remove(waiter)
                 if future.set_running_or_notify_cancel():
-                    future.set_result(list(self._told))
+                    future.set_result(list(self._notices))
 
 
 class Reference:
@@ -195,7 +195,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One queue in the hands of Node. Operations are named as in node/manage.mjs, hand.mjs and live.mjs."""
+    """One queue that Node uses. Operations are named as in node/manage.mjs, manual_worker.mjs and live.mjs."""
 
     reference: Reference
     name: str

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.interop.consistency import inconsistencies
 from tests.interop.keyspace import Keyspace, dump
-from tests.interop.reference import Bench, Reference, Told
+from tests.interop.reference import Bench, Notice, Reference
 from tests.interop.workload import Work, follow_instructions, workload, wrong_ends
 from tests.servers import Server
 from toril import JobFailed, Queue, QueueEvents, Worker
@@ -131,23 +131,25 @@ async def toril_producer_node_worker(ground: Ground, jobs: int) -> Result:
 async def events_alike(ground: Ground, jobs: int) -> Result:
     """What Node's QueueEvents hears of each job when toril works is what it hears when Node works."""
     works = workload(jobs, seed=3)
-    heard = {}
+    received = {}
     for kind in ("node", "toril"):
         async with ground.bench(kind) as bench:
             await bench.ask("add_bulk", jobs=[work.for_node() for work in works])
             handle = f"{ground.prefix}-{kind}"
             stream = await bench.start_events(handle)
             async with _working(ground, bench, kind):
-                await stream.until(lambda told: _ended(told) == jobs, WITHIN)
+                await stream.until(lambda notices: _ended(notices) == jobs, WITHIN)
                 await bench.ask("pause")  # its event comes after all that the last job still caused
-                heard[kind] = _by_job(await stream.until(lambda told: told[-1].what == "paused", WITHIN))
+                received[kind] = _by_job(
+                    await stream.until(lambda notices: notices[-1].what == "paused", WITHIN)
+                )
             await bench.stop(handle)
     wrong = [
-        f"{job_id}: Node made {heard['node'].get(job_id)}, toril {heard['toril'].get(job_id)}"
-        for job_id in sorted(heard["node"].keys() | heard["toril"].keys())
-        if heard["node"].get(job_id) != heard["toril"].get(job_id)
+        f"{job_id}: Node made {received['node'].get(job_id)}, toril {received['toril'].get(job_id)}"
+        for job_id in sorted(received["node"].keys() | received["toril"].keys())
+        if received["node"].get(job_id) != received["toril"].get(job_id)
     ]
-    return Result(scenario="events heard by Node's QueueEvents", jobs=2 * jobs, differences=wrong)
+    return Result(scenario="events received by Node's QueueEvents", jobs=2 * jobs, differences=wrong)
 
 
 @asynccontextmanager
@@ -163,18 +165,18 @@ async def _working(ground: Ground, bench: Bench, kind: str) -> AsyncIterator[Non
     await bench.stop(handle)
 
 
-def _ended(told: Sequence[Told]) -> int:
-    return sum(item.what in ("completed", "failed") for item in told)
+def _ended(notices: Sequence[Notice]) -> int:
+    return sum(item.what in ("completed", "failed") for item in notices)
 
 
-def _by_job(told: Sequence[Told]) -> dict[str, list[tuple[str, str]]]:
+def _by_job(notices: Sequence[Notice]) -> dict[str, list[tuple[str, str]]]:
     """Events in order for each job; the absolute times in `delayed` are left out."""
-    heard: dict[str, list[tuple[str, str]]] = {}
-    for item in told:
+    received: dict[str, list[tuple[str, str]]] = {}
+    for item in notices:
         fields = {name: value for name, value in item.fields.items() if name not in ("jobId", "delay")}
         if "jobId" in item.fields:
-            heard.setdefault(item.fields["jobId"], []).append((item.what, repr(sorted(fields.items()))))
-    return heard
+            received.setdefault(item.fields["jobId"], []).append((item.what, repr(sorted(fields.items()))))
+    return received
 
 
 async def finishes_awaited(ground: Ground, jobs: int) -> Result:
@@ -230,7 +232,7 @@ async def toril_recovers_what_node_left(ground: Ground, jobs: int) -> Result:
         stream = await bench.start_worker(
             f"{ground.prefix}-doomed", concurrency=jobs, lockDuration=LOCK_MS, skipStalledCheck=True
         )
-        await stream.until(lambda told: sum(item.what == "active" for item in told) == jobs, WITHIN)
+        await stream.until(lambda notices: sum(item.what == "active" for item in notices) == jobs, WITHIN)
         await asyncio.to_thread(doomed.kill)
     await _unblock(ground, works)
     async with ground.worker(stalled_check_interval=LOCK_MS / 1000, lock_duration=LOCK_MS / 1000):

@@ -1,4 +1,4 @@
-"""A step of a queue's life as plain data, and what became of it: a sequence can be kept as a file and replayed."""
+"""A step of a queue's history as plain data, and what became of it: a sequence can be kept as a file and replayed."""
 
 from __future__ import annotations
 

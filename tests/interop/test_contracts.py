@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.interop.keyspace import Entry
-from tests.interop.lockstep import Twins
+from tests.interop.lockstep import Lockstep
 from tests.interop.steps import Outcome, Step
 from tests.servers import Server
 
@@ -28,19 +28,19 @@ def _two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Serve
 
 
 @pytest.fixture
-def queue(twins: Twins) -> Life:
-    twins.begin()
-    return Life(twins)
+def queue(lockstep: Lockstep) -> QueueSteps:
+    lockstep.begin()
+    return QueueSteps(lockstep)
 
 
-class Life:
+class QueueSteps:
     """Steps with the arguments that most tests do not care about filled in."""
 
-    def __init__(self, twins: Twins) -> None:
-        self.twins = twins
+    def __init__(self, lockstep: Lockstep) -> None:
+        self.lockstep = lockstep
 
     def do(self, op: str, **args: Any) -> Outcome:
-        return self.twins.do(Step(op, args))
+        return self.lockstep.do(Step(op, args))
 
     def add(self, job_id: str, data: Any = None, **opts: Any) -> None:
         self.do("add", name="render", data=data or {}, opts={"attempts": 1, "jobId": job_id, **opts})
@@ -60,12 +60,12 @@ class Life:
         return self.do("fail", id=job_id, error=error, token="t", fetch_next=fetch_next, worker="worker-1")
 
     def ids(self, state: str) -> list[str]:
-        entry = self.twins.keyspace.get(f"bull:q:{state}", Entry(kind="list", content=[]))
+        entry = self.lockstep.keyspace.get(f"bull:q:{state}", Entry(kind="list", content=[]))
         assert isinstance(entry.content, list)
         return [row if isinstance(row, str) else row[0] for row in entry.content]  # type: ignore[index]
 
     def fields(self, job_id: str) -> dict[str, str]:
-        content = self.twins.keyspace[f"bull:q:{job_id}"].content
+        content = self.lockstep.keyspace[f"bull:q:{job_id}"].content
         assert isinstance(content, dict)
         return content
 
@@ -73,12 +73,12 @@ class Life:
 # Contract 1: submission
 
 
-def test_1_a_job_is_submitted_as_node_submits_it(queue: Life) -> None:
+def test_1_a_job_is_submitted_as_node_submits_it(queue: QueueSteps) -> None:
     queue.add("a", {"videoId": "550e", "scenes": [{"n": 1, "text": "ünï 🎬 \u0000"}]})
     assert queue.ids("wait") == ["a"]
 
 
-def test_1_options_are_stored_in_nodes_spelling(queue: Life) -> None:
+def test_1_options_are_stored_in_nodes_spelling(queue: QueueSteps) -> None:
     queue.add(
         "a",
         attempts=3,
@@ -92,31 +92,31 @@ def test_1_options_are_stored_in_nodes_spelling(queue: Life) -> None:
     assert '"kl":20' in queue.fields("a")["opts"]
 
 
-def test_1_priority_decides_the_score(queue: Life) -> None:
+def test_1_priority_decides_the_score(queue: QueueSteps) -> None:
     for job_id, priority in (("low", 2**21), ("first", 1), ("second", 1)):
         queue.add(job_id, priority=priority)
     assert queue.ids("prioritized") == ["first", "second", "low"]
 
 
-def test_1_delayed_jobs_carry_their_time_and_a_sequence(queue: Life) -> None:
+def test_1_delayed_jobs_carry_their_time_and_a_sequence(queue: QueueSteps) -> None:
     for job_id, delay in (("later", 20_000), ("soon", 10_000), ("soon-too", 10_000)):
         queue.add(job_id, delay=delay)
     assert queue.ids("delayed") == ["soon", "soon-too", "later"]
 
 
-def test_1_an_id_that_exists_is_not_added_again(queue: Life) -> None:
+def test_1_an_id_that_exists_is_not_added_again(queue: QueueSteps) -> None:
     queue.add("a", {"n": 1})
     queue.add("a", {"n": 2})
     assert queue.ids("wait") == ["a"]
 
 
-def test_1_the_counter_gives_ids_to_jobs_without_one(queue: Life) -> None:
+def test_1_the_counter_gives_ids_to_jobs_without_one(queue: QueueSteps) -> None:
     queue.do("add_bulk", jobs=[{"name": "n", "data": {}, "opts": {"attempts": 1}} for _ in range(3)])
     assert queue.ids("wait") == ["3", "2", "1"]
 
 
 @pytest.mark.parametrize("kind", [{}, {"ttl": 10_000}, {"ttl": 10_000, "extend": True, "replace": True}])
-def test_1_deduplication_keeps_one_job(queue: Life, kind: dict[str, Any]) -> None:
+def test_1_deduplication_keeps_one_job(queue: QueueSteps, kind: dict[str, Any]) -> None:
     for job_id in ("a", "b"):
         queue.add(job_id, delay=20_000, deduplication={"id": "same", **kind})
     queue.do("advance", ms=20_000)
@@ -126,29 +126,29 @@ def test_1_deduplication_keeps_one_job(queue: Life, kind: dict[str, Any]) -> Non
 # Contract 2: pickup
 
 
-def test_2_pickup_locks_the_oldest_job_and_names_the_worker(queue: Life) -> None:
+def test_2_pickup_locks_the_oldest_job_and_names_the_worker(queue: QueueSteps) -> None:
     queue.add("a")
     queue.add("b")
     assert queue.pick_up("token-of-a") == "a"
     assert queue.fields("a")["pb"] == "worker-1"
-    assert queue.twins.keyspace["bull:q:a:lock"].content == "token-of-a"
+    assert queue.lockstep.keyspace["bull:q:a:lock"].content == "token-of-a"
 
 
-def test_2_what_waits_goes_before_what_has_a_priority(queue: Life) -> None:
+def test_2_what_waits_goes_before_what_has_a_priority(queue: QueueSteps) -> None:
     queue.add("ranked", priority=1)
     queue.add("plain")
     queue.add("front", lifo=True)
     assert [queue.pick_up() for _ in range(4)] == ["front", "plain", "ranked", None]
 
 
-def test_2_a_due_job_is_promoted_by_the_next_pickup(queue: Life) -> None:
+def test_2_a_due_job_is_promoted_by_the_next_pickup(queue: QueueSteps) -> None:
     queue.add("a", delay=10_000)
     assert queue.pick_up() is None
     queue.do("advance", ms=10_000)
     assert queue.pick_up() == "a"
 
 
-def test_2_nothing_is_taken_from_a_paused_or_full_queue(queue: Life) -> None:
+def test_2_nothing_is_taken_from_a_paused_or_full_queue(queue: QueueSteps) -> None:
     queue.add("a")
     queue.do("pause")
     assert queue.pick_up() is None
@@ -161,7 +161,7 @@ def test_2_nothing_is_taken_from_a_paused_or_full_queue(queue: Life) -> None:
 # Contract 3: heartbeat
 
 
-def test_3_a_lock_is_extended_by_its_owner_only(queue: Life) -> None:
+def test_3_a_lock_is_extended_by_its_owner_only(queue: QueueSteps) -> None:
     queue.add("a")
     queue.pick_up()
     queue.do("advance", ms=20_000)
@@ -174,7 +174,7 @@ def test_3_a_lock_is_extended_by_its_owner_only(queue: Life) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"url": "https://…", "seconds": 15.5}], ids=str)
-def test_4_completion_stores_the_result(queue: Life, value: Any) -> None:
+def test_4_completion_stores_the_result(queue: QueueSteps, value: Any) -> None:
     queue.add("a")
     queue.pick_up()
     queue.complete("a", value)
@@ -182,7 +182,7 @@ def test_4_completion_stores_the_result(queue: Life, value: Any) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, 1, {"count": 2}, {"age": 15}, {"age": 15, "count": 1}], ids=str)
-def test_4_old_results_go_as_asked(queue: Life, keep: Any) -> None:
+def test_4_old_results_go_as_asked(queue: QueueSteps, keep: Any) -> None:
     for job_id in ("a", "b", "c"):
         queue.add(job_id, removeOnComplete=keep)
         queue.pick_up()
@@ -190,7 +190,7 @@ def test_4_old_results_go_as_asked(queue: Life, keep: Any) -> None:
         queue.do("advance", ms=10_000)
 
 
-def test_4_completing_fetches_the_next_job_in_the_same_call(queue: Life) -> None:
+def test_4_completing_fetches_the_next_job_in_the_same_call(queue: QueueSteps) -> None:
     queue.add("a")
     queue.add("b")
     queue.pick_up()
@@ -198,7 +198,7 @@ def test_4_completing_fetches_the_next_job_in_the_same_call(queue: Life) -> None
     assert queue.complete("b", fetch_next=True).value is None
 
 
-def test_4_only_the_owner_of_the_lock_can_complete(queue: Life) -> None:
+def test_4_only_the_owner_of_the_lock_can_complete(queue: QueueSteps) -> None:
     queue.add("a")
     queue.pick_up()
     assert queue.complete("a", token="no-token").refused == "-6"
@@ -210,7 +210,7 @@ def test_4_only_the_owner_of_the_lock_can_complete(queue: Life) -> None:
 # Contract 5: failure
 
 
-def test_5_a_job_without_attempts_left_fails_for_good(queue: Life) -> None:
+def test_5_a_job_without_attempts_left_fails_for_good(queue: QueueSteps) -> None:
     queue.add("a")
     queue.pick_up()
     queue.fail("a")
@@ -218,7 +218,7 @@ def test_5_a_job_without_attempts_left_fails_for_good(queue: Life) -> None:
     assert queue.ids("failed") == ["a"]
 
 
-def test_5_without_backoff_the_next_attempt_follows_at_once(queue: Life) -> None:
+def test_5_without_backoff_the_next_attempt_follows_at_once(queue: QueueSteps) -> None:
     queue.add("a", attempts=2)
     queue.pick_up()
     queue.fail("a")
@@ -228,7 +228,7 @@ def test_5_without_backoff_the_next_attempt_follows_at_once(queue: Life) -> None
 
 
 @pytest.mark.parametrize("kind", ["fixed", "exponential"])
-def test_5_with_backoff_the_next_attempt_is_delayed(queue: Life, kind: str) -> None:
+def test_5_with_backoff_the_next_attempt_is_delayed(queue: QueueSteps, kind: str) -> None:
     queue.add("a", attempts=4, backoff={"type": kind, "delay": 10_000})
     for _ in range(4):
         assert queue.pick_up() == "a"
@@ -237,14 +237,14 @@ def test_5_with_backoff_the_next_attempt_is_delayed(queue: Life, kind: str) -> N
     assert queue.ids("failed") == ["a"]
 
 
-def test_5_an_unrecoverable_error_ends_all_attempts(queue: Life) -> None:
+def test_5_an_unrecoverable_error_ends_all_attempts(queue: QueueSteps) -> None:
     queue.add("a", attempts=5)
     queue.pick_up()
     queue.fail("a", FATAL)
     assert queue.ids("failed") == ["a"]
 
 
-def test_5_stack_traces_are_kept_up_to_their_limit(queue: Life) -> None:
+def test_5_stack_traces_are_kept_up_to_their_limit(queue: QueueSteps) -> None:
     queue.add("a", attempts=3, stackTraceLimit=2)
     for number in range(3):
         queue.pick_up()
@@ -252,7 +252,7 @@ def test_5_stack_traces_are_kept_up_to_their_limit(queue: Life) -> None:
     assert queue.fields("a")["stacktrace"] == '["trace 1","trace 2"]'
 
 
-def test_5_a_failed_job_is_retried_by_hand(queue: Life) -> None:
+def test_5_a_failed_job_is_retried_by_hand(queue: QueueSteps) -> None:
     queue.add("a")
     queue.pick_up()
     queue.fail("a")
@@ -263,7 +263,7 @@ def test_5_a_failed_job_is_retried_by_hand(queue: Life) -> None:
 # Contract 6: stalled jobs
 
 
-def test_6_a_job_whose_lock_ran_out_is_taken_back_by_the_second_sweep(queue: Life) -> None:
+def test_6_a_job_whose_lock_ran_out_is_taken_back_by_the_second_sweep(queue: QueueSteps) -> None:
     for job_id in ("a", "b", "c"):
         queue.add(job_id)
     for token in ("t", "u"):
@@ -279,7 +279,7 @@ def test_6_a_job_whose_lock_ran_out_is_taken_back_by_the_second_sweep(queue: Lif
     assert queue.pick_up() == "a"
 
 
-def test_6_a_job_that_stalls_too_often_is_failed_by_its_next_worker(queue: Life) -> None:
+def test_6_a_job_that_stalls_too_often_is_failed_by_its_next_worker(queue: QueueSteps) -> None:
     queue.add("a")
     for _ in range(2):
         queue.pick_up()
@@ -296,14 +296,14 @@ def test_6_a_job_that_stalls_too_often_is_failed_by_its_next_worker(queue: Life)
 
 
 @pytest.mark.parametrize("progress", [0, 50, {"done": 3, "of": 7}], ids=str)
-def test_7_progress_is_stored_and_told(queue: Life, progress: Any) -> None:
+def test_7_progress_is_stored_and_told(queue: QueueSteps, progress: Any) -> None:
     queue.add("a")
     queue.pick_up()
     queue.do("update_progress", id="a", progress=progress)
     assert queue.do("update_progress", id="nobody", progress=progress).refused == "-1"
 
 
-def test_7_log_lines_are_kept_in_order_up_to_their_number(queue: Life) -> None:
+def test_7_log_lines_are_kept_in_order_up_to_their_number(queue: QueueSteps) -> None:
     queue.add("a")
     for number in range(4):
         queue.do("log", id="a", line=f"line {number}", keep=3)

@@ -1,4 +1,4 @@
-"""Random lives of a queue leave the same keyspace and events through toril as through Node, after every step."""
+"""Random histories of a queue leave the same keyspace and events through toril as through Node, after every step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.interop.adapters import STRICT
 from tests.interop.application_adapter import ApplicationSide
-from tests.interop.conftest import Pair
-from tests.interop.lockstep import Twins
-from tests.interop.machine import live_through
+from tests.interop.conftest import MakeLockstep
+from tests.interop.lockstep import Lockstep
+from tests.interop.machine import run_random_histories
 from tests.interop.steps import RECORDINGS, Step, load
 
 QUICK_SEQUENCES = 40
@@ -19,20 +19,20 @@ STEPS = 25
 
 
 @pytest.mark.timeout(300)
-def test_random_lives_look_the_same_to_node(twins: Twins) -> None:
-    live_through(twins, sequences=QUICK_SEQUENCES, steps=STEPS, fixed=True)
-    print(f"{twins.tally.sequences} sequences, {twins.tally.steps} steps, no difference")
+def test_random_lives_look_the_same_to_node(lockstep: Lockstep) -> None:
+    run_random_histories(lockstep, sequences=QUICK_SEQUENCES, steps=STEPS, fixed=True)
+    print(f"{lockstep.tally.sequences} sequences, {lockstep.tally.steps} steps, no difference")
 
 
 @pytest.mark.timeout(300)
-def test_workers_with_a_rate_limit_and_metrics_look_the_same_to_node(pair: Pair) -> None:
-    twins = pair(lambda server: ApplicationSide(server, STRICT), same_tokens=False, rules=STRICT)
-    live_through(twins, sequences=QUICK_SEQUENCES // 2, steps=STEPS, fixed=True)
+def test_workers_with_a_rate_limit_and_metrics_look_the_same_to_node(make_lockstep: MakeLockstep) -> None:
+    lockstep = make_lockstep(lambda server: ApplicationSide(server, STRICT), same_tokens=False, rules=STRICT)
+    run_random_histories(lockstep, sequences=QUICK_SEQUENCES // 2, steps=STEPS, fixed=True)
 
 
 @pytest.mark.parametrize("recording", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
-def test_what_once_differed_is_alike_now(twins: Twins, recording: Path) -> None:
-    twins.replay(load(recording))
+def test_what_once_differed_is_alike_now(lockstep: Lockstep, recording: Path) -> None:
+    lockstep.replay(load(recording))
 
 
 def _add(job_id: str, parent: str | None = None, **opts: Any) -> Step:
@@ -114,12 +114,12 @@ CHILDREN: dict[str, tuple[list[Step], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("life", CHILDREN)
-def test_a_handler_with_children_ends_as_in_node(pair: Pair, life: str) -> None:
-    steps, state = CHILDREN[life]
-    twins = pair(ApplicationSide, same_tokens=False)
-    twins.replay(steps)
-    entry = twins.keyspace.get(f"bull:q:{state}")
+@pytest.mark.parametrize("history", CHILDREN)
+def test_a_handler_with_children_ends_as_in_node(make_lockstep: MakeLockstep, history: str) -> None:
+    steps, state = CHILDREN[history]
+    lockstep = make_lockstep(ApplicationSide, same_tokens=False)
+    lockstep.replay(steps)
+    entry = lockstep.keyspace.get(f"bull:q:{state}")
     rows: Any = [] if entry is None else entry.content
     assert "p" in [row if isinstance(row, str) else row[0] for row in rows]
-    assert "bull:q:p:lock" not in twins.keyspace
+    assert "bull:q:p:lock" not in lockstep.keyspace

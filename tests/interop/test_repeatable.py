@@ -8,8 +8,8 @@ import pytest
 
 from tests.interop.adapters import QUEUE
 from tests.interop.application_adapter import ApplicationSide
-from tests.interop.conftest import Pair
-from tests.interop.lockstep import Twins
+from tests.interop.conftest import MakeLockstep
+from tests.interop.lockstep import Lockstep
 from tests.interop.reference import Bench, Reference
 from tests.interop.steps import Outcome, Step
 from tests.servers import Server
@@ -43,14 +43,14 @@ class Inherited(ApplicationSide):
 
 
 @pytest.fixture
-def inherited(pair: Pair, bullmq: Reference) -> Twins:
-    twins = pair(lambda server: Inherited(server, bullmq), same_tokens=False)
-    twins.begin()
-    return twins
+def inherited(make_lockstep: MakeLockstep, bullmq: Reference) -> Lockstep:
+    lockstep = make_lockstep(lambda server: Inherited(server, bullmq), same_tokens=False)
+    lockstep.begin()
+    return lockstep
 
 
 @pytest.mark.parametrize("repeat", REPEATS, ids=str)
-def test_the_chain_of_a_repeatable_job_goes_on(inherited: Twins, repeat: dict[str, Any]) -> None:
+def test_the_chain_of_a_repeatable_job_goes_on(inherited: Lockstep, repeat: dict[str, Any]) -> None:
     opts = {"repeat": repeat, "attempts": 2, "removeOnComplete": True}
     inherited.do(Step("add", {"name": "tick", "data": {"n": 1}, "opts": opts}))
     for _ in range(4):
@@ -62,8 +62,8 @@ def test_the_chain_of_a_repeatable_job_goes_on(inherited: Twins, repeat: dict[st
         inherited.do(Step("complete", end))
 
 
-def _until_due(twins: Twins) -> int:
+def _until_due(lockstep: Lockstep) -> int:
     """Milliseconds to the next run, in the grain of the comparison."""
-    rows: Any = twins.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
-    span = int(rows[0][1] // 4096) - twins.now if rows else 0
+    rows: Any = lockstep.reference.client.zrange("bull:q:delayed", 0, 0, withscores=True)
+    span = int(rows[0][1] // 4096) - lockstep.now if rows else 0
     return max(0, span)

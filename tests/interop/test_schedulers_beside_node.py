@@ -15,7 +15,7 @@ import pytest
 
 from tests.interop.adapters import NodeSide
 from tests.interop.application_adapter import ApplicationSide
-from tests.interop.lockstep import Twins
+from tests.interop.lockstep import Lockstep
 from tests.interop.reference import NODE_SIDE, Reference
 from tests.interop.steps import Step
 from tests.servers import Server
@@ -33,13 +33,13 @@ def two_servers() -> Iterator[tuple[Server, Server]]:
 
 
 @pytest.fixture
-def twins(bullmq: Reference, two_servers: tuple[Server, Server]) -> Iterator[Twins]:
+def lockstep(bullmq: Reference, two_servers: tuple[Server, Server]) -> Iterator[Lockstep]:
     with ExitStack() as stack:
         node, tested = NodeSide(bullmq, two_servers[0]), ApplicationSide(two_servers[1])
         stack.callback(node.close)
         stack.callback(tested.close)
         stack.callback(bullmq.set_clock, None)
-        made = Twins(node, tested, same_tokens=False)
+        made = Lockstep(node, tested, same_tokens=False)
         made.begin()
         yield made
 
@@ -53,26 +53,26 @@ def scheduler(scheduler_id: str, repeat: dict[str, Any], **template: Any) -> Ste
     return Step("upsert_scheduler", {"id": scheduler_id, "repeat": repeat, "template": {**given, **template}})
 
 
-def pick_up(twins: Twins) -> str:
-    taken = twins.do(Step("pick_up", WORKER)).value
+def pick_up(lockstep: Lockstep) -> str:
+    taken = lockstep.do(Step("pick_up", WORKER)).value
     assert taken is not None
     return str(taken["id"])
 
 
-def complete(twins: Twins, job_id: str) -> None:
+def complete(lockstep: Lockstep, job_id: str) -> None:
     args = {"id": job_id, "value": 1, "fetch_next": False, **WORKER}
-    twins.do(Step("complete", args))
+    lockstep.do(Step("complete", args))
 
 
-def delayed(twins: Twins) -> list[tuple[bytes, float]]:
+def delayed(lockstep: Lockstep) -> list[tuple[bytes, float]]:
     """Jobs that wait for their time on Node's server, with their scores, soonest first."""
-    found: Any = twins.reference.client.zrange("bull:q:delayed", 0, -1, withscores=True)
+    found: Any = lockstep.reference.client.zrange("bull:q:delayed", 0, -1, withscores=True)
     return [(member, float(score)) for member, score in found]
 
 
-def next_due(twins: Twins) -> int | None:
+def next_due(lockstep: Lockstep) -> int | None:
     """When the first of them is due (ms)."""
-    return next((int(score / 4096) for _, score in delayed(twins)), None)
+    return next((int(score / 4096) for _, score in delayed(lockstep)), None)
 
 
 DAY = 86_400_000
@@ -91,59 +91,61 @@ SCHEDULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("repeat", SCHEDULES, ids=json.dumps)
-def test_a_series_leaves_what_node_leaves(twins: Twins, repeat: dict[str, Any]) -> None:
-    twins.do(scheduler("series", repeat))
+def test_a_series_leaves_what_node_leaves(lockstep: Lockstep, repeat: dict[str, Any]) -> None:
+    lockstep.do(scheduler("series", repeat))
     for _ in range(3):
-        waits = twins.reference.client.zcard("bull:q:delayed") or twins.reference.client.llen("bull:q:wait")
+        waits = lockstep.reference.client.zcard("bull:q:delayed") or lockstep.reference.client.llen(
+            "bull:q:wait"
+        )
         if not waits:
             break
-        due = next_due(twins)
-        twins.do(Step("advance", {"ms": 10 if due is None else max(0, due - twins.now) + 10}))
-        complete(twins, pick_up(twins))
+        due = next_due(lockstep)
+        lockstep.do(Step("advance", {"ms": 10 if due is None else max(0, due - lockstep.now) + 10}))
+        complete(lockstep, pick_up(lockstep))
 
 
-def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(twins: Twins) -> None:
-    twins.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}))
-    twins.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}, data={"n": 2}))
-    twins.do(scheduler("other", {"every": 5000}, data={}))
-    twins.do(scheduler("other", {"every": 5000}, opts={"attempts": 3, "priority": 2}))
-    twins.do(Step("remove_scheduler", {"id": "series"}))
-    job_id = pick_up(twins)
-    twins.do(Step("remove_scheduler", {"id": "other"}))
-    complete(twins, job_id)
+def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(lockstep: Lockstep) -> None:
+    lockstep.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}))
+    lockstep.do(scheduler("series", {"pattern": "0 3 * * *", "tz": "UTC"}, data={"n": 2}))
+    lockstep.do(scheduler("other", {"every": 5000}, data={}))
+    lockstep.do(scheduler("other", {"every": 5000}, opts={"attempts": 3, "priority": 2}))
+    lockstep.do(Step("remove_scheduler", {"id": "series"}))
+    job_id = pick_up(lockstep)
+    lockstep.do(Step("remove_scheduler", {"id": "other"}))
+    complete(lockstep, job_id)
 
 
 @pytest.mark.parametrize("stage", ["waiting", "active", "completed"])
 @pytest.mark.parametrize("repeat", [{"pattern": "0 3 * * *", "tz": "UTC"}, {"every": 60_000}], ids=json.dumps)
 def test_a_scheduler_that_is_set_again_after_a_run_was_promoted_leaves_what_node_leaves(
-    twins: Twins, repeat: dict[str, Any], stage: str
+    lockstep: Lockstep, repeat: dict[str, Any], stage: str
 ) -> None:
-    twins.do(scheduler("series", repeat))
+    lockstep.do(scheduler("series", repeat))
     if "every" in repeat:
-        complete(twins, pick_up(twins))  # the first run is due at once
-    (found,) = delayed(twins)
+        complete(lockstep, pick_up(lockstep))  # the first run is due at once
+    (found,) = delayed(lockstep)
     run = found[0].decode()
-    twins.do(Step("promote", {"id": run}))
+    lockstep.do(Step("promote", {"id": run}))
     if stage != "waiting":
-        assert pick_up(twins) == run
+        assert pick_up(lockstep) == run
     if stage == "completed":
-        complete(twins, run)
-    twins.do(scheduler("series", repeat, data={"n": 2}))
-    twins.do(scheduler("series", repeat, data={"n": 3}))
-    twins.do(Step("advance", {"ms": 2 * DAY}))
+        complete(lockstep, run)
+    lockstep.do(scheduler("series", repeat, data={"n": 2}))
+    lockstep.do(scheduler("series", repeat, data={"n": 3}))
+    lockstep.do(Step("advance", {"ms": 2 * DAY}))
     if stage == "active":
-        complete(twins, run)
-    complete(twins, pick_up(twins))
-    twins.do(scheduler("series", repeat, data={"n": 4}))
+        complete(lockstep, run)
+    complete(lockstep, pick_up(lockstep))
+    lockstep.do(scheduler("series", repeat, data={"n": 4}))
 
 
-def test_an_interval_that_was_slept_through_leaves_what_node_leaves(twins: Twins) -> None:
-    twins.do(scheduler("series", {"every": 5000}))
-    complete(twins, pick_up(twins))
-    twins.do(Step("advance", {"ms": 60_000}))
-    complete(twins, pick_up(twins))
-    twins.do(Step("advance", {"ms": 10_000}))
-    complete(twins, pick_up(twins))
+def test_an_interval_that_was_slept_through_leaves_what_node_leaves(lockstep: Lockstep) -> None:
+    lockstep.do(scheduler("series", {"every": 5000}))
+    complete(lockstep, pick_up(lockstep))
+    lockstep.do(Step("advance", {"ms": 60_000}))
+    complete(lockstep, pick_up(lockstep))
+    lockstep.do(Step("advance", {"ms": 10_000}))
+    complete(lockstep, pick_up(lockstep))
 
 
 OLD_KIND: list[dict[str, Any]] = [
@@ -157,21 +159,21 @@ OLD_KIND: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("repeat", OLD_KIND, ids=json.dumps)
 def test_a_repeatable_job_that_node_added_the_old_way_goes_on_under_our_worker(
-    bullmq: Reference, two_servers: tuple[Server, Server], twins: Twins, repeat: dict[str, Any]
+    bullmq: Reference, two_servers: tuple[Server, Server], lockstep: Lockstep, repeat: dict[str, Any]
 ) -> None:
     """Node adds it on both servers; from then on Node works on one of them and toril on the other."""
     other = bullmq.bench("q", url=two_servers[1].url)
     try:
         add = {"name": "old", "data": {"n": 1}, "opts": {"attempts": 3, "repeat": repeat}}
-        for call in (twins.reference._bench.call, other.call):  # type: ignore[attr-defined]
+        for call in (lockstep.reference._bench.call, other.call):  # type: ignore[attr-defined]
             call("add", **add)
-        twins._compare(None)
+        lockstep._compare(None)
         for _ in range(3):
-            due = next_due(twins)
+            due = next_due(lockstep)
             if due is None:
                 break
-            twins.do(Step("advance", {"ms": max(0, due - twins.now) + 10}))
-            complete(twins, pick_up(twins))
+            lockstep.do(Step("advance", {"ms": max(0, due - lockstep.now) + 10}))
+            complete(lockstep, pick_up(lockstep))
     finally:
         other.close()
 
@@ -197,11 +199,11 @@ FLOWS = [
 
 
 @pytest.mark.parametrize("family", FLOWS, ids=lambda family: f"{family['name']}-{len(json.dumps(family))}")
-def test_a_flow_leaves_what_node_leaves(twins: Twins, family: dict[str, Any]) -> None:
-    twins.do(Step("add_flow", {"flow": family}))
-    twins.do(Step("add_flow", {"flow": family}))  # again: what exists is left alone
-    while twins.reference.client.llen("bull:q:wait"):
-        complete(twins, pick_up(twins))
+def test_a_flow_leaves_what_node_leaves(lockstep: Lockstep, family: dict[str, Any]) -> None:
+    lockstep.do(Step("add_flow", {"flow": family}))
+    lockstep.do(Step("add_flow", {"flow": family}))  # again: what exists is left alone
+    while lockstep.reference.client.llen("bull:q:wait"):
+        complete(lockstep, pick_up(lockstep))
 
 
 # --- cron -----------------------------------------------------------------------------------------------------------

@@ -78,13 +78,13 @@ def test_keys_of_toril_itself_are_left_out(client: redis.Redis, prefix: str) -> 
 def test_a_job_in_no_state_or_in_two_is_inconsistent(client: redis.Redis, prefix: str) -> None:
     for job_id in ("lost", "twice"):
         client.hset(f"{prefix}:q:{job_id}", mapping={"name": "n", "timestamp": "1"})
-    client.lpush(f"{prefix}:q:wait", "twice", "ghost")
+    client.lpush(f"{prefix}:q:wait", "twice", "orphan")
     client.zadd(f"{prefix}:q:delayed", {"twice": 1})
     found = inconsistencies(dump(client, prefix), "q", prefix)
     assert found == [
         "job lost is in no state",
         "job twice is in ['wait', 'delayed']",
-        "wait holds ghost, which has no hash",
+        "wait holds orphan, which has no hash",
     ]
 
 

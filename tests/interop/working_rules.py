@@ -1,4 +1,4 @@
-"""What producers and workers do in a random life: add, pick up, keep, end, and die."""
+"""What producers and workers do in a random history: add, pick up, renew, end, and die."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.interop.random_histories import (
+from tests.interop.history_strategies import (
     DATA,
     ERRORS,
     FLOWS,
@@ -19,10 +19,18 @@ from tests.interop.random_histories import (
     child_of,
     flow_of,
 )
-from tests.interop.random_history import LOCK_MS, PICK, PUMP, SOMETIMES, WORKERS, Life, has
+from tests.interop.random_history import (
+    FETCH_LOOP_TOKEN,
+    LOCK_MS,
+    PICK,
+    SOMETIMES,
+    WORKERS,
+    RandomHistory,
+    has,
+)
 
 
-class WorkingRules(Life):
+class WorkingRules(RandomHistory):
     """Jobs come and go."""
 
     # Adding
@@ -65,19 +73,21 @@ class WorkingRules(Life):
             self.take(self.do("pick_up", token=token, worker=worker), token)
 
     @has("complete", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES, value=RESULTS, fetch_next=st.booleans(), worker=WORKERS)
-    def complete(self, pick: int, stranger: bool, value: Any, fetch_next: bool, worker: str) -> None:
-        self.settle("complete", pick, stranger, value=value, fetch_next=fetch_next, worker=worker)
+    @rule(pick=PICK, wrong_token=SOMETIMES, value=RESULTS, fetch_next=st.booleans(), worker=WORKERS)
+    def complete(self, pick: int, wrong_token: bool, value: Any, fetch_next: bool, worker: str) -> None:
+        self.settle("complete", pick, wrong_token, value=value, fetch_next=fetch_next, worker=worker)
 
     @has("fail", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES, error=ERRORS, fetch_next=st.booleans(), worker=WORKERS)
-    def fail(self, pick: int, stranger: bool, error: dict[str, str], fetch_next: bool, worker: str) -> None:
-        self.settle("fail", pick, stranger, error=error, fetch_next=fetch_next, worker=worker)
+    @rule(pick=PICK, wrong_token=SOMETIMES, error=ERRORS, fetch_next=st.booleans(), worker=WORKERS)
+    def fail(
+        self, pick: int, wrong_token: bool, error: dict[str, str], fetch_next: bool, worker: str
+    ) -> None:
+        self.settle("fail", pick, wrong_token, error=error, fetch_next=fetch_next, worker=worker)
 
     @has("complete", jobs=1)
     @rule(worker=WORKERS, value=RESULTS, error=st.none() | ERRORS, fetch_next=st.booleans())
     def work(self, worker: str, value: Any, error: dict[str, str] | None, fetch_next: bool) -> None:
-        """A whole round of a worker: without it, few random lives would see a job end."""
+        """A whole round of a worker: without it, few random histories would see a job end."""
         token = self.token()
         self.take(self.do("pick_up", token=token, worker=worker), token)
         for job_id in [job_id for job_id, held in self.held.items() if held == token]:
@@ -95,11 +105,11 @@ class WorkingRules(Life):
         lost=SOMETIMES,
     )
     def exchange(self, ends: list[tuple[int, Any, dict[str, str] | None]], take: int, lost: bool) -> None:
-        """A pump's call: several jobs of one worker end, several are taken, all under the worker's own token."""
+        """A call of the fetch loop: several jobs of one worker end, several are fetched, all under its own token."""
         if self.ids("repeat"):
-            # Node schedules the next run between two pickups, a pump after its call: nobody promises either.
+            # Node schedules the next run between two pickups, a fetch loop after its call: neither order is guaranteed.
             ends, take = ends[:1], min(take, 1)
-        mine = sorted(job_id for job_id, token in self.held.items() if token == PUMP)
+        mine = sorted(job_id for job_id, token in self.held.items() if token == FETCH_LOOP_TOKEN)
         if lost and mine:
             self.do("lose_lock", id=mine[0])
         settle: dict[str, dict[str, Any]] = {}
@@ -107,11 +117,13 @@ class WorkingRules(Life):
             job_id = mine[pick % len(mine)]
             end = ("complete", {"value": value}) if error is None else ("fail", {"error": error})
             settle.setdefault(job_id, {"op": end[0], "args": {"id": job_id, **end[1]}})
-        outcome = self.do("exchange", settle=list(settle.values()), take=take, token=PUMP, worker="w1")
+        outcome = self.do(
+            "exchange", settle=list(settle.values()), take=take, token=FETCH_LOOP_TOKEN, worker="w1"
+        )
         for job_id in settle:
             self.held.pop(job_id)
         for job in outcome.value["taken"]:
-            self.held[job["id"]] = PUMP
+            self.held[job["id"]] = FETCH_LOOP_TOKEN
 
     @has("add", jobs=1)
     @rule(pick=PICK, anywhere=SOMETIMES, job=JOBS, failure=st.sampled_from([None, *ON_FAILURE]))
@@ -171,33 +183,33 @@ class WorkingRules(Life):
         self.do("run_handler", id=job_id, token=token, value=value, waits=waits, child=child)
 
     @has("give_back", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES)
-    def give_back(self, pick: int, stranger: bool) -> None:
-        self.settle("give_back", pick, stranger)
+    @rule(pick=PICK, wrong_token=SOMETIMES)
+    def give_back(self, pick: int, wrong_token: bool) -> None:
+        self.settle("give_back", pick, wrong_token)
 
     @has("postpone", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES, span=SPANS)
-    def postpone(self, pick: int, stranger: bool, span: int) -> None:
-        self.settle("postpone", pick, stranger, until=self.twins.now + span)
+    @rule(pick=PICK, wrong_token=SOMETIMES, span=SPANS)
+    def postpone(self, pick: int, wrong_token: bool, span: int) -> None:
+        self.settle("postpone", pick, wrong_token, until=self.lockstep.now + span)
 
     @has("wait_for_children", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES)
-    def wait_for_children(self, pick: int, stranger: bool) -> None:
-        job_id, token = self.holder(pick, stranger)
+    @rule(pick=PICK, wrong_token=SOMETIMES)
+    def wait_for_children(self, pick: int, wrong_token: bool) -> None:
+        job_id, token = self.holder(pick, wrong_token)
         outcome = self.do("wait_for_children", id=job_id, token=token)
         if outcome.value:
             self.held.pop(job_id, None)
 
     @has("extend_lock", jobs=1)
-    @rule(pick=PICK, stranger=SOMETIMES)
-    def extend_lock(self, pick: int, stranger: bool) -> None:
-        job_id, token = self.holder(pick, stranger)
+    @rule(pick=PICK, wrong_token=SOMETIMES)
+    def extend_lock(self, pick: int, wrong_token: bool) -> None:
+        job_id, token = self.holder(pick, wrong_token)
         self.do("extend_lock", id=job_id, token=token, duration=LOCK_MS)
 
     @has("extend_locks", jobs=1)
-    @rule(stranger=SOMETIMES)
-    def extend_locks(self, stranger: bool) -> None:
-        held = {**self.held, **({"nobody": "no-token"} if stranger else {})}
+    @rule(wrong_token=SOMETIMES)
+    def extend_locks(self, wrong_token: bool) -> None:
+        held = {**self.held, **({"nobody": "no-token"} if wrong_token else {})}
         self.do(
             "extend_locks",
             ids=sorted(held),
@@ -215,7 +227,7 @@ class WorkingRules(Life):
     def lose_lock(self, pick: int) -> None:
         self.do("lose_lock", id=sorted(self.held)[pick % len(self.held)])
 
-    @precondition(lambda self: self.held and self.twins.can("sweep_stalled"))
+    @precondition(lambda self: self.held and self.lockstep.can("sweep_stalled"))
     @rule(pick=PICK, everybody=st.booleans())
     def worker_dies(self, pick: int, everybody: bool) -> None:
         """Its locks run out, one sweep suspects its jobs, the next one takes them back."""

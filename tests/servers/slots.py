@@ -28,7 +28,7 @@ class Mover:
         raise AssertionError(f"nobody has slot {slot}")
 
     async def move(self, slot: int) -> None:
-        """To the next node, in small steps with room for calls in between."""
+        """To the next node, in small steps, with pauses for other calls."""
         source, target = self.home(slot), (self.home(slot) + 1) % len(self.clients)
         self._set(target, slot, "IMPORTING", source)
         self._set(source, slot, "MIGRATING", target)

@@ -75,11 +75,11 @@ class Factory:
         settlements: list[Settlement] = []
         while limit is None or done < limit:
             take = batch if limit is None else min(batch, limit - done)
-            harvest = self._settle(settlements, take)
-            if not harvest:
+            reply = self._settle(settlements, take)
+            if not reply:
                 return done
-            settlements = [self._outcome(job_id, fail, retry) for job_id in harvest]
-            done += len(harvest)
+            settlements = [self._outcome(job_id, fail, retry) for job_id in reply]
+            done += len(reply)
         self._settle(settlements, 0)
         return done
 
@@ -111,10 +111,10 @@ class Factory:
         command = settle(
             self.keys, settlements, capacity=take, pickup=self.pickup, now_ms=self.transport.now_ms()
         )
-        harvest = self.transport.run(command)
-        problems = [one for one in harvest.ack_errors if one is not None]
+        reply = self.transport.run(command)
+        problems = [one for one in reply.ack_errors if one is not None]
         assert not problems, problems
-        return [job_id for job_id, _ in harvest.jobs]
+        return [job_id for job_id, _ in reply.jobs]
 
     def _outcome(self, job_id: str, fail: float, retry: float) -> Settlement:
         self.attempts[job_id] += 1

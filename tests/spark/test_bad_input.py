@@ -1,4 +1,4 @@
-"""What a stranger gets wrong: each is refused with a remedy, or set aside as a row that says why."""
+"""Mistakes of users: each is refused with a remedy, or stored as a reject with its reason."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_rows_that_are_no_envelopes_can_be_read_as_rejects(
         assert reasons == {"name", "data", "payload"}
 
 
-def test_rejects_that_made_room_for_newer_ones_are_counted(
+def test_rejects_that_were_removed_for_newer_ones_are_counted(
     spark: SparkSession, valkey: Server, valkey_url: str, prefix: str
 ) -> None:
     from toril.commands.bulk_enqueue import rejects_key

@@ -64,7 +64,7 @@ def _bury(process: subprocess.Popen[bytes]) -> None:
 
 def family_of(leader: int) -> list[psutil.Process]:
     """Everybody in the session that a process leads, orphans too."""
-    return [one for one in psutil.process_iter() if _session(one.pid) == leader and _lives(one)]
+    return [one for one in psutil.process_iter() if _session(one.pid) == leader and _is_running(one)]
 
 
 def _session(pid: int) -> int | None:
@@ -74,7 +74,7 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -291,16 +291,18 @@ def test_a_queue_never_holds_more_waiting_jobs_than_it_may(
         assert waiting(client, prefix, kind) == 7
     assert send(valkey_url, prefix, kind, jobs(kind, range(30, 33)), most=10).added == 3
     assert waiting(client, prefix, kind) == 10
-    assert send(valkey_url, prefix, kind, first[:7], most=1).known == 7, "what is known needs no room"
+    assert send(valkey_url, prefix, kind, first[:7], most=1).known == 7, (
+        "known rows do not count towards the limit"
+    )
 
 
 @pytest.mark.parametrize("kind", ["bullmq", "list", "stream"])
-def test_a_job_that_is_delayed_needs_no_room(valkey_url: str, prefix: str, kind: str) -> None:
+def test_a_delayed_job_does_not_count_towards_the_limit(valkey_url: str, prefix: str, kind: str) -> None:
     assert send(valkey_url, prefix, kind, jobs(kind, range(20), delay=60.0), most=5).added == 20
     assert send(valkey_url, prefix, kind, jobs(kind, range(20, 25)), most=5).added == 5
 
 
-def test_entries_of_a_stream_that_were_delivered_need_no_room(
+def test_delivered_entries_of_a_stream_do_not_count_towards_the_limit(
     valkey_url: str, prefix: str, client: Any
 ) -> None:
     keys = StreamKeys("jobs.full", prefix)

@@ -251,7 +251,7 @@ def test_jobs_are_removed_once(
 ) -> None:
     queue = factory("remove")
     ids = queue.add(20)
-    rows = spark.createDataFrame([(one,) for one in ids[:15]] + [("ghost",)], "job_id string")
+    rows = spark.createDataFrame([(one,) for one in ids[:15]] + [("orphan",)], "job_id string")
     write(rows, valkey_url, prefix, queue="remove", op="remove")
     assert client.llen(queue.keys.wait) == 5
 

@@ -357,7 +357,7 @@ def test_the_order_in_which_rows_arrive_changes_nothing() -> None:
     assert in_order.sort_by(keys).equals(shuffled.sort_by(keys))
 
 
-def told(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def attempts_from(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Attempts of one job: events are (event, prev, reason), a second apart."""
     rows = [
         {"job_id": "j", "event": event, "prev": prev, "failed_reason": reason, "ms": 1000 * n, "seq": 0}
@@ -383,7 +383,7 @@ STALL = [("active", "waiting", None), ("waiting", "active", None), ("stalled", N
 def test_a_job_that_is_failed_without_being_run_has_no_attempt_for_it(reason: str, ran: bool) -> None:
     taken = [("active", "waiting", None), ("failed", "active", reason)]
     stalled = [(1, "stalled", None)]
-    assert told([("added", None, None), *STALL, *taken]) == [
+    assert attempts_from([("added", None, None), *STALL, *taken]) == [
         *stalled,
         *([(2, "failed", reason)] if ran else []),
     ]

@@ -249,7 +249,10 @@ async def test_two_messages_with_one_id_are_two_jobs(place: Place, kind: str) ->
     for n in range(2):
         await source.add("task", {"n": n}, job_id="same")
     moved = await move_jobs(source, target)
-    assert (moved.waiting + moved.scheduled, moved.known) == (2, 0)  # the twin on a list waits a moment
+    assert (moved.waiting + moved.scheduled, moved.known) == (
+        2,
+        0,
+    )  # the job of the same id on a list waits a moment
     jobs = [*await target.get_waiting(), *await target.get_delayed()]
     assert sorted(job.data["n"] for job in jobs) == [0, 1]
 

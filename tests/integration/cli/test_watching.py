@@ -34,12 +34,12 @@ def test_top_shows_slow_and_failing_jobs_while_a_worker_runs(
         "--shutdown-timeout", "0", *here,
     )  # fmt: skip
 
-    def all_is_told() -> bool:
+    def all_is_reported() -> bool:
         (queue,) = toril("queues", "--json", *here).data
         # The worker's first report comes from a thread of its own, and may come after the first failure.
         return file.exists() and queue["states"]["failed"] == 1 and len(queue["workers"]) == 1
 
-    until(all_is_told)
+    until(all_is_reported)
     shown = toril("top", "--pictures", "1", *here).out
     assert "slow" in shown and "runs for" in shown
     assert "refused: no" in shown

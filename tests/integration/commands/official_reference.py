@@ -175,9 +175,9 @@ class OneByOne:
 class _Basket:
     """What was taken so far; closed when it is full or the queue had nothing to give."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.open = room > 0
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.open = capacity > 0
         self.jobs: list[tuple[str, list[bytes]]] = []
         self.limited_ms = 0
         self.next_at_ms = 0
@@ -187,7 +187,7 @@ class _Basket:
         fields, job_id, limited, next_at = reply
         if job_id:
             self.jobs.append((job_id.decode(), fields))
-            self.open = len(self.jobs) < self.room
+            self.open = len(self.jobs) < self.capacity
         else:
             self.limited_ms, self.next_at_ms = int(limited or 0), int(next_at or 0)
             self.open = False

@@ -260,10 +260,10 @@ def due(client: redis.Redis, keys: QueueKeys, when_ms: int) -> object:
     return client.hset(keys.job("d"), "delay", 10), client.zadd(keys.delayed, {"d": when_ms * 4096})
 
 
-@pytest.mark.parametrize("room", [0, 1, 2, 5])
+@pytest.mark.parametrize("capacity", [0, 1, 2, 5])
 @pytest.mark.parametrize("special", SPECIALS)
 def test_one_job_is_settled_and_followed_alike(
-    clients: tuple[redis.Redis, redis.Redis], prefix: str, special: str, room: int
+    clients: tuple[redis.Redis, redis.Redis], prefix: str, special: str, capacity: int
 ) -> None:
     """The short ways must do the same as upstream, or leave alone what they do not do."""
     keys = QueueKeys("q", prefix, hash_tag=False)
@@ -276,7 +276,7 @@ def test_one_job_is_settled_and_followed_alike(
         SPECIALS[special](side.client, keys)
     options = finish_options(pickup=second, token="t1", keep={"count": -1}, attempts=1)
     end = Settlement(job_id="a", kind="completed", token="t1", value="{}", options=options)
-    same(sides, lambda side: side.settle([end], room, second, START_MS + 1), told)
+    same(sides, lambda side: side.settle([end], capacity, second, START_MS + 1), view_of_reply)
     assert_alike(sides)
 
 
@@ -316,7 +316,7 @@ def test_one_job_is_added_alike(
     assert_alike(sides)
 
 
-def told(fetch_reply: FetchReply) -> Any:
+def view_of_reply(fetch_reply: FetchReply) -> Any:
     jobs = [(job_id, dict(zip(flat[::2], flat[1::2], strict=True))) for job_id, flat in fetch_reply.jobs]
     return ack_errors_of(fetch_reply), jobs, fetch_reply.limited_ms, fetch_reply.next_at_ms
 

@@ -257,8 +257,8 @@ class TestWithSchedulers:
         run = self.add_scheduler(driver, "tick")
         driver.add("old1")
         driver.run(manage.official_drain(driver.keys))
-        (ghost,) = client.lrange(driver.keys.wait, 0, -1)
-        assert not client.exists(driver.keys.job(ghost.decode()))
+        (orphan,) = client.lrange(driver.keys.wait, 0, -1)
+        assert not client.exists(driver.keys.job(orphan.decode()))
         assert driver.run(read.get_state(driver.keys, run)) == "unknown"
 
 
@@ -267,7 +267,7 @@ def test_ids_without_data_leave_their_lists(
 ) -> None:
     driver.add(*OLD)
     raw_command("DEL", driver.keys.job("old3"))
-    raw_command("LPUSH", driver.keys.wait, "ghost")
+    raw_command("LPUSH", driver.keys.wait, "orphan")
     assert drain().finish() == len(OLD) + 1
     assert left(driver) == set()
 

@@ -59,7 +59,7 @@ def test_a_closed_rate_limit_is_told(driver: QueueDriver) -> None:
     driver.run(manage.set_global_rate_limit(driver.keys, None))
 
 
-def test_a_full_hand_takes_no_more(driver: QueueDriver) -> None:
+def test_without_capacity_no_job_is_taken(driver: QueueDriver) -> None:
     driver.add("a", "b")
     assert driver.exchange(take=0).jobs == []
     assert driver.take(1) == ["a"]
@@ -125,7 +125,7 @@ def test_a_job_goes_where_its_outcome_says(
 
 
 @pytest.mark.parametrize("kind", ["delayed", "retry", "wait"])
-def test_a_stranger_may_move_no_job(driver: QueueDriver, kind: SettlementKind) -> None:
+def test_another_token_may_move_no_job(driver: QueueDriver, kind: SettlementKind) -> None:
     driver.add("a")
     driver.take()
     outcome = Settlement(job_id="a", kind=kind, token="another", value="1" if kind == "delayed" else "LPUSH")
@@ -183,7 +183,9 @@ class TestWaitingForChildren:
         driver.take()
         assert self.park(driver) is False
 
-    def test_is_refused_to_strangers(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
+    def test_is_refused_under_another_token(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
         with pytest.raises(JobNotFound):
             self.park(driver)
         driver.add("p")

@@ -192,9 +192,7 @@ async def test_a_replay_keeps_to_its_rate_and_limit(queue: AnyQueue, server: Ser
     assert (await queue.counts()).dead == 2
 
 
-async def test_purging_removes_matching_letters_for_good(
-    queue: AnyQueue, server: Server, prefix: str
-) -> None:
+async def test_purging_removes_matching_dead_letters(queue: AnyQueue, server: Server, prefix: str) -> None:
     await bury(queue, server, prefix, "permanent", "user")
     assert await queue.purge(parse_filter("dlq_reason=missing_user")) == 1
     assert await queue.purge(parse_filter("dlq_reason=missing_user")) == 0
@@ -226,7 +224,7 @@ async def test_a_letter_that_somebody_else_spoiled_can_be_seen_and_purged(
     assert await queue.purge() == 2
 
 
-async def test_more_letters_than_fit_a_page_are_all_seen(
+async def test_more_dead_letters_than_fit_a_page_are_all_listed(
     queue: AnyQueue, server: Server, prefix: str
 ) -> None:
     await bury(queue, server, prefix, *["permanent"] * 450)
@@ -318,7 +316,7 @@ async def test_bytes_that_are_no_text_go_back_as_they_came(
             assert client.xrevrange(queue.keys.stream, count=1)[0][1] == {b"envelope": raw}
 
 
-async def test_large_letters_come_in_small_pages_and_none_is_left_out(
+async def test_large_dead_letters_come_in_small_pages_and_none_is_left_out(
     queue: AnyQueue, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(envelopes, "DEAD_LETTER_PAGE_BYTES", 50_000)

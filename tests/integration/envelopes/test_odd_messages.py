@@ -73,7 +73,7 @@ async def test_odd_messages_die_and_live_again(kind: Any) -> None:
     assert await kind.queue.replay() == 5
     await run_all(kind, refuse)
     assert sorted(ran) == sorted((*ODD, "plain") * 2)
-    assert len(await kind.graves()) == 5
+    assert len(await kind.failed_jobs()) == 5
 
 
 async def test_an_error_that_cannot_be_printed_ends_its_own_job_only(kind: Any) -> None:
@@ -86,4 +86,4 @@ async def test_an_error_that_cannot_be_printed_ends_its_own_job_only(kind: Any) 
             raise Silent
 
     await run_all(kind, refuse)
-    assert [grave.reason for grave in await kind.graves()] == ["Silent"]
+    assert [failed_job.reason for failed_job in await kind.failed_jobs()] == ["Silent"]

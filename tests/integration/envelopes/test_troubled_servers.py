@@ -56,7 +56,7 @@ async def test_a_retry_and_a_dead_letter_that_a_full_server_refuses_are_written_
                 client.config_set("maxmemory", 0)
             await until(lambda: _is(runs.count("again") == 2))
             await until(lambda: _no_more(kind))
-        assert [grave.reason for grave in await kind.graves()] == ["PermanentError: never"]
+        assert [failed_job.reason for failed_job in await kind.failed_jobs()] == ["PermanentError: never"]
     assert sorted(runs) == ["again", "again", "dies"]
 
 
@@ -155,16 +155,16 @@ async def test_a_job_that_is_never_due_keeps_no_other_from_its_worker(
 async def test_a_worker_that_was_held_up_does_not_take_itself_for_dead(server_url: str, prefix: str) -> None:
     async with ReliableListKind(server_url, prefix).opened() as kind:
         await kind.add()
-        async with kind.hand() as source:
-            assert isinstance(source, ListBackend)
-            assert len((await settle_and_fetch(source, [], 1)).deliveries) == 1
+        async with kind.manual_backend() as backend:
+            assert isinstance(backend, ListBackend)
+            assert len((await settle_and_fetch(backend, [], 1)).deliveries) == 1
             keys, silence = kind.queue.keys, 1000
-            later = await source.transport.now_ms() + 10 * silence
-            for consumer, found in ((source._consumer, 0), ("another", 1)):
+            later = await backend.transport.now_ms() + 10 * silence
+            for consumer, found in ((backend._consumer, 0), ("another", 1)):
                 recover = list_worker.recover(
                     keys, consumer=consumer, now_ms=later, silence_ms=silence, limit=10
                 )
-                texts, _ = await source.transport.run(recover)
+                texts, _ = await backend.transport.run(recover)
                 assert len(texts) == found
                 later += 10 * silence
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
 from toril.errors import Closed, InvalidOption, OptionWarning
 from toril.events import Gap, QueueEvents
@@ -42,11 +42,11 @@ async def read(events: QueueEvents, count: int, last_id: str | None = None) -> l
 
 
 async def test_the_life_of_a_job_is_told_in_order(queue: Queue, server: Server) -> None:
-    async with events_of(queue, server) as events, Hand(server.url, queue.keys) as hand:
+    async with events_of(queue, server) as events, ManualWorker(server.url, queue.keys) as manual_worker:
         job = await queue.add("send", {"n": 1})
-        taken = await hand.take()
+        taken = await manual_worker.take()
         await taken.update_progress(50)
-        await hand.complete(taken, {"ok": True})
+        await manual_worker.complete(taken, {"ok": True})
         found = await read(events, 5)
     assert [event.type for event in found] == ["added", "waiting", "active", "progress", "completed"]
     assert {event.job_id for event in found} == {job.id}
@@ -102,9 +102,9 @@ async def test_more_events_than_one_page_arrive_complete(queue: Queue, server: S
 
 
 async def test_a_retry_is_derived_from_what_upstream_tells(queue: Queue, server: Server) -> None:
-    async with events_of(queue, server) as events, Hand(server.url, queue.keys) as hand:
+    async with events_of(queue, server) as events, ManualWorker(server.url, queue.keys) as manual_worker:
         await queue.add("x")
-        await hand.take()
+        await manual_worker.take()
         with server.client() as client:  # what a retry with a delay leaves in the stream
             client.xadd(queue.keys.events, {"event": "delayed", "jobId": "1", "delay": "1700000000000"})
             client.xadd(queue.keys.events, {"event": "active", "jobId": "2", "prev": "waiting"})

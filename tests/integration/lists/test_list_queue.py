@@ -38,19 +38,19 @@ def base(prefix: str) -> str:
 
 
 @asynccontextmanager
-async def hand(
-    server: Server, prefix: str, consumer: str = "hand", **terms: Any
+async def manual_backend(
+    server: Server, prefix: str, consumer: str = "manual", **terms: Any
 ) -> AsyncIterator[ListBackend]:
     """A worker that is played by hand; at the end it falls silent."""
-    transport, keeper = AsyncTransport(server.url), BlockingTransport(server.url)
-    terms = {"worker_id": "hand", "consumer": consumer, **terms}
-    source = ListBackend(ListKeys(QUEUE, prefix), transport, keeper, ListConfig(**terms))
-    await source.open()
+    transport, blocking = AsyncTransport(server.url), BlockingTransport(server.url)
+    terms = {"worker_id": "manual", "consumer": consumer, **terms}
+    backend = ListBackend(ListKeys(QUEUE, prefix), transport, blocking, ListConfig(**terms))
+    await backend.open()
     try:
-        yield source
+        yield backend
     finally:
         await transport.close()
-        keeper.close()
+        blocking.close()
 
 
 async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
@@ -61,8 +61,8 @@ async def test_jobs_are_pushed_on_the_left_and_taken_from_the_right(
         assert [json.loads(text)["payload"]["n"] for text in client.lrange(base, 0, -1)] == [2, 1, 0]
         # What any other client pushes by the record's convention is taken as well.
         client.lpush(base, Envelope.new("task", {"n": 3}).to_bytes())
-    async with hand(server, prefix) as source:
-        taken = (await settle_and_fetch(source, [], 10)).deliveries
+    async with manual_backend(server, prefix) as backend:
+        taken = (await settle_and_fetch(backend, [], 10)).deliveries
     assert [one.envelope.payload["n"] for one in taken] == [0, 1, 2, 3]
 
 
@@ -71,13 +71,13 @@ async def test_a_job_that_goes_back_while_jobs_are_counted_is_not_missed(
 ) -> None:
     run_many = AsyncTransport.run_many
     await queue.add("task", {})
-    async with hand(server, prefix, reliable=True) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix, reliable=True) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
 
         async def goes_back_after_the_first_look(transport: AsyncTransport, commands: Any) -> Any:
             replies = await run_many(transport, commands)
             monkeypatch.undo()
-            await settle_and_fetch(source, [FinishedJob(delivery, Requeued())], 0)
+            await settle_and_fetch(backend, [FinishedJob(delivery, Requeued())], 0)
             return replies
 
         monkeypatch.setattr(AsyncTransport, "run_many", goes_back_after_the_first_look)
@@ -93,47 +93,47 @@ async def test_a_delayed_job_waits_in_the_sorted_set_until_it_is_due(
     with server.client() as client:
         ((_, due),) = client.zrange(f"{base}:scheduled", 0, -1, withscores=True)
         assert abs(due / 1000 - at.timestamp()) < 0.01
-        async with hand(server, prefix) as source:
-            taken = await settle_and_fetch(source, [], 10)
+        async with manual_backend(server, prefix) as backend:
+            taken = await settle_and_fetch(backend, [], 10)
             assert taken.deliveries == []
             assert taken.next_due_in is not None
             assert 3500 < taken.next_due_in <= 3600
             (text,) = client.zrange(f"{base}:scheduled", 0, -1)
             client.zadd(f"{base}:scheduled", {text: 1})  # its time has come
-            assert len((await settle_and_fetch(source, [], 10)).deliveries) == 1
+            assert len((await settle_and_fetch(backend, [], 10)).deliveries) == 1
         assert client.exists(f"{base}:scheduled") == 0
 
 
-async def test_a_job_in_hand_is_locked_by_a_random_token_and_released_when_done(
+async def test_an_active_job_is_locked_by_a_random_token_and_released_when_done(
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     sent = await queue.add("task")
-    async with hand(server, prefix) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         lock = f"{base}:lock:{sent.job_id}"
         with server.client() as client:
             assert client.get(lock).decode() == delivery.fence
             assert 0 < client.pttl(lock) <= 30_000
             client.pexpire(lock, 1000)
-            assert await asyncio.to_thread(source.renew_locks, [delivery]) == []
+            assert await asyncio.to_thread(backend.renew_locks, [delivery]) == []
             assert client.pttl(lock) > 1000
-            await settle_and_fetch(source, [FinishedJob(delivery, Completed())], 0)
+            await settle_and_fetch(backend, [FinishedJob(delivery, Completed())], 0)
             assert client.exists(lock) == 0
 
 
-async def test_the_twin_of_a_job_in_hand_waits_until_it_is_done(
+async def test_another_job_of_the_same_id_waits_until_the_active_one_is_done(
     queue: ListQueue, server: Server, prefix: str
 ) -> None:
     envelope = Envelope.new("task")
     await queue.add(envelope)
     await queue.add(envelope)
-    async with hand(server, prefix) as source:
-        (first,) = (await settle_and_fetch(source, [], 10)).deliveries
+    async with manual_backend(server, prefix) as backend:
+        (first,) = (await settle_and_fetch(backend, [], 10)).deliveries
         counts = await queue.counts()
         assert (counts.waiting, counts.scheduled) == (0, 1)
-        await settle_and_fetch(source, [FinishedJob(first, Completed())], 0)
+        await settle_and_fetch(backend, [FinishedJob(first, Completed())], 0)
         async with asyncio.timeout(10):
-            while not (taken := (await settle_and_fetch(source, [], 10)).deliveries):
+            while not (taken := (await settle_and_fetch(backend, [], 10)).deliveries):
                 await asyncio.sleep(0.05)
         assert taken[0].id == first.id
 
@@ -142,13 +142,13 @@ async def test_a_lock_of_another_is_neither_released_nor_extended_and_refuses_th
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     sent = await queue.add("task")
-    async with hand(server, prefix) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         with server.client() as client:
             client.set(f"{base}:lock:{sent.job_id}", "another", px=5000)
-            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
+            assert await asyncio.to_thread(backend.renew_locks, [delivery]) == [delivery]
             (ack_error,) = (
-                await settle_and_fetch(source, [FinishedJob(delivery, Failed("x"))], 0)
+                await settle_and_fetch(backend, [FinishedJob(delivery, Failed("x"))], 0)
             ).ack_errors
             assert isinstance(ack_error, LockLost)
             assert client.get(f"{base}:lock:{sent.job_id}") == b"another"
@@ -158,12 +158,12 @@ async def test_a_retry_whose_lock_ran_out_is_not_lost(
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     sent = await queue.add("task")
-    async with hand(server, prefix) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         with server.client() as client:
             client.delete(f"{base}:lock:{sent.job_id}")
         assert (
-            await settle_and_fetch(source, [FinishedJob(delivery, Retry(60, "later"))], 0)
+            await settle_and_fetch(backend, [FinishedJob(delivery, Retry(60, "later"))], 0)
         ).ack_errors == [None]
     ((envelope, _),) = await queue.scheduled()
     assert (envelope.job_id, envelope.attempts) == (sent.job_id, 1)
@@ -175,9 +175,9 @@ async def test_waiting_for_a_job_leaves_the_list_as_it_is(
     await queue.add_bulk([("task", {"n": n}) for n in range(5)])
     with server.client() as client:
         before = client.lrange(base, 0, -1)
-        async with hand(server, prefix) as source:
+        async with manual_backend(server, prefix) as backend:
             for _ in range(7):
-                await source.wait(1)
+                await backend.wait(1)
         assert client.lrange(base, 0, -1) == before
 
 
@@ -185,15 +185,15 @@ async def test_a_reliable_worker_has_its_jobs_in_a_list_of_its_own(
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
-    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        one, *others = (await settle_and_fetch(source, [], 3)).deliveries
+    async with manual_backend(server, prefix, "h:1:0:a", reliable=True) as backend:
+        one, *others = (await settle_and_fetch(backend, [], 3)).deliveries
         with server.client() as client:
             assert client.llen(f"{base}:processing:h:1:0:a") == 3
-        await settle_and_fetch(source, [FinishedJob(one, Completed())], 0)
+        await settle_and_fetch(backend, [FinishedJob(one, Completed())], 0)
         counts = await queue.counts()
         assert (counts.waiting, counts.active) == (0, 2)
-        await settle_and_fetch(source, [FinishedJob(each, Completed()) for each in others], 0)
-        await source._deregister()
+        await settle_and_fetch(backend, [FinishedJob(each, Completed()) for each in others], 0)
+        await backend._deregister()
     with server.client() as client:
         assert client.keys(f"{base}:processing:*") == []
     assert await queue.pending() == 0
@@ -204,8 +204,8 @@ async def test_jobs_of_a_reliable_worker_that_was_not_seen_for_long_go_back_and_
 ) -> None:
     await queue.add("task", {"n": 1})
     async with (
-        hand(server, prefix, "silent", reliable=True) as silent,
-        hand(server, prefix, "living", reliable=True) as living,
+        manual_backend(server, prefix, "silent", reliable=True) as silent,
+        manual_backend(server, prefix, "living", reliable=True) as living,
     ):
         (old,) = (await settle_and_fetch(silent, [], 1)).deliveries
         assert await living.sweep() == []
@@ -231,8 +231,8 @@ async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(1400)])
     async with (
-        hand(server, prefix, "dead", reliable=True) as dead,
-        hand(server, prefix, "living", reliable=True) as living,
+        manual_backend(server, prefix, "dead", reliable=True) as dead,
+        manual_backend(server, prefix, "living", reliable=True) as living,
     ):
         assert (
             len((await settle_and_fetch(dead, [], 1300)).deliveries) == 1300
@@ -248,35 +248,35 @@ async def test_one_sweep_puts_back_all_jobs_of_all_dead_workers(
         assert (counts.waiting, counts.active) == (1400, 0)
 
 
-async def taken_unheard(source: ListBackend, queue: ListQueue) -> None:
+async def taken_without_reply(backend: ListBackend, queue: ListQueue) -> None:
     """A pickup that is done while its reply is lost; its worker dies before it comes back."""
-    pickup = ListPickup(token="lost", lock_ms=1, consumer=source._consumer)
-    now_ms = await source.transport.now_ms()
-    harvest = await source.transport.run(
+    pickup = ListPickup(token="lost", lock_ms=1, consumer=backend._consumer)
+    now_ms = await backend.transport.now_ms()
+    fetch_reply = await backend.transport.run(
         list_worker.settle(queue.keys, [], capacity=10, pickup=pickup, now_ms=now_ms)
     )
-    assert harvest.jobs
+    assert fetch_reply.jobs
 
 
-async def recovered_by(source: ListBackend, queue: ListQueue, *job_ids: str) -> None:
+async def recovered_by(backend: ListBackend, queue: ListQueue, *job_ids: str) -> None:
     """A lock's duration later, when the locks of these jobs have run out as well."""
-    later = await source.transport.now_ms() + 30_001
+    later = await backend.transport.now_ms() + 30_001
     recover = list_worker.recover(
-        queue.keys, consumer=source._consumer, now_ms=later, silence_ms=30_000, limit=10
+        queue.keys, consumer=backend._consumer, now_ms=later, silence_ms=30_000, limit=10
     )
-    assert (await source.transport.run(recover))[0]
+    assert (await backend.transport.run(recover))[0]
     for job_id in job_ids:
-        await source.transport.run(Command(("DEL", queue.keys.lock(job_id)), int))
+        await backend.transport.run(Command(("DEL", queue.keys.lock(job_id)), int))
 
 
 async def test_a_delivery_that_was_lost_before_a_handler_ran_costs_no_attempt(
     queue: ListQueue, server: Server, prefix: str
 ) -> None:
     job = await queue.add("task", max_attempts=1)
-    async with hand(server, prefix, "living", reliable=True) as living:
+    async with manual_backend(server, prefix, "living", reliable=True) as living:
         for n in range(3):
-            async with hand(server, prefix, f"unlucky-{n}", reliable=True) as unlucky:
-                await taken_unheard(unlucky, queue)
+            async with manual_backend(server, prefix, f"unlucky-{n}", reliable=True) as unlucky:
+                await taken_without_reply(unlucky, queue)
             await recovered_by(living, queue, job.job_id)
         (delivery,) = (await settle_and_fetch(living, [], 1)).deliveries
         assert delivery.attempts_made == 0
@@ -291,11 +291,11 @@ async def test_a_delivery_that_reached_its_worker_costs_an_attempt_when_that_die
 ) -> None:
     """One that was lost beside it costs none."""
     first = await queue.add("task", {"n": 1})
-    async with hand(server, prefix, "living", reliable=True) as living:
-        async with hand(server, prefix, "dying", reliable=True) as dying:
+    async with manual_backend(server, prefix, "living", reliable=True) as living:
+        async with manual_backend(server, prefix, "dying", reliable=True) as dying:
             await settle_and_fetch(dying, [], 1)
             second = await queue.add("task", {"n": 2})
-            await taken_unheard(dying, queue)
+            await taken_without_reply(dying, queue)
         await recovered_by(living, queue, first.job_id, second.job_id)
         deliveries = (await settle_and_fetch(living, [], 2)).deliveries
         assert [(one.id, one.attempts_made) for one in deliveries] == [
@@ -308,14 +308,14 @@ async def test_jobs_that_a_lost_reply_brought_to_a_reliable_worker_go_back(
     queue: ListQueue, server: Server, prefix: str
 ) -> None:
     await queue.add("task")
-    async with hand(server, prefix, reliable=True) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
-        source._deliveries.clear()  # as if the reply had never come
-        await source.sweep()
+    async with manual_backend(server, prefix, reliable=True) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
+        backend._deliveries.clear()  # as if the reply had never come
+        await backend.sweep()
         assert (await queue.counts()).waiting == 0
-        await source.sweep()
+        await backend.sweep()
         assert (await queue.counts()).waiting == 1
-        (again,) = (await settle_and_fetch(source, [], 1)).deliveries
+        (again,) = (await settle_and_fetch(backend, [], 1)).deliveries
         assert again.id == delivery.id
 
 
@@ -361,17 +361,17 @@ async def test_obliterating_leaves_nothing_of_a_queue(queue: ListQueue, server: 
     assert (counts.waiting, counts.scheduled, counts.dead) == (0, 0, 0)
 
 
-async def test_what_a_reliable_worker_has_in_hand_goes_with_its_queue(
+async def test_active_jobs_of_a_reliable_worker_are_removed_with_their_queue(
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
-    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        (taken,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix, "h:1:0:a", reliable=True) as backend:
+        (taken,) = (await settle_and_fetch(backend, [], 1)).deliveries
         await queue.obliterate()
         with server.client() as client:
             assert client.exists(base, f"{base}:processing:h:1:0:a", f"{base}:toril:consumers") == 0
         assert await queue.pending() == 0
-        (ack_error,) = (await settle_and_fetch(source, [FinishedJob(taken, Completed())], 0)).ack_errors
+        (ack_error,) = (await settle_and_fetch(backend, [FinishedJob(taken, Completed())], 0)).ack_errors
         assert isinstance(ack_error, LockLost)
 
 
@@ -380,27 +380,27 @@ async def test_a_lock_that_ran_out_while_its_worker_was_held_up_is_taken_again(
     queue: ListQueue, server: Server, prefix: str, reliable: bool
 ) -> None:
     sent = await queue.add("task")
-    async with hand(server, prefix, "h:1:0:a", reliable=reliable) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix, "h:1:0:a", reliable=reliable) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         with server.client() as client:
             client.delete(queue.keys.lock(sent.job_id))
-            assert await asyncio.to_thread(source.renew_locks, [delivery]) == []
+            assert await asyncio.to_thread(backend.renew_locks, [delivery]) == []
             assert client.get(queue.keys.lock(sent.job_id)).decode() == delivery.fence
-            client.set(queue.keys.lock(sent.job_id), "a twin's")
-            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
+            client.set(queue.keys.lock(sent.job_id), "another token")
+            assert await asyncio.to_thread(backend.renew_locks, [delivery]) == [delivery]
             client.delete(queue.keys.lock(sent.job_id))
-        await settle_and_fetch(source, [FinishedJob(delivery, Completed())], 0)
-        assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
+        await settle_and_fetch(backend, [FinishedJob(delivery, Completed())], 0)
+        assert await asyncio.to_thread(backend.renew_locks, [delivery]) == [delivery]
 
 
 async def test_a_reliable_job_that_went_to_another_is_not_locked_again(
     queue: ListQueue, server: Server, base: str, prefix: str
 ) -> None:
     sent = await queue.add("task")
-    async with hand(server, prefix, "h:1:0:a", reliable=True) as source:
-        (delivery,) = (await settle_and_fetch(source, [], 1)).deliveries
+    async with manual_backend(server, prefix, "h:1:0:a", reliable=True) as backend:
+        (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries
         with server.client() as client:
             client.delete(queue.keys.lock(sent.job_id))
             client.rename(f"{base}:processing:h:1:0:a", base)  # as a sweep of another worker would
-            assert await asyncio.to_thread(source.renew_locks, [delivery]) == [delivery]
+            assert await asyncio.to_thread(backend.renew_locks, [delivery]) == [delivery]
             assert client.exists(queue.keys.lock(sent.job_id)) == 0

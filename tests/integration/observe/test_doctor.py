@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, free_port
 from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.library import manifest
@@ -130,10 +130,10 @@ async def test_it_finds_clocks_that_disagree(healthy: Server) -> None:
 
 
 async def test_it_finds_a_slow_way_to_the_server(healthy: Server) -> None:
-    conversations: set[asyncio.Task[Any]] = set()
+    serving: set[asyncio.Task[Any]] = set()
 
     async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        conversations.add(asyncio.current_task())  # type: ignore[arg-type]
+        serving.add(asyncio.current_task())  # type: ignore[arg-type]
         there, back = await asyncio.open_connection("127.0.0.1", healthy.port)
 
         async def fetch_loop(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float) -> None:
@@ -148,7 +148,7 @@ async def test_it_finds_a_slow_way_to_the_server(healthy: Server) -> None:
     async with proxy:
         port = proxy.sockets[0].getsockname()[1]
         assert only(await diagnosed(f"redis://127.0.0.1:{port}"), "latency").level == "warning"
-        await asyncio.wait(conversations)
+        await asyncio.wait(serving)
 
 
 async def test_it_finds_a_replica(healthy: Server, start_valkey: Callable[..., Server]) -> None:
@@ -291,9 +291,9 @@ async def test_it_finds_locks_of_jobs_that_are_not_active(healthy: Server) -> No
 async def test_it_finds_active_jobs_of_dead_workers(healthy: Server) -> None:
     async with Queue(QUEUE, redis=healthy.url) as queue:
         await queue.add("send", {})
-    hand = Hand(healthy.url, KEYS)
-    job: Job[Any] = await hand.take()
-    await hand.transport.close()
+    manual_worker = ManualWorker(healthy.url, KEYS)
+    job: Job[Any] = await manual_worker.take()
+    await manual_worker.transport.close()
     assert only_healthy(await diagnosed(healthy.url))
     with healthy.client() as client:
         client.delete(KEYS.lock(job.id))
@@ -348,7 +348,7 @@ async def test_it_finds_stream_entries_that_are_not_acknowledged(healthy: Server
         await queue.add("work", {})
         with healthy.client() as client:
             client.xgroup_create(queue.keys.stream, queue.keys.consumer_group, id="0")
-            client.xreadgroup(queue.keys.consumer_group, "ghost", {queue.keys.stream: ">"})
+            client.xreadgroup(queue.keys.consumer_group, "dead", {queue.keys.stream: ">"})
     assert "never acknowledged" in only(await diagnosed(healthy.url), "stuck").message
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.interop.difference import differences
 from tests.interop.keyspace import dump
 from tests.servers import Server
@@ -92,15 +92,15 @@ async def test_a_scheduler_that_is_over_gets_no_run(healthy: Server) -> None:
 async def test_lost_jobs_go_back_to_where_they_belong(healthy: Server) -> None:
     async with (
         Queue(QUEUE, redis=healthy.url) as queue,
-        Hand(healthy.url, KEYS) as hand,
+        ManualWorker(healthy.url, KEYS) as manual_worker,
         FlowProducer(redis=healthy.url) as flows,
     ):
         await queue.add("done", {})
-        done = await hand.take()
-        await hand.complete(done)
+        done = await manual_worker.take()
+        await manual_worker.complete(done)
         await queue.add("failed", {})
-        failed = await hand.take()
-        await hand.fail(failed)
+        failed = await manual_worker.take()
+        await manual_worker.fail(failed)
         plain_job = await queue.add("plain", {})
         first = await queue.add("first", {}, priority=2)
         later = await queue.add("later", {}, delay=3600)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
 from toril.errors import (
     Closed,
@@ -189,8 +189,8 @@ async def test_a_job_that_stands_for_others_and_is_gone_is_told_as_it_was_given(
 ) -> None:
     throttled = Deduplication.throttle("one", 60)
     first = await queue.add("x", 1, deduplication=throttled, remove_on_complete=True)
-    async with Hand(server_url, queue.keys) as hand:
-        await hand.complete(await hand.take())
+    async with ManualWorker(server_url, queue.keys) as manual_worker:
+        await manual_worker.complete(await manual_worker.take())
     again = await queue.add("x", 2, deduplication=throttled)
     assert (again.id, again.added, again.data) == (first.id, False, 2)
     assert await queue.get_job(again.id) is None
@@ -501,8 +501,8 @@ async def test_adds_coalesce_on_a_cluster_and_keep_their_order(cluster: ValkeyCl
         assert queue.keys.wait == f"{prefix}:{{emails}}:wait"
         await asyncio.gather(*(queue.add("x", {"n": n}) for n in range(600)))
         assert [job.data["n"] for job in await queue.get_waiting()] == list(range(600))
-        async with Hand(cluster.url, queue.keys) as hand:
-            job = await hand.take()
+        async with ManualWorker(cluster.url, queue.keys) as manual_worker:
+            job = await manual_worker.take()
             assert job.data == {"n": 0}
         await queue.obliterate(force=True)
 

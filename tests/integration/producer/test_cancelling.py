@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Job, Queue, Worker, sync
 from toril.errors import JobFailed, JobLocked, JobNotFound
@@ -79,10 +79,10 @@ async def test_word_that_came_too_late_stops_no_later_job_of_that_id(
 
     async with Queue("emails", redis=server_url, prefix=prefix) as queue, asyncio.timeout(30):
         first = await queue.add("x", job_id="order-7")
-        async with Hand(server_url, queue.keys) as hand:
-            taken = await hand.take()
+        async with ManualWorker(server_url, queue.keys) as manual_worker:
+            taken = await manual_worker.take()
             assert await queue.cancel(first.id) == "asked"
-            await hand.complete(taken)
+            await manual_worker.complete(taken)
         await first.remove()
         second = await queue.add("x", job_id="order-7", attempts=1)
         async with Worker("emails", handle, redis=server_url, prefix=prefix):
@@ -112,8 +112,8 @@ async def test_a_parent_whose_child_runs_is_not_cancelled_behind_its_back(
         flow = await flows.add(
             FlowNode("parent", queue="emails", children=[FlowNode("child", queue="emails")])
         )
-        async with Hand(server_url, queue.keys) as hand:
-            await hand.take()
+        async with ManualWorker(server_url, queue.keys) as manual_worker:
+            await manual_worker.take()
         with pytest.raises(JobLocked, match="children"):
             await queue.cancel(flow.job.id)
         assert await queue.get_job(flow.job.id) is not None

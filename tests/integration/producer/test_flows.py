@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
 from toril import FlowNode, FlowProducer, Job, JobOptions, Queue, Worker
 from toril.errors import (
@@ -35,7 +35,7 @@ async def flows(server_url: str, prefix: str) -> AsyncIterator[FlowProducer]:
         yield producer
 
 
-def house() -> FlowNode:
+def building_flow() -> FlowNode:
     walls = FlowNode(
         "walls", queue="building", data={"bricks": 900}, children=[FlowNode("foundation", queue="digging")]
     )
@@ -45,7 +45,7 @@ def house() -> FlowNode:
 
 
 async def test_a_flow_is_added_as_a_family(flows: FlowProducer, server_url: str, prefix: str) -> None:
-    flow = await flows.add(house())
+    flow = await flows.add(building_flow())
     assert [job.name for job in flow.walk()] == ["house", "walls", "foundation", "roof"]
     assert await flow.job.get_state() is JobState.WAITING_CHILDREN
     walls, roof = flow.children
@@ -69,7 +69,7 @@ async def test_a_parent_runs_when_its_children_are_done_and_sees_their_values(
         values = await job.get_children_values()
         return {"name": job.name, "from": sorted(value["name"] for value in values.values())}
 
-    flow = await flows.add(house())
+    flow = await flows.add(building_flow())
     async with (
         Worker("building", handle, redis=server_url, prefix=prefix),
         Worker("digging", handle, redis=server_url, prefix=prefix),
@@ -92,9 +92,9 @@ async def test_a_child_that_fails_fails_its_parent_if_it_is_told_to(
 
 
 async def test_a_found_flow_is_the_one_that_was_added(flows: FlowProducer, server_url: str) -> None:
-    added = await flows.add(house())
-    async with Hand(server_url, added.children[1].job._calls.keys) as hand:
-        await hand.complete(await hand.take(), "done")
+    added = await flows.add(building_flow())
+    async with ManualWorker(server_url, added.children[1].job._calls.keys) as manual_worker:
+        await manual_worker.complete(await manual_worker.take(), "done")
     found = await flows.get_flow(added.job.id, "building")
     assert found is not None
     assert {job.id for job in found.walk()} == {job.id for job in added.walk()}
@@ -126,8 +126,8 @@ async def test_a_flow_can_join_a_parent_that_exists(
 async def test_many_flows_are_added_together_and_at_the_same_time(
     flows: FlowProducer, prefix: str, server_url: str
 ) -> None:
-    together = await flows.add_bulk([house() for _ in range(5)])
-    apart = await asyncio.gather(*(flows.add(house()) for _ in range(5)))
+    together = await flows.add_bulk([building_flow() for _ in range(5)])
+    apart = await asyncio.gather(*(flows.add(building_flow()) for _ in range(5)))
     assert len({job.id for flow in (*together, *apart) for job in flow.walk()}) == 40
     assert await flows.add_bulk([]) == []
     async with Queue("building", redis=server_url, prefix=prefix) as queue:
@@ -146,7 +146,7 @@ async def test_a_family_that_is_nested_without_end_is_refused(flows: FlowProduce
 async def test_flows_on_a_cluster_need_one_hash_tag(cluster: ValkeyCluster, prefix: str) -> None:
     async with FlowProducer(redis=cluster.url, prefix=prefix) as apart:
         with pytest.raises(CrossSlot, match="shared hash tag"):
-            await apart.add(house())
+            await apart.add(building_flow())
         alone = FlowNode("parent", queue="a", children=[FlowNode("child", queue="a")])
         elsewhere = FlowNode("parent", queue="b", children=[FlowNode("child", queue="b")])
         added = await apart.add_bulk([alone, elsewhere])
@@ -154,7 +154,7 @@ async def test_flows_on_a_cluster_need_one_hash_tag(cluster: ValkeyCluster, pref
         assert found is not None
         assert [job.name for job in found.walk()] == ["parent", "child"]
     async with FlowProducer(redis=cluster.url, prefix=f"{{{prefix}}}") as together:
-        flow = await together.add(house())
+        flow = await together.add(building_flow())
         found = await together.get_flow(flow.job.id, "building")
         assert found is not None
         assert len(list(found.walk())) == 4
@@ -164,7 +164,7 @@ async def test_a_closed_producer_adds_nothing(server_url: str, prefix: str) -> N
     async with FlowProducer(redis=server_url, prefix=prefix) as flows:
         pass
     with pytest.raises(Closed):
-        await flows.add(house())
+        await flows.add(building_flow())
 
 
 # --- whole or not at all ------------------------------------------------------------------------------------------
@@ -329,10 +329,10 @@ async def test_a_full_server_takes_no_part_of_a_flow(start_valkey: Any, prefix: 
         with server.client() as client:
             client.config_set("maxmemory", "1")
             with pytest.raises(RedisOutOfMemory, match="raise maxmemory"):
-                await flows.add(house())
+                await flows.add(building_flow())
             client.config_set("maxmemory", "0")
             assert client.keys("*") == []
-        assert len(list((await flows.add(house())).walk())) == 4
+        assert len(list((await flows.add(building_flow())).walk())) == 4
 
 
 async def test_a_job_cannot_be_its_own_ancestor(flows: FlowProducer, server: Server) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.manual_worker import Hand
+from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
 from toril.errors import (
     InvalidOption,
@@ -36,28 +36,30 @@ async def queue(server_url: str, prefix: str) -> AsyncIterator[Queue]:
 
 
 @pytest.fixture
-async def hand(queue: Queue, server_url: str) -> AsyncIterator[Hand]:
-    async with Hand(server_url, queue.keys) as worker:
+async def manual_worker(queue: Queue, server_url: str) -> AsyncIterator[ManualWorker]:
+    async with ManualWorker(server_url, queue.keys) as worker:
         yield worker
 
 
-async def failed(queue: Queue, hand: Hand, *names: str, reason: str = "it broke") -> list[str]:
+async def failed(
+    queue: Queue, manual_worker: ManualWorker, *names: str, reason: str = "it broke"
+) -> list[str]:
     ids = []
     for name in names:
         await queue.add(name)
-        job = await hand.take()
-        await hand.fail(job, reason)
+        job = await manual_worker.take()
+        await manual_worker.fail(job, reason)
         ids.append(job.id)
     return ids
 
 
-async def test_counts_name_all_eight_states(queue: Queue, hand: Hand) -> None:
+async def test_counts_name_all_eight_states(queue: Queue, manual_worker: ManualWorker) -> None:
     await queue.add_bulk([("x", n) for n in range(4)])
     await queue.add("x", delay=60)
     await queue.add("x", priority=1)
-    await hand.complete(await hand.take())
-    await hand.fail(await hand.take())
-    await hand.take()
+    await manual_worker.complete(await manual_worker.take())
+    await manual_worker.fail(await manual_worker.take())
+    await manual_worker.take()
     counts = await queue.get_job_counts()
     assert counts.as_dict() == {
         "active": 1,
@@ -73,7 +75,9 @@ async def test_counts_name_all_eight_states(queue: Queue, hand: Hand) -> None:
     assert await queue.count() == 3
 
 
-async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(queue: Queue, hand: Hand) -> None:
+async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     job = await queue.add("x")
     await queue.pause()
     assert await queue.is_paused()
@@ -86,13 +90,15 @@ async def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(queue: Queue, h
     assert await job.is_waiting()
     await queue.resume()
     assert not await queue.is_paused()
-    assert (await hand.take()).id == job.id
+    assert (await manual_worker.take()).id == job.id
 
 
-async def test_drain_removes_what_waits_and_leaves_the_rest(queue: Queue, hand: Hand) -> None:
+async def test_drain_removes_what_waits_and_leaves_the_rest(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     await queue.add_bulk([("x", n) for n in range(3)])
     await queue.add("x", delay=60)
-    await hand.complete(await hand.take())
+    await manual_worker.complete(await manual_worker.take())
     await queue.drain()
     assert (await queue.get_job_counts()).as_dict().items() >= {
         "waiting": 0,
@@ -103,10 +109,12 @@ async def test_drain_removes_what_waits_and_leaves_the_rest(queue: Queue, hand: 
     assert (await queue.get_job_counts()).delayed == 0
 
 
-async def test_clean_removes_old_jobs_of_one_state_up_to_a_limit(queue: Queue, hand: Hand) -> None:
+async def test_clean_removes_old_jobs_of_one_state_up_to_a_limit(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     for _ in range(3):
         await queue.add("x")
-        await hand.complete(await hand.take())
+        await manual_worker.complete(await manual_worker.take())
     assert await queue.clean(grace=3600) == []
     assert len(await queue.clean(limit=2)) == 2
     assert len(await queue.clean(0)) == 1
@@ -121,9 +129,11 @@ async def test_a_large_clean_is_done_in_several_calls(queue: Queue) -> None:
     assert (await queue.get_job_counts()).total == 0
 
 
-async def test_obliterate_leaves_no_key_not_even_ours(queue: Queue, hand: Hand, server: Server) -> None:
+async def test_obliterate_leaves_no_key_not_even_ours(
+    queue: Queue, manual_worker: ManualWorker, server: Server
+) -> None:
     await queue.add_bulk([("x", n) for n in range(1500)])
-    job = await hand.take()
+    job = await manual_worker.take()
     await queue.cancel(job.id)
     with pytest.raises(QueueHasActiveJobs):
         await queue.obliterate()
@@ -132,16 +142,18 @@ async def test_obliterate_leaves_no_key_not_even_ours(queue: Queue, hand: Hand, 
         assert client.keys(f"{queue.keys.base}*") == []
 
 
-async def test_jobs_are_listed_by_state_in_the_order_asked_for(queue: Queue, hand: Hand) -> None:
+async def test_jobs_are_listed_by_state_in_the_order_asked_for(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     first, second, third = await queue.add_bulk([("x", n) for n in range(3)])
     later = await queue.add("x", delay=60)
     assert [job.id for job in await queue.get_jobs("waiting")] == [third.id, second.id, first.id]
     assert [job.id for job in await queue.get_waiting(0, 1)] == [first.id, second.id]
     assert [job.id for job in await queue.get_delayed()] == [later.id]
     assert {job.id for job in await queue.get_jobs()} == {first.id, second.id, third.id, later.id}
-    taken = await hand.take()
+    taken = await manual_worker.take()
     assert [job.id for job in await queue.get_active()] == [taken.id]
-    await hand.complete(taken, {"ok": True})
+    await manual_worker.complete(taken, {"ok": True})
     (completed,) = await queue.get_completed()
     assert completed.returnvalue == {"ok": True}
     assert await queue.get_job_state(taken.id) is JobState.COMPLETED
@@ -149,33 +161,33 @@ async def test_jobs_are_listed_by_state_in_the_order_asked_for(queue: Queue, han
     assert await queue.get_job("nobody") is None
 
 
-async def test_the_failed_set_is_the_dead_letter_queue(queue: Queue, hand: Hand) -> None:
-    ids = await failed(queue, hand, "a", "b", reason="disk full")
+async def test_the_failed_set_is_the_dead_letter_queue(queue: Queue, manual_worker: ManualWorker) -> None:
+    ids = await failed(queue, manual_worker, "a", "b", reason="disk full")
     letters = await queue.get_dead_letters()
     assert {letter.id for letter in letters} == set(ids)
     assert letters[0].failed_reason == "disk full"
     assert letters[0].stacktrace == ["a trace"]
     assert letters[0].attempts_made == 1
-    assert letters[0].processed_by == "hand"
+    assert letters[0].processed_by == "manual_worker"
 
 
-async def test_all_failed_jobs_go_back_to_the_queue(queue: Queue, hand: Hand) -> None:
-    ids = await failed(queue, hand, *("x" for _ in range(5)))
+async def test_all_failed_jobs_go_back_to_the_queue(queue: Queue, manual_worker: ManualWorker) -> None:
+    ids = await failed(queue, manual_worker, *("x" for _ in range(5)))
     assert await queue.retry_jobs(limit=2) == 2
     assert await queue.retry_jobs() == 3
     assert {job.id for job in await queue.get_waiting()} == set(ids)
     assert await queue.retry_jobs() == 0
 
 
-async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, hand: Hand) -> None:
-    early = await failed(queue, hand, "a", "b", "a")
+async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, manual_worker: ManualWorker) -> None:
+    early = await failed(queue, manual_worker, "a", "b", "a")
     job = await queue.get_job(early[-1])
     assert job is not None and job.finished_on is not None
     assert job.record.finished_on_ms is not None
     async with asyncio.timeout(20):
-        while await hand.transport.now_ms() <= job.record.finished_on_ms:  # another millisecond
+        while await manual_worker.transport.now_ms() <= job.record.finished_on_ms:  # another millisecond
             await asyncio.sleep(0.001)
-    late = await failed(queue, hand, "a", "b")
+    late = await failed(queue, manual_worker, "a", "b")
     assert await queue.retry_jobs(timestamp=job.finished_on - timedelta(days=1)) == 0
     assert await queue.retry_jobs(timestamp=job.finished_on, name="b") == 1
     assert await queue.retry_jobs(timestamp=job.finished_on, limit=1) == 1
@@ -186,9 +198,11 @@ async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, hand: Han
         await queue.retry_jobs(timestamp=datetime(2025, 1, 1))  # noqa: DTZ001  # of which zone?
 
 
-async def test_failed_jobs_are_retried_by_name_reason_and_predicate(queue: Queue, hand: Hand) -> None:
-    a, b = await failed(queue, hand, "a", "b", reason="time-out after 5 s")
-    (c,) = await failed(queue, hand, "c", reason="no such user")
+async def test_failed_jobs_are_retried_by_name_reason_and_predicate(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
+    a, b = await failed(queue, manual_worker, "a", "b", reason="time-out after 5 s")
+    (c,) = await failed(queue, manual_worker, "c", reason="no such user")
     assert await queue.retry_jobs(name="b") == 1
     assert [job.id for job in await queue.get_waiting()] == [b]
     assert await queue.retry_jobs(reason=re.compile(r"after \d+ s")) == 1
@@ -197,16 +211,18 @@ async def test_failed_jobs_are_retried_by_name_reason_and_predicate(queue: Queue
     assert {job.id for job in await queue.get_waiting()} == {a, b, c}
 
 
-async def test_retries_by_filter_walk_through_more_than_one_page(queue: Queue, hand: Hand) -> None:
+async def test_retries_by_filter_walk_through_more_than_one_page(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     names = ["even" if n % 2 else "odd" for n in range(450)]
-    await failed(queue, hand, *names)
+    await failed(queue, manual_worker, *names)
     assert await queue.retry_jobs(name="even", limit=200) == 200
     assert await queue.retry_jobs(name="even") == 25
     assert (await queue.get_job_counts()).failed == 225
 
 
-async def test_retries_keep_to_their_rate(queue: Queue, hand: Hand) -> None:
-    await failed(queue, hand, *("x" for _ in range(6)))
+async def test_retries_keep_to_their_rate(queue: Queue, manual_worker: ManualWorker) -> None:
+    await failed(queue, manual_worker, *("x" for _ in range(6)))
     loop = asyncio.get_running_loop()
     begun = loop.time()
     assert await queue.retry_jobs(rate=20) == 6
@@ -225,9 +241,9 @@ async def test_delayed_jobs_are_promoted_all_or_the_first(queue: Queue) -> None:
     assert (await queue.get_job_counts()).as_dict().items() >= {"waiting": 4, "delayed": 0}.items()
 
 
-async def test_removing_a_job_that_is_worked_on_is_refused(queue: Queue, hand: Hand) -> None:
+async def test_removing_a_job_that_is_worked_on_is_refused(queue: Queue, manual_worker: ManualWorker) -> None:
     await queue.add("x")
-    job = await hand.take()
+    job = await manual_worker.take()
     with pytest.raises(JobLocked):
         await queue.remove(job.id)
     waiting = await queue.add("y")
@@ -244,10 +260,10 @@ async def test_the_next_run_of_a_scheduler_cannot_be_removed_alone(queue: Queue,
 
 
 async def test_cancelling_removes_a_waiting_job_and_asks_the_worker_of_a_running_one(
-    queue: Queue, hand: Hand, server: Server
+    queue: Queue, manual_worker: ManualWorker, server: Server
 ) -> None:
     running = await queue.add("x")
-    await hand.take()
+    await manual_worker.take()
     waiting, delayed = await queue.add("y"), await queue.add("z", delay=60)
     with server.client() as client:
         assert await queue.cancel(running.id, "no longer wanted") == "asked"
@@ -261,22 +277,26 @@ async def test_cancelling_removes_a_waiting_job_and_asks_the_worker_of_a_running
             assert not client.exists(queue.keys.toril(f"cancel:{job.id}"))
 
 
-async def test_cancelling_what_has_ended_or_never_was_is_refused(queue: Queue, hand: Hand) -> None:
+async def test_cancelling_what_has_ended_or_never_was_is_refused(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     await queue.add("x")
-    job = await hand.take()
-    await hand.complete(job)
+    job = await manual_worker.take()
+    await manual_worker.complete(job)
     with pytest.raises(JobNotInState):
         await queue.cancel(job.id)
     with pytest.raises(JobNotFound):
         await queue.cancel("nobody")
 
 
-async def test_limits_over_all_workers_are_set_shown_and_lifted(queue: Queue, hand: Hand) -> None:
+async def test_limits_over_all_workers_are_set_shown_and_lifted(
+    queue: Queue, manual_worker: ManualWorker
+) -> None:
     assert await queue.get_global_concurrency() is None
     await queue.set_global_concurrency(1)
     assert await queue.get_global_concurrency() == 1
     await queue.add("x")
-    await hand.take()
+    await manual_worker.take()
     assert await queue.is_maxed()
     await queue.set_global_concurrency(None)
     assert not await queue.is_maxed()
@@ -362,15 +382,15 @@ async def test_a_name_with_signs_of_patterns_is_obliterated_without_its_neighbou
 async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:
     async with (
         Queue("emails", redis=cluster.url, prefix=prefix) as queue,
-        Hand(cluster.url, queue.keys) as hand,
-        Worker("emails", hand.complete, redis=cluster.url, prefix=prefix, worker_id="w1") as worker,
+        ManualWorker(cluster.url, queue.keys) as manual_worker,
+        Worker("emails", manual_worker.complete, redis=cluster.url, prefix=prefix, worker_id="w1") as worker,
     ):
         async with asyncio.timeout(20):
             while not (workers := await queue.get_workers()):  # until its blocking connection stands
                 await asyncio.sleep(0.01)
         assert [one.worker_id for one in workers] == ["w1"]
         await worker.stop()
-        ids = await failed(queue, hand, "a", "b")
+        ids = await failed(queue, manual_worker, "a", "b")
         assert await queue.retry_jobs(name="a") == 1
         assert await queue.retry_jobs() == 1
         await queue.pause()

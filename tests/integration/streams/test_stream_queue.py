@@ -49,19 +49,25 @@ def worker(server: Server, prefix: str, handler: Any, **options: Any) -> StreamW
 
 
 @asynccontextmanager
-async def hand(
-    server: Server, prefix: str, consumer: str = "hand:1:0", **terms: Any
+async def manual_backend(
+    server: Server, prefix: str, consumer: str = "manual:1:0", **terms: Any
 ) -> AsyncIterator[StreamBackend]:
     """A consumer that is played by hand; at the end it falls silent."""
-    transport, keeper = AsyncTransport(server.url), BlockingTransport(server.url)
-    how = {"worker_id": "hand", "consumer": consumer, "concurrency": 10, "claim_idle_ms": 0, "own_idle_ms": 0}
-    source = StreamBackend(StreamKeys(QUEUE, prefix), transport, keeper, StreamConfig(**{**how, **terms}))
-    await source.open()
+    transport, blocking = AsyncTransport(server.url), BlockingTransport(server.url)
+    how = {
+        "worker_id": "manual",
+        "consumer": consumer,
+        "concurrency": 10,
+        "claim_idle_ms": 0,
+        "own_idle_ms": 0,
+    }
+    backend = StreamBackend(StreamKeys(QUEUE, prefix), transport, blocking, StreamConfig(**{**how, **terms}))
+    await backend.open()
     try:
-        yield source
+        yield backend
     finally:
         await transport.close()
-        keeper.close()
+        blocking.close()
 
 
 async def test_a_job_is_an_entry_with_one_field_under_the_names_of_the_record(
@@ -121,9 +127,9 @@ async def test_a_retry_waits_in_the_sorted_set_with_one_attempt_more(
 async def test_lag_and_pending_are_told_apart(queue: StreamQueue, server: Server, prefix: str) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(10)])
     await queue.add("task", delay=60)
-    async with hand(server, prefix) as source:
-        taken = await settle_and_fetch(source, [], 4)
-        await settle_and_fetch(source, [FinishedJob(taken.deliveries[0], Completed())], 0)
+    async with manual_backend(server, prefix) as backend:
+        taken = await settle_and_fetch(backend, [], 4)
+        await settle_and_fetch(backend, [FinishedJob(taken.deliveries[0], Completed())], 0)
         figures = await queue.figures()
     assert (figures.waiting, figures.pending, figures.scheduled, figures.consumers) == (6, 3, 1, 1)
     counts = await queue.counts()
@@ -143,7 +149,7 @@ async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: 
     async with (
         asyncio.timeout(20),
         worker(server, prefix, handle),
-        hand(server, prefix, "other:1:0") as other,
+        manual_backend(server, prefix, "other:1:0") as other,
     ):
         # Longer than an entry may be idle, which the heartbeats prevent.
         other._config = StreamConfig(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
@@ -160,7 +166,10 @@ async def test_the_outcome_of_a_consumer_whose_entry_was_claimed_changes_nothing
     queue: StreamQueue, server: Server, prefix: str
 ) -> None:
     await queue.add("task")
-    async with hand(server, prefix, "late:1:0") as late, hand(server, prefix, "new:1:0") as new:
+    async with (
+        manual_backend(server, prefix, "late:1:0") as late,
+        manual_backend(server, prefix, "new:1:0") as new,
+    ):
         (old,) = (await settle_and_fetch(late, [], 1)).deliveries
         assert len(await new.sweep()) == 1
         (current,) = (await settle_and_fetch(new, [], 1)).deliveries
@@ -179,7 +188,7 @@ async def test_a_job_that_takes_every_worker_down_becomes_a_dead_letter(
     sent = await queue.add("task", max_attempts=2)
     deliveries = 0
     for n in range(6):
-        async with hand(server, prefix, f"victim:{n}:0") as victim:
+        async with manual_backend(server, prefix, f"victim:{n}:0") as victim:
             await victim.sweep()
             taken = (await settle_and_fetch(victim, [], 1)).deliveries
             deliveries += len(taken)
@@ -198,9 +207,9 @@ async def test_entries_that_a_lost_reply_brought_are_taken_up_again(
     queue: StreamQueue, server: Server, prefix: str
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(3)])
-    async with hand(server, prefix, "same:1:0") as before:
+    async with manual_backend(server, prefix, "same:1:0") as before:
         assert len((await settle_and_fetch(before, [], 3)).deliveries) == 3
-    async with hand(server, prefix, "same:1:0", claim_idle_ms=3_600_000) as after:
+    async with manual_backend(server, prefix, "same:1:0", claim_idle_ms=3_600_000) as after:
         assert len(await after.sweep()) == 3
         assert len((await settle_and_fetch(after, [], 3)).deliveries) == 3
 
@@ -209,21 +218,21 @@ async def test_finished_entries_are_trimmed_and_pending_ones_never(
     queue: StreamQueue, server: Server, base: str, prefix: str
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(1000)])
-    async with hand(server, prefix, keep=100) as source:
-        slow, *rest = (await settle_and_fetch(source, [], 200)).deliveries
+    async with manual_backend(server, prefix, keep=100) as backend:
+        slow, *rest = (await settle_and_fetch(backend, [], 200)).deliveries
         while rest:
             rest = list(
                 (
-                    await settle_and_fetch(source, [FinishedJob(one, Completed()) for one in rest], 200)
+                    await settle_and_fetch(backend, [FinishedJob(one, Completed()) for one in rest], 200)
                 ).deliveries
             )
         with server.client() as client:
             assert client.xlen(base) == 1000  # the slow one is the oldest
-        await settle_and_fetch(source, [FinishedJob(slow, Completed())], 0)
+        await settle_and_fetch(backend, [FinishedJob(slow, Completed())], 0)
         for n in range(20):
             await queue.add("task", {"n": n})
-            (one,) = (await settle_and_fetch(source, [], 1)).deliveries
-            await settle_and_fetch(source, [FinishedJob(one, Completed())], 0)
+            (one,) = (await settle_and_fetch(backend, [], 1)).deliveries
+            await settle_and_fetch(backend, [FinishedJob(one, Completed())], 0)
     with server.client() as client:
         # Redis frees whole nodes of about a hundred entries.
         assert 100 <= client.xlen(base) <= 300
@@ -236,12 +245,12 @@ async def test_entries_that_another_group_has_not_read_are_not_trimmed(
     with server.client() as client:
         client.xgroup_create(base, "auditors", id="0", mkstream=True)
     await queue.add_bulk([("task", {"n": n}) for n in range(500)])
-    async with hand(server, prefix, keep=0) as source:
-        taken = list((await settle_and_fetch(source, [], 250)).deliveries)
+    async with manual_backend(server, prefix, keep=0) as backend:
+        taken = list((await settle_and_fetch(backend, [], 250)).deliveries)
         while taken:
             taken = list(
                 (
-                    await settle_and_fetch(source, [FinishedJob(one, Completed()) for one in taken], 250)
+                    await settle_and_fetch(backend, [FinishedJob(one, Completed()) for one in taken], 250)
                 ).deliveries
             )
     with server.client() as client:
@@ -252,11 +261,11 @@ async def test_an_entry_that_was_trimmed_while_pending_raises_an_alarm(
     queue: StreamQueue, server: Server, base: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await queue.add("task")
-    async with hand(server, prefix, "dead:1:0") as dead:
+    async with manual_backend(server, prefix, "dead:1:0") as dead:
         assert (await settle_and_fetch(dead, [], 1)).deliveries
     with server.client() as client:
         client.xtrim(base, maxlen=0, approximate=False)
-    async with hand(server, prefix, "living:1:0") as living:
+    async with manual_backend(server, prefix, "living:1:0") as living:
         with caplog.at_level(logging.ERROR, "toril.worker"):
             assert await living.sweep() == []
     assert "trimmed while it was pending" in caplog.text
@@ -268,7 +277,10 @@ async def test_silent_consumers_are_removed_only_when_nothing_is_pending(
     queue: StreamQueue, server: Server, base: str, prefix: str
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(2)])
-    async with hand(server, prefix, "holds:1:0") as holds, hand(server, prefix, "empty:1:0") as empty:
+    async with (
+        manual_backend(server, prefix, "holds:1:0") as holds,
+        manual_backend(server, prefix, "empty:1:0") as empty,
+    ):
         assert (await settle_and_fetch(holds, [], 1)).deliveries
         (one,) = (await settle_and_fetch(empty, [], 1)).deliveries
         await settle_and_fetch(empty, [FinishedJob(one, Completed())], 0)
@@ -340,9 +352,9 @@ async def test_a_worker_that_asks_for_nothing_claims_nothing(
     queue: StreamQueue, server: Server, prefix: str
 ) -> None:
     await queue.add("task")
-    async with hand(server, prefix, "dead:1:0") as dead:
+    async with manual_backend(server, prefix, "dead:1:0") as dead:
         assert (await settle_and_fetch(dead, [], 1)).deliveries
-    async with hand(server, prefix, "paused:1:0") as paused:
+    async with manual_backend(server, prefix, "paused:1:0") as paused:
         await settle_and_fetch(paused, [], 0)
         paused._wants_jobs = False
         assert await paused.sweep() == []
@@ -356,7 +368,7 @@ ENTRIES = 60
 
 async def taken_by(server: Server, prefix: str, consumer: str, count: int) -> None:
     """A consumer takes entries, and is not seen for an hour."""
-    async with hand(server, prefix, consumer) as dead:
+    async with manual_backend(server, prefix, consumer) as dead:
         assert len((await settle_and_fetch(dead, [], count)).deliveries) == count
     keys = StreamKeys(QUEUE, prefix)
     with server.client() as client:
@@ -391,16 +403,14 @@ async def test_a_worker_that_is_always_busy_recovers_what_a_dead_consumer_had(
     await queue.add_bulk([("old", {"n": n}) for n in range(3)])
     await taken_by(server, prefix, "dead:1:0", 3)
     await queue.add_bulk([("new", {"n": n}) for n in range(10)])
-    async with hand(server, prefix, "busy:1:0", concurrency=2, claim_idle_ms=60_000) as busy:
-        in_hand = list((await settle_and_fetch(busy, [], 2)).deliveries)
+    async with manual_backend(server, prefix, "busy:1:0", concurrency=2, claim_idle_ms=60_000) as busy:
+        held = list((await settle_and_fetch(busy, [], 2)).deliveries)
         assert await busy.sweep() == []  # both places are taken
         names = []
-        while in_hand:
-            names += [one.name for one in in_hand]
-            in_hand = list(
-                (
-                    await settle_and_fetch(busy, [FinishedJob(one, Completed()) for one in in_hand], 2)
-                ).deliveries
+        while held:
+            names += [one.name for one in held]
+            held = list(
+                (await settle_and_fetch(busy, [FinishedJob(one, Completed()) for one in held], 2)).deliveries
             )
         assert names[:5] == ["new", "new", "old", "old", "old"]
         assert len(names) == 13
@@ -411,11 +421,11 @@ async def test_entries_of_a_dead_consumer_are_found_behind_many_of_a_living_one(
     queue: StreamQueue, server: Server, prefix: str
 ) -> None:
     await queue.add_bulk([("alive", {"n": n}) for n in range(3000)])
-    async with hand(server, prefix, "living:1:0", concurrency=3000) as living:
+    async with manual_backend(server, prefix, "living:1:0", concurrency=3000) as living:
         assert len((await settle_and_fetch(living, [], 3000)).deliveries) == 3000
     await queue.add("dead")
     await taken_by(server, prefix, "dead:1:0", 1)
-    async with hand(server, prefix, "new:1:0", concurrency=1, claim_idle_ms=600_000) as new:
+    async with manual_backend(server, prefix, "new:1:0", concurrency=1, claim_idle_ms=600_000) as new:
         assert len(await new.sweep()) == 1
         (delivery,) = (await settle_and_fetch(new, [], 1)).deliveries
         assert delivery.name == "dead"
@@ -426,11 +436,13 @@ async def test_entries_of_an_earlier_process_of_the_same_name_are_recovered_as_c
 ) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(5)])
     await taken_by(server, prefix, "same:1:0", 5)
-    async with hand(server, prefix, "same:1:0", concurrency=1, claim_idle_ms=3_600_000_000) as after:
+    async with manual_backend(
+        server, prefix, "same:1:0", concurrency=1, claim_idle_ms=3_600_000_000
+    ) as after:
         assert len(await after.sweep()) == 1
         done = 0
-        while in_hand := (await settle_and_fetch(after, [], 1)).deliveries:
-            await settle_and_fetch(after, [FinishedJob(one, Completed()) for one in in_hand], 0)
+        while held := (await settle_and_fetch(after, [], 1)).deliveries:
+            await settle_and_fetch(after, [FinishedJob(one, Completed()) for one in held], 0)
             done += 1
         assert done == 5
     assert await queue.pending() == 0

@@ -1,4 +1,4 @@
-"""The blocking faces: the same as the asyncio classes, for code without an event loop."""
+"""The blocking classes: the same as the asyncio classes, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def queue(valkey_url: str, prefix: str) -> Iterator[sync.Queue]:
 
 
 @pytest.mark.parametrize(
-    ("face", "original"),
+    ("blocking", "original"),
     [
         (sync.Queue, producer.Queue),
         (sync.Worker, worker.Worker),
@@ -49,11 +49,13 @@ def queue(valkey_url: str, prefix: str) -> Iterator[sync.Queue]:
         (sync.StreamWorker, worker.StreamWorker),
     ],
 )
-def test_a_face_has_the_names_and_parameters_of_its_original(face: type, original: type) -> None:
+def test_a_blocking_class_has_the_names_and_parameters_of_its_original(
+    blocking: type, original: type
+) -> None:
     public = {name for name in dir(original) if not name.startswith("_")} - {"policy", "kind", "add_span"}
-    assert public <= set(dir(face))
+    assert public <= set(dir(blocking))
     for name in {*public, *(() if original is producer.Queue else ("__init__",))}:
-        ours, theirs = getattr(face, name), getattr(original, name)
+        ours, theirs = getattr(blocking, name), getattr(original, name)
         if inspect.isfunction(theirs):
             assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), (
                 name

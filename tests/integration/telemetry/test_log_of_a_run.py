@@ -95,10 +95,10 @@ async def test_a_run_with_failures_logs_every_required_event_and_no_secret(
         for name in ("good", "bad", "shaky"):
             await queue.add(name, {"secret": PAYLOAD}, backoff=0.01)
         # A job of a worker that died: active, without a lock.
-        ghost = await queue.add("ghost", {})
+        orphan = await queue.add("orphan", {})
         with server.client() as client:
-            client.lrem(queue.keys.wait, 1, ghost.id)
-            client.lpush(queue.keys.active, ghost.id)
+            client.lrem(queue.keys.wait, 1, orphan.id)
+            client.lpush(queue.keys.active, orphan.id)
         worker = Worker(
             QUEUE,
             handle,

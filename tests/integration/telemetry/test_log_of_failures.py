@@ -214,7 +214,7 @@ async def test_many_stalled_jobs_and_a_missed_heartbeat_are_one_line_each(
         return [one for line in text.getvalue().splitlines() if (one := json.loads(line))["event"] == event]
 
     async with asyncio.timeout(50), Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
-        jobs = await queue.add_bulk([("ghost", {})] * 30)
+        jobs = await queue.add_bulk([("orphan", {})] * 30)
         with server.client() as client:  # as a worker leaves them that died
             client.rename(queue.keys.wait, queue.keys.active)
         worker = Worker(

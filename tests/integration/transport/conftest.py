@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.transport.faces import FACES, QUICK, Facade
+from tests.integration.transport.transport_adapters import ADAPTERS, QUICK, TransportAdapter
 from toril.transport import ConnectionPolicy
 
-OpenStore = Callable[..., Facade]
+OpenStore = Callable[..., TransportAdapter]
 
 
 @pytest.fixture(params=["async", "blocking"])
@@ -26,12 +26,14 @@ async def open_transport(driver: str) -> AsyncIterator[OpenStore]:
 
     Ask for it after the server: what is asked for last is closed first, and a server wants to see all closed.
     """
-    opened: list[Facade] = []
+    opened: list[TransportAdapter] = []
 
-    def open_one(redis: Any = None, policy: ConnectionPolicy = QUICK, name: str | None = None) -> Facade:
-        opened.append(FACES[driver](redis, policy, name))
+    def open_one(
+        redis: Any = None, policy: ConnectionPolicy = QUICK, name: str | None = None
+    ) -> TransportAdapter:
+        opened.append(ADAPTERS[driver](redis, policy, name))
         return opened[-1]
 
     yield open_one
-    for face in opened:
-        await face.close()
+    for adapter in opened:
+        await adapter.close()

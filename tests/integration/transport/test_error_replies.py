@@ -12,7 +12,16 @@ import pytest
 import redis
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import PATIENT, QUICK, Facade, add_to, get, put, say, words
+from tests.integration.transport.transport_adapters import (
+    PATIENT,
+    QUICK,
+    TransportAdapter,
+    add_to,
+    echo,
+    get,
+    put,
+    raw_request,
+)
 from tests.servers import Server, ValkeyCluster
 from toril import ConnectionPolicy, ListWorker, Queue, StreamWorker, Worker
 from toril.commands.command import Replay
@@ -42,7 +51,7 @@ class TestNoScript:
     async def test_one_call_goes_on(self, valkey: Server, prefix: str, open_transport: OpenStore) -> None:
         transport = open_transport(valkey.url)
         for expected in (1, 2, 3):
-            await transport.run(words("SCRIPT", "FLUSH"))
+            await transport.run(raw_request("SCRIPT", "FLUSH"))
             assert await transport.run(add_to(f"{prefix}:a")) == expected
 
     async def test_a_pipeline_goes_on_and_runs_nothing_twice(
@@ -50,9 +59,9 @@ class TestNoScript:
     ) -> None:
         transport = open_transport(server.url)
         for _ in range(3):
-            await transport.run(words("SCRIPT", "FLUSH"))
+            await transport.run(raw_request("SCRIPT", "FLUSH"))
             await transport.run_many(
-                [add_to(f"{prefix}:{n}") if n % 2 else say(prefix, "x") for n in range(40)]
+                [add_to(f"{prefix}:{n}") if n % 2 else echo(prefix, "x") for n in range(40)]
             )
         counts = await transport.run_many([get(f"{prefix}:{n}") for n in range(1, 40, 2)])
         assert counts == [b"3"] * 20
@@ -61,8 +70,8 @@ class TestNoScript:
         self, valkey: Server, prefix: str, open_transport: OpenStore
     ) -> None:
         transport = open_transport(valkey.url)
-        await transport.run(words("CONFIG", "RESETSTAT"))
-        await transport.run(words("SCRIPT", "FLUSH"))
+        await transport.run(raw_request("CONFIG", "RESETSTAT"))
+        await transport.run(raw_request("SCRIPT", "FLUSH"))
         await transport.run_many([add_to(f"{prefix}:a") for _ in range(50)])
         with valkey.client() as client:
             stats = client.info("commandstats")
@@ -117,11 +126,11 @@ async def flushing(nodes: list[Server], over: asyncio.Event) -> int:
     return 0
 
 
-async def adding(transport: Facade, key: str, over: asyncio.Event) -> int:
+async def adding(transport: TransportAdapter, key: str, over: asyncio.Event) -> int:
     count = 0
     while not over.is_set():
         await transport.run(add_to(key))
-        replies = await transport.run_many([add_to(key), say(key, "x"), add_to(key)])
+        replies = await transport.run_many([add_to(key), echo(key, "x"), add_to(key)])
         assert [type(reply) for reply in replies] == [int, bytes, int]
         count += 3
     return count
@@ -146,10 +155,10 @@ class TestReadonly:
     ) -> None:
         async with Relay(own.port) as relay:
             transport = open_transport(f"redis://127.0.0.1:{relay.port}", PATIENT)
-            await transport.run_many([add_to("a"), say("a", "x")])  # the server knows the scripts
+            await transport.run_many([add_to("a"), echo("a", "x")])  # the server knows the scripts
             admin.replicaof("127.0.0.1", start_valkey().port)
             refused = asyncio.create_task(transport.run(add_to("b")))
-            once = replace(say("a", "hello"), replay=Replay.NEVER)
+            once = replace(echo("a", "hello"), replay=Replay.NEVER)
             beside = [asyncio.create_task(transport.run(once)) for _ in range(3)]
             await relay.refusal_passed.wait()
             await until_refused(admin)
@@ -313,7 +322,7 @@ class TestAFullServer:
         guests = [own.client() for _ in range(9)]
         for guest in guests:
             guest.client_id()
-        call = asyncio.create_task(open_transport(own.url, PATIENT).run(say("a", "hello")))
+        call = asyncio.create_task(open_transport(own.url, PATIENT).run(echo("a", "hello")))
         while not admin.info("stats")["rejected_connections"]:
             await asyncio.sleep(0.005)
         assert not call.done()
@@ -326,7 +335,7 @@ class TestAFullServer:
     ) -> None:
         admin.config_set("maxclients", "1")
         with pytest.raises(RedisUnavailable, match="cannot be reached"):
-            await open_transport(own.url, QUICK).run(words("PING"))
+            await open_transport(own.url, QUICK).run(raw_request("PING"))
 
 
 class TestForGood:
@@ -334,7 +343,7 @@ class TestForGood:
         self, valkey: Server, prefix: str, open_transport: OpenStore
     ) -> None:
         transport = open_transport(valkey.url)
-        await transport.run(words("RPUSH", f"{prefix}:list", "a"))
+        await transport.run(raw_request("RPUSH", f"{prefix}:list", "a"))
         with pytest.raises(ScriptFailed, match="WRONGTYPE"):
             await transport.run(add_to(f"{prefix}:list"))
 
@@ -342,13 +351,13 @@ class TestForGood:
         self, valkey: Server, open_transport: OpenStore
     ) -> None:
         with pytest.raises(RedisError, match="unknown command"):
-            await open_transport(valkey.url).run(words("NONSENSE"))
+            await open_transport(valkey.url).run(raw_request("NONSENSE"))
 
     async def test_keys_of_two_slots_are_refused(
         self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
     ) -> None:
         with pytest.raises(CrossSlot, match="shared hash tag"):
-            await open_transport(cluster.url).run(words("MGET", f"{prefix}:a", f"{prefix}:b"))
+            await open_transport(cluster.url).run(raw_request("MGET", f"{prefix}:a", f"{prefix}:b"))
 
     async def test_a_cluster_spoken_to_as_one_server_is_explained(
         self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
@@ -370,21 +379,21 @@ class TestNoSuchDatabase:
     ) -> None:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase, match=r"no database 99 .*; give a number below") as refused:
-            await transport.run(words("PING"))
+            await transport.run(raw_request("PING"))
         assert PermanentError in refused.type.__mro__
         assert RedisUnavailable not in refused.type.__mro__
 
     async def test_a_blocking_read_says_it_too(self, server: Server, open_transport: OpenStore) -> None:
         transport = open_transport(f"{server.url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase):
-            await transport.run_blocking(words("BLPOP", "nothing", 1), 1)
+            await transport.run_blocking(raw_request("BLPOP", "nothing", 1), 1)
 
     async def test_a_node_of_a_cluster_says_it_too(
         self, cluster: ValkeyCluster, open_transport: OpenStore
     ) -> None:
         transport = open_transport(f"{cluster.nodes[0].url}/99", self.NEVER_AGAIN)
         with pytest.raises(NoSuchDatabase, match="a cluster has only 0"):
-            await transport.run(words("PING"))
+            await transport.run(raw_request("PING"))
 
     @pytest.mark.parametrize("kind", [Worker, ListWorker, StreamWorker])
     async def test_a_worker_does_not_wait_for_it(

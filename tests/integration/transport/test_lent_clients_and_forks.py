@@ -14,7 +14,7 @@ import redis.sentinel
 from redis.asyncio.cluster import RedisCluster as AsyncCluster
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import get, put, say, words
+from tests.integration.transport.transport_adapters import echo, get, put, raw_request
 from tests.servers import Server, ValkeyCluster, ValkeySentinel
 from tests.servers.sentinel import SERVICE
 from toril import ListQueue, StreamQueue
@@ -40,7 +40,7 @@ class TestALentClient:
 
     async def test_that_was_never_connected_stays_so(self, valkey: Server, open_transport: OpenStore) -> None:
         lent = redis.Redis(port=valkey.port)
-        await open_transport(lent).run(words("PING"))
+        await open_transport(lent).run(raw_request("PING"))
         assert lent.connection_pool._available_connections == []
         lent.close()
 
@@ -60,7 +60,7 @@ class TestALentClient:
         with server.client() as client:
             client.config_set("requirepass", "s3cret")
         with redis.Redis(port=server.port, password="s3cret") as lent:
-            assert await open_transport(lent).run(say("a", "in")) == b"in"
+            assert await open_transport(lent).run(echo("a", "in")) == b"in"
 
     async def test_of_a_cluster(self, cluster: ValkeyCluster, prefix: str, open_transport: OpenStore) -> None:
         with redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as lent:
@@ -123,21 +123,21 @@ class TestAFork:
             yield transport
 
     def test_speaks_on_connections_of_its_own(self, transport: BlockingTransport, prefix: str) -> None:
-        assert transport.run(say(prefix, "before")) == b"before"
-        child = in_a_child(lambda: talk(transport, prefix, "child"))
-        talk(transport, prefix, "parent")
+        assert transport.run(echo(prefix, "before")) == b"before"
+        child = in_a_child(lambda: run_calls(transport, prefix, "child"))
+        run_calls(transport, prefix, "parent")
         assert child() == 0
 
     def test_that_closes_the_store_leaves_its_parents_alone(
         self, transport: BlockingTransport, prefix: str
     ) -> None:
-        identity = transport.run(words("CLIENT", "ID"))
+        identity = transport.run(raw_request("CLIENT", "ID"))
         assert in_a_child(transport.close)() == 0
-        assert transport.run(words("CLIENT", "ID")) == identity
+        assert transport.run(raw_request("CLIENT", "ID")) == identity
 
     def test_may_happen_while_another_thread_speaks(self, transport: BlockingTransport, prefix: str) -> None:
         with transport._lock:  # As if a thread that does not exist in the child held it.
-            child = in_a_child(lambda: talk(transport, prefix, "child"))
+            child = in_a_child(lambda: run_calls(transport, prefix, "child"))
         assert child() == 0
 
     def test_of_a_closed_store_is_closed(self, valkey: Server) -> None:
@@ -146,14 +146,14 @@ class TestAFork:
 
         def speak() -> None:
             with pytest.raises(Closed):
-                transport.run(words("PING"))
+                transport.run(raw_request("PING"))
 
         assert in_a_child(speak)() == 0
 
 
-def talk(transport: BlockingTransport, key: str, who: str) -> None:
+def run_calls(transport: BlockingTransport, key: str, who: str) -> None:
     for turn in range(200):
-        assert transport.run(say(key, f"{who} {turn}")) == f"{who} {turn}".encode()
+        assert transport.run(echo(key, f"{who} {turn}")) == f"{who} {turn}".encode()
 
 
 def in_a_child(act: Callable[[], Any]) -> Callable[[], int]:
@@ -185,7 +185,7 @@ class TestLargeValues:
         large = [
             asyncio.create_task(transport.run(put(f"{prefix}:large", b"x" * 10 * MEGABYTE))) for _ in range(4)
         ]
-        said = await asyncio.gather(*(transport.run(say(prefix, str(n))) for n in range(50)))
+        said = await asyncio.gather(*(transport.run(echo(prefix, str(n))) for n in range(50)))
         assert said == [str(n).encode() for n in range(50)]
         await asyncio.gather(*large)
 

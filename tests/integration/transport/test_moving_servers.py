@@ -11,7 +11,15 @@ import redis
 from redis.crc import key_slot
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import PATIENT, Facade, add_to, get, put, say, words
+from tests.integration.transport.transport_adapters import (
+    PATIENT,
+    TransportAdapter,
+    add_to,
+    echo,
+    get,
+    put,
+    raw_request,
+)
 from tests.servers import Server, ValkeyCluster, ValkeySentinel
 from tests.servers.slots import Mover
 from toril.commands import read
@@ -48,7 +56,7 @@ async def primary_dies(sentinel: ValkeySentinel) -> None:
 class TestAFailOver:
     async def test_is_followed(self, sentinel: ValkeySentinel, open_transport: OpenStore) -> None:
         transport = open_transport(sentinel.url, PATIENT)
-        await transport.run_many([put("a", "1"), words("WAIT", 1, 4000)])
+        await transport.run_many([put("a", "1"), raw_request("WAIT", 1, 4000)])
         assert await port_of(transport) == sentinel.primary.port
         await primary_dies(sentinel)
         await transport.run(put("b", "2"))
@@ -64,7 +72,7 @@ class TestAFailOver:
         async def load(name: int) -> list[Any]:
             outcomes: list[Any] = []
             while not over.is_set():
-                calls = transport.run(add_to(f"count:{name}")), transport.run(say("a", "x"))
+                calls = transport.run(add_to(f"count:{name}")), transport.run(echo("a", "x"))
                 outcomes += await asyncio.gather(*calls, return_exceptions=True)
             return outcomes
 
@@ -79,16 +87,16 @@ class TestAFailOver:
 
     async def test_takes_a_blocked_reader_along(self, sentinel: ValkeySentinel) -> None:
         async with AsyncTransport(sentinel.url, policy=PATIENT) as transport, transport.reader() as reader:
-            pop: Command[Any] = words("BLPOP", "list", 20)
+            pop: Command[Any] = raw_request("BLPOP", "list", 20)
             call = asyncio.create_task(reader.run(pop, 20))
             await transport.connect()
             await primary_dies(sentinel)
-            await transport.run(words("RPUSH", "list", "a"))
+            await transport.run(raw_request("RPUSH", "list", "a"))
             assert await asyncio.wait_for(call, 20) == [b"list", b"a"]
 
 
-async def port_of(transport: Facade) -> int:
-    reply = await transport.run(words("CONFIG", "GET", "port"))
+async def port_of(transport: TransportAdapter) -> int:
+    reply = await transport.run(raw_request("CONFIG", "GET", "port"))
     return int(reply[1])
 
 
@@ -134,7 +142,7 @@ class TestResharding:
             while not over.is_set():
                 await transport.run(add_to(f"{tag}:{name}"))
                 await transport.run(add_to_both(f"{tag}:{name}", f"{tag}:{name}:other"))
-                replies = await transport.run_many([add_to(f"{tag}:{name}"), say(tag, "x")])
+                replies = await transport.run_many([add_to(f"{tag}:{name}"), echo(tag, "x")])
                 assert [type(reply) for reply in replies] == [int, bytes], replies
                 count += 3
             return count
@@ -177,10 +185,10 @@ class TestResharding:
                     Settlement(job_id=one, kind="completed", token="t", value="1", options=options)
                     for one in held
                 ]
-                harvest = await transport.run(settle(keys, outcomes, capacity=10, pickup=pickup, now_ms=2))
-                assert harvest.ack_errors == [None] * len(held)
+                reply = await transport.run(settle(keys, outcomes, capacity=10, pickup=pickup, now_ms=2))
+                assert reply.ack_errors == [None] * len(held)
                 done.extend(held)
-                held = [job_id for job_id, _ in harvest.jobs]
+                held = [job_id for job_id, _ in reply.jobs]
 
         producing = asyncio.create_task(produce())
         working = asyncio.create_task(work())
@@ -200,7 +208,7 @@ async def test_a_node_that_restarts_is_waited_for(
     node = moving_cluster.nodes[1]
     mover.clients[1].close()
     node.kill()
-    calls = asyncio.create_task(transport.run_many([say(f"{prefix}:{n}", str(n)) for n in range(20)]))
+    calls = asyncio.create_task(transport.run_many([echo(f"{prefix}:{n}", str(n)) for n in range(20)]))
     await asyncio.sleep(0)
     node.start()
     assert await calls == [str(n).encode() for n in range(20)]

@@ -13,7 +13,7 @@ import redis.asyncio
 import redis.sentinel
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import Facade, words
+from tests.integration.transport.transport_adapters import TransportAdapter, raw_request
 from tests.servers import Server, free_port
 from toril.errors import InvalidOption, TorilError
 from toril.transport import AsyncTransport, BlockingTransport, ConnectionPolicy, parse_address
@@ -116,16 +116,16 @@ class TestWhateverGoesWrong:
             client.config_set("requirepass", "right")
         return server
 
-    async def fails(self, transport: Facade) -> None:
+    async def fails(self, transport: TransportAdapter) -> None:
         for call in (
-            transport.run(words("PING")),
-            transport.run_blocking(words("BLPOP", "a", 0.01), 0.01),
+            transport.run(raw_request("PING")),
+            transport.run_blocking(raw_request("BLPOP", "a", 0.01), 0.01),
             transport.connect(),
         ):
             with pytest.raises(TorilError) as raised:
                 await call
             assert CANARY not in written(raised.value)
-        for outcome in await transport.run_many([words("PING"), words("AUTH", "x")]):
+        for outcome in await transport.run_many([raw_request("PING"), raw_request("AUTH", "x")]):
             assert isinstance(outcome, TorilError)
             assert CANARY not in written(outcome)
 

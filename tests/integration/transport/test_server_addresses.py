@@ -10,25 +10,33 @@ import pytest
 
 from tests.conftest import TlsServer
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import PATIENT, Facade, add_to, get, put, say, words
+from tests.integration.transport.transport_adapters import (
+    PATIENT,
+    TransportAdapter,
+    add_to,
+    echo,
+    get,
+    put,
+    raw_request,
+)
 from tests.servers import Server, ValkeyCluster, ValkeySentinel, make_certificates
 from toril.errors import AccessDenied, Closed, RedisUnavailable
 
 
-async def speak(transport: Facade, key: str) -> None:
+async def speak(transport: TransportAdapter, key: str) -> None:
     """A plain command, a script, a pipeline and a blocking read."""
     await transport.run(put(key, "1"))
     assert await transport.run(add_to(key, 2)) == 3
-    replies = await transport.run_many([get(key), add_to(key), say(key, "hello"), words("LLEN", key)])
+    replies = await transport.run_many([get(key), add_to(key), echo(key, "hello"), raw_request("LLEN", key)])
     assert replies[:3] == [b"3", 4, b"hello"]
     assert isinstance(replies[3], Exception)
     assert "WRONGTYPE" in str(replies[3])
-    assert await transport.run_blocking(words("BLPOP", f"{key}:list", 0.01), 0.01) is None
+    assert await transport.run_blocking(raw_request("BLPOP", f"{key}:list", 0.01), 0.01) is None
     assert abs(await transport.now_ms() - (await server_ms(transport))) < 1000
 
 
-async def server_ms(transport: Facade) -> int:
-    seconds, micro = await transport.run(words("TIME"))
+async def server_ms(transport: TransportAdapter) -> int:
+    seconds, micro = await transport.run(raw_request("TIME"))
     return int(seconds) * 1000 + int(micro) // 1000
 
 
@@ -62,7 +70,7 @@ async def test_a_pipeline_reaches_all_nodes_of_a_cluster(
     keys = [f"{prefix}:{number}" for number in range(60)]
     await transport.run_many([put(key, key) for key in keys])
     assert await transport.run_many([get(key) for key in keys]) == [key.encode() for key in keys]
-    assert await transport.run_many([say(key, key) for key in keys]) == [key.encode() for key in keys]
+    assert await transport.run_many([echo(key, key) for key in keys]) == [key.encode() for key in keys]
 
 
 async def test_one_seed_of_a_cluster_is_enough(
@@ -81,7 +89,7 @@ async def test_a_service_that_sentinels_know(
 async def test_a_service_that_no_sentinel_knows(sentinel: ValkeySentinel, open_transport: OpenStore) -> None:
     transport = open_transport(sentinel.url.replace("toril-primary", "nobody"))
     with pytest.raises(RedisUnavailable, match="nobody"):
-        await transport.run(words("PING"))
+        await transport.run(raw_request("PING"))
 
 
 async def test_an_embedded_server(prefix: str, tmp_path: Path, open_transport: OpenStore) -> None:
@@ -94,7 +102,7 @@ async def test_many_callers_lease_one_embedded_server(
     prefix: str, tmp_path: Path, open_transport: OpenStore
 ) -> None:
     transport = open_transport(f"embedded:{tmp_path}")
-    assert await asyncio.gather(*(transport.run(say(prefix, str(n))) for n in range(20))) == [
+    assert await asyncio.gather(*(transport.run(echo(prefix, str(n))) for n in range(20))) == [
         str(n).encode() for n in range(20)
     ]
 
@@ -108,17 +116,17 @@ class TestTls:
     async def test_another_authority_is_refused(
         self, redis7_tls: TlsServer, tmp_path: Path, open_transport: OpenStore
     ) -> None:
-        stranger = make_certificates(tmp_path).authority
+        other_authority = make_certificates(tmp_path).authority
         with pytest.raises(RedisUnavailable, match=r"(?i)certificate verify failed"):
-            await open_transport(f"{redis7_tls.url}?ssl_ca_certs={stranger}").run(words("PING"))
+            await open_transport(f"{redis7_tls.url}?ssl_ca_certs={other_authority}").run(raw_request("PING"))
 
     async def test_certificates_are_verified_unless_told_otherwise(
         self, redis7_tls: TlsServer, open_transport: OpenStore
     ) -> None:
         with pytest.raises(RedisUnavailable, match=r"(?i)certificate verify failed"):
-            await open_transport(redis7_tls.url).run(words("PING"))
+            await open_transport(redis7_tls.url).run(raw_request("PING"))
         careless = f"{redis7_tls.url}?ssl_cert_reqs=none&ssl_check_hostname=false"
-        assert await open_transport(careless).run(words("PING")) in (b"PONG", "PONG")
+        assert await open_transport(careless).run(raw_request("PING")) in (b"PONG", "PONG")
 
     async def test_the_name_of_the_host_is_verified(
         self, redis7_tls: TlsServer, open_transport: OpenStore
@@ -126,7 +134,7 @@ class TestTls:
         # The certificate names localhost and 127.0.0.1, not 127.0.0.2, though both lead to the same server.
         url = f"rediss://127.0.0.2:{redis7_tls.port}?ssl_ca_certs={redis7_tls.authority}"
         with pytest.raises(RedisUnavailable):
-            await open_transport(url).run(words("PING"))
+            await open_transport(url).run(raw_request("PING"))
 
     async def test_large_values_pass(
         self, redis7_tls: TlsServer, prefix: str, open_transport: OpenStore
@@ -140,7 +148,7 @@ class TestTls:
         self, redis7_tls: TlsServer, open_transport: OpenStore
     ) -> None:
         with pytest.raises(RedisUnavailable):
-            await open_transport(f"redis://localhost:{redis7_tls.port}").run(words("PING"))
+            await open_transport(f"redis://localhost:{redis7_tls.port}").run(raw_request("PING"))
 
 
 class TestALogin:
@@ -177,11 +185,11 @@ class TestALogin:
     ) -> None:
         transport = open_transport(f"redis://{who}@127.0.0.1:{locked.port}")
         with pytest.raises(AccessDenied, match="check user and password"):
-            await transport.run(words("PING"))
+            await transport.run(raw_request("PING"))
 
     async def test_that_is_missing_is_said(self, locked: Server, open_transport: OpenStore) -> None:
         with pytest.raises(AccessDenied):
-            await open_transport(locked.url).run(words("PING"))
+            await open_transport(locked.url).run(raw_request("PING"))
 
     async def test_without_the_right_to_a_command_is_said(
         self, locked: Server, open_transport: OpenStore
@@ -193,10 +201,10 @@ class TestALogin:
 
 async def test_a_closed_store_says_so(valkey: Server, open_transport: OpenStore) -> None:
     transport = open_transport(valkey.url)
-    await transport.run(words("PING"))
+    await transport.run(raw_request("PING"))
     await transport.close()
     with pytest.raises(Closed, match="was closed"):
-        await transport.run(words("PING"))
+        await transport.run(raw_request("PING"))
 
 
 async def test_closing_twice_is_no_error(valkey: Server, open_transport: OpenStore) -> None:
@@ -208,4 +216,4 @@ async def test_closing_twice_is_no_error(valkey: Server, open_transport: OpenSto
 
 async def test_a_client_is_named(valkey: Server, open_transport: OpenStore) -> None:
     transport = open_transport(valkey.url, name="bull:cGFpbnQ=:w:w1")
-    assert await transport.run(words("CLIENT", "GETNAME")) == b"bull:cGFpbnQ=:w:w1"
+    assert await transport.run(raw_request("CLIENT", "GETNAME")) == b"bull:cGFpbnQ=:w:w1"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
-from tests.integration.transport.faces import QUICK, add_to, get, say, words
+from tests.integration.transport.transport_adapters import QUICK, add_to, echo, get, raw_request
 from tests.servers import Server, ValkeyCluster
 from toril.commands.command import Command, Replay
 from toril.errors import Closed, RedisError, RedisUnavailable, ReplyLost, ScriptFailed, TorilError
@@ -32,16 +32,16 @@ async def submitted(transport: AsyncTransport, command: Command[Any]) -> Any:
 
 
 async def test_the_answer_is_the_value_or_the_error(transport: AsyncTransport, prefix: str) -> None:
-    assert await submitted(transport, say(prefix, "hello")) == b"hello"
+    assert await submitted(transport, echo(prefix, "hello")) == b"hello"
     assert await submitted(transport, add_to(f"{prefix}:a")) == 1
-    await transport.run(words("RPUSH", f"{prefix}:list", "a"))
+    await transport.run(raw_request("RPUSH", f"{prefix}:list", "a"))
     assert isinstance(await submitted(transport, add_to(f"{prefix}:list")), ScriptFailed)
-    assert isinstance(await submitted(transport, words("NONSENSE")), RedisError)
+    assert isinstance(await submitted(transport, raw_request("NONSENSE")), RedisError)
 
 
 async def test_a_flushed_script_is_sent_as_text(transport: AsyncTransport, prefix: str) -> None:
     for expected in (1, 2, 3):
-        await transport.run(words("SCRIPT", "FLUSH"))
+        await transport.run(raw_request("SCRIPT", "FLUSH"))
         assert await submitted(transport, add_to(f"{prefix}:a")) == expected
 
 
@@ -49,11 +49,11 @@ async def test_answers_keep_their_order_among_calls_of_both_kinds(
     transport: AsyncTransport, prefix: str
 ) -> None:
     answers: list[Any] = []
-    await transport.run(say(prefix, "known"))
+    await transport.run(echo(prefix, "known"))
     calls = []
     for number in range(50):
-        transport.submit(say(prefix, f"submit {number}"), answers.append)
-        calls.append(asyncio.create_task(transport.run(say(prefix, f"run {number}"))))
+        transport.submit(echo(prefix, f"submit {number}"), answers.append)
+        calls.append(asyncio.create_task(transport.run(echo(prefix, f"run {number}"))))
     assert await asyncio.gather(*calls) == [f"run {number}".encode() for number in range(50)]
     assert answers == [f"submit {number}".encode() for number in range(50)]
 
@@ -67,10 +67,10 @@ async def test_an_answer_may_submit_the_next_command(transport: AsyncTransport, 
         if len(said) == 20:
             done.set_result(None)
         else:
-            transport.submit(say(prefix, str(len(said))), answer)
+            transport.submit(echo(prefix, str(len(said))), answer)
 
-    await transport.run(say(prefix, "known"))
-    transport.submit(say(prefix, "0"), answer)
+    await transport.run(echo(prefix, "known"))
+    transport.submit(echo(prefix, "0"), answer)
     await asyncio.wait_for(done, 10)
     assert said == [str(number).encode() for number in range(20)]
 
@@ -78,9 +78,9 @@ async def test_an_answer_may_submit_the_next_command(transport: AsyncTransport, 
 async def test_a_reply_that_cannot_be_read_harms_nobody_else(transport: AsyncTransport, prefix: str) -> None:
     strange: Command[Any] = Command(("PING",), lambda reply: reply["no such field"], replay=Replay.SAFE)
     (before, unread, after) = await asyncio.gather(
-        submitted(transport, say(prefix, "a")),
+        submitted(transport, echo(prefix, "a")),
         submitted(transport, strange),
-        submitted(transport, say(prefix, "b")),
+        submitted(transport, echo(prefix, "b")),
     )
     assert (before, after) == (b"a", b"b")
     assert isinstance(unread, TorilError)
@@ -93,9 +93,9 @@ async def test_it_works_before_the_first_connection_on_a_cluster_and_after_the_e
 ) -> None:
     for url in (valkey.url, cluster.url):
         async with AsyncTransport(url) as transport:
-            assert await submitted(transport, say(prefix, "not connected")) == b"not connected"
-            assert await submitted(transport, say(prefix, "connected")) == b"connected"
-        assert isinstance(await submitted(transport, say(prefix, "closed")), Closed)
+            assert await submitted(transport, echo(prefix, "not connected")) == b"not connected"
+            assert await submitted(transport, echo(prefix, "connected")) == b"connected"
+        assert isinstance(await submitted(transport, echo(prefix, "closed")), Closed)
 
 
 async def test_it_starts_no_task_on_an_open_connection(
@@ -103,10 +103,10 @@ async def test_it_starts_no_task_on_an_open_connection(
 ) -> None:
     for url in (valkey.url, cluster.url):
         async with AsyncTransport(url) as transport:
-            await transport.run(say(prefix, "known"))
+            await transport.run(echo(prefix, "known"))
             before = asyncio.all_tasks()
             answers: list[Any] = []
-            transport.submit(say(prefix, "a"), answers.append)
+            transport.submit(echo(prefix, "a"), answers.append)
             while not answers:
                 assert asyncio.all_tasks() == before
                 await asyncio.sleep(0)
@@ -115,7 +115,7 @@ async def test_it_starts_no_task_on_an_open_connection(
 
 async def test_another_event_loop_is_refused(transport: AsyncTransport, prefix: str) -> None:
     async def submit() -> None:
-        transport.submit(say(prefix, "a"), lambda _: None)
+        transport.submit(echo(prefix, "a"), lambda _: None)
 
     with pytest.raises(TorilError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, submit())
@@ -126,25 +126,25 @@ async def test_words_that_cannot_be_sent_raise_at_once(valkey: Server, prefix: s
     async with AsyncTransport(valkey.url) as transport:
         for _ in ("before the first connection", "on an open connection"):
             with pytest.raises(UnicodeEncodeError):
-                transport.submit(say(prefix, "\ud800"), answers.append)
-            assert await submitted(transport, say(prefix, "a")) == b"a"
+                transport.submit(echo(prefix, "\ud800"), answers.append)
+            assert await submitted(transport, echo(prefix, "a")) == b"a"
     assert answers == []
 
 
 async def test_the_order_holds_while_the_server_does_not_read(start_valkey: Callable[..., Server]) -> None:
     server = start_valkey()
     async with AsyncTransport(server.url, policy=ConnectionPolicy(command_timeout=20)) as transport:
-        await transport.run(say("a", "known"))
+        await transport.run(echo("a", "known"))
         server.freeze()
         answers: list[Any] = []
         for number in range(30):
-            transport.submit(say("a", f"{number:02}" + "x" * 1_000_000), answers.append)
+            transport.submit(echo("a", f"{number:02}" + "x" * 1_000_000), answers.append)
             await asyncio.sleep(0)
         cancelled = asyncio.create_task(transport.run(add_to("count")))
         await asyncio.sleep(0)
         cancelled.cancel()
         server.thaw()
-        last = await submitted(transport, say("a", "last"))
+        last = await submitted(transport, echo("a", "last"))
         assert [int(answer[:2]) for answer in answers] == list(range(30))
         assert last == b"last"
         assert await transport.run(get("count")) is None  # It was cancelled before it could be written.
@@ -172,7 +172,7 @@ async def test_closing_answers_what_is_on_its_way(start_valkey: Callable[..., Se
     await transport.connect()
     server.freeze()
     answers: list[Any] = []
-    commands: list[Command[Any]] = [add_to("a"), get("a"), say("a", "x")]
+    commands: list[Command[Any]] = [add_to("a"), get("a"), echo("a", "x")]
     for command in commands:
         transport.submit(command, answers.append)
     await asyncio.wait_for(transport.close(), 5)
@@ -204,6 +204,6 @@ class TestALostReply:
         self, proxy: Proxy, prefix: str, fault: Kind
     ) -> None:
         async with AsyncTransport(proxy.url, policy=POLICY) as transport:
-            await transport.run(say(prefix, "known"))
+            await transport.run(echo(prefix, "known"))
             proxy.arm(fault, b"again and again")
-            assert await submitted(transport, say(prefix, "again and again")) == b"again and again"
+            assert await submitted(transport, echo(prefix, "again and again")) == b"again and again"

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.integration.transport.conftest import OpenStore
-from tests.integration.transport.faces import PATIENT, QUICK, add_to, get, put, say, words
+from tests.integration.transport.transport_adapters import PATIENT, QUICK, add_to, echo, get, put, raw_request
 from tests.servers import Server
 from toril.commands.command import Command, Replay, plain
 from toril.errors import Closed, RedisUnavailable, ReplyLost
@@ -62,14 +62,14 @@ class TestAServerThatHangs:
 
     async def test_gives_no_reply_to_the_wrong_call(self, frozen: Server, open_transport: OpenStore) -> None:
         transport = open_transport(frozen.url, SHORT)
-        await transport.run(say("a", "before"))
+        await transport.run(echo("a", "before"))
         frozen.freeze()
         lost = await asyncio.gather(
-            *(transport.run(say("a", f"lost {n}")) for n in range(4)), return_exceptions=True
+            *(transport.run(echo("a", f"lost {n}")) for n in range(4)), return_exceptions=True
         )
         assert all(isinstance(one, RedisUnavailable) for one in lost)
         frozen.thaw()
-        said = await asyncio.gather(*(transport.run(say("a", f"word {n}")) for n in range(50)))
+        said = await asyncio.gather(*(transport.run(echo("a", f"word {n}")) for n in range(50)))
         assert said == [f"word {n}".encode() for n in range(50)]
 
     async def test_is_noticed_by_a_blocking_read(self, frozen: Server, open_transport: OpenStore) -> None:
@@ -80,7 +80,7 @@ class TestAServerThatHangs:
         await transport.connect()
         frozen.freeze()
         with pytest.raises(RedisUnavailable):
-            await transport.run_blocking(words("BLPOP", "list", 0.1), 0.1)
+            await transport.run_blocking(raw_request("BLPOP", "list", 0.1), 0.1)
 
 
 class TestAServerThatIsAway:
@@ -94,9 +94,9 @@ class TestAServerThatIsAway:
 
     async def test_is_found_again(self, own: Server, open_transport: OpenStore) -> None:
         transport = open_transport(own.url, PATIENT)
-        await transport.run(say("a", "one"))
+        await transport.run(echo("a", "one"))
         own.kill()
-        call = asyncio.create_task(transport.run(say("a", "two")))
+        call = asyncio.create_task(transport.run(echo("a", "two")))
         await asyncio.sleep(0)
         own.start()
         assert await call == b"two"
@@ -126,7 +126,7 @@ class TestCancelling:
             await transport.connect()
             with own.client() as client:
                 client.client_pause(100, all=True)
-            calls = [asyncio.create_task(transport.run(say("a", str(n)))) for n in range(40)]
+            calls = [asyncio.create_task(transport.run(echo("a", str(n)))) for n in range(40)]
             await asyncio.sleep(0)
             for call in calls[::2]:
                 call.cancel()
@@ -138,12 +138,12 @@ class TestCancelling:
         chance = random.Random(7)
         async with AsyncTransport(valkey.url) as transport:
 
-            async def talk(name: int) -> int:
+            async def run_calls(name: int) -> int:
                 answered = 0
                 for turn in range(60):
                     word = f"{name}:{turn}:{'x' * chance.choice([1, 50_000])}"
                     call = asyncio.create_task(
-                        transport.run_many([say(prefix, word), say(prefix, word[::-1])])
+                        transport.run_many([echo(prefix, word), echo(prefix, word[::-1])])
                     )
                     if chance.random() < 0.3:
                         await asyncio.sleep(chance.random() / 500)
@@ -155,13 +155,13 @@ class TestCancelling:
                         continue
                 return answered
 
-            answered = await asyncio.gather(*(talk(name) for name in range(10)))
+            answered = await asyncio.gather(*(run_calls(name) for name in range(10)))
         assert min(answered) > 20
 
     async def test_while_connecting_leaves_nothing_open(self, valkey: Server) -> None:
         for steps in range(12):
             async with AsyncTransport(valkey.url) as transport:
-                call = asyncio.create_task(transport.run(words("PING")))
+                call = asyncio.create_task(transport.run(raw_request("PING")))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 call.cancel()
@@ -171,7 +171,7 @@ class TestCancelling:
     async def test_a_reader_while_it_connects_leaves_nothing_open(self, valkey: Server, prefix: str) -> None:
         for steps in range(20):
             async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
-                call = asyncio.create_task(reader.run(words("BLPOP", f"{prefix}:list", 0.05), 0.05))
+                call = asyncio.create_task(reader.run(raw_request("BLPOP", f"{prefix}:list", 0.05), 0.05))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 call.cancel()
@@ -180,7 +180,7 @@ class TestCancelling:
     async def test_closing_while_others_connect_leaves_nothing_open(self, valkey: Server) -> None:
         for steps in range(12):
             transport = AsyncTransport(valkey.url)
-            calls = [asyncio.create_task(transport.run(words("PING"))) for _ in range(3)]
+            calls = [asyncio.create_task(transport.run(raw_request("PING"))) for _ in range(3)]
             for _ in range(steps):
                 await asyncio.sleep(0)
             await transport.close()
@@ -191,7 +191,7 @@ class TestCancelling:
 class TestUnblocking:
     async def test_ends_a_blocked_read_at_once(self, valkey: Server, prefix: str) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
-            call = asyncio.create_task(reader.run(words("BLPOP", f"{prefix}:list", 30), 30))
+            call = asyncio.create_task(reader.run(raw_request("BLPOP", f"{prefix}:list", 30), 30))
             await until_blocked(valkey)
             await reader.unblock()
             assert await asyncio.wait_for(call, 2) is None
@@ -199,9 +199,9 @@ class TestUnblocking:
     async def test_ends_a_read_that_the_server_has_not_seen_yet(self, valkey: Server, prefix: str) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
             await transport.connect()
-            await reader.run(words("PING"), 1)
+            await reader.run(raw_request("PING"), 1)
             for _ in range(20):
-                call = asyncio.create_task(reader.run(words("BLPOP", f"{prefix}:list", 30), 30))
+                call = asyncio.create_task(reader.run(raw_request("BLPOP", f"{prefix}:list", 30), 30))
                 await asyncio.sleep(0)  # It is on its way, no more.
                 await asyncio.wait_for(reader.unblock(), 2)
                 assert await asyncio.wait_for(call, 2) is None
@@ -209,7 +209,7 @@ class TestUnblocking:
     async def test_of_nobody_is_no_error(self, valkey: Server) -> None:
         async with AsyncTransport(valkey.url) as transport, transport.reader() as reader:
             await reader.unblock()
-            await reader.run(words("PING"), 1)
+            await reader.run(raw_request("PING"), 1)
             await reader.unblock()
 
     async def test_loses_nothing_that_was_popped(self, valkey: Server, prefix: str) -> None:
@@ -226,7 +226,7 @@ class TestUnblocking:
 
             async def produce() -> None:
                 for number in range(count):
-                    await transport.run(words("RPUSH", key, number))
+                    await transport.run(raw_request("RPUSH", key, number))
                     if chance.random() < 0.3:
                         await asyncio.sleep(0)
 
@@ -253,13 +253,13 @@ def test_threads_share_a_blocking_store_without_mixing_replies(valkey: Server, p
     with BlockingTransport(valkey.url, policy=ConnectionPolicy(max_connections=3)) as transport:
         wrong: list[tuple[str, bytes]] = []
 
-        def talk(name: int) -> None:
+        def run_calls(name: int) -> None:
             for turn in range(100):
                 word = f"{name}:{turn}"
-                if (said := transport.run(say(prefix, word))) != word.encode():
+                if (said := transport.run(echo(prefix, word))) != word.encode():
                     wrong.append((word, said))
 
-        threads = [threading.Thread(target=talk, args=(name,)) for name in range(8)]
+        threads = [threading.Thread(target=run_calls, args=(name,)) for name in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -274,7 +274,7 @@ async def test_a_blocking_read_may_last_longer_than_a_command(
     valkey: Server, prefix: str, open_transport: OpenStore
 ) -> None:
     transport = open_transport(valkey.url, SHORT)
-    assert await transport.run_blocking(words("BLPOP", f"{prefix}:list", 0.6), 0.6) is None
+    assert await transport.run_blocking(raw_request("BLPOP", f"{prefix}:list", 0.6), 0.6) is None
 
 
 async def test_a_clock_that_is_off_does_no_harm(
@@ -287,9 +287,9 @@ async def test_a_clock_that_is_off_does_no_harm(
     assert abs(await open_transport(valkey.url).now_ms() - true * 1000) < 5000
 
 
-def test_redis_errors_stay_in_their_room(own: Server) -> None:
+def test_errors_of_redis_py_do_not_leave_the_transport(own: Server) -> None:
     with BlockingTransport(own.url, policy=QUICK) as transport:
         own.kill()
         with pytest.raises(RedisUnavailable) as raised:
-            transport.run(words("PING"))
+            transport.run(raw_request("PING"))
     assert not isinstance(raised.value, redis.RedisError)

@@ -310,9 +310,9 @@ async def test_results_of_lists_and_streams_are_weighed_if_they_are_kept(
             await opened.add(payload={"bytes": 20})
             async with opened.worker(weigh_in_loop, max_result_size=10, keep_results=kept) as worker:
                 await worker.run_until_idle()
-            assert len(await opened.graves()) == letters
-        (grave,) = await opened.graves()
-        assert "max_result_size allows 10" in grave.reason
+            assert len(await opened.failed_jobs()) == letters
+        (failed_job,) = await opened.failed_jobs()
+        assert "max_result_size allows 10" in failed_job.reason
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "10 MB", True])

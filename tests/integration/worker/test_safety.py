@@ -378,8 +378,8 @@ async def test_a_token_of_another_cannot_finish_a_job(queue: Queue, transport: A
     forged = worker_commands.Settlement(
         job_id=job.id, kind="completed", token="theirs", value=b"1", options=options
     )
-    harvest = await transport.run(
+    reply = await transport.run(
         worker_commands.settle(queue.keys, [forged], capacity=0, pickup=theirs, now_ms=now)
     )
-    assert isinstance(harvest.ack_errors[0], LockLost)
+    assert isinstance(reply.ack_errors[0], LockLost)
     assert await job.get_state() == "active"

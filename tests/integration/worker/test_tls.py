@@ -1,4 +1,4 @@
-"""Queues, workers and events over TLS, in both faces, with certificates that are verified."""
+"""Queues, workers and events over TLS, asyncio and blocking, with certificates that are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// One bench is one queue as a Node application holds it: a Queue, a hand-driven Worker, and what live workers and
+// One bench is one queue as a Node application holds it: a Queue, a stepwise Worker, and what live workers and
 // listeners were started on it. Nothing here writes to Redis beyond what the library itself does when it is opened.
 
 import { createRequire } from 'node:module';

@@ -9,17 +9,17 @@ import { installClock, setClock } from './clock.mjs';
 installClock();
 
 const { Bench, version } = await import('./bench.mjs');
-const { hand } = await import('./hand.mjs');
+const { manualWorker } = await import('./manualWorker.mjs');
 const { live } = await import('./live.mjs');
 const { management } = await import('./manage.mjs');
 const { viewOfError } = await import('./views.mjs');
 
-const operations = { ...management, ...hand, ...live };
+const operations = { ...management, ...manualWorker, ...live };
 const benches = new Map();
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 
-const house = {
+const connectionOperations = {
   version: () => version,
   clock: ({ at }) => setClock(at),
   async connect({ bench, ...settings }) {
@@ -36,7 +36,7 @@ const house = {
 };
 
 async function perform({ op, args = {} }) {
-  if (op in house) return house[op](args);
+  if (op in connectionOperations) return connectionOperations[op](args);
   const bench = benches.get(args.bench);
   if (!bench) throw new Error(`no bench named ${args.bench}; connect first`);
   if (!(op in operations)) throw new Error(`no operation named ${op}`);

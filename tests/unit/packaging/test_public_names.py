@@ -42,13 +42,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = toril.Kueue
 
 
-def test_importing_toril_loads_no_room_and_nothing_heavy() -> None:
+def test_importing_toril_loads_no_package_and_nothing_heavy() -> None:
     loaded = _modules_loaded_by("import toril")
     assert not loaded & HEAVY
     assert {name for name in loaded if name.startswith("toril.")} == set()
 
 
-def test_a_name_is_fetched_from_its_room_when_first_used() -> None:
+def test_a_name_is_imported_from_its_package_when_first_used() -> None:
     loaded = _modules_loaded_by("import toril; toril.TorilError")
     assert "toril.errors" in loaded
     assert not loaded & {"redis", "pyspark", "starlette"}

@@ -92,14 +92,14 @@ def test_the_far_side_may_ask_for_a_longer_pause_but_not_for_a_shorter_one() -> 
     assert next_delay(1, None, retry_after=10) == 10
 
 
-def tells(*words: Any, **named: Any) -> Any:
+def arguments_of(*words: Any, **named: Any) -> Any:
     """What a custom function was called with."""
     return (*words, *named.values())
 
 
 class Lunar:
     def __call__(self, attempts_made: int, error: BaseException | None, job: Any) -> Any:
-        return tells(attempts_made, error, job)
+        return arguments_of(attempts_made, error, job)
 
 
 def once_more(function: Any) -> Any:
@@ -121,11 +121,11 @@ def with_session(function: Any) -> Any:
 ERROR = OSError()
 FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "two": (lambda made, error: (made, error), (2, ERROR)),
-    "any number": (tells, (2, ERROR)),
-    "a third of its own": (lambda made, error, base=5: tells(made, error, base), (2, ERROR, 5)),
+    "any number": (arguments_of, (2, ERROR)),
+    "a third of its own": (lambda made, error, base=5: arguments_of(made, error, base), (2, ERROR, 5)),
     "a third that must be given": (lambda made, error, task: (made, error, task), (2, ERROR, "job")),
-    "a third called job": (lambda made, error, job=None: tells(made, error, job), (2, ERROR, "job")),
-    "job by name": (lambda made, error, *, job: tells(made, error, job), (2, ERROR, "job")),
+    "a third called job": (lambda made, error, job=None: arguments_of(made, error, job), (2, ERROR, "job")),
+    "job by name": (lambda made, error, *, job: arguments_of(made, error, job), (2, ERROR, "job")),
     "an object": (Lunar(), (2, ERROR, "job")),
     "wrapped, as it comes": (once_more(Lunar().__call__), (2, ERROR, "job")),
     "wrapped, with more": (

@@ -274,10 +274,10 @@ def test_what_has_no_msgpack_form_is_refused() -> None:
 
 def test_ten_megabytes_pass_and_one_byte_more_is_refused() -> None:
     options = {"attempts": 3}
-    room = MAX_PAYLOAD_BYTES - len(to_json(options))
-    check_size(b"x" * room, options)
+    space = MAX_PAYLOAD_BYTES - len(to_json(options))
+    check_size(b"x" * space, options)
     with pytest.raises(PayloadTooLarge, match=f"has {MAX_PAYLOAD_BYTES + 1} bytes"):
-        check_size(b"x" * (room + 1), options)
+        check_size(b"x" * (space + 1), options)
 
 
 def test_a_jobs_own_limit_counts_its_data_only() -> None:

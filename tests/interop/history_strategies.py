@@ -1,4 +1,4 @@
-"""What random lives are made of: jobs, options, values and spans that both sides must store alike.
+"""What random histories are made of: jobs, options, values and spans that both sides must store alike.
 
 Spans are multiples of ten seconds (see `GRAIN_MS`). Options that toril refuses before any I/O are not drawn:
 they never reach the wire.

@@ -1,4 +1,4 @@
-"""Both drivers behind one face, so that a test is written once and holds for both."""
+"""Both transports under one interface, so that a test is written once and holds for both."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ QUICK = ConnectionPolicy(reconnect_delay=0.01, max_reconnect_delay=0.05, call_at
 PATIENT = ConnectionPolicy(reconnect_delay=0.02, max_reconnect_delay=0.2, call_attempts=60)
 
 
-class AsyncFace:
-    """The asyncio driver."""
+class AsyncAdapter:
+    """The asyncio transport."""
 
     def __init__(self, redis: Any, policy: ConnectionPolicy, name: str | None) -> None:
         self.transport = AsyncTransport(redis, policy=policy, name=name)
@@ -41,8 +41,8 @@ class AsyncFace:
         await self.transport.close()
 
 
-class BlockingFace:
-    """The blocking driver, each call from a thread."""
+class BlockingAdapter:
+    """The blocking transport, each call from a thread."""
 
     def __init__(self, redis: Any, policy: ConnectionPolicy, name: str | None) -> None:
         self.transport = BlockingTransport(redis, policy=policy, name=name)
@@ -66,11 +66,11 @@ class BlockingFace:
         await asyncio.to_thread(self.transport.close)
 
 
-Facade = AsyncFace | BlockingFace
-FACES: dict[str, type[Facade]] = {"async": AsyncFace, "blocking": BlockingFace}
+TransportAdapter = AsyncAdapter | BlockingAdapter
+ADAPTERS: dict[str, type[TransportAdapter]] = {"async": AsyncAdapter, "blocking": BlockingAdapter}
 
 _ADD = Script("test.add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
-_SAY = Script("test.say", "return ARGV[1]")
+_ECHO = Script("test.echo", "return ARGV[1]")
 
 
 def add_to(key: str, by: int = 1, *, replay: Replay = Replay.NEVER) -> Command[int]:
@@ -78,9 +78,9 @@ def add_to(key: str, by: int = 1, *, replay: Replay = Replay.NEVER) -> Command[i
     return call(_ADD, (key,), [by], int, replay)
 
 
-def say(key: str, word: str) -> Command[bytes]:
-    """A script that gives its word back: a reply that went to the wrong caller would show."""
-    return call(_SAY, (key,), [word], bytes, Replay.SAFE)
+def echo(key: str, word: str) -> Command[bytes]:
+    """A script that returns its argument, so that a reply to the wrong caller is noticed."""
+    return call(_ECHO, (key,), [word], bytes, Replay.SAFE)
 
 
 def get(key: str) -> Command[bytes | None]:
@@ -91,8 +91,8 @@ def put(key: str, value: bytes | str) -> Command[Any]:
     return plain(_same, "SET", key, value)
 
 
-def words(*spoken: Any) -> Command[Any]:
-    return plain(_same, *spoken)
+def raw_request(*parts: Any) -> Command[Any]:
+    return plain(_same, *parts)
 
 
 def _same(reply: Any) -> Any:

@@ -44,7 +44,7 @@ async function toldDuring(worker, action) {
   return told;
 }
 
-export const hand = {
+export const manualWorker = {
   async pick_up(bench, { token, worker }) {
     bench.worker.opts.name = worker;
     bench.worker.limitUntil = 0; // the server decides about limits at every step, not our memory of the last one

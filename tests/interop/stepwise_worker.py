@@ -1,4 +1,4 @@
-"""A real worker whose attempts are started by hand: what follows from a handler's end is done by its own runtime."""
+"""A real worker whose attempts are started by a test; its own runtime does what follows from a handler's end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SILENT = logging.getLogger("tests.interop.silent")
 _SILENT.setLevel(logging.CRITICAL + 1)
 
 
-class HandDrivenWorker(Worker):
-    """Takes no jobs, beats no heart and sweeps nothing: it runs the deliveries that it is given."""
+class StepwiseWorker(Worker):
+    """Fetches no jobs, renews no locks and runs no sweeps: it runs the deliveries that it is given."""
 
     def __init__(self, url: str, clock: ServerClock, rules: Rules = NO_RULES) -> None:
         limit = rules.limiter
@@ -36,11 +36,11 @@ class HandDrivenWorker(Worker):
         self._given_clock = clock
         self.runtime: WorkerRuntime[BullmqDelivery]
         self._plan: dict[str, Any] = {}
-        self._told: list[dict[str, Any]] = []
-        self.on("completed", lambda job, _: self._tell_end("completed", job))
-        self.on("failed", lambda job, _: self._tell_end("failed", job))
-        self.on("retrying", lambda job, *_: self._tell_end("failed", job))  # Node has one name for both
-        self.on("error", lambda error: self._told.append({"what": "error", "reason": str(error)}))
+        self._reports: list[dict[str, Any]] = []
+        self.on("completed", lambda job, _: self._report_end("completed", job))
+        self.on("failed", lambda job, _: self._report_end("failed", job))
+        self.on("retrying", lambda job, *_: self._report_end("failed", job))  # Node has one name for both
+        self.on("error", lambda error: self._reports.append({"what": "error", "reason": str(error)}))
 
     async def open(self) -> None:
         self.runtime = self._lifecycle.make_runtime()
@@ -53,14 +53,14 @@ class HandDrivenWorker(Worker):
         await self.runtime.stop()
 
     async def attempt(self, delivery: BullmqDelivery, **plan: Any) -> list[dict[str, Any]]:
-        """Runs one delivery to its end; what the callbacks were told."""
-        self._plan, self._told = plan, []
+        """Runs one delivery to its end. Returns what the callbacks received."""
+        self._plan, self._reports = plan, []
         fetch_loop = self.runtime.fetch_loop
         fetch_loop.running[id(delivery)] = delivery
         fetch_loop._drained.clear()
         self.runtime.runner.start(delivery, alone=True)
         await fetch_loop.wait_drained()
-        return self._told
+        return self._reports
 
     async def _handle(self, job: Job[Any]) -> Any:
         """Returns a value; a handler that waits asks first, as in the documented pattern."""
@@ -71,7 +71,7 @@ class HandDrivenWorker(Worker):
                 raise WaitingChildrenError
         return self._plan["value"]
 
-    def _tell_end(self, what: str, job: Job[Any]) -> None:
+    def _report_end(self, what: str, job: Job[Any]) -> None:
         finished = job.record.finished_on_ms
         view = {
             "id": job.id,
@@ -82,7 +82,7 @@ class HandDrivenWorker(Worker):
             "delay": job.record.delay_ms,
             "traces": len(job.stacktrace),
         }
-        self._told.append({"what": what, "job": view})
+        self._reports.append({"what": what, "job": view})
 
 
 def _is_falsy(value: Any) -> bool:
