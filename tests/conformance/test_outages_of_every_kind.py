@@ -116,7 +116,7 @@ async def test_a_worker_comes_back_after_the_server_was_away(
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda kind: kind.name)
-async def test_jobs_in_hand_finish_when_the_server_has_no_memory_left(
+async def test_active_jobs_finish_when_the_server_has_no_memory_left(
     make: Any, start_valkey: Any, prefix: str
 ) -> None:
     server: Server = start_valkey(maxmemory_policy="noeviction")

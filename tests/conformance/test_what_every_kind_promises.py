@@ -148,7 +148,7 @@ async def test_a_job_is_tried_as_often_as_it_asks_for(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("unknown", "runs_wanted"), [("permanent", 1), ("transient", 3)])
-async def test_unknown_errors_are_treated_as_the_worker_was_told(
+async def test_unknown_errors_are_treated_as_the_option_of_the_worker_says(
     kind: Kind, unknown: str, runs_wanted: int
 ) -> None:
     runs = 0
@@ -217,7 +217,7 @@ async def test_plain_functions_run_in_threads(kind: Kind) -> None:
     assert threading.main_thread().name not in names
 
 
-async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails_if_told(kind: Kind) -> None:
+async def test_handlers_are_chosen_by_name_and_a_name_without_one_fails_if_set(kind: Kind) -> None:
     ran = []
 
     async def greet(job: Any) -> None:
@@ -437,7 +437,7 @@ async def test_a_late_worker_is_refused_once_its_job_went_to_another(kind: Kind)
     assert await kind.unfinished() == 0
 
 
-async def test_a_renewal_keeps_a_job_and_tells_of_a_loss(kind: Kind) -> None:
+async def test_a_renewal_keeps_a_job_and_reports_a_loss(kind: Kind) -> None:
     await kind.add(attempts=3)
     async with kind.manual_backend() as backend:
         (delivery,) = (await settle_and_fetch(backend, [], 1)).deliveries

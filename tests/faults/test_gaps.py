@@ -12,7 +12,7 @@ from toril.commands import manage
 from toril.transport import AsyncTransport
 
 
-async def test_a_reader_that_was_stopped_while_the_stream_was_trimmed_is_told_of_the_gap(
+async def test_a_reader_that_was_stopped_while_the_stream_was_trimmed_receives_the_gap(
     under_attack: Queue, behind: AsyncTransport, valkey: Server, prefix: str
 ) -> None:
     queue = under_attack

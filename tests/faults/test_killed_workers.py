@@ -97,7 +97,7 @@ async def test_a_job_that_kills_workers_ends_in_failed_and_the_others_complete(
     assert deaths == 2  # the first, and once more because one stall is forgiven
 
 
-async def test_workers_that_are_told_to_stop_at_any_moment_lose_and_repeat_nothing(
+async def test_workers_that_are_stopped_at_any_moment_lose_and_repeat_nothing(
     under_attack: Queue, valkey: Server, fleet: MakeFleet
 ) -> None:
     dice = random.Random(5)

@@ -48,7 +48,7 @@ def lines_about(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
-async def test_an_idle_worker_waits_for_its_server_quietly_and_ends_when_told(
+async def test_an_idle_worker_waits_for_its_server_without_errors_and_ends_when_stopped(
     start_valkey: Callable[..., Server], fleet: MakeFleet, tmp_path: Path, how: str
 ) -> None:
     server, log = start_valkey(), tmp_path / "worker.log"
@@ -88,7 +88,7 @@ async def test_asyncio_does_not_complain_of_calls_that_come_while_the_connection
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_a_worker_with_a_result_in_hand_keeps_trying_without_fuss_until_its_time_is_over(
+async def test_a_worker_with_an_unsettled_result_retries_without_errors_until_its_time_is_over(
     start_valkey: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_valkey()

@@ -42,7 +42,7 @@ async def test_a_job_whose_reply_was_lost_is_added_once(
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_a_job_that_existed_is_told_from_one_that_a_lost_call_added(
+async def test_a_job_that_existed_is_distinguished_from_one_that_a_lost_call_added(
     proxy: Proxy, prefix: str, kind: Kind
 ) -> None:
     async with Queue("emails", redis=proxy.url, prefix=prefix, policy=POLICY) as queue:

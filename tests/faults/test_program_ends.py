@@ -127,7 +127,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("executor", ["async", "thread", "process"])
 @pytest.mark.parametrize(("shape", "way"), SHAPES)
-async def test_jobs_in_hand_go_back_in_their_order_without_an_attempt(
+async def test_active_jobs_go_back_in_their_order_without_an_attempt(
     launch: Launch, queue: Kind, shape: str, way: str, executor: str
 ) -> None:
     program = launch(shape=shape, way=way, executor=executor)

@@ -104,7 +104,7 @@ async def all_done(queue: Queue, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut after", "cut within"])
-async def test_jobs_whose_pickup_was_not_heard_of_are_found_by_their_token_and_run_once(
+async def test_jobs_whose_fetch_reply_was_lost_are_found_by_their_token_and_run_once(
     under_attack: Queue, bad_network: Proxy, prefix: str, kind: Kind
 ) -> None:
     """No stall and no second run: the worker finds them under its own token, long before their lock runs out."""
@@ -195,7 +195,7 @@ async def test_jobs_found_by_their_token_run_once_also_when_their_end_is_handed_
 
 
 @pytest.mark.parametrize("kind", ["cut after", "cut within"])
-async def test_a_finish_that_was_not_heard_of_is_recognised_and_counted_once(
+async def test_a_finish_whose_reply_was_lost_is_recognised_and_counted_once(
     under_attack: Queue, bad_network: Proxy, prefix: str, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []

@@ -43,7 +43,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
-def test_whoever_needs_a_damaged_script_is_told(
+def test_a_damaged_script_is_reported_when_it_is_used(
     damaged: Path, valkey: Server, prefix: str, body: str
 ) -> None:
     indented = body.replace("\n", "\n    ")

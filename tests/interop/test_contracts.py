@@ -296,7 +296,7 @@ def test_6_a_job_that_stalls_too_often_is_failed_by_its_next_worker(queue: Queue
 
 
 @pytest.mark.parametrize("progress", [0, 50, {"done": 3, "of": 7}], ids=str)
-def test_7_progress_is_stored_and_told(queue: QueueSteps, progress: Any) -> None:
+def test_7_progress_is_stored_and_published(queue: QueueSteps, progress: Any) -> None:
     queue.add("a")
     queue.pick_up()
     queue.do("update_progress", id="a", progress=progress)

@@ -19,7 +19,7 @@ STEPS = 25
 
 
 @pytest.mark.timeout(300)
-def test_random_lives_look_the_same_to_node(lockstep: Lockstep) -> None:
+def test_random_histories_look_the_same_to_node(lockstep: Lockstep) -> None:
     run_random_histories(lockstep, sequences=QUICK_SEQUENCES, steps=STEPS, fixed=True)
     print(f"{lockstep.tally.sequences} sequences, {lockstep.tally.steps} steps, no difference")
 

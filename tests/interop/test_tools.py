@@ -94,7 +94,7 @@ def test_a_sequence_survives_its_file(tmp_path: Path) -> None:
     assert load(tmp_path / "found.json") == steps
 
 
-def test_what_node_refuses_is_told_with_its_code(bullmq: Reference, valkey: Server, prefix: str) -> None:
+def test_what_node_refuses_is_reported_with_its_code(bullmq: Reference, valkey: Server, prefix: str) -> None:
     bench = bullmq.bench("q", url=valkey.url, prefix=prefix)
     with pytest.raises(Refused) as refused:
         bench.call("promote", id="nobody")

@@ -168,7 +168,7 @@ def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path: Path) ->
     assert _balanced(text)
 
 
-def test_the_page_tells_how_many_events_were_lost_and_hatches_the_time_of_which_little_is_known(
+def test_the_page_shows_how_many_events_were_lost_and_hatches_the_time_of_which_little_is_known(
     tmp_path: Path,
 ) -> None:
     lake = Lake(tmp_path / "lake")

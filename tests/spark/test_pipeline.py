@@ -98,7 +98,7 @@ def check_percentiles(pipeline: Pipeline) -> None:
             assert [figure[f"{what}_p{p}_ms"] for p in (50, 95, 99)] == pytest.approx(list(wanted))
 
 
-def test_hashes_tell_who_ran_an_attempt_and_why_it_was_tried_again(
+def test_hashes_have_the_worker_of_an_attempt_and_the_reason_of_its_retry(
     make_pipeline: Pipelines, factory: Factories
 ) -> None:
     queue = factory("filled")
@@ -206,7 +206,7 @@ def test_reading_that_begins_with_the_latest_goes_on_from_there_in_later_runs(
     assert events(pipeline) == queue.entries_added - before
 
 
-def test_events_plus_gaps_are_all_events_and_hashes_tell_what_gaps_hide(
+def test_events_plus_gaps_are_all_events_and_hashes_complete_the_gaps(
     make_pipeline: Pipelines, factory: Factories, valkey: Server
 ) -> None:
     queue = factory("gaps")
@@ -350,7 +350,7 @@ def test_a_pipeline_that_is_up_follows_the_queue_until_it_is_stopped(
     assert events(pipeline) == queue.entries_added
 
 
-def test_status_tells_how_far_the_tables_are(make_pipeline: Pipelines, factory: Factories) -> None:
+def test_status_shows_how_far_the_tables_are(make_pipeline: Pipelines, factory: Factories) -> None:
     queue = factory("status")
     queue.add(10)
     pipeline = make_pipeline()

@@ -127,7 +127,7 @@ def test_a_table_that_was_rolled_back_and_has_grown_again_is_noticed(
         make_pipeline().run_once()
 
 
-def test_jobs_that_were_rolled_back_are_told_again(
+def test_jobs_that_were_rolled_back_are_counted_again(
     make_pipeline: Pipelines, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("retold")

@@ -244,7 +244,7 @@ def test_a_save_that_is_repeated_in_its_own_partitions_is_completed(valkey_url: 
         assert sum((save.added for save in saves), Counter()) == Counter([*contents, *['"a"'] * 5])
 
 
-def test_another_way_of_knowing_rows_is_told_by_the_server(valkey_url: str, prefix: str) -> None:
+def test_another_identity_of_rows_is_refused_by_the_server(valkey_url: str, prefix: str) -> None:
     keys = QueueKeys("otherwise", prefix)
     row = Row(b"d" * 16, JobToAdd(name="n", data=b"{}", options={}, timestamp=1, id="a"))
     with BlockingTransport(valkey_url) as transport:

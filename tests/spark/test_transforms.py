@@ -152,7 +152,7 @@ def test_a_job_id_that_is_used_again_starts_again(spark: SparkSession) -> None:
     assert [row[1] for row in rows] == [1, 1]
 
 
-def test_lives_that_begin_in_the_middle_are_told_apart(spark: SparkSession) -> None:
+def test_timelines_that_lack_their_start_are_listed(spark: SparkSession) -> None:
     events = [
         {"job_id": "new", "event": "added", "ms": 1, "seq": 0},
         {"job_id": "old", "event": "waiting", "prev": "failed", "ms": 2, "seq": 0},
@@ -393,7 +393,7 @@ def test_a_job_that_is_failed_without_being_run_has_no_attempt_for_it(reason: st
     assert [(row["state"], row["error"]) for row in jobs_table(points).to_pylist()] == [("failed", reason)]
 
 
-def test_what_an_earlier_use_of_an_id_left_is_not_told_of_the_next_one() -> None:
+def test_what_an_earlier_use_of_an_id_left_is_not_attributed_to_the_next_one() -> None:
     turns = ["added", "waiting", "active", "waiting", "stalled", "active", "completed", "added", "waiting"]
     rows = [{"job_id": "j", "event": turn, "ms": 1000 * n, "seq": 0} for n, turn in enumerate(turns, 1)]
     (last,) = jobs_table(turning_points(steps_table(rows))).to_pylist()

@@ -116,17 +116,17 @@ class SchedulerRuns:
         if self._host is not None:
             self._host.scheduler_broken()
 
-    async def revive(self) -> None:
+    async def resume_broken(self) -> None:
         """Continues schedulers that were broken and can be read now; raises when the server cannot be reached."""
         for broken in await self._transport.run(schedulers.broken_schedulers(self._keys)):
             try:
-                await self._revive(broken)
+                await self._resume(broken)
             except RedisUnavailable:
                 raise
             except TorilError as error:
                 logger.warning("scheduler %s of %s cannot go on: %s", broken.id, self._keys.name, error)
 
-    async def _revive(self, broken: BrokenScheduler) -> None:
+    async def _resume(self, broken: BrokenScheduler) -> None:
         is_there = await self._transport.run(schedulers.next_run_ms(self._keys, broken.id)) is not None
         scheduler = await self._transport.run(schedulers.get_scheduler(self._keys, broken.id))
         now_ms = await self._transport.now_ms()

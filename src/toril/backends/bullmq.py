@@ -138,7 +138,7 @@ class BullmqBackend:
     async def sweep(self) -> list[str] | None:
         config, keys = self._config, self.keys
         started = time.monotonic()
-        await self._scheduler_runs.revive()
+        await self._scheduler_runs.resume_broken()
         now = await self.transport.now_ms()
         sweep = Sweep(self._tokens.next(), ms(config.heartbeat))
         left = await self.transport.run(

@@ -104,17 +104,17 @@ def _period(part: _Part, rows: Rows, unit: str) -> tuple[datetime, datetime] | N
 def _head(
     period: tuple[datetime, datetime] | None, now: datetime, alerts: Sequence[Mapping[str, Any]]
 ) -> str:
-    told = _told(*period) if period else "no attempts yet"
+    covered = _period_text(*period) if period else "no attempts yet"
     concerned = len({row["queue"] for row in alerts})
-    ack_error = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
+    summary = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
     mood = "bad" if concerned else "good"
     return (
-        f'<header><h1>Queues</h1><span class="verdict {mood}">{ack_error}</span>'
-        f"<p>{told} · made {now:%d %b %Y %H:%M} UTC</p></header>"
+        f'<header><h1>Queues</h1><span class="verdict {mood}">{summary}</span>'
+        f"<p>{covered} · made {now:%d %b %Y %H:%M} UTC</p></header>"
     )
 
 
-def _told(start: datetime, end: datetime) -> str:
+def _period_text(start: datetime, end: datetime) -> str:
     """Both ends, and the day only once where one is enough."""
     until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%d %b %Y %H:%M}"
     return f"{start:%d %b %Y %H:%M} – {until} UTC"
@@ -201,7 +201,7 @@ def _alarms(alerts: Rows, unit: str) -> dict[str, list[datetime]]:
 
 
 def _errors(part: _Part) -> Rows:
-    """By the day, as they are counted: the day of the beginning is told whole."""
+    """By the day, as they are counted: the day of the beginning is covered whole."""
     return part.ask(
         "select queue, name, pattern, sum(count)::bigint as times, sum(jobs)::bigint as jobs, "
         "min(first_at) as first, max(last_at) as last, arg_max(sample_job_id, last_at) as job "

@@ -86,10 +86,10 @@ async def _moved(
         waiting, new_waiting = await _move(source_queue.waiting(limit), source_queue, target_queue, stop)
         left = None if limit is None else limit - waiting
         scheduled, new_scheduled = await _move(source_queue.scheduled(left), source_queue, target_queue, stop)
-        in_hand = await source_queue.in_hand()
+        active = await source_queue.count_active()
     finally:
         await source_queue.close()
-    return Moved(waiting, scheduled, waiting + scheduled - new_waiting - new_scheduled, in_hand)
+    return Moved(waiting, scheduled, waiting + scheduled - new_waiting - new_scheduled, active)
 
 
 async def _move(
@@ -120,7 +120,7 @@ class _Source(Protocol):
     def scheduled(self, limit: int | None) -> AsyncGenerator[list[TransferJob], None]: ...
     async def remove(self, transfer_jobs: Sequence[TransferJob]) -> None: ...
     async def release(self, transfer_jobs: Sequence[TransferJob]) -> None: ...
-    async def in_hand(self) -> int: ...
+    async def count_active(self) -> int: ...
     async def close(self) -> None: ...
 
 
@@ -244,7 +244,7 @@ class _EnvelopeSource(_FetchingSource):
             if isinstance(result, TorilError):
                 raise result
 
-    async def in_hand(self) -> int:
+    async def count_active(self) -> int:
         counts = await self._queue.counts()
         return counts.active
 
@@ -325,5 +325,5 @@ class _BullmqSource(_FetchingSource):
                 if job is not None:
                     await job.remove()
 
-    async def in_hand(self) -> int:
+    async def count_active(self) -> int:
         return (await self._queue.get_job_counts()).active

@@ -61,7 +61,7 @@ def test_recovery_moves_every_stalled_job_in_bounded_calls(environment: Environm
     assert run["stalled_sum_ms"] > run["stalled_ms"] > 0
 
 
-def test_a_contender_that_fails_is_told_and_the_others_go_on(environment: Environment) -> None:
+def test_a_contender_that_fails_is_reported_and_the_others_go_on(environment: Environment) -> None:
     def measure(
         environment: Environment, contender: Contender, _parameters: Mapping[str, Any]
     ) -> dict[str, float]:

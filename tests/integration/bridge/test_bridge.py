@@ -344,7 +344,7 @@ async def test_a_move_whose_target_cannot_write_gives_jobs_back_at_once(
         assert await unfinished(target) == 3
 
 
-async def test_jobs_that_others_have_in_hand_are_counted(place: Place) -> None:
+async def test_jobs_that_are_active_elsewhere_are_counted(place: Place) -> None:
     source, target = await place.queue("stream", "old"), await place.queue("list", "new")
     await source.add_bulk([("task", {"n": n}) for n in range(3)])
     begun = asyncio.Event()

@@ -66,7 +66,7 @@ def test_the_state_of_a_job_is_named_as_upstream_does(driver: QueueDriver) -> No
     assert driver.run(read.get_state(driver.keys, "a")) == "waiting"
 
 
-def test_whether_a_job_is_done_is_told_with_its_result(driver: QueueDriver) -> None:
+def test_whether_a_job_is_done_is_returned_with_its_result(driver: QueueDriver) -> None:
     assert driver.run(read.is_finished(driver.keys, "a")) == Finished("missing")
     driver.add("a", "b", "c")
     assert driver.run(read.is_finished(driver.keys, "a")) == Finished("pending")
@@ -77,7 +77,7 @@ def test_whether_a_job_is_done_is_told_with_its_result(driver: QueueDriver) -> N
     assert driver.run(read.is_finished(driver.keys, "c")) == Finished("missing")
 
 
-def test_an_event_can_tell_the_end_of_a_job() -> None:
+def test_an_event_can_report_the_end_of_a_job() -> None:
     tell = read.finished_by_event
     assert tell("a", {"event": "completed", "jobId": "a", "returnvalue": "1"}) == Finished("completed", b"1")
     assert tell("a", {"event": "failed", "jobId": "a", "failedReason": "why"}) == Finished("failed", b"why")
@@ -123,7 +123,7 @@ class TestEvents:
         )
 
 
-def test_the_server_tells_its_time_version_and_clients(driver: QueueDriver) -> None:
+def test_the_server_returns_its_time_version_and_clients(driver: QueueDriver) -> None:
     assert driver.run(read.server_time()) > 1_700_000_000
     assert "redis_version" in driver.run(read.server_info())
     assert any(
@@ -175,7 +175,7 @@ class TestASecondLook:
         assert read.event_total(driver.keys).decode([b"length", 3]) == 3  # A server that does not count them.
 
 
-def test_a_worker_is_told_which_of_its_jobs_shall_end(driver: QueueDriver) -> None:
+def test_a_worker_receives_which_of_its_jobs_are_cancelled(driver: QueueDriver) -> None:
     driver.run(manage.request_cancel(driver.keys, "a", "token", "enough,\nnow", 60_000))
     wanted = read.get_cancellations(driver.keys, ["a", "b"])
     assert driver.run(wanted) == [("token", "enough,\nnow"), None]
@@ -201,7 +201,7 @@ def test_a_held_rate_can_be_released(driver: QueueDriver) -> None:
 
 
 class TestStreams:
-    def test_tell_their_figures(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
+    def test_return_their_figures(self, driver: QueueDriver, raw_command: Callable[..., Any]) -> None:
         key = driver.keys.events
         with pytest.raises(RedisError, match="no such key"):
             driver.run(streams.stream_state(key))

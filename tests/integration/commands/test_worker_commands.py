@@ -51,7 +51,7 @@ def test_an_empty_queue_gives_nothing_and_says_when_to_ask_again(driver: QueueDr
     assert driver.exchange(take=3).next_at_ms == NOW + 60_000
 
 
-def test_a_closed_rate_limit_is_told(driver: QueueDriver) -> None:
+def test_a_closed_rate_limit_is_returned(driver: QueueDriver) -> None:
     driver.add("a")
     driver.run(manage.set_global_rate_limit(driver.keys, (1, 60_000)))
     driver.run(manage.start_rate_limit(driver.keys, 60_000))

@@ -29,7 +29,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_retry_and_a_dead_letter_that_a_full_server_refuses_are_written_when_it_has_room(
+async def test_a_retry_and_a_dead_letter_that_a_full_server_refuses_are_written_when_it_has_memory(
     make: Any, start_valkey: Callable[..., Server], prefix: str
 ) -> None:
     server = start_valkey(maxmemory_policy="noeviction")

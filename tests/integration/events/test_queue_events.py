@@ -41,7 +41,7 @@ async def read(events: QueueEvents, count: int, last_id: str | None = None) -> l
     return found
 
 
-async def test_the_life_of_a_job_is_told_in_order(queue: Queue, server: Server) -> None:
+async def test_the_events_of_a_job_come_in_order(queue: Queue, server: Server) -> None:
     async with events_of(queue, server) as events, ManualWorker(server.url, queue.keys) as manual_worker:
         job = await queue.add("send", {"n": 1})
         taken = await manual_worker.take()
@@ -101,7 +101,7 @@ async def test_more_events_than_one_page_arrive_complete(queue: Queue, server: S
     assert not any(isinstance(event, Gap) for event in found)
 
 
-async def test_a_retry_is_derived_from_what_upstream_tells(queue: Queue, server: Server) -> None:
+async def test_a_retry_is_derived_from_the_events_of_upstream(queue: Queue, server: Server) -> None:
     async with events_of(queue, server) as events, ManualWorker(server.url, queue.keys) as manual_worker:
         await queue.add("x")
         await manual_worker.take()
@@ -159,7 +159,7 @@ async def test_callbacks_end_with_a_line_in_the_log_when_events_may_not_be_read(
                 await asyncio.sleep(0.01)
 
 
-async def test_events_of_ones_own_are_heard_by_their_name(queue: Queue, server: Server) -> None:
+async def test_custom_events_are_received_by_their_name(queue: Queue, server: Server) -> None:
     heard: list[Event] = []
     done = asyncio.Event()
 

@@ -122,7 +122,7 @@ async def test_a_job_that_keeps_no_logs_keeps_none(queue: Queue, facade: Facade)
     assert await facade.call(job.get_logs) == []
 
 
-async def test_a_job_keeps_a_thousand_lines_unless_told_otherwise(queue: Queue) -> None:
+async def test_a_job_keeps_a_thousand_lines_by_default(queue: Queue) -> None:
     job = await queue.add("x")
     await asyncio.gather(*(job.log(str(n)) for n in range(1010)))
     assert len(await job.get_logs()) == 1000
@@ -329,7 +329,7 @@ async def test_whoever_waits_for_a_failing_job_gets_its_reason(
         await facade.call(job.wait_until_finished)
 
 
-async def test_a_job_that_is_removed_on_completion_still_tells_its_result(
+async def test_a_job_that_is_removed_on_completion_still_returns_its_result(
     queue: Queue, manual_worker: ManualWorker, facade: Facade
 ) -> None:
     job = facade.of(await queue.add("x", remove_on_complete=True))
@@ -383,7 +383,7 @@ async def test_closing_the_queue_ends_the_waiting(server_url: str, prefix: str) 
         await waiting
 
 
-async def test_an_end_that_no_event_tells_is_noticed_all_the_same(
+async def test_an_end_without_an_event_is_noticed_all_the_same(
     queue: Queue, manual_worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_finish_waiter, "_LINGER_SECONDS", 0.2)
@@ -407,7 +407,7 @@ async def test_making_a_job_is_cheap_and_shares_its_calls(queue: Queue) -> None:
     assert (other.lock_lost, other.cancelled, other.token) == (False, False, None)
 
 
-async def test_attributes_tell_what_became_of_a_job(
+async def test_attributes_show_what_became_of_a_job(
     queue: Queue, manual_worker: ManualWorker, facade: Facade
 ) -> None:
     await queue.add("x", {"n": 1}, attempts=2, priority=4)

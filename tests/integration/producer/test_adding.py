@@ -184,7 +184,7 @@ async def test_a_job_that_is_not_added_is_the_stored_one_and_costs_no_further_ca
     assert counted.jobs == 3
 
 
-async def test_a_job_that_stands_for_others_and_is_gone_is_told_as_it_was_given(
+async def test_a_deduplicated_job_that_was_removed_is_returned_as_it_was_given(
     queue: Queue, server_url: str
 ) -> None:
     throttled = Deduplication.throttle("one", 60)

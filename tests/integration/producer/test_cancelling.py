@@ -38,7 +38,7 @@ async def test_a_running_job_is_stopped_and_may_be_retried_at_once(server_url: s
         assert await job.wait_until_finished() == "done"  # the word was for the first attempt only
 
 
-async def test_a_handler_in_a_thread_is_told_that_its_job_was_cancelled(server_url: str, prefix: str) -> None:
+async def test_a_handler_in_a_thread_can_see_that_its_job_was_cancelled(server_url: str, prefix: str) -> None:
     begun, told = threading.Event(), threading.Event()
 
     def handle(job: sync.Job) -> None:
@@ -89,9 +89,7 @@ async def test_word_that_came_too_late_stops_no_later_job_of_that_id(
             assert await second.wait_until_finished() == "done"
 
 
-async def test_who_waits_for_a_job_that_is_cancelled_before_it_began_is_told(
-    server_url: str, prefix: str
-) -> None:
+async def test_a_wait_for_a_job_that_is_cancelled_before_it_began_ends(server_url: str, prefix: str) -> None:
     async with Queue("emails", redis=server_url, prefix=prefix) as queue, asyncio.timeout(30):
         job = await queue.add("x")
         waiting = asyncio.ensure_future(job.wait_until_finished())

@@ -78,7 +78,7 @@ async def test_a_parent_runs_when_its_children_are_done_and_sees_their_values(
     assert order.index("foundation") < order.index("walls") < order.index("house")
 
 
-async def test_a_child_that_fails_fails_its_parent_if_it_is_told_to(
+async def test_a_child_that_fails_fails_its_parent_if_the_option_is_set(
     flows: FlowProducer, server_url: str, prefix: str
 ) -> None:
     async def handle(job: Job) -> None:

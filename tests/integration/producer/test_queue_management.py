@@ -355,7 +355,7 @@ async def test_events_are_trimmed_on_demand(queue: Queue) -> None:
     assert await queue.trim_events(10) > 0
 
 
-async def test_progress_can_be_told_from_outside(queue: Queue) -> None:
+async def test_progress_can_be_set_from_outside(queue: Queue) -> None:
     job = await queue.add("x")
     await queue.update_job_progress(job.id, {"step": 2})
     await job.refresh()

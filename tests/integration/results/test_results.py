@@ -20,7 +20,7 @@ async def handle(envelope: Envelope) -> Any:
 
 @pytest.mark.parametrize(("queue_kind", "worker_kind"), KINDS, ids=["list", "stream"])
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
-async def test_results_are_kept_for_as_long_as_the_worker_was_told(
+async def test_results_are_kept_for_as_long_as_the_option_says(
     server: Server, prefix: str, queue_kind: Any, worker_kind: Any, kept: bool
 ) -> None:
     place = {"redis": server.url, "prefix": prefix, "env": "test"}

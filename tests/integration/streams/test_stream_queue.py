@@ -124,7 +124,7 @@ async def test_a_retry_waits_in_the_sorted_set_with_one_attempt_more(
     assert (figures.pending, figures.waiting, figures.scheduled) == (0, 0, 1)
 
 
-async def test_lag_and_pending_are_told_apart(queue: StreamQueue, server: Server, prefix: str) -> None:
+async def test_lag_and_pending_are_counted_apart(queue: StreamQueue, server: Server, prefix: str) -> None:
     await queue.add_bulk([("task", {"n": n}) for n in range(10)])
     await queue.add("task", delay=60)
     async with manual_backend(server, prefix) as backend:

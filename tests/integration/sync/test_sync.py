@@ -117,7 +117,7 @@ def test_a_failed_job_raises_for_whoever_waits(queue: sync.Queue, valkey_url: st
     assert queue.retry_jobs(where=lambda one: one.name == "x") == 1
 
 
-def test_a_job_that_existed_is_told_from_one_that_was_added(
+def test_a_job_that_existed_is_distinguished_from_one_that_was_added(
     queue: sync.Queue, valkey_url: str, prefix: str
 ) -> None:
     assert queue.add("x", 1, job_id="mine").added

@@ -142,7 +142,7 @@ async def test_text_and_json_beside_each_other_get_what_each_can_show(
     assert len(plain.getvalue().splitlines()) == len(structured.getvalue().splitlines()) == 1
 
 
-async def test_a_retry_tells_as_much_and_a_known_error_needs_no_hint(
+async def test_a_retry_is_logged_as_one_and_a_known_error_needs_no_hint(
     valkey_url: str, prefix: str, log: Log
 ) -> None:
     text = log.to(None)

@@ -138,7 +138,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("made", MAKERS.values(), ids=MAKERS)
-def test_everything_that_talks_to_a_server_follows_the_rule(
+def test_everything_that_uses_a_server_follows_the_rule(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

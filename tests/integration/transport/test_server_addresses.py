@@ -120,7 +120,7 @@ class TestTls:
         with pytest.raises(RedisUnavailable, match=r"(?i)certificate verify failed"):
             await open_transport(f"{redis7_tls.url}?ssl_ca_certs={other_authority}").run(raw_request("PING"))
 
-    async def test_certificates_are_verified_unless_told_otherwise(
+    async def test_certificates_are_verified_by_default(
         self, redis7_tls: TlsServer, open_transport: OpenStore
     ) -> None:
         with pytest.raises(RedisUnavailable, match=r"(?i)certificate verify failed"):

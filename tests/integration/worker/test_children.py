@@ -225,7 +225,7 @@ async def test_a_handler_in_a_thread_or_process_waits_for_its_children(
     assert (found.attempts_made, found.attempts_started, trouble) == (1, 2, [])
 
 
-async def test_a_job_that_its_handler_has_moved_is_neither_renewed_nor_told_as_lost(
+async def test_a_job_that_its_handler_has_moved_is_neither_renewed_nor_reported_as_lost(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
     beats = 0

@@ -26,7 +26,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_worker_is_ready_from_start_to_stop_and_knows_what_it_has_in_hand(
+async def test_a_worker_is_ready_from_start_to_stop_and_counts_its_active_jobs(
     valkey_url: str, prefix: str
 ) -> None:
     started, release = asyncio.Event(), asyncio.Event()

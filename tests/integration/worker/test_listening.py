@@ -51,7 +51,7 @@ async def test_a_listener_that_comes_late_hears_of_the_next_job_and_one_that_lef
     assert worker.processed == 3
 
 
-async def test_a_listener_that_leaves_when_it_is_told_keeps_nobody_else_from_hearing(
+async def test_a_callback_that_unsubscribes_while_it_is_called_does_not_affect_others(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
     heard: list[str] = []
@@ -190,7 +190,7 @@ async def test_callbacks_see_the_job_as_it_is_stored_after_its_attempt(
     assert (made, reason, len(traces)) == (2, "not today", 2) and finished is not None
 
 
-async def test_the_refusal_of_a_result_is_told_to_those_who_listen_for_lost_locks_and_errors(
+async def test_the_refusal_of_a_result_reaches_the_callbacks_for_lost_locks_and_errors(
     queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     told: list[tuple[str, str]] = []
@@ -260,7 +260,7 @@ async def test_many_lost_jobs_are_one_line_with_their_number(
     assert set(lost) == {job.id for job in jobs}
 
 
-async def test_the_result_of_a_job_whose_queue_was_obliterated_is_told_as_an_error(
+async def test_the_result_of_a_job_whose_queue_was_obliterated_is_reported_as_an_error(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
     refused: asyncio.Queue[BaseException] = asyncio.Queue()

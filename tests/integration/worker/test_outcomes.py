@@ -195,7 +195,7 @@ ENDS: dict[Any, str] = {
 
 
 @pytest.mark.parametrize("pause", ENDS)
-async def test_a_backoff_that_does_not_say_when_ends_the_job_and_its_error_is_told(
+async def test_a_backoff_that_returns_no_delay_ends_the_job_and_its_error_is_reported(
     queue: Queue, valkey_url: str, prefix: str, pause: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_attempt_runner, "BACKOFF_SECONDS", 0.05)

@@ -137,7 +137,7 @@ async def test_a_completion_and_a_sweep_cannot_both_have_the_job(
     assert found is not None and (found.attempts_made, found.attempts_started) == (1, 2)
 
 
-async def test_a_lost_lock_is_told_to_the_handler_and_its_late_finish_is_refused(
+async def test_a_lost_lock_is_visible_to_the_handler_and_its_late_finish_is_refused(
     queue: Queue, transport: AsyncTransport, valkey_url: str, prefix: str
 ) -> None:
     told = asyncio.Event()
@@ -354,7 +354,7 @@ async def test_a_job_whose_worker_gave_up_runs_again_when_its_lock_has_lapsed(
             assert await job.wait_until_finished(timeout=20) == "again"
 
 
-async def test_a_worker_without_a_server_ends_at_once_when_told_to(
+async def test_a_worker_without_a_server_ends_at_once_when_stopped(
     start_valkey: Callable[..., Server], prefix: str
 ) -> None:
     server = start_valkey()

@@ -145,7 +145,7 @@ def test_an_unexpected_error_inside_toril_keeps_its_frames() -> None:
     assert f"{LIBRARY}/worker/_broken.py" in stack_of(error)
 
 
-def test_of_very_many_notes_the_first_are_told() -> None:
+def test_of_very_many_notes_the_first_are_kept() -> None:
     error = ValueError("short")
     for n in range(100_000):
         error.add_note(f"note {n};")
@@ -154,7 +154,7 @@ def test_of_very_many_notes_the_first_are_told() -> None:
     assert was_cut(told)
 
 
-def test_errors_that_form_a_ring_are_told_once() -> None:
+def test_errors_that_form_a_ring_are_written_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert stack_of(first).count("ValueError: first") == 1

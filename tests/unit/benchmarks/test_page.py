@@ -45,7 +45,7 @@ def test_a_figure_that_was_taken_beside_other_work_says_so() -> None:
     assert written.count("*Other processes used 60% of the CPUs just before.*") == 1
 
 
-def test_who_did_not_take_part_and_which_promise_was_missed_is_told() -> None:
+def test_who_did_not_take_part_and_which_target_was_missed_is_printed() -> None:
     written = page(content(bulk={"toril": {"rate": summary(1)}, "node_5": {"rate": summary(1)}}), full_plan())
     assert "- Not measured: bulk, rq 2: it ended\n" in written
     assert "| bulk adds, beside Node 5.62.0 | ≥ 1.5 × | 1.00 | Node bullmq 5.62.0 | **missed** |" in written

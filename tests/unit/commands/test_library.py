@@ -41,7 +41,7 @@ def test_every_official_script_is_as_the_manifest_says() -> None:
     assert len(found) == 50
 
 
-def test_the_origin_of_the_scripts_is_told() -> None:
+def test_the_origin_of_the_scripts_is_printed() -> None:
     assert upstream()["package"]["version"] == "2.16.2"
     assert upstream()["reference"]["version"] == "5.62.0"
 

@@ -235,7 +235,7 @@ def test_a_known_error_has_its_category_whatever_happens_to_unknown_ones(
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("x"), ZeroDivisionError()])
-def test_an_unknown_error_is_permanent_unless_told_otherwise(error: Exception) -> None:
+def test_an_unknown_error_is_permanent_by_default(error: Exception) -> None:
     assert known_category(error) is None
     assert categorize_error(error) is PERMANENT
     assert categorize_error(error, unknown=TRANSIENT) is TRANSIENT

@@ -192,7 +192,7 @@ def test_the_pause_that_a_service_asks_for_is_found(call: Callable[[str], None],
 @pytest.mark.parametrize(
     ("code", "category"), [("overloaded_error", TRANSIENT), ("server_error", TRANSIENT), ("odd", None)]
 )
-def test_an_error_in_a_stream_that_began_well_is_told_by_its_type(
+def test_an_error_in_a_stream_that_began_well_is_classified_by_its_type(
     call: Callable[..., None], http_server: Any, url: str, code: str, category: ErrorCategory | None
 ) -> None:
     body = f'{{"type": "error", "error": {{"type": "{code}", "message": "no"}}}}'

@@ -119,7 +119,7 @@ async def test_options_of_an_add_lead_to_ours_before_anything_is_sent() -> None:
     await stream.close()
 
 
-async def test_limits_and_options_of_a_queue_are_told_how_to_be_given() -> None:
+async def test_wrong_limits_and_options_of_a_queue_are_refused_with_the_right_ones() -> None:
     queue, letters, blocking = Queue("q", redis=HERE), ListQueue("q", redis=HERE), sync.Queue("q", redis=HERE)
     for one in (queue, blocking):
         with pytest.raises(
@@ -139,7 +139,7 @@ async def test_limits_and_options_of_a_queue_are_told_how_to_be_given() -> None:
     blocking.close()
 
 
-def test_an_address_without_its_name_is_told_how_to_be_given() -> None:
+def test_an_address_without_its_name_is_refused_with_the_right_form() -> None:
     for made in (lambda: Queue("q", HERE), lambda: Worker("q", print, HERE)):  # type: ignore[call-overload, call-arg]
         with pytest.raises(UnknownOption, match=r"arguments: 1 too many without a name; .*by name: redis"):
             made()

@@ -103,7 +103,7 @@ def test_a_shutdown_and_a_backoff_may_take_no_time_at_all() -> None:
     assert (options.shutdown_timeout, options.backoff_delay, options.backoff_jitter) == (0, 0, 0)
 
 
-def test_a_job_without_a_backoff_gets_the_workers_only_if_the_worker_was_told_one() -> None:
+def test_a_job_without_a_backoff_gets_the_workers_only_if_the_worker_has_one() -> None:
     assert WorkerOptions().default_backoff is None
     assert WorkerOptions(backoff_delay=2).default_backoff == Backoff.exponential(2)
     assert WorkerOptions(max_attempts=5).default_backoff == Backoff.exponential(1)

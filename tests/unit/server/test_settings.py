@@ -39,7 +39,7 @@ def test_settings_are_the_same_after_the_way_to_the_supervisor() -> None:
     assert ServerSettings.from_message(settings.as_message()) == settings
 
 
-def test_the_server_is_always_told_to_persist_and_to_listen_on_loopback_only() -> None:
+def test_the_server_always_persists_and_listens_on_loopback_only() -> None:
     words = ServerSettings().arguments()
     assert words[words.index("--appendonly") + 1] == "yes"
     assert words[words.index("--maxmemory-policy") + 1] == "noeviction"

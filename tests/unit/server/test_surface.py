@@ -62,7 +62,7 @@ def test_a_server_that_is_late_is_also_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_from_a_folder_that_may_not_be_written(number: int) -> None:
+def test_a_full_disk_is_distinguished_from_a_folder_that_may_not_be_written(number: int) -> None:
     full = from_os("/data/x", OSError(number, os.strerror(number)))
     assert isinstance(full, DiskFull)
     assert str(full).endswith("free some space on its disk")

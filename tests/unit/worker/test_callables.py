@@ -123,7 +123,7 @@ def test_what_can_be_called_with_the_job_alone_is_accepted(handler: Any) -> None
 
 
 @pytest.mark.parametrize("handler", ASYNC.values(), ids=[*ASYNC])
-def test_what_gives_a_coroutine_is_told(handler: Any) -> None:
+def test_functions_that_return_a_coroutine_are_recognised(handler: Any) -> None:
     assert is_async(handler) and not wraps_async(handler)
 
 

@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_a_line_is_due_once_for_each_name_and_minute_and_tells_how_many_there_were() -> None:
+def test_a_line_is_due_once_for_each_name_and_minute_and_has_the_count() -> None:
     clock = Clock()
     lines = UnknownNameLines(clock)
     assert [lines.due("a") for _ in range(3)] == [("a", 1), None, None]

@@ -60,7 +60,7 @@ class JobOperator:
         if isinstance(keys, QueueKeys):
             self._act_on_jobs(keys, ids)
         else:
-            self._act_on_letters(keys, ids)
+            self._act_on_dead_letters(keys, ids)
 
     def _act_on_jobs(self, keys: QueueKeys, ids: Sequence[str]) -> None:
         state = cast("Literal['failed', 'completed']", self.options.state)
@@ -71,15 +71,15 @@ class JobOperator:
             else remove(keys, one)
             for one in ids
         ]
-        for ack_error in self.transport.run_many(commands):
-            if isinstance(ack_error, (JobNotFound, JobNotInState)):
+        for result in self.transport.run_many(commands):
+            if isinstance(result, (JobNotFound, JobNotInState)):
                 self.tally.skipped += 1
-            elif isinstance(ack_error, TorilError):
-                self.tally.reject(str(ack_error))
+            elif isinstance(result, TorilError):
+                self.tally.reject(str(result))
             else:
                 self.tally.added += 1
 
-    def _act_on_letters(self, keys: ListKeys | StreamKeys, ids: Sequence[str]) -> None:
+    def _act_on_dead_letters(self, keys: ListKeys | StreamKeys, ids: Sequence[str]) -> None:
         if self.options.op == "remove":
             moved = self.transport.run(purge_dead_letters(keys, ids))
         else:
@@ -88,12 +88,12 @@ class JobOperator:
                 for one in self.transport.run_many([dead_letter(keys, one) for one in ids])
                 if one is not None
             ]
-            revived = [pair for one in found if (pair := self._revived(one)) is not None]
-            moved = self.transport.run(replay_dead_letters(keys, revived)) if revived else 0
+            replayed = [pair for one in found if (pair := self._replayed(one)) is not None]
+            moved = self.transport.run(replay_dead_letters(keys, replayed)) if replayed else 0
         self.tally.added += moved
         self.tally.skipped += len(ids) - moved
 
-    def _revived(self, found: RawDeadLetter | TorilError) -> tuple[str, bytes] | None:
+    def _replayed(self, found: RawDeadLetter | TorilError) -> tuple[str, bytes] | None:
         if isinstance(found, TorilError):
             raise found
         try:

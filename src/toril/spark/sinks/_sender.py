@@ -110,9 +110,9 @@ class Sender:
         """How many of the rows, from the first on, are dealt with; 0 after a pause."""
         calls = self._calls.setdefault(queue, Calls(keys))
         match self.transport.run(once(keys, enqueue_once(keys, rows, self.admission), calls)):
-            case Admitted(ack_errors):
-                self._count(rows[: len(ack_errors)], ack_errors)
-                return len(ack_errors)
+            case Admitted(results):
+                self._count(rows[: len(results)], results)
+                return len(results)
             case Wait(ms, waiting):
                 if waiting is not None and time.monotonic() > deadline:
                     raise QueueStaysFull(queue, waiting, self.options.wait_timeout)
@@ -125,22 +125,22 @@ class Sender:
             case other:
                 assert_never(other)
 
-    def _count(self, rows: list[Row], ack_errors: list[bool | TorilError]) -> None:
-        for row, ack_error in zip(rows, ack_errors, strict=True):
-            if isinstance(ack_error, TorilError):
-                self._refused(ack_error)
+    def _count(self, rows: list[Row], results: list[bool | TorilError]) -> None:
+        for row, result in zip(rows, results, strict=True):
+            if isinstance(result, TorilError):
+                self._refused(result)
             elif isinstance(row.job, Reject):
                 self.tally.reject(row.job.reason)
-            elif ack_error:
+            elif result:
                 self.tally.added += 1
             else:
                 self.tally.known += 1
 
-    def _refused(self, ack_error: TorilError) -> None:
+    def _refused(self, error: TorilError) -> None:
         # A server without memory will have some again: the task fails, Spark repeats it, the ledger knows the rest.
-        if isinstance(ack_error, RedisOutOfMemory) or "OOM" in str(ack_error):
-            raise RedisOutOfMemory(str(ack_error))
-        self.tally.reject(str(ack_error))
+        if isinstance(error, RedisOutOfMemory) or "OOM" in str(error):
+            raise RedisOutOfMemory(str(error))
+        self.tally.reject(str(error))
 
 
 def _portions(rows: list[Row], size: int) -> Iterator[list[Row]]:

@@ -1,4 +1,4 @@
-"""Pure functions from DataFrame to DataFrame: events become lives, attempts, figures, errors and alerts.
+"""Pure functions from DataFrame to DataFrame: events become timelines, attempts, figures, errors and alerts.
 
 Guarantee: nothing here reads or writes; the same rows in, the same rows out, in any order and any partitioning.
 """

@@ -1,11 +1,10 @@
-"""The walk along lives: all jobs of a partition at once, in columns.
+"""Job timelines: all jobs of a partition at once, in columns.
 
-Guarantee: the result depends on the rows alone, not on their order or on how they are cut into batches; what Python
-does once per batch would take a query engine one pass over one sort for every function it looks through.
+Guarantee: the result depends on the rows alone, not on their order or on how they are divided into batches.
 
-Rows are sorted by job and then by their place in the stream, and `_Lives` answers the questions that a window would:
-what came before and after within the same job, what was the last known value, how many so far. A life is one use of an
-id: it begins when the job is added, and what was counted before belongs to the life before.
+Rows are sorted by job and then by their position in the stream. `_Timelines` then computes in one pass what a query
+engine would compute with a window function each: what came before and after within the same job, the last known value,
+and counts. A timeline is one use of a job id. It begins when the job is added, and its counts begin at zero.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from toril.spark.transforms.step_columns import (
     ENDS,
     FILL,
     HASH,
-    LIFE_EVENTS,
     POINT,
     STATE,
     TALLIES,
+    TIMELINE_EVENTS,
 )
 
-_WORDS: Final = pa.array([*LIFE_EVENTS, STATE, HASH, FILL], pa.string())
+_WORDS: Final = pa.array([*TIMELINE_EVENTS, STATE, HASH, FILL], pa.string())
 _CODE: Final = {word: code for code, word in enumerate(_WORDS.to_pylist())}
 _NONE: Final = -1  # the code of "no event", and the index of "no row"
 # Rows that say by themselves how a job stands.
@@ -57,14 +56,14 @@ def turning_points(steps: pa.Table) -> pa.Table:
     kept = ~_known_ends(steps, job, event)
     fills = kept & (event == _CODE[FILL])
     real = kept & ~fills
-    job_timelines = _Lives(_only(steps, real), job[real])
+    job_timelines = _Timelines(_only(steps, real), job[real])
     if fills.any():
         job_timelines.fills = _Fills(_only(steps, fills), job[fills], (np.cumsum(real) - 1)[fills])
     return job_timelines.points()
 
 
 def _known_ends(steps: pa.Table, job: Numbers, event: Numbers) -> Flags:
-    """Hashes of jobs that had ended, and whose end the events before tell already."""
+    """Hashes of jobs that had ended, and whose end is known from the events before."""
     hashes = event == _CODE[HASH]
     if not hashes.any():
         return np.zeros(len(job), dtype=bool)
@@ -75,8 +74,8 @@ def _known_ends(steps: pa.Table, job: Numbers, event: Numbers) -> Flags:
     at, began = (_micros(steps.column(name)) for name in ("ts", "was_active_at"))
     done = np.isin(event, [_CODE[word] for word in (*DONE, HASH)])
     done |= _flags(pc.is_in(steps.column("was_state"), value_set=pa.array(DONE)))
-    told: Flags = hashes & known & done[before] & (began <= at[before] + _CLOCKS_US)
-    return told
+    already_known: Flags = hashes & known & done[before] & (began <= at[before] + _CLOCKS_US)
+    return already_known
 
 
 class _Fills:
@@ -88,8 +87,8 @@ class _Fills:
         self.at = at  # the last step of any job that is not after the last event it was read for
         self.since = _micros(rows.column("since_ts")), _numbers(pc.fill_null(rows.column("since_seq"), 0))
 
-    def covering(self, job_timelines: _Lives, ends: Numbers) -> Numbers:
-        """The hash for each of some ends of attempts; no hash is for ends of an earlier life, or of a later batch."""
+    def covering(self, job_timelines: _Timelines, ends: Numbers) -> Numbers:
+        """The hash for each of some ends of attempts; no hash covers an earlier timeline or a later batch."""
         found = np.searchsorted(self.at, ends, side="left")
         inside = (ends != _NONE) & (found < len(self.at))
         found = np.where(inside, found, 0)
@@ -98,8 +97,8 @@ class _Fills:
         return np.where(inside & begun & (self.job[found] == job_timelines.job[ends]), found, _NONE)
 
 
-class _Lives:
-    """Steps in the order of their lives."""
+class _Timelines:
+    """Steps in the order of their timelines."""
 
     def __init__(self, steps: pa.Table, job: Numbers) -> None:
         self.steps, self.job = steps, job
@@ -109,12 +108,14 @@ class _Lives:
         self.before, self.next, self.after_next = self._row_at(-1), self._row_at(1), self._row_at(2)
         self.resets: Flags = np.isin(self.event, _RESETS)
         begins = self.resets | (self.before == _NONE)
-        self.start: Numbers = np.maximum.accumulate(np.where(begins, self.rows, 0))  # where the life begins
+        self.start: Numbers = np.maximum.accumulate(
+            np.where(begins, self.rows, 0)
+        )  # where the timeline begins
         self.running = self._running()
         self.late_end = self._late_ends()
         self.fills: _Fills | None = None
 
-    # --- what a window would tell --------------------------------------------------------------------------------
+    # --- what a window function would return -----------------------------------------------------------------------
 
     def _row_at(self, distance: int) -> Numbers:
         """The row that lies so far before or after within the same job."""
@@ -124,12 +125,12 @@ class _Lives:
         return np.where(same, rows, _NONE)
 
     def _last_known(self, known: Flags) -> Numbers:
-        """The latest row of the life so far in which something is known."""
+        """The latest row of the timeline so far in which something is known."""
         latest: Numbers = np.maximum.accumulate(np.where(known, self.rows, _NONE))
         return np.where(latest >= self.start, latest, _NONE)
 
     def _total(self, column: str, counted: Flags) -> Numbers:
-        """How many rows of the life so far count, with what was counted before the batch."""
+        """How many rows of the timeline so far count, with what was counted before the batch."""
         base = _numbers(pc.fill_null(self.steps.column(column), 0))
         counts = np.where(self.resets, np.where(self.event == _CODE["added"], 0, base), counted)
         total: Numbers = np.cumsum(counts)
@@ -139,7 +140,7 @@ class _Lives:
     def _event_at(self, rows: Numbers) -> Numbers:
         return np.where(rows == _NONE, _NONE, self.event[rows])
 
-    # --- what is asked ---------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------------------
 
     def _is(self, word: str) -> Flags:
         found: Flags = self.event == _CODE[word]
@@ -161,7 +162,7 @@ class _Lives:
         return ran
 
     def _tallies(self) -> dict[str, Numbers]:
-        """How the pickups of the life ended so far, by kind."""
+        """How the pickups of the timeline ended so far, by kind."""
         ends = (np.isin(self.event, _ENDS) & self._ran_before()) | self.late_end
         swept = self._event_at(self.next) == _CODE["stalled"]
         counted = {
@@ -183,8 +184,8 @@ class _Lives:
 
     def points(self) -> pa.Table:
         ended = self.running & np.isin(self._event_at(self.next), _ENDS)
-        begins_in_the_middle = (self.before == _NONE) & ~self.resets
-        kept = ended | self.late_end | (self.next == _NONE) | begins_in_the_middle | self._is(HASH)
+        lacks_start = (self.before == _NONE) & ~self.resets
+        kept = ended | self.late_end | (self.next == _NONE) | lacks_start | self._is(HASH)
         ends = np.where(self.late_end, self.rows, np.where(ended, self.next, _NONE))
         tallies = self._tallies()
         columns = self._columns(tallies) | self._end_columns(ends, tallies)

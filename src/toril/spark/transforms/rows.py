@@ -1,6 +1,6 @@
-"""What turning points tell: rows of silver/attempts and silver/jobs, in columns.
+"""Converts turning points to rows of silver/attempts and silver/jobs, in columns.
 
-Guarantee: the tables have exactly the columns and types of the lake; every attempt that ended is told once. A pickup in
+Guarantee: the tables have exactly the columns and types of the lake; every attempt that ended is one row. A pickup in
 which no handler ran is no attempt.
 """
 
@@ -30,22 +30,24 @@ Filler = Callable[[pa.Table, pa.Table], pa.Table]  # completes attempts; it is g
 def attempts_table(points: pa.Table, fill: Filler | None = None) -> pa.Table:
     """The attempts that ended, as rows of silver/attempts."""
     ended = points.filter(_is_end_of_attempt(points))
-    told = _told_by_events(ended)
-    hidden = [_told_by_hash(row) for row in points.filter(pc.equal(points["event"], HASH)).to_pylist()]
-    by_hash = pa.Table.from_pylist([row for row in hidden if row], schema=ATTEMPTS.schema)
-    return pa.concat_tables([fill(told, ended) if fill else told, by_hash])
+    from_events = _attempts_from_events(ended)
+    from_hashes = [
+        _attempt_from_hash(row) for row in points.filter(pc.equal(points["event"], HASH)).to_pylist()
+    ]
+    by_hash = pa.Table.from_pylist([row for row in from_hashes if row], schema=ATTEMPTS.schema)
+    return pa.concat_tables([fill(from_events, ended) if fill else from_events, by_hash])
 
 
 def _is_end_of_attempt(points: pa.Table) -> Any:
     unrun = pc.match_substring_regex(pc.fill_null(points["end_reason"], ""), NO_HANDLER_RAN)
-    skipped = pc.and_(_says(points["end_event"], "failed"), unrun)
+    skipped = pc.and_(_equals(points["end_event"], "failed"), unrun)
     return pc.and_(pc.is_valid(points["end_event"]), pc.invert(skipped))
 
 
-def _told_by_events(ended: pa.Table) -> pa.Table:
+def _attempts_from_events(ended: pa.Table) -> pa.Table:
     late, ended_at = ended["late_end"], ended["end_ts"]
     ready, active = (_unless(late, ended[name]) for name in ("ready_at", "active_at"))
-    told = {
+    columns = {
         **{name: ended[name] for name in ("queue", "job_id", "name", "attempt", "added_at")},
         "ready_at": ready,
         "active_at": active,
@@ -58,11 +60,11 @@ def _told_by_events(ended: pa.Table) -> pa.Table:
         "source": pa.repeat("events", len(ended)),
         "day": ended_at.cast(pa.date32()),
     }
-    return pa.table(told).cast(ATTEMPTS.schema)
+    return pa.table(columns).cast(ATTEMPTS.schema)
 
 
-def _told_by_hash(point: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The last attempt of a job that ended in a gap, as far as its hash tells."""
+def _attempt_from_hash(point: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The last attempt of a job that ended in a gap, from its hash."""
     hash_ = json.loads(point["hash"])
     failed, began, ended = point["was_state"] == "failed", point["active_at"], point["was_finished_at"]
     if failed and pc.match_substring_regex(pa.scalar(point["failed_reason"] or ""), NO_HANDLER_RAN).as_py():
@@ -89,7 +91,7 @@ def _ms(start: datetime, end: datetime) -> int:
     return (end - start) // timedelta(milliseconds=1)
 
 
-def _says(column: Any, word: str) -> Any:
+def _equals(column: Any, word: str) -> Any:
     return pc.fill_null(pc.equal(column, word), False)
 
 
@@ -99,7 +101,7 @@ def _unless(flag: Any, column: Any) -> Any:
 
 def _outcome(end: Any, then: Any) -> Any:
     """A sweep says `waiting` and then `stalled` of a job whose worker died; any other way back is a retry."""
-    swept = pc.or_(pc.equal(end, "stalled"), pc.and_(pc.equal(end, "waiting"), _says(then, "stalled")))
+    swept = pc.or_(pc.equal(end, "stalled"), pc.and_(pc.equal(end, "waiting"), _equals(then, "stalled")))
     final = pc.is_in(end, value_set=_FINAL)
     suspended = pc.equal(end, "waiting-children")
     return pc.if_else(final, end, pc.if_else(swept, "stalled", pc.if_else(suspended, "suspended", "retried")))
@@ -112,12 +114,12 @@ def _ms_between(start: Any, end: Any) -> Any:
 
 
 def jobs_table(points: pa.Table, *, changed: bool = False) -> pa.Table:
-    """The last word on each job, as rows of silver/jobs; `changed`: without jobs that are done, as they were before."""
+    """The last state of each job, as rows of silver/jobs. `changed`: without jobs that were done before."""
     last = points.filter(pc.is_null(points["next_event"]))
     state = _state(last)
     done = pc.is_in(state, value_set=_DONE)
     untouched = pc.and_(pc.and_(done, changed), pc.equal(last["event"], STATE))
-    told = {
+    columns = {
         **{name: last[name] for name in ("queue", "job_id", "name")},
         "state": state,
         **{name: last[name] for name in ("attempt", "stalls")},
@@ -125,16 +127,16 @@ def jobs_table(points: pa.Table, *, changed: bool = False) -> pa.Table:
         "finished_at": _unless(pc.invert(done), pc.coalesce(last["was_finished_at"], last["ts"])),
         "updated_at": last["ts"].cast(_TIME),
         "updated_seq": last["seq"],
-        "error": _unless(pc.invert(_tells_why(last)), last["failed_reason"]),
+        "error": _unless(pc.invert(_has_reason(last)), last["failed_reason"]),
         "phase": pc.if_else(done, "done", "open"),
         **{name: last[name] for name in TALLIES},
     }
-    return pa.table(told).cast(SILVER_JOBS.schema).filter(pc.invert(untouched))
+    return pa.table(columns).cast(SILVER_JOBS.schema).filter(pc.invert(untouched))
 
 
-def _tells_why(last: pa.Table) -> Any:
+def _has_reason(last: pa.Table) -> Any:
     """The hash of a completed job may still hold the reason of an attempt before."""
-    failed = pc.or_(pc.equal(last["event"], "failed"), _says(last["was_state"], "failed"))
+    failed = pc.or_(pc.equal(last["event"], "failed"), _equals(last["was_state"], "failed"))
     return pc.or_(failed, pc.equal(last["event"], STATE))
 
 
@@ -144,7 +146,7 @@ def _state(last: pa.Table) -> Any:
     return pc.if_else(carried, last["was_state"], pc.if_else(waits, "waiting", last["event"]))
 
 
-def begins_in_the_middle(points: pa.Table) -> Any:
-    """Whether a row is the first of a life that has no beginning."""
+def lacks_start(points: pa.Table) -> Any:
+    """Whether a row is the first of a timeline that lacks its start."""
     known = pc.is_in(points["event"], value_set=_BEGINNINGS)
     return pc.and_(pc.is_null(points["before_event"]), pc.invert(known))

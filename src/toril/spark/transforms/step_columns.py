@@ -1,4 +1,4 @@
-"""What the walk along lives is given, and what it tells: the words and the columns of both.
+"""The input and output columns of `job_timeline`, and the event names in them.
 
 Guarantee: a step is an event of a job, the state that the last batch left it in, or a hash that was read of it.
 """
@@ -13,9 +13,9 @@ STATE: Final = "toril.state"  # the pseudo-event that carries a job over from th
 HASH: Final = (
     "toril.hash"  # a job that had ended when its queue was read after a gap: the events may not say so
 )
-FILL: Final = "toril.fill"  # a hash that completes attempts; it is no step of a life by itself
+FILL: Final = "toril.fill"  # a hash that completes attempts; it is no step of a timeline by itself
 ENDS: Final = ("completed", "failed", "waiting", "delayed", "waiting-children", "stalled")
-LIFE_EVENTS: Final = ("added", "active", "removed", *ENDS)
+TIMELINE_EVENTS: Final = ("added", "active", "removed", *ENDS)
 DONE: Final = ("completed", "failed", "removed")
 # How pickups ended, besides those that stalled. A hash says how many there were; which ones, only events say.
 TALLIES: Final = ("returns", "delays", "failures", "completions", "suspensions")

@@ -1,10 +1,10 @@
-"""From events to lives: what each job went through, in one pass over one sort.
+"""From events to job timelines, in one pass over one sort.
 
 Guarantee: every pickup whose end is among the events becomes exactly one attempt, however the events are cut into
 batches, as long as the state that one batch leaves behind is given to the next. When its beginning was lost in a gap,
 the attempt has no `active_at`.
 
-A life is the events of one job in the order of the stream, after the state in which the last batch left it. A
+A timeline is the events of one job in the order of the stream, after the state in which the last batch left it. A
 pickup (`active`) ends with the next event of its job; a stalled job says `waiting` and then `stalled`, in one step of
 the server.
 """
@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
 from toril.spark.transforms.job_timeline import walk
 from toril.spark.transforms.rows import attempts_table, jobs_table
-from toril.spark.transforms.step_columns import FILL, HASH, LIFE_EVENTS, POINT, STATE, STEP, TALLIES
+from toril.spark.transforms.step_columns import FILL, HASH, POINT, STATE, STEP, TALLIES, TIMELINE_EVENTS
 
 _JOB: Final = ("queue", "job_id")
 
@@ -37,7 +37,7 @@ def job_timelines(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | N
 
 
 def steps(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | None = None) -> DataFrame:
-    """What lives are made of, all steps of a job in one partition."""
+    """The steps of timelines, all steps of a job in one partition."""
     rows = _steps(events).unionByName(_carried(open_jobs))
     if hashes is not None:
         rows = rows.unionByName(_read(hashes))
@@ -52,7 +52,7 @@ def _step(rows: DataFrame, columns: Mapping[str, str | Column]) -> DataFrame:
 
 
 def _steps(events: DataFrame) -> DataFrame:
-    seen = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
+    seen = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*TIMELINE_EVENTS))
     same = (*_JOB, "ts", "seq", "event", "prev", "failed_reason")
     return _step(seen, {**{name: name for name in same}, "step_name": "name"})
 
@@ -108,7 +108,7 @@ def _place(column: str) -> tuple[Column, Column]:
 
 
 def _facts() -> Column:
-    """What a hash can tell about attempts, as JSON; nothing else of it need travel."""
+    """What a hash can convert about attempts, as JSON; nothing else of it need travel."""
     has_failed = F.col("failed_reason").isNotNull() | F.col("stacktrace").isNotNull()
     facts = {
         "state": F.col("state"),
@@ -134,23 +134,23 @@ def _backoff() -> Column:
 
 
 def attempts(of: DataFrame) -> DataFrame:
-    """The attempts that ended within these lives, as rows of silver/attempts."""
-    return of.mapInArrow(partial(_told, attempts_table), from_arrow_schema(ATTEMPTS.schema))
+    """The attempts that ended within these timelines, as rows of silver/attempts."""
+    return of.mapInArrow(partial(_converted, attempts_table), from_arrow_schema(ATTEMPTS.schema))
 
 
 def jobs(of: DataFrame) -> DataFrame:
-    """The last word on each job, as rows of silver/jobs. Give the `open` ones to the next batch."""
-    return of.mapInArrow(partial(_told, jobs_table), from_arrow_schema(SILVER_JOBS.schema))
+    """The last state of each job, as rows of silver/jobs. Give the `open` ones to the next batch."""
+    return of.mapInArrow(partial(_converted, jobs_table), from_arrow_schema(SILVER_JOBS.schema))
 
 
 def orphans(of: DataFrame) -> DataFrame:
-    """Jobs whose lives begin in the middle: finished before and touched again, or their first events were lost."""
+    """Jobs whose timeline lacks its start: finished before and touched again, or their first events were lost."""
     unknown = F.col("before_event").isNull() & ~F.col("event").isin("added", STATE, HASH)
     return of.where(unknown).select(*_JOB).distinct()
 
 
-def _told(
-    tell: Callable[[pa.Table], pa.Table], batches: Iterator[pa.RecordBatch]
+def _converted(
+    convert: Callable[[pa.Table], pa.Table], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield from tell(pa.Table.from_batches([batch])).to_batches()
+        yield from convert(pa.Table.from_batches([batch])).to_batches()

@@ -26,17 +26,17 @@ class QueryIngest:
 
     @property
     def batches(self) -> int:
-        return self._listener.heard.batches
+        return self._listener.progress.batches
 
     def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
         """Until `stop` is set or the query ends, which is an error."""
         streams = self._spark().streams
         streams.addListener(self._listener)
         query = self._start()
-        heard = self.batches
+        progress = self.batches
         while query.isActive and not stop.is_set():
-            if self.batches > heard:
-                heard = self.batches
+            if self.batches > progress:
+                progress = self.batches
                 on_sign()
             stop.wait(_LOOK)
         if stop.is_set():

@@ -1,6 +1,6 @@
 """What the ingest query says of itself, through Spark's own listener.
 
-Guarantee: listening never disturbs the query: what is heard is kept in one small value and nothing else happens.
+Guarantee: listening never disturbs the query: what is progress is kept in one small value and nothing else happens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 
 @dataclass(slots=True)
-class Heard:
+class QueryProgress:
     """The last word of the query."""
 
     batches: int = 0
@@ -27,7 +27,7 @@ class IngestListener(StreamingQueryListener):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.heard = Heard()
+        self.progress = QueryProgress()
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to note."""
@@ -35,14 +35,14 @@ class IngestListener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         if progress.name == self.name:
-            self.heard.batches += 1
-            self.heard.last_batch = progress.batchId
-            self.heard.last_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            self.progress.batches += 1
+            self.progress.last_batch = progress.batchId
+            self.progress.last_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing to note."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        self.heard.terminated += 1
+        self.progress.terminated += 1
         if event.exception:
-            self.heard.error = str(event.exception).partition("\n")[0]
+            self.progress.error = str(event.exception).partition("\n")[0]

@@ -2,8 +2,8 @@
 
 Guarantee: a row says which events it was read for, and the hash is of the same use of the job's id.
 
-An id may be used again while the pipeline reads: then the hash is that of the next life. It is told by its times. A job
-that was added after the events that are known, and before the hash was read, is another one.
+An id may be used again while the pipeline reads: then the hash is that of the next job with this id. Its times show it:
+a job that was added after the known events, and before the hash was read, is another one.
 """
 
 from __future__ import annotations

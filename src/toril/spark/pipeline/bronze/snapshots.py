@@ -26,7 +26,7 @@ from toril.spark.pipeline.bronze.stream_positions import TABLE as EVENTS
 from toril.spark.pipeline.files.lineage import GAPS, HASHES, RECONCILED, REFINED, reached
 from toril.spark.pipeline.files.manifest import files_in
 from toril.spark.pipeline.files.staging import frame_of
-from toril.spark.transforms.step_columns import LIFE_EVENTS
+from toril.spark.transforms.step_columns import TIMELINE_EVENTS
 
 _SILVER: Final = "silver/jobs"
 _JOB: Final = ["queue", "job_id"]
@@ -123,9 +123,9 @@ def _gaps_in(changes: Changes, until: int) -> dict[str, int]:
 def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
     """Jobs that ended an attempt in these events since they were last added, and what is known of them."""
     # Numbers, not structs and strings: their aggregation needs no sorting.
-    names = F.lit(list(LIFE_EVENTS))
+    names = F.lit(list(TIMELINE_EVENTS))
     place = F.shiftleft(F.unix_millis("ts"), SEQ_BITS) + F.col("seq")
-    steps = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*LIFE_EVENTS))
+    steps = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*TIMELINE_EVENTS))
 
     def when(condition: Column) -> Column:
         return F.when(condition, place)
@@ -149,18 +149,18 @@ def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
     ended = (
         F.greatest("unfinished", retried, "completed") if everything else F.greatest("unfinished", retried)
     )
-    of_this_life = F.col("added").isNull() | (ended > F.col("added"))
-    return jobs.where(ended.isNotNull() & of_this_life & (F.col("event") != "removed")).select(
-        *_JOB, *_told()
+    of_this_timeline = F.col("added").isNull() | (ended > F.col("added"))
+    return jobs.where(ended.isNotNull() & of_this_timeline & (F.col("event") != "removed")).select(
+        *_JOB, *_snapshot_columns()
     )
 
 
-def _told() -> list[Column]:
+def _snapshot_columns() -> list[Column]:
     """The state by the events, the pickups that the hash must count at least, and the events that it is read for."""
-    whole_life = F.col("added").isNull() | (F.col("added") == F.col("first"))
+    whole_timeline = F.col("added").isNull() | (F.col("added") == F.col("first"))
     return [
         F.when(F.col("event").isin("added", "stalled"), "waiting").otherwise(F.col("event")).alias("state"),
-        F.when(whole_life, F.col("pickups")).otherwise(F.lit(0)).alias("pickups"),
+        F.when(whole_timeline, F.col("pickups")).otherwise(F.lit(0)).alias("pickups"),
         _id(F.coalesce("added", "first")).alias("first_id"),
         _id(F.col("last")).alias("last_id"),
     ]

@@ -82,7 +82,9 @@ def _with_workers(attempts: pa.Table, points: pa.Table, concerned: Any) -> pa.Ta
 
 def _with_errors(attempts: pa.Table, points: pa.Table, retried: Any) -> pa.Table:
     return _with(
-        attempts, "error", {row: _error(facts, known) for row, facts, known in _told(points, retried)}
+        attempts,
+        "error",
+        {row: _error(facts, known) for row, facts, known in _rows_with_hashes(points, retried)},
     )
 
 
@@ -90,15 +92,15 @@ def _with_beginnings(attempts: pa.Table, points: pa.Table, late: Any) -> pa.Tabl
     """Pickups that were lost in a gap: the hash still has the time of the last one."""
     found = {
         row: _beginning(known.processed, facts["end_ts"])
-        for row, facts, known in _told(points, late)
+        for row, facts, known in _rows_with_hashes(points, late)
         if known.started == facts["attempt"] and known.processed is not None
     }
     attempts = _with(attempts, "active_at", {row: began for row, (began, _) in found.items()})
     return _with(attempts, "run_ms", {row: took for row, (_, took) in found.items()})
 
 
-def _told(points: pa.Table, wanted: Any) -> Iterator[tuple[int, dict[str, Any], Hash]]:
-    """Rows with what events and the hash say of them."""
+def _rows_with_hashes(points: pa.Table, wanted: Any) -> Iterator[tuple[int, dict[str, Any], Hash]]:
+    """Yields rows with the facts from events and from the hash."""
     facts = points.select(_FACTS).filter(wanted).to_pylist()
     for row, one in zip(pc.indices_nonzero(wanted).to_pylist(), facts, strict=True):
         yield row, one, msgspec.json.decode(one["hash"], type=Hash)

@@ -31,7 +31,7 @@ from toril.spark.pipeline.files.lineage import (
 from toril.spark.pipeline.files.staging import frame_of, stage
 from toril.spark.pipeline.options import FILLS
 from toril.spark.pipeline.silver.hash_enrichment import HashEnricher
-from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_of_tasks, strangers_in
+from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_of_tasks, jobs_without_start
 from toril.spark.transforms import gaps
 from toril.spark.transforms.rows import Filler
 from toril.spark.transforms.timelines import steps
@@ -148,7 +148,7 @@ class SilverRefiner:
         open_files = self.lake.ensure(JOBS).files(phase="open")
         with ThreadPoolExecutor(1) as beside:
             lost = beside.submit(self._stage_gaps, batch)
-            written = self._write_lives(batch, open_files)
+            written = self._write_timelines(batch, open_files)
             found = lost.result()
         self._commit(ATTEMPTS, written[ATTEMPTS], batch)
         self._commit(GAPS, found, batch)
@@ -157,18 +157,21 @@ class SilverRefiner:
     def _stage_gaps(self, batch: Batch) -> list[DataFile]:
         return stage(gaps(batch.events), self.lake, GAPS) if self._lacks(GAPS, batch) else []
 
-    def _write_lives(self, batch: Batch, open_files: list[DataFile]) -> dict[str, list[DataFile]]:
+    def _write_timelines(self, batch: Batch, open_files: list[DataFile]) -> dict[str, list[DataFile]]:
         done_files = self.lake.ensure(JOBS).files(phase="done")
         writer = SilverWriter(
-            self.lake, self.fill, with_attempts=self._lacks(ATTEMPTS, batch), hold_strangers=bool(done_files)
+            self.lake,
+            self.fill,
+            with_attempts=self._lacks(ATTEMPTS, batch),
+            hold_without_start=bool(done_files),
         )
         before = frame_of(self.spark, self.lake, JOBS, open_files)
         if batch.hashes is not None and batch.after_gap and done_files:
             before = before.unionByName(self._done_before(batch.hashes, before, done_files))
         report = _write(writer, batch.events, before, batch.hashes)
-        written, strangers = files_of_tasks(report), strangers_in(report)
-        if strangers.num_rows:
-            for name, files in self._write_second_lives(writer, batch, strangers, done_files).items():
+        written, without_start = files_of_tasks(report), jobs_without_start(report)
+        if without_start.num_rows:
+            for name, files in self._write_continued(writer, batch, without_start, done_files).items():
                 written[name] += files
         return written
 
@@ -178,15 +181,17 @@ class SilverRefiner:
         done = frame_of(self.spark, self.lake, JOBS, done_files).join(after_gap, _JOB, "semi")
         return _latest(done).join(open_jobs.select(*_JOB), _JOB, "anti")
 
-    def _write_second_lives(
-        self, writer: SilverWriter, batch: Batch, strangers: pa.Table, done_files: list[DataFile]
+    def _write_continued(
+        self, writer: SilverWriter, batch: Batch, without_start: pa.Table, done_files: list[DataFile]
     ) -> dict[str, list[DataFile]]:
         """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
-        named = self.spark.createDataFrame(strangers)
+        named = self.spark.createDataFrame(without_start)
         before = frame_of(self.spark, self.lake, JOBS, done_files).join(named, _JOB, "semi")
         touched = batch.events.join(named, _JOB, "semi")
         hashes = None if batch.hashes is None else batch.hashes.join(named, _JOB, "semi")
-        return files_of_tasks(_write(replace(writer, hold_strangers=False), touched, _latest(before), hashes))
+        return files_of_tasks(
+            _write(replace(writer, hold_without_start=False), touched, _latest(before), hashes)
+        )
 
     def _lacks(self, name: str, batch: Batch) -> bool:
         return self.lake.ensure(name).committed(batch.application) < batch.version

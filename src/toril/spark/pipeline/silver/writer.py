@@ -2,7 +2,7 @@
 
 Guarantee: a task that Spark repeats writes other files, and only those that the driver is told of are committed.
 
-Rows never come back to Spark: lives are walked along, completed from hashes and written in one process, and only a
+Rows never come back to Spark: timelines are computed, completed from hashes and written in one process, and only a
 line about the files travels to the driver, with the names of jobs that must be looked up first.
 """
 
@@ -20,10 +20,10 @@ from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.files.manifest import Manifest, files_in
 from toril.spark.pipeline.files.parquet import write_parts
 from toril.spark.transforms.job_timeline import turning_points
-from toril.spark.transforms.rows import Filler, attempts_table, begins_in_the_middle, jobs_table
+from toril.spark.transforms.rows import Filler, attempts_table, jobs_table, lacks_start
 
 ATTEMPTS, JOBS = "silver/attempts", "silver/jobs"
-REPORT: Final = "files string, queue string, job_id string"  # a line about files, or a job that is a stranger
+REPORT: Final = "files string, queue string, job_id string"  # files, or a job whose timeline lacks its start
 _REPORT: Final = pa.schema([("files", pa.string()), ("queue", pa.string()), ("job_id", pa.string())])
 
 
@@ -34,20 +34,20 @@ class SilverWriter:
     lake: Lake
     fill: Filler | None  # completes attempts from job hashes
     with_attempts: bool = True  # False: they were committed before the batch was cut off
-    hold_strangers: bool = False  # jobs whose lives begin in the middle are named, not written
+    hold_without_start: bool = False  # jobs whose timeline lacks its start are named, not written
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = list(batches)
         if not sum(batch.num_rows for batch in rows):
             return
         points = turning_points(pa.Table.from_batches(rows).combine_chunks())
-        strangers = self._strangers(points)
-        known = _without(points, strangers) if len(strangers) else points
-        yield _report(self._write(known), strangers)
+        without_start = self._without_start(points)
+        known = _without(points, without_start) if len(without_start) else points
+        yield _report(self._write(known), without_start)
 
-    def _strangers(self, points: pa.Table) -> pa.Table:
+    def _without_start(self, points: pa.Table) -> pa.Table:
         jobs = points.select(["queue", "job_id"])
-        return jobs.filter(begins_in_the_middle(points)) if self.hold_strangers else jobs.slice(0, 0)
+        return jobs.filter(lacks_start(points)) if self.hold_without_start else jobs.slice(0, 0)
 
     def _write(self, points: pa.Table) -> dict[str, list[DataFile]]:
         found = {JOBS: write_parts(self.lake, JOBS, jobs_table(points, changed=True))}
@@ -56,15 +56,18 @@ class SilverWriter:
         return found
 
 
-def _without(points: pa.Table, strangers: pa.Table) -> pa.Table:
-    return points.join(strangers, ["queue", "job_id"], join_type="left anti")
+def _without(points: pa.Table, without_start: pa.Table) -> pa.Table:
+    return points.join(without_start, ["queue", "job_id"], join_type="left anti")
 
 
-def _report(files: Mapping[str, Sequence[DataFile]], strangers: pa.Table) -> pa.RecordBatch:
+def _report(files: Mapping[str, Sequence[DataFile]], without_start: pa.Table) -> pa.RecordBatch:
     first = pa.table(
         [[Manifest(files).to_json()], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT
     )
-    named = {"files": pa.nulls(len(strangers), pa.string()), **{n: strangers[n] for n in ("queue", "job_id")}}
+    named = {
+        "files": pa.nulls(len(without_start), pa.string()),
+        **{n: without_start[n] for n in ("queue", "job_id")},
+    }
     whole = pa.concat_tables([first, pa.table(named).cast(_REPORT)]).combine_chunks()
     return whole.to_batches()[0]
 
@@ -74,6 +77,6 @@ def files_of_tasks(report: pa.Table) -> dict[str, list[DataFile]]:
     return files_in(report["files"].drop_null().to_pylist())
 
 
-def strangers_in(report: pa.Table) -> pa.Table:
+def jobs_without_start(report: pa.Table) -> pa.Table:
     """The jobs that were held back."""
     return report.filter(pc.is_null(report["files"])).select(["queue", "job_id"])
