@@ -72,7 +72,7 @@ def test_a_page_continues_after_its_last_job_though_jobs_came_and_went(
     assert [row.id for row in later.rows] == ["f19", "f18", "f17"]
 
 
-def test_a_long_value_is_told_by_its_length(driver: QueueDriver, raw_command: Raw) -> None:
+def test_a_long_value_is_replaced_by_its_length(driver: QueueDriver, raw_command: Raw) -> None:
     driver.add("small", "large")
     raw_command("HSET", driver.keys.job("large"), "data", b"x" * LARGE, "name", b"n" * 5000)
     page = driver.run(pages.job_page(driver.keys, JobState.WAITING))

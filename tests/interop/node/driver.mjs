@@ -9,7 +9,7 @@ import { installClock, setClock } from './clock.mjs';
 installClock();
 
 const { Bench, version } = await import('./bench.mjs');
-const { manualWorker } = await import('./manualWorker.mjs');
+const { manualWorker } = await import('./manual_worker.mjs');
 const { live } = await import('./live.mjs');
 const { management } = await import('./manage.mjs');
 const { viewOfError } = await import('./views.mjs');
