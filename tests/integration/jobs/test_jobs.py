@@ -420,7 +420,7 @@ async def test_attributes_show_what_became_of_a_job(
     assert (job.attempts_started, job.attempts_made, job.stalled_count, job.max_attempts) == (1, 1, 0, 2)
     assert job.options.attempts == 2
     assert job.timestamp <= job.processed_on <= job.finished_on
-    assert (job.failed_reason, job.stacktrace, job.processed_by) == ("no luck", ["a trace"], "manual_worker")
+    assert (job.failed_reason, job.stacktrace, job.processed_by) == ("no luck", ["a trace"], "manual")
     assert (job.returnvalue, job.parent, job.priority) == (None, None, 4)
 
 

@@ -168,7 +168,7 @@ async def test_the_failed_set_is_the_dead_letter_queue(queue: Queue, manual_work
     assert letters[0].failed_reason == "disk full"
     assert letters[0].stacktrace == ["a trace"]
     assert letters[0].attempts_made == 1
-    assert letters[0].processed_by == "manual_worker"
+    assert letters[0].processed_by == "manual"
 
 
 async def test_all_failed_jobs_go_back_to_the_queue(queue: Queue, manual_worker: ManualWorker) -> None:
