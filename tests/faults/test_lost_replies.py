@@ -13,7 +13,7 @@ from tests.integration.transport.transport_adapters import ADAPTERS, TransportAd
 from tests.interop.difference import differences, report
 from tests.interop.keyspace import dump
 from tests.servers import Server
-from toril.commands import add, locks, manage, read, schedulers, worker
+from toril.commands import add, cleaning, locks, manage, read, schedulers, worker
 from toril.commands.add import JobToAdd, Ledger
 from toril.commands.command import Command, Replay, plain
 from toril.commands.worker import Pickup, Settlement, finish_options
@@ -88,7 +88,7 @@ COMMANDS: dict[str, Build] = {
     "pause": manage.pause,
     "resume": manage.resume,
     "drain": lambda keys: manage.drain(keys, most=1, delayed=True),
-    "clean": lambda keys: manage.clean(keys, "completed", before_ms=NOW + 1, limit=10),
+    "clean": lambda keys: cleaning.clean(keys, "completed", before_ms=NOW + 1, limit=10),
     "obliterate": lambda keys: manage.obliterate(keys, count=10, force=True),
     "remove_deduplication_key": lambda keys: manage.remove_deduplication_key(keys, "same"),
     "remove_child_dependency": lambda keys: manage.remove_child_dependency(keys, "child", keys.job("parent")),

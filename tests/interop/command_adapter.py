@@ -18,7 +18,7 @@ from tests.interop.draining import drain_all
 from tests.interop.spelling import options_of
 from tests.interop.steps import Fetched, Outcome, Step
 from tests.servers import Server
-from toril.commands import add, locks, manage
+from toril.commands import add, cleaning, locks, manage
 from toril.commands import worker as worker_commands
 from toril.commands.add import JobToAdd
 from toril.commands.command import Command
@@ -312,7 +312,8 @@ class CommandSide:
 
     def clean(self, *, grace: int, limit: int, state: Any) -> list[str]:
         most = limit or 10_000
-        return sorted(self._run(manage.clean(self._keys, state, before_ms=self._now - grace, limit=most)))
+        command = cleaning.clean(self._keys, state, before_ms=self._now - grace, limit=most)
+        return sorted(self._run(command).removed)
 
     def obliterate(self, *, force: bool) -> None:
         self._run(manage.pause(self._keys))

@@ -34,10 +34,6 @@ _DRAIN = OwnScript(
     keys="wait paused delayed prioritized repeat_set events work_list arrivals pc",
     args="base limit remove_delayed arrivals_ms cursor",
 )
-_CLEAN_LIST = OwnScript(
-    "clean_list", keys="list events repeat_set work_list", args="base before_ms limit state"
-)
-_CLEAN_SET = OwnScript("clean_set", keys="set events repeat_set", args="base before_ms limit state")
 _REMOVE_JOB = OwnScript("remove_job", keys="job repeat_set", args="job_id children base")
 _RETRY_FINISHED = OwnScript(
     "retry_finished",
@@ -57,8 +53,6 @@ class ResetAttempts:
 
 
 KEEP_ATTEMPTS: Final = ResetAttempts()
-
-CleanState = Literal["completed", "failed", "wait", "paused", "active", "delayed", "prioritized"]
 
 
 def _refused(job_id: str, command: str, reply: int) -> None:
@@ -279,30 +273,6 @@ def official_drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
         [keys.base, "1" if delayed else "0"],
         _nothing,
     )
-
-
-def clean(
-    keys: QueueKeys, state: CleanState, *, before_ms: int, limit: int, calls: Calls | None = None
-) -> Command[list[str]]:
-    """Removes up to `limit` jobs of a state that are older than `before_ms`; returns their ids."""
-    calls = calls or Calls(keys)
-    args = _CLEAN_LIST.args(base=keys.base, before_ms=before_ms, limit=limit, state=state)
-    script_keys = _CLEAN_LIST.keys(
-        keys,
-        list=keys.base + state,
-        repeat_set=keys.repeat,
-        work_list=keys.toril(f"clean:{calls.client}"),
-    )
-    if state in ("wait", "paused", "active"):
-        return calls.once(_CLEAN_LIST.call(script_keys, args, _ids))
-    # The same keys and arguments, but for the list that is not needed here.
-    if state in ("delayed", "prioritized"):
-        return calls.once(_CLEAN_SET.call(script_keys[:-1], args, _ids))
-    return calls.once(call(official("cleanJobsInSet"), script_keys[:-1], args, _ids))
-
-
-def _ids(reply: list[bytes]) -> list[str]:
-    return [one.decode() for one in reply]
 
 
 def obliterate(

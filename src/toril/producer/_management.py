@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Literal, get_args
 
 from toril.commands import manage, read
-from toril.commands.manage import CleanState
+from toril.commands.cleaning import CleanState, clean
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.jobs import Job
@@ -81,31 +81,27 @@ class Management(QueuePart[T]):
     async def clean(
         self, grace: Duration = 0, limit: int = 0, state: str | JobState = JobState.COMPLETED
     ) -> list[str]:
-        """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids."""
+        """Removes jobs of a state that are older than `grace`, at most `limit` (0: all); returns their ids.
+
+        As in BullMQ, a limit is also the number of jobs that are examined, those first that workers fetch first.
+        """
         age_ms = to_ms(to_seconds("grace", grace))
         which = _cleanable(state)
         check_count("limit", limit)
-        removed: list[str] = []
-        calls = Calls(self.keys)
         # Without a grace all jobs are meant, also those whose worker's clock is a little ahead of ours.
         before_ms = await self._ensure_open() - (age_ms or -CLOCK_SLACK_MS)
-        while not limit or len(removed) < limit:
-            batch = min(REMOVE_BATCH, limit - len(removed)) if limit else REMOVE_BATCH
-            command = manage.clean(self.keys, which, before_ms=before_ms, limit=batch, calls=calls)
-            ids = await self._run(command)
-            removed += ids
-            if len(ids) < batch and not (
-                ids and batch == REMOVE_BATCH and await self._has_more(which, batch - len(ids))
-            ):
+        calls, removed, examined = Calls(self.keys), list[str](), 0
+        while not limit or examined < limit:
+            batch = min(REMOVE_BATCH, limit - examined) if limit else REMOVE_BATCH
+            kept = examined - len(removed)
+            step = await self._run(
+                clean(self.keys, which, before_ms=before_ms, limit=batch, skip=kept, calls=calls)
+            )
+            removed += step.removed
+            examined += step.examined
+            if step.examined < batch:
                 break
         return removed
-
-    async def _has_more(self, state: CleanState, kept: int) -> bool:
-        """Whether there are more jobs than the last call kept (next runs of schedulers, too young jobs)."""
-        # Finished jobs are kept only if they are too young: there are no others.
-        if state in ("completed", "failed"):
-            return False
-        return (await self._run(read.get_counts(self.keys)))[state] > kept
 
     @knows_its_names("an argument of obliterate")
     async def obliterate(self, *, force: bool = False) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
-from toril.commands import manage, read, streams
+from toril.commands import cleaning, manage, read, streams
 from toril.commands.command import Command
 from toril.errors import (
     JobBelongsToScheduler,
@@ -202,7 +202,7 @@ def test_a_paused_queue_gives_no_jobs_until_it_is_resumed(driver: QueueDriver) -
     "kind", ["completed", "failed", "wait", "active", "delayed", "prioritized", "paused"]
 )
 def test_clean_removes_what_is_old_enough(
-    driver: QueueDriver, raw_command: Callable[..., Any], kind: manage.CleanState
+    driver: QueueDriver, raw_command: Callable[..., Any], kind: cleaning.CleanState
 ) -> None:
     options: dict[str, Any] = {"delayed": {"delay": 5}, "prioritized": {"priority": 1}}.get(kind, {})
     driver.add("a", "b", **options)
@@ -214,8 +214,8 @@ def test_clean_removes_what_is_old_enough(
         raw_command("DEL", driver.keys.lock("a"), driver.keys.lock("b"))
     if kind == "paused":
         driver.run(manage.pause(driver.keys))
-    assert driver.run(manage.clean(driver.keys, kind, before_ms=NOW - 1, limit=10)) == []
-    removed = driver.run(manage.clean(driver.keys, kind, before_ms=NOW + 10, limit=10))
+    assert driver.run(cleaning.clean(driver.keys, kind, before_ms=NOW - 1, limit=10)).removed == []
+    removed = driver.run(cleaning.clean(driver.keys, kind, before_ms=NOW + 10, limit=10)).removed
     assert sorted(removed) == ["a", "b"]
     assert state(driver) == "unknown"
 
@@ -332,7 +332,7 @@ def test_events_can_be_trimmed(driver: QueueDriver) -> None:
 
 @pytest.mark.parametrize("state", ["wait", "paused", "active"])
 def test_a_clean_of_a_list_touches_only_its_end(
-    driver: QueueDriver, raw_command: Callable[..., Any], state: manage.CleanState
+    driver: QueueDriver, raw_command: Callable[..., Any], state: cleaning.CleanState
 ) -> None:
     """The oldest are looked at, those that stay keep their order, and the rest of the list is not searched."""
     driver.add(*(f"j{n}" for n in range(10)))
@@ -343,7 +343,7 @@ def test_a_clean_of_a_list_touches_only_its_end(
     key = driver.keys.base + state
     *others, old, young, older, oldest = (one.decode() for one in raw_command("LRANGE", key, 0, -1))
     raw_command("HSET", driver.keys.job(young), "timestamp", NOW + 60_000, "processedOn", NOW + 60_000)
-    removed = driver.run(manage.clean(driver.keys, state, before_ms=NOW + 10, limit=4))
+    removed = driver.run(cleaning.clean(driver.keys, state, before_ms=NOW + 10, limit=4)).removed
     assert sorted(removed) == sorted([old, older, oldest])
     assert [one.decode() for one in raw_command("LRANGE", key, 0, -1)] == [*others, young]
     assert raw_command("KEYS", driver.keys.toril("clean:*")) == []
@@ -355,5 +355,5 @@ def test_a_full_server_can_be_cleaned(start_valkey: Callable[..., Server], prefi
         driver = QueueDriver(transport, QueueKeys("paint", prefix, hash_tag=False))
         driver.add("a", "b")
         client.config_set("maxmemory", 1)
-        removed = driver.run(manage.clean(driver.keys, "wait", before_ms=NOW + 10, limit=10))
+        removed = driver.run(cleaning.clean(driver.keys, "wait", before_ms=NOW + 10, limit=10)).removed
         assert sorted(removed) == ["a", "b"]

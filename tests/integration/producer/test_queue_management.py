@@ -129,6 +129,35 @@ async def test_a_large_clean_is_done_in_several_calls(queue: Queue) -> None:
     assert (await queue.get_job_counts()).total == 0
 
 
+@pytest.mark.parametrize(
+    ("state", "options"),
+    [
+        ("waiting", {}),
+        ("paused", {}),
+        ("prioritized", {"priority": 5}),
+        ("delayed", {"delay": 7200}),
+    ],
+)
+async def test_clean_finds_old_jobs_behind_many_young_ones(
+    queue: Queue, server: Server, state: str, options: dict[str, Any]
+) -> None:
+    if state == "paused":
+        await queue.pause()
+    young_options = {"delay": 60} if state == "delayed" else options
+    young = await queue.add_bulk([("x", n, young_options) for n in range(1100)])
+    long_ago = datetime.now().astimezone() - timedelta(hours=1)
+    old = await queue.add_bulk([("x", n, {**options, "timestamp": long_ago}) for n in range(700)])
+    assert await queue.clean(grace=60, limit=1050, state=state) == []  # as many are examined, as in BullMQ
+    assert sorted(await queue.clean(grace=60, state=state)) == sorted(job.id for job in old)
+    left = await queue.get_jobs(state, ascending=True)
+    assert [job.id for job in left] == [job.id for job in young]
+    with server.client() as client:
+        counts = [entry[b"count"] for _, entry in client.xrange(queue.keys.events) if b"count" in entry]
+        assert client.keys(queue.keys.toril("clean:*")) == []
+    assert counts[0] == counts[1] == b"0"  # one at the start of each clean
+    assert sum(int(one) for one in counts) == 700
+
+
 async def test_obliterate_leaves_no_key_not_even_ours(
     queue: Queue, manual_worker: ManualWorker, server: Server
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests.integration.commands.official_reference import OneByOne, settle_one
-from toril.commands import add, locks, manage, read, schedulers, worker
+from toril.commands import add, cleaning, locks, manage, read, schedulers, worker
 from toril.commands.add import JobToAdd
 from toril.commands.command import Command
 from toril.commands.worker import Pickup, Settlement, finish_options, packed_fields
@@ -186,7 +186,7 @@ CASES: dict[str, tuple[str, list[Any], Command[Any]]] = {
     "clean": (
         "cleanJobsInSet",
         ["completed", NOW, 100],
-        manage.clean(KEYS, "completed", before_ms=NOW, limit=100),
+        cleaning.clean(KEYS, "completed", before_ms=NOW, limit=100),
     ),
     "retry all": (
         "retryJobs",

@@ -1,13 +1,37 @@
 --[[
-  Removes old jobs of a sorted set by the official script, and what was stored to follow them.
+  Removes old jobs of a sorted set by the official script, and what was stored to follow them. The official script looks
+  at the first jobs only: it is given some jobs of the set in a set of their own.
 
-  Keys, arguments and reply are those of cleanJobsInSet. The official script looks at the first `limit` jobs.
+  source       delayed or prioritized
+  work         a temporary set for the official script
+  work_events  a temporary stream for the official script
+  before_ms    jobs from before this time are removed
+  limit        how many jobs to look at, from the first on, above zero
+  skip         how many of the first jobs to leave out: earlier calls kept them
+  Reply        { ids that were removed, how many jobs were looked at }
 ]]
---@keys set events repeat_set
---@args base before_ms limit state
+--@keys source events repeat_set work work_events
+--@args base before_ms limit state skip
 --@official clean cleanJobsInSet
+--@own cleaned_event cleaned_event
 --@own drop_next drop_next
-local drop = drop_next(KEYS, ARGV, base, redis.call("ZRANGE", set, 0, limit - 1))
-local removed = clean(KEYS, ARGV)
+
+-- First, because a server without memory refuses scripts that begin with a write that needs memory.
+redis.call("DEL", work, work_events)
+local window = redis.call("ZRANGE", source, skip, skip + limit - 1)
+local members = {}
+for place, id in ipairs(window) do
+  members[2 * place - 1], members[2 * place] = place, id
+end
+if #window > 0 then
+  redis.call("ZADD", work, unpack(members))
+end
+local drop = drop_next(KEYS, ARGV, base, window)
+local removed = clean({work, work_events, repeat_set}, ARGV)
+redis.call("DEL", work, work_events)
+if #removed > 0 then
+  redis.call("ZREM", source, unpack(removed))
+end
 drop()
-return removed
+cleaned_event(KEYS, ARGV, #removed)
+return {removed, #window}
