@@ -92,6 +92,13 @@ def test_filters_on_any_column_find_their_rows(tmp_path: Path) -> None:
         assert lake.query(f"select * from gold.queue_minute where {condition}").num_rows in (1, 2)
 
 
+@pytest.mark.parametrize("name", ['"gold"."queue_minute"', 'gold."queue_minute"', "GOLD . Queue_Minute"])
+def test_tables_are_found_however_their_names_are_quoted(tmp_path: Path, name: str) -> None:
+    lake = Lake(tmp_path)
+    put(lake, "gold/queue_minute", [minute("a", NOW)], day="2026-03-01")
+    assert lake.query(f"select queue from {name}").to_pylist() == [{"queue": "a"}]
+
+
 def test_shares_are_fair_and_never_more_than_the_limit() -> None:
     assert fair_shares({"small": 10, "large": 1000, "huge": 5000}, 510) == {
         "small": 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,28 @@ def test_a_snapshot_that_was_cut_off_is_finished_not_repeated(
         {"n": 15, "j": 15}
     ]
     assert rows(pipeline, "select count(*) as n from bronze.logs") == [{"n": 30}]
+
+
+def test_log_lines_of_a_table_that_was_rolled_back_are_read_again(
+    make_pipeline: Pipelines, factory: Factories, valkey: Server
+) -> None:
+    queue = factory("lines")
+    for _ in range(3):
+        write_logs(valkey, queue, queue.add(4))
+        queue.work()
+        to_snapshots(make_pipeline())
+    commits = sorted(Path(make_pipeline().lake.location("bronze/logs"), "_delta_log").glob("*.json"))
+    for commit in commits[-2:]:
+        commit.unlink()
+    pipeline = make_pipeline()
+    assert rows(pipeline, "select count(*) as n from bronze.logs") == [{"n": 8}]
+    to_snapshots(pipeline)
+    assert rows(pipeline, "select count(*) as n, count(distinct text) as t from bronze.logs") == [
+        {"n": 24, "t": 24}
+    ]
+    assert rows(pipeline, "select count(*) as n, count(distinct job_id) as j from bronze.jobs") == [
+        {"n": 12, "j": 12}
+    ]
 
 
 def test_after_a_replay_no_job_is_taken_twice(make_pipeline: Pipelines, factory: Factories) -> None:

@@ -418,6 +418,16 @@ def _raised(error: Exception, cause: Exception | None = None) -> str:
         (_raised(KeyError("name")), "KeyError: 'name'"),
         (_raised(ExceptionGroup("both", [ValueError("a"), ValueError("b")])), "both (2 sub-exceptions)"),
         (_raised(ValueError()), "ValueError"),
+        ("Error: ends here\n\n    at main.js:1:1", "ends here\n"),
+        (
+            "Error: Traceback (most recent call last): no\n    at a.js:1:1",
+            "Traceback (most recent call last): no",
+        ),
+        (_raised(ValueError("a\r\nb\u2028c\x0bd\n")), "a\r\nb\u2028c\x0bd\n"),
+        (
+            _raised(ValueError("Traceback (most recent call last): no"), OSError("why")),
+            "Traceback (most recent call last): no",
+        ),
         ("Traceback (most recent call last):", "Traceback (most recent call last):"),
         ("", ""),
     ],

@@ -123,7 +123,7 @@ class Lake:
         for layer in ("bronze", "silver", "gold"):
             connection.execute(f"create schema {layer}")
         for spec in TABLES.values():
-            if re.search(rf"\b{spec.layer}\s*\.\s*\"?{spec.short_name}\b", sql, re.IGNORECASE):
+            if re.search(rf"\b{spec.layer}\"?\s*\.\s*\"?{spec.short_name}\b", sql, re.IGNORECASE):
                 self._offer(connection, spec)
 
     def _offer(self, connection: Any, spec: TableSpec) -> None:

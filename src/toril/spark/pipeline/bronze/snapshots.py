@@ -60,13 +60,17 @@ class SnapshotTaker:
             after_gap = None if until == goal else after_gap
         return taken + self._take_range(goal, after_gap) if after_gap is not None else taken
 
+    def _marks(self) -> list[int]:
+        return [self.lake.ensure(name).committed(HASHES) for name in (LOGS, JOBS)]
+
     def _done(self) -> int:
-        """How far the snapshots are. Where none were taken before, silver has refined without them."""
-        done = self.lake.ensure(JOBS).committed(HASHES)
-        return done if done >= 0 else max(self.lake.ensure(_SILVER).committed(REFINED), 0)
+        """How far both tables are. Where no snapshot was taken before, silver has refined without them."""
+        marks = self._marks()
+        return max(min(marks), 0) if max(marks) >= 0 else max(self.lake.ensure(_SILVER).committed(REFINED), 0)
 
     def _next(self, goal: int) -> int | None:
-        done, begun = self._done(), self.lake.ensure(LOGS).committed(HASHES)
+        """A range that one table has and the other lacks comes first: it was cut off, or a table was rolled back."""
+        done, begun = self._done(), max(self._marks())
         if begun > done:
             return begun
         return None if done >= goal else self._as_much_as_fits(done, goal)
@@ -85,6 +89,8 @@ class SnapshotTaker:
             files = self._read(changes, with_logs=self._lacks(LOGS, until))
         if self._lacks(LOGS, until):
             self._commit(LOGS, files[LOGS], until, {})
+        if after_gap is None and not self._lacks(JOBS, until):
+            return 0
         self._commit(JOBS, files[JOBS], until, _gaps_in(changes, until), after_gap)
         return sum(file.rows for file in files[JOBS])
 
