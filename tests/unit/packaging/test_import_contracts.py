@@ -83,6 +83,42 @@ def test_the_one_module_that_knows_errors_of_the_world_takes_nothing_but_errors_
 
 
 @pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("producer/curious.py", "import toril.worker._fetch_loop"),
+        ("producer/curious.py", "from toril.worker._fetch_loop import FetchLoop"),
+        ("producer/curious.py", "from toril.worker import _fetch_loop"),
+        ("producer/curious.py", "from ..worker._fetch_loop import FetchLoop"),
+        ("producer/curious.py", "from ..worker import _fetch_loop"),
+        ("producer/curious.py", "def late():\n    from toril.transport._async import AsyncTransport"),
+        ("producer/curious.py", 'NAMES = {"FetchLoop": "toril.worker._fetch_loop"}'),
+        ("worker/curious.py", "from toril.observe.doctor import _finding"),
+        ("observe/curious.py", "from toril.observe.doctor._finding import Finding"),
+    ],
+)
+def test_an_import_of_a_private_module_from_outside_its_package_fails(
+    tree: Path, module: str, code: str
+) -> None:
+    (tree / "src/toril" / module).write_text(code + "\n")
+    result = check_private_imports(tree / "src")
+    assert result.returncode == 1
+    assert f"{module}:" in result.stderr
+    assert "it is private to its package" in result.stderr
+
+
+def test_a_private_module_may_be_imported_inside_its_package(tree: Path) -> None:
+    (tree / "src/toril/worker/neighbour.py").write_text("from toril.worker._fetch_loop import FetchLoop\n")
+    (tree / "src/toril/worker/relative.py").write_text("from . import _fetch_loop\nfrom ._runtime import *\n")
+    (tree / "src/toril/observe/doctor/neighbour.py").write_text("from ._finding import Finding\n")
+    result = check_private_imports(tree / "src")
+    assert result.returncode == 0, result.stderr
+
+
+def test_lint_runs_the_check_of_private_imports() -> None:
+    assert "scripts/private_imports.py" in (REPOSITORY / "scripts/lint").read_text()
+
+
+@pytest.mark.parametrize(
     "name", ["utils/__init__.py", "worker/helpers.py", "transport/connection_manager.py", "jobs/util.py"]
 )
 def test_a_file_named_after_nothing_fails(tmp_path: Path, name: str) -> None:
@@ -137,6 +173,11 @@ def test_words_of_the_field_that_contain_a_metaphor_pass(tmp_path: Path) -> None
 
 def check_names(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(REPOSITORY / "scripts/check-names"), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def check_private_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "scripts/private_imports.py"), str(folder)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
