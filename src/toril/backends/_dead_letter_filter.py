@@ -11,19 +11,21 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from toril.errors import InvalidOption
 from toril.protocol.codec import to_json
 from toril.protocol.envelope import DeadLetter
 
 DeadLetterFilter = Callable[[DeadLetter], bool]
+_ReadField: TypeAlias = Callable[[DeadLetter], Any]
+_Compare: TypeAlias = Callable[[Any, Any], bool]
 
 _CONDITION = re.compile(
     r'\s*(?P<field>[^\s=!~<>,"]+)\s*(?P<sign>!=|<=|>=|[=~<>])\s*'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^,"]*?))\s*(?:,|$)'
 )
-_FIELDS: Final[Mapping[str, Callable[[DeadLetter], Any]]] = {
+_FIELDS: Final[Mapping[str, _ReadField]] = {
     "job_id": lambda letter: letter.job_id,
     "task_type": lambda letter: letter.task_type,
     "dlq_reason": lambda letter: letter.dlq_reason,
@@ -38,7 +40,7 @@ _FIELDS: Final[Mapping[str, Callable[[DeadLetter], Any]]] = {
     "source": lambda letter: letter.envelope.meta.source,
 }
 _TIMES = ("dlq_ts", "enqueue_ts")
-_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+_ORDERS: Final[Mapping[str, _Compare]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -81,7 +83,7 @@ def _condition(match: re.Match[str]) -> DeadLetterFilter:
     return lambda letter: (_text(read(letter)) == wanted) is (sign == "=")
 
 
-def _reader(name: str) -> Callable[[DeadLetter], Any]:
+def _reader(name: str) -> _ReadField:
     if name in _FIELDS:
         return _FIELDS[name]
     root, _, path = name.partition(".")
@@ -91,7 +93,7 @@ def _reader(name: str) -> Callable[[DeadLetter], Any]:
     return lambda letter: _found(letter.envelope.payload, path)
 
 
-def _found(value: Any, path: str) -> Any:
+def _found(value: object, path: str) -> Any:
     """The value at a path; a name that contains dots itself comes first."""
     if not isinstance(value, Mapping) or path in value:
         return value.get(path) if isinstance(value, Mapping) else None
@@ -99,14 +101,12 @@ def _found(value: Any, path: str) -> Any:
     return _found(value.get(name), rest) if dot else None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Text as it is, everything else as JSON writes it."""
     return value if isinstance(value, str) else to_json(value).decode()
 
 
-def _ordered(
-    name: str, read: Callable[[DeadLetter], Any], holds: Callable[[Any, Any], bool], wanted: str
-) -> DeadLetterFilter:
+def _ordered(name: str, read: _ReadField, holds: _Compare, wanted: str) -> DeadLetterFilter:
     if name in _TIMES:
         limit = _time(name, wanted)
         return lambda letter: holds(_time(name, read(letter)), limit)
@@ -117,7 +117,7 @@ def _ordered(
     return lambda letter: _is_number(read(letter)) and holds(read(letter), number)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

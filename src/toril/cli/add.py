@@ -68,24 +68,24 @@ def add(
     if job_id is not None and len(payloads) > 1:
         raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
     if where.kind != "bullmq":
-        unsupported = {"priority": priority, "backoff": backoff, "lifo": lifo or None, "wait": wait}
-        _reject_options(where, [option for option, value in unsupported.items() if value is not None])
+        _reject_options(where, priority=priority, backoff=backoff, lifo=lifo or None, wait=wait)
         ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
         _print(where, ids, [], None, as_json=as_json)
         return
-    given = {
-        "delay": delay,
-        "priority": priority,
-        "attempts": attempts,
-        "job_id": job_id,
-        "lifo": lifo or None,
-    }
-    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if backoff is not None:
-        options["backoff"] = _backoff(backoff)
+    options = _job_options(
+        backoff, delay=delay, priority=priority, attempts=attempts, job_id=job_id, lifo=lifo or None
+    )
     jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
     existing = [job.id for job in jobs if not job.added]
     _print(where, [job.id for job in jobs], existing, results, as_json=as_json)
+
+
+def _job_options(backoff: str | None, **given: float | str | None) -> dict[str, Any]:
+    """Returns the options that were given, by name."""
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if backoff is not None:
+        options["backoff"] = _backoff(backoff)
+    return options
 
 
 def _payloads(data: str, lines: Path | None, count: int) -> Iterator[Any]:
@@ -115,9 +115,10 @@ def _backoff(text: str) -> Backoff:
     return custom
 
 
-def _reject_options(where: QueueName, options: list[str]) -> None:
-    if options:
-        raise InvalidOption(f"--{options[0]}", f"is not offered by {where.kind} queues", "leave it out")
+def _reject_options(where: QueueName, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidOption(f"--{given[0]}", f"is not offered by {where.kind} queues", "leave it out")
 
 
 async def _add_jobs(

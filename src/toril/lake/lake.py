@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +19,11 @@ from toril.lake.storage import normalise
 from toril.lake.tables import TABLES, TableSpec, table_spec
 from toril.protocol.extras import needed
 
-# silver/jobs keeps superseded rows until they are compacted; readers want the last word on each job.
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from pyarrow.dataset import Dataset
+
+# silver/jobs keeps superseded rows until they are compacted; readers need the last row of each job.
 _LATEST_JOBS: Final = (
     "select * from {source} qualify row_number() over "
     "(partition by queue, job_id order by updated_at desc, updated_seq desc) = 1"
@@ -91,7 +95,7 @@ class Lake:
         self.table(name)
         return self.query(f"select {wanted} from {spec.layer}.{spec.short_name}")
 
-    def dataset(self, name: str) -> Any:
+    def dataset(self, name: str) -> Dataset:
         """A table as a `pyarrow.dataset.Dataset`, to be scanned by column and filter; `TableMissing` if there is none.
 
         Files are opened by pyarrow's own file system. Without it deltalake has pyarrow's threads call back into Python,
@@ -119,20 +123,20 @@ class Lake:
         finally:
             connection.close()
 
-    def _offer_tables(self, connection: Any, sql: str) -> None:
+    def _offer_tables(self, connection: DuckDBPyConnection, sql: str) -> None:
         for layer in ("bronze", "silver", "gold"):
             connection.execute(f"create schema {layer}")
         for spec in TABLES.values():
             if re.search(rf"\b{spec.layer}\"?\s*\.\s*\"?{spec.short_name}\b", sql, re.IGNORECASE):
                 self._offer(connection, spec)
 
-    def _offer(self, connection: Any, spec: TableSpec) -> None:
+    def _offer(self, connection: DuckDBPyConnection, spec: TableSpec) -> None:
         source = f"_{spec.layer}_{spec.short_name}"
         connection.register(source, self._dataset(spec))
         body = _LATEST_JOBS if spec.name == "silver/jobs" else "select * from {source}"
         connection.execute(f"create view {spec.layer}.{spec.short_name} as {body.format(source=source)}")
 
-    def _dataset(self, spec: TableSpec) -> Any:
+    def _dataset(self, spec: TableSpec) -> Dataset | pa.Table:
         try:
             return self.dataset(spec.name)
         except TableMissing:

@@ -10,7 +10,7 @@ and counts. A timeline is one use of a job id. It begins when the job is added, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ _ENDS: Final = [_CODE[word] for word in ENDS]
 # Clocks of workers differ a little: what a hash says to have begun less than this after an event may be that event.
 _CLOCKS_US: Final = 1_000_000
 
+Column: TypeAlias = "pa.ChunkedArray | pa.Array"
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -176,7 +177,7 @@ class _Timelines:
         }
         return {name: self._total(f"was_{name}", flags) for name, flags in counted.items()}
 
-    def _moments(self, column: str, *words: str) -> Any:
+    def _moments(self, column: str, *words: str) -> pa.ChunkedArray:
         """When the last of some events was, or the time carried over from the last batch."""
         happens = np.isin(self.event, [_CODE[word] for word in words])
         times = pc.if_else(pa.array(happens), self.steps.column("ts"), self.steps.column(column))
@@ -191,7 +192,7 @@ class _Timelines:
         columns = self._columns(tallies) | self._end_columns(ends, tallies)
         return pa.table([columns[name] for name in POINT.names], schema=POINT).filter(pa.array(kept))
 
-    def _columns(self, tallies: dict[str, Numbers]) -> dict[str, Any]:
+    def _columns(self, tallies: dict[str, Numbers]) -> dict[str, Column]:
         steps = self.steps
         named = self._last_known(_flags(pc.is_valid(steps.column("step_name"))))
         same = ("queue", "job_id", "ts", "seq", "event", "was_state", "was_finished_at", "failed_reason")
@@ -207,7 +208,7 @@ class _Timelines:
             "next_event": _taken(_WORDS, self._event_at(self.next)),
         }
 
-    def _end_columns(self, ends: Numbers, tallies: dict[str, Numbers]) -> dict[str, Any]:
+    def _end_columns(self, ends: Numbers, tallies: dict[str, Numbers]) -> dict[str, Column]:
         """Of each attempt: its end, how many like it there were by then, and the hash that tells more."""
         after = np.where(ends == _NONE, _NONE, np.where(self.late_end, self.next, self.after_next))
         covering = self.fills.covering(self, ends) if self.fills is not None else np.full(len(ends), _NONE)
@@ -248,22 +249,22 @@ def _only(steps: pa.Table, flags: Flags) -> pa.Table:
     return steps if flags.all() else steps.filter(pa.array(flags))
 
 
-def _numbers(column: Any) -> Numbers:
+def _numbers(column: Column) -> Numbers:
     return np.asarray(column, dtype=np.int64)
 
 
-def _micros(column: Any) -> Numbers:
+def _micros(column: Column) -> Numbers:
     """Moments as numbers; one that is unknown was before all others."""
     return _numbers(pc.fill_null(column.cast(pa.int64()), 0))
 
 
-def _codes(column: Any) -> Numbers:
+def _codes(column: Column) -> Numbers:
     return _numbers(pc.fill_null(pc.index_in(column, value_set=_WORDS), _NONE))
 
 
-def _flags(column: Any) -> Flags:
+def _flags(column: Column) -> Flags:
     return np.asarray(pc.fill_null(column, False), dtype=bool)
 
 
-def _taken(column: Any, rows: Numbers) -> Any:
+def _taken(column: Column, rows: Numbers) -> Column:
     return column.take(pa.array(rows, mask=rows == _NONE))

@@ -38,7 +38,7 @@ def attempts_table(points: pa.Table, fill: Filler | None = None) -> pa.Table:
     return pa.concat_tables([fill(from_events, ended) if fill else from_events, by_hash])
 
 
-def _is_end_of_attempt(points: pa.Table) -> Any:
+def _is_end_of_attempt(points: pa.Table) -> pa.ChunkedArray:
     unrun = pc.match_substring_regex(pc.fill_null(points["end_reason"], ""), NO_HANDLER_RAN)
     skipped = pc.and_(_equals(points["end_event"], "failed"), unrun)
     return pc.and_(pc.is_valid(points["end_event"]), pc.invert(skipped))
@@ -91,15 +91,15 @@ def _ms(start: datetime, end: datetime) -> int:
     return (end - start) // timedelta(milliseconds=1)
 
 
-def _equals(column: Any, word: str) -> Any:
+def _equals(column: pa.ChunkedArray, word: str) -> pa.ChunkedArray:
     return pc.fill_null(pc.equal(column, word), False)
 
 
-def _unless(flag: Any, column: Any) -> Any:
+def _unless(flag: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(flag, pa.scalar(None, column.type), column)
 
 
-def _outcome(end: Any, then: Any) -> Any:
+def _outcome(end: pa.ChunkedArray, then: pa.ChunkedArray) -> pa.ChunkedArray:
     """A sweep says `waiting` and then `stalled` of a job whose worker died; any other way back is a retry."""
     swept = pc.or_(pc.equal(end, "stalled"), pc.and_(pc.equal(end, "waiting"), _equals(then, "stalled")))
     final = pc.is_in(end, value_set=_FINAL)
@@ -107,7 +107,7 @@ def _outcome(end: Any, then: Any) -> Any:
     return pc.if_else(final, end, pc.if_else(swept, "stalled", pc.if_else(suspended, "suspended", "retried")))
 
 
-def _ms_between(start: Any, end: Any) -> Any:
+def _ms_between(start: pa.ChunkedArray, end: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.subtract(
         *(one.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()) for one in (end, start))
     )
@@ -134,19 +134,19 @@ def jobs_table(points: pa.Table, *, changed: bool = False) -> pa.Table:
     return pa.table(columns).cast(SILVER_JOBS.schema).filter(pc.invert(untouched))
 
 
-def _has_reason(last: pa.Table) -> Any:
+def _has_reason(last: pa.Table) -> pa.ChunkedArray:
     """The hash of a completed job may still hold the reason of an attempt before."""
     failed = pc.or_(pc.equal(last["event"], "failed"), _equals(last["was_state"], "failed"))
     return pc.or_(failed, pc.equal(last["event"], STATE))
 
 
-def _state(last: pa.Table) -> Any:
+def _state(last: pa.Table) -> pa.ChunkedArray:
     waits = pc.is_in(last["event"], value_set=pa.array(["added", "stalled"]))
     carried = pc.is_in(last["event"], value_set=pa.array([STATE, HASH]))
     return pc.if_else(carried, last["was_state"], pc.if_else(waits, "waiting", last["event"]))
 
 
-def lacks_start(points: pa.Table) -> Any:
+def lacks_start(points: pa.Table) -> pa.ChunkedArray:
     """Whether a row is the first of a timeline that lacks its start."""
     known = pc.is_in(points["event"], value_set=_BEGINNINGS)
     return pc.and_(pc.is_null(points["before_event"]), pc.invert(known))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from toril.spark.pipeline.silver.stack_traces import message_of
 from toril.spark.transforms.step_columns import TALLIES
 
+Facts: TypeAlias = Mapping[str, Any]  # the columns of _FACTS in one row
 _FACTS: Final = (
     *("attempt", "end_event", "end_ts", "late_end", "hash"),
     *("known_ts", "known_event", "known_attempt"),
@@ -30,14 +31,14 @@ _FACTS: Final = (
 
 
 class LastPickup(msgspec.Struct, frozen=True):
-    """What a job's hash tells of every job."""
+    """What the hash of every job has."""
 
     worker: str | None = None
     started: int | None = None
 
 
 class Hash(msgspec.Struct, frozen=True):
-    """What a job's hash tells about its attempts; times in milliseconds."""
+    """What a job's hash has about its attempts; times in milliseconds."""
 
     state: str | None = None
     worker: str | None = None
@@ -68,7 +69,7 @@ class HashEnricher:
         return _with_beginnings(filled, points, pc.and_(concerned, points["late_end"]))
 
 
-def _with_workers(attempts: pa.Table, points: pa.Table, concerned: Any) -> pa.Table:
+def _with_workers(attempts: pa.Table, points: pa.Table, concerned: pa.ChunkedArray) -> pa.Table:
     """The path of every job: few columns, and nothing of an attempt that needs no more."""
     found = {}
     numbers, hashes = (points[name].filter(concerned).to_pylist() for name in ("attempt", "hash"))
@@ -80,7 +81,7 @@ def _with_workers(attempts: pa.Table, points: pa.Table, concerned: Any) -> pa.Ta
     return _with(attempts, "worker", found)
 
 
-def _with_errors(attempts: pa.Table, points: pa.Table, retried: Any) -> pa.Table:
+def _with_errors(attempts: pa.Table, points: pa.Table, retried: pa.ChunkedArray) -> pa.Table:
     return _with(
         attempts,
         "error",
@@ -88,7 +89,7 @@ def _with_errors(attempts: pa.Table, points: pa.Table, retried: Any) -> pa.Table
     )
 
 
-def _with_beginnings(attempts: pa.Table, points: pa.Table, late: Any) -> pa.Table:
+def _with_beginnings(attempts: pa.Table, points: pa.Table, late: pa.ChunkedArray) -> pa.Table:
     """Pickups that were lost in a gap: the hash still has the time of the last one."""
     found = {
         row: _beginning(known.processed, facts["end_ts"])
@@ -99,7 +100,7 @@ def _with_beginnings(attempts: pa.Table, points: pa.Table, late: Any) -> pa.Tabl
     return _with(attempts, "run_ms", {row: took for row, (_, took) in found.items()})
 
 
-def _rows_with_hashes(points: pa.Table, wanted: Any) -> Iterator[tuple[int, dict[str, Any], Hash]]:
+def _rows_with_hashes(points: pa.Table, wanted: pa.ChunkedArray) -> Iterator[tuple[int, Facts, Hash]]:
     """Yields rows with the facts from events and from the hash."""
     facts = points.select(_FACTS).filter(wanted).to_pylist()
     for row, one in zip(pc.indices_nonzero(wanted).to_pylist(), facts, strict=True):
@@ -121,7 +122,7 @@ def _beginning(processed: int, ended_at: datetime) -> tuple[datetime, int]:
     return datetime.fromtimestamp(processed / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - processed)
 
 
-def _error(facts: Mapping[str, Any], known: Hash) -> str | None:
+def _error(facts: Facts, known: Hash) -> str | None:
     """Why an attempt failed that was tried again."""
     number, traces = _number(facts, known), _traces(known.traces)
     if number is None:
@@ -136,7 +137,7 @@ def _error(facts: Mapping[str, Any], known: Hash) -> str | None:
     return known.reason if _failures(facts, known) == [number] else None
 
 
-def _number(facts: Mapping[str, Any], known: Hash) -> int | None:
+def _number(facts: Facts, known: Hash) -> int | None:
     """Which failure of its job an attempt was, counted from one; None when it was none, or when nobody can tell.
 
     Not every attempt that goes back to wait or is delayed has failed: a worker that stops gives its jobs back, and a
@@ -162,7 +163,7 @@ def _unmade(known: Hash) -> int:
     return (known.started or 0) - (known.made or 0) - (known.stalled or 0) - at_work
 
 
-def _is_whole(facts: Mapping[str, Any], known: Hash) -> bool:
+def _is_whole(facts: Facts, known: Hash) -> bool:
     """Whether the events show all pickups that the hash counts, apart from those that came later."""
     started, seen = known.started or 0, facts["known_attempt"]
     if started == seen:
@@ -170,7 +171,7 @@ def _is_whole(facts: Mapping[str, Any], known: Hash) -> bool:
     return started > seen and (known.processed or 0) > int(facts["known_ts"].timestamp() * 1000)
 
 
-def _failures(facts: Mapping[str, Any], known: Hash) -> list[int]:
+def _failures(facts: Facts, known: Hash) -> list[int]:
     """How many attempts had failed when the hash was read; two numbers if nobody saw whether the last one did."""
     failures = (known.made or 0) - facts["known_completions"]
     ended_unseen = known.finished is not None and facts["known_event"] not in ("completed", "failed")

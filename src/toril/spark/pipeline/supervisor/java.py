@@ -15,9 +15,12 @@ import threading
 import warnings
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toril.errors import SparkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _KEPT: Final = 200  # lines
 _SHOWN: Final = 5  # of them in an error
@@ -80,13 +83,13 @@ def _telling(output: _Output) -> list[str]:
     return [line for line in output.lines if line.strip() and not line.startswith(_SAY_NOTHING)][-_SHOWN:]
 
 
-def process() -> Any:
+def process() -> subprocess.Popen[bytes] | None:
     """The Java process that this Python started; None where there is none, or where another started it."""
     found = gateway()
     return None if found is None else found.__dict__.get("proc")
 
 
-def death(java: Any, patience: float = 0.0) -> str | None:
+def death(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -> str | None:
     """What a Java process died of; None while it lives, or where there is none to watch.
 
     Whoever met an error waits a moment: connections break before the process is gone.
@@ -102,7 +105,7 @@ def death(java: Any, patience: float = 0.0) -> str | None:
     return text
 
 
-def _has_ended(java: Any, patience: float) -> bool:
+def _has_ended(java: subprocess.Popen[bytes], patience: float) -> bool:
     with suppress(subprocess.TimeoutExpired):
         java.wait(timeout=patience)
     return java.returncode is not None
@@ -117,7 +120,7 @@ def _ending(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def active_context() -> Any:
+def active_context() -> SparkContext | None:
     """The context of this process, if there is one."""
     from pyspark import SparkContext
 
@@ -131,8 +134,10 @@ def gateway() -> Any:
     return SparkContext._gateway
 
 
-def forget(java: Any) -> None:
+def forget(java: subprocess.Popen[bytes] | None) -> None:
     """Drops what PySpark remembers of a dead Java process: it has no way of its own to start another."""
+    if java is None:
+        return
     _outputs.pop(java.pid, None)
     if process() is not java:
         return  # another was started already
