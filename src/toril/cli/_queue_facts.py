@@ -27,6 +27,6 @@ def queue_facts(figures: QueueFigures) -> dict[str, Any]:
         "paused": figures.paused,
         "oldest_waiting_seconds": round(figures.oldest_waiting, 3),
         "oldest_dead_seconds": round(figures.oldest_dead, 3),
-        "totals": dict(getattr(figures.overview, "totals", {})),
+        "totals": dict(figures.totals),
         "workers": [dict(one) for one in figures.workers],
     }

@@ -152,7 +152,7 @@ def _queues(picture: Picture, *, narrow: bool) -> _Part:
     rows = []
     for one in sorted(picture.overview.queues, key=_sort_key):
         rates = picture.rates.get(one.label, {})
-        completed = getattr(one.overview, "totals", {}).get("completed", one.states.get("completed", 0))
+        completed = one.totals.get("completed", one.states.get("completed", 0))
         numbers = (
             one.ready,
             *(one.states.get(state, 0) for state in ("active", "delayed", "failed")),

@@ -43,6 +43,6 @@ def _row(figures: QueueFigures) -> tuple[object, ...]:
     if figures.paused:
         numbers[0] = states.get("paused", 0) or "·"
     if figures.queue.kind != "bullmq":
-        numbers[4] = getattr(figures.overview, "totals", {}).get("completed", 0) or "·"
+        numbers[4] = figures.totals.get("completed", 0) or "·"
     oldest = format_seconds(figures.oldest_waiting) if figures.ready else "·"
     return figures.label, *numbers, oldest, len(figures.workers) or "·", "paused" if figures.paused else ""

@@ -160,8 +160,8 @@ def _line(queue: str, record: JobRecord, now_ms: int, since: str) -> JobLine:
 
 def _totals(figures: QueueFigures) -> dict[str, int]:
     """Returns totals from which rates are computed."""
-    totals = getattr(figures.overview, "totals", None)
-    if totals is not None:
+    totals = figures.totals
+    if figures.queue.kind != "bullmq":
         return {"completed": totals.get("completed", 0), "failed": totals.get("dead", 0)}
     return {name: figures.states.get(name, 0) for name in ("completed", "failed")}
 

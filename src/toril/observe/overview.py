@@ -54,6 +54,11 @@ class QueueFigures:
         return seen.counts.failed if isinstance(seen, QueueOverview) else seen.dead
 
     @property
+    def totals(self) -> Mapping[str, int]:
+        """Counters of a list or stream queue since it was created; BullMQ queues have none."""
+        return self.overview.totals if isinstance(self.overview, EnvelopeOverview) else {}
+
+    @property
     def paused(self) -> bool:
         return isinstance(self.overview, QueueOverview) and self.overview.paused
 

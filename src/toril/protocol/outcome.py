@@ -194,12 +194,6 @@ def _signal(error: BaseException) -> Outcome | None:
             return None
 
 
-def note_move(error: BaseException, job: object) -> None:
-    """Marks that the handler has moved its job to waiting-children itself."""
-    if isinstance(error, WaitingChildrenError) and getattr(job, "waits_for_children", False):
-        error.moved = True
-
-
 def _retry(
     error: BaseException, attempts_made: int, backoff: Backoff | None, options: WorkerOptions, rng: Random
 ) -> Outcome | Undecided:

@@ -36,7 +36,6 @@ from toril.protocol.outcome import (
     WaitingForChildren,
     decide_outcome,
     no_retry,
-    note_move,
     reason_of,
 )
 from toril.protocol.stack_trace import is_remote
@@ -46,7 +45,7 @@ from toril.worker._executors import Executor, LoopExecutor
 from toril.worker._job_adapter import JobAdapter
 from toril.worker._name_refusals import NameRefusals
 from toril.worker._observer import WorkerObserver
-from toril.worker._results import Returned
+from toril.worker._results import Returned, note_move
 from toril.worker._status import WorkerStatus
 from toril.worker._task_pool import TaskPool
 

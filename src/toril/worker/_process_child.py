@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 from toril.errors import PermanentError, TransientError
 from toril.protocol.classify import ErrorCategory, known_category, retry_after
-from toril.protocol.outcome import note_move
 from toril.protocol.stack_trace import message_of, stack_of
 from toril.transport import default_server
 from toril.worker._process_stats import resident_bytes
-from toril.worker._results import Encode
+from toril.worker._results import Encode, note_move
 
 BEGUN = "begun"  # what a child sends before it runs a job
 Opener = Callable[[Any], Any]  # creates the handler's job object from what was sent, in the child

@@ -1,4 +1,4 @@
-"""Encodes the results of handlers.
+"""Encodes the results of handlers, and notes what their errors mean for the job.
 
 Guarantee: a result that is too large, or has no JSON form, fails where the handler ran, before it is sent.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toril.errors import ResultTooLarge
+from toril.errors import ResultTooLarge, WaitingChildrenError
+from toril.jobs.base import JobBase
 from toril.protocol.codec import to_json
 
 Encode = Callable[[Any], bytes | None]  # can be pickled: it is sent to child processes
@@ -30,6 +31,12 @@ def encode_result(limit: int | None, result: Any) -> bytes:
             "elsewhere and return a reference, or raise the worker's max_result_size"
         )
     return json
+
+
+def note_move(error: BaseException, job: object) -> None:
+    """Marks that the handler has moved its job to waiting-children itself."""
+    if isinstance(error, WaitingChildrenError) and isinstance(job, JobBase) and job.waits_for_children:
+        error.moved = True
 
 
 def drop_result(result: Any) -> None:
