@@ -1,6 +1,7 @@
 """Spark sources, sinks, transforms and the pipeline.
 
-Guarantee: importing this needs no Spark; `register` and the rooms below do, and say so when it is missing.
+Guarantee: importing this needs no Spark. `register` and the packages below need it; without it their error names the
+extra.
 
     toril.spark.register(spark)
     spark.read.format("toril").option("url", "redis://…").option("table", "jobs").option("queues", "emails").load()
@@ -21,9 +22,9 @@ __all__ = ["enqueue", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("toril")` known to a session, and its driver's choice of a server known to the format.
+    """Registers `format("toril")` in a session, together with the server that the driver has chosen.
 
-    For where Spark's own discovery does not look, and for streams that name no server.
+    Needed where Spark's own discovery does not find the format, and for streams that name no server.
     """
     from toril.spark.datasource import source_for
     from toril.spark.python import as_portable, use_driver_python
@@ -43,7 +44,7 @@ def enqueue(
 ) -> None:
     """Adds the rows of `df` as jobs, each once under `run`, however `df` is partitioned.
 
-    `key` names columns (or parts of structs, `data.id`) that tell rows apart. Without it rows are shuffled by a hash of
+    `key` names columns (or parts of structs, `data.id`) that identify a row. Without it rows are shuffled by a hash of
     their content, so that equal rows are counted over all partitions; a column that differs each time it is computed,
     such as `rand()` or `current_timestamp()`, needs `key`. `options` are those of `df.write.format("toril")`.
     """

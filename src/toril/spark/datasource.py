@@ -1,6 +1,6 @@
 """`format("toril")`: the one adapter between Spark's data source API and our readers and writers.
 
-Guarantee: every problem with an option is said when the DataFrame is made, not in the middle of a job.
+Guarantee: every invalid option is refused when the DataFrame is made, not in the middle of a job.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ class TorilDataSource(DataSource):
 
 
 def source_for(driver: Driver) -> type[TorilDataSource]:
-    """The data source with what a driver knows. Spark sends such a class to its Python processes as a value."""
+    """Returns the data source class with the facts of a driver. Spark sends it to its Python processes as a value."""
     return type("TorilDataSource", (TorilDataSource,), {"driver": driver})

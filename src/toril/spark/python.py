@@ -23,7 +23,7 @@ def use_driver_python(spark: SparkSession) -> None:
 
 
 def load(packed: bytes) -> Any:
-    """Unpacks an object of toril where a task runs. It travels as a whole: there may be no toril to import it from."""
+    """Unpickles an object of toril where a task runs. This function is sent by value: toril may be missing there."""
     import pickle
     import socket
     import sys
@@ -47,7 +47,7 @@ def load(packed: bytes) -> Any:
 
 
 def as_portable(source: type) -> type:
-    """A data source in a form that Spark can hand to any Python: one without toril says so."""
+    """A data source in a form that Spark can send to any Python; where toril is missing, the error says so."""
     from pyspark.sql.datasource import DataSource
 
     packed = _pickler().dumps((operator.itemgetter(0), ((source,),), None))
@@ -80,7 +80,7 @@ def as_portable(source: type) -> type:
 
 
 class Portable:
-    """What travels to Spark's workers and explains itself where it cannot be unpacked."""
+    """A pickled object for Spark's workers, with a clear error where it cannot be unpickled."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class Portable:
 
 
 def _pickler() -> Any:
-    """Spark's pickler, told to send what is in this file as a whole."""
+    """Spark's pickler, configured to send the contents of this file by value."""
     from pyspark import cloudpickle
 
     pickler: Any = cloudpickle

@@ -1,6 +1,6 @@
-"""What a pipeline is asked for, and what it says it did.
+"""The options of a pipeline, and the summary of a run.
 
-Guarantee: what cannot be is refused when the options are made, before Spark starts.
+Guarantee: invalid options are refused when they are created, before Spark starts.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _java() -> str | None:
 
 
 def _major_version(java: str) -> int | None:
-    """17 for `version "17.0.15"`, 8 for `version "1.8.0"`; None when it says something else."""
+    """17 for `version "17.0.15"`, 8 for `version "1.8.0"`; None for any other text."""
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found.group(1)) if found else None
@@ -137,7 +137,7 @@ def _start(conf: SparkConf, *, spark_log: bool) -> None:
 
 
 def _handler_of_the_caller() -> Any:
-    """Spark takes Ctrl-C for itself; a program that has its own way of ending keeps it."""
+    """Restores the caller's handler of Ctrl-C: Spark replaces it."""
     handler = signal.getsignal(signal.SIGINT)
     is_own = (
         threading.current_thread() is threading.main_thread() and handler is not signal.default_int_handler
@@ -146,13 +146,13 @@ def _handler_of_the_caller() -> Any:
 
 
 def _stop(context: SparkContext) -> None:
-    """Executors that lose their driver without a word write pages of errors."""
+    """Stops the session: executors that lose their driver without notice log many errors."""
     if active_context() is context and death(process()) is None:
         context.stop()
 
 
 def _remote_session(url: str) -> SparkSession:
-    """The settings of a server are its own: none is sent."""
+    """A remote server has its own settings; none is sent."""
     _check_server(url)
     try:
         from pyspark.sql import SparkSession
@@ -166,7 +166,7 @@ def _remote_session(url: str) -> SparkSession:
 
 
 def _check_server(url: str) -> None:
-    """Spark would ask a server that is not there for minutes."""
+    """Refuses an unreachable server at once: Spark would retry for minutes."""
     place = urlsplit(url)
     try:
         host, port = place.hostname or "localhost", place.port or _CONNECT_PORT
@@ -180,7 +180,7 @@ def _check_server(url: str) -> None:
 
 @contextmanager
 def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
-    """What is started inside has a share of its own of a FAIR scheduler; on a remote session this does nothing."""
+    """Jobs that are started inside use a pool of their own of the FAIR scheduler; no effect on a remote session."""
     context = getattr(spark, "sparkContext", None)
     if context is None:
         yield

@@ -1,6 +1,6 @@
-"""How a pipeline stands, told by its tables: any process may ask, also while another one writes.
+"""The state of a pipeline, read from its tables; any process can read it, also while another one writes.
 
-Guarantee: every figure is read, none is remembered; a server that does not answer leaves its part empty.
+Guarantee: every figure is read anew; a server that does not answer leaves its part empty.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Writers: rows of a DataFrame as jobs, each once; or acts on jobs that a query selected."""
+"""Writers: rows of a DataFrame as jobs, each once; or operations on jobs that a query selected."""

@@ -1,7 +1,7 @@
-"""Acts on jobs that a query selected: retry, remove, replay.
+"""Operations on jobs that a query selected: retry, remove, replay.
 
-Guarantee: an act on a job that is gone, or no longer in the state, does nothing and is counted as skipped; so a write
-can be repeated at will.
+Guarantee: an operation on a job that is gone, or no longer in the state, does nothing and is counted as skipped. So
+a write can be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toril.transport import BlockingTransport
 
 @dataclass(slots=True)
 class JobOperator:
-    """Acts on the rows of one task."""
+    """Runs the operations of one task."""
 
     transport: BlockingTransport
     options: SinkOptions

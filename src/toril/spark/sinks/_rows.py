@@ -1,7 +1,7 @@
 """Rows of a DataFrame as jobs.
 
 Guarantee: a row becomes the same job with the same digest every time, whatever order Spark delivers rows in; a row that
-is no job becomes a reject that says why.
+is no job becomes a reject with the reason.
 
     name, data            what to do; data is a struct, a map, a variant, or JSON text
     queue                 where, unless the write names one queue
@@ -195,7 +195,7 @@ class RowReader:
 
 
 def _payload(data: bytes) -> Any:
-    """What an envelope carries; the values stay as they are written, digit for digit."""
+    """The payload of an envelope; numbers keep their digits."""
     try:
         return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:  # no object: the envelope refuses it by its type

@@ -1,6 +1,6 @@
 """Sending rows: in batches, under the ledger, as fast as the queue and the rate allow.
 
-Guarantee: when `send` returns, every row given before is a job, was one already, or lies among the rejects.
+Guarantee: when `send` returns, every row given before is a job, was one already, or is among the rejects.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def acts(self) -> str:
-        """The same in the words of acts on jobs."""
+        """The same counts, named for operations on jobs."""
         words = f"{self.added} done, {self.skipped} skipped, {self.rejected} rejected"
         return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words
 
@@ -107,7 +107,7 @@ class Sender:
                 rows, deadline = rows[done:], time.monotonic() + self.options.wait_timeout
 
     def _offer(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
-        """How many of the rows, from the first on, are dealt with; 0 after a pause."""
+        """Sends rows. Returns how many of them, from the first on, are done; 0 after a pause."""
         calls = self._calls.setdefault(queue, Calls(keys))
         match self.transport.run(once(keys, enqueue_once(keys, rows, self.admission), calls)):
             case Admitted(results):

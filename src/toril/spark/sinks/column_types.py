@@ -90,7 +90,7 @@ _LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1  # beyond it, neighbours are the same 
 
 
 def plain_value(value: Any) -> Any:
-    """What Arrow gives as JSON types; a decimal is the number that it says, digit for digit."""
+    """What Arrow gives as JSON types; a decimal keeps its digits."""
     if isinstance(value, dict):
         return {str(key): plain_value(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -139,7 +139,7 @@ _MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def option_value(name: str, value: Any) -> Any:
-    """The value of a column as `JobOptions` takes it: structs become what they stand for."""
+    """The value of a column as `JobOptions` takes it: structs become option objects."""
     if name == "deduplication" and isinstance(value, str):
         return Deduplication.simple(value)
     if not isinstance(value, dict) or name not in _MAKERS:

@@ -1,7 +1,7 @@
 """The columns of a write, checked before the first row.
 
-Guarantee: a column that a write needs is there, and none is dropped in silence: beside a column `data` every column
-means something or is refused.
+Guarantee: a column that a write needs is there, and none is ignored: beside a column `data` every column
+is an option or is refused.
 """
 
 from __future__ import annotations

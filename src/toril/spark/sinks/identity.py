@@ -1,8 +1,8 @@
-"""How a row is known: by its job id, by the columns of `key`, or by its content.
+"""The identity of a row: its job id, the columns of `key`, or its content.
 
 Guarantee: a row that is known by its id, its key or its counted content is known in every partition. A row that is
-known by its content alone is known within the partition that holds it: equal rows of one task are told apart by their
-number, those of other tasks are others.
+known by its content alone is known within the partition that holds it: equal rows of one task are numbered,
+and those of other tasks are different rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Identity(NamedTuple):
 
 @dataclass(slots=True)
 class Identifier:
-    """Knows the rows of one task."""
+    """Identifies the rows of one task."""
 
     options: SinkOptions
     run: str

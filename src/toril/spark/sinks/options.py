@@ -1,4 +1,4 @@
-"""What a writer is asked for: Spark's string options, checked once and named.
+"""The options of a writer: Spark's string options, checked once and named.
 
 Guarantee: a write that cannot succeed is refused before the first row.
 """
@@ -29,7 +29,7 @@ _RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Everything a writer needs; it travels to executors, so it holds no connection."""
+    """Everything a writer needs; it is sent to executors, so it holds no connection."""
 
     url: str | None = field(default=None, repr=False)  # it may hold a password; None: not chosen yet
     jvm: str | None = None  # the only one whose tasks may use the server; None: all
@@ -48,7 +48,7 @@ class SinkOptions:
     batch: int = 200  # rows per call of the server
     rate: float | None = None  # rows per second
     max_waiting: int | None = None  # writing pauses while the queue holds as many
-    wait_timeout: float = 600.0  # seconds to wait for room before the write fails
+    wait_timeout: float = 600.0  # seconds to wait for a shorter queue before the write fails
     on_reject: str = "report"  # report: set rejected rows aside; fail: stop at the first
     ledger_hours: float = 24.0  # how long a run is remembered
     state: str = "failed"  # retry: of which state
@@ -94,7 +94,7 @@ class SinkOptions:
 
     @property
     def rows_per_call(self) -> int:
-        """Under a rate, a call carries a second of it at most: rows would come in bursts otherwise."""
+        """With a rate, one call adds at most the rows of one second, to avoid bursts."""
         return self.batch if self.rate is None else max(1, min(self.batch, int(self.rate)))
 
     def keys(self, queue: str, *, cluster: bool) -> QueueKeys | ListKeys | StreamKeys:

@@ -146,7 +146,7 @@ class StreamWriter(Portable, DataSourceStreamArrowWriter):
 
 
 def _new_save() -> str:
-    """Tells one save from another under the same run: writers are made once for each."""
+    """An id of one save among others of the same run: a writer is made once for each."""
     return uuid.uuid4().hex[:8]
 
 

@@ -1,6 +1,6 @@
-"""Bytes of Redis as Arrow columns, without a Python object per cell where it can be helped.
+"""Bytes of Redis as Arrow columns, without a Python object per cell where possible.
 
-Guarantee: every value arrives: text that is not UTF-8 is kept with replacement characters, numbers that are none
+Guarantee: every value is kept: text that is not UTF-8 is kept with replacement characters, invalid numbers
 become null (and the caller keeps the raw text).
 """
 
@@ -41,7 +41,7 @@ def whole_number(value: bytes | str | None) -> int | None:
 
 
 def number_column(values: Sequence[bytes | None]) -> pa.Array:
-    """Whole numbers; what is none becomes null."""
+    """Whole numbers; anything else becomes null."""
     try:
         return pa.array(values, pa.binary()).cast(pa.string()).cast(pa.int64())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Which queues there are.
+"""Finds the queues of a source.
 
 Guarantee: names are taken as given and cost nothing; patterns are resolved by SCAN at most once in
 `discover_every` seconds, never per batch.
@@ -35,7 +35,7 @@ def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:
 
 @dataclass(slots=True)
 class Directory:
-    """The queues that match the options, remembered between batches."""
+    """The queues that match the options, kept between batches."""
 
     options: SourceOptions
     _found: dict[str, AnyKeys] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Directory:
     _search_took: float = 0.0
 
     def queues(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
-        """Queue → keys. Queues once found stay, so that their offsets never vanish."""
+        """Queue → keys. Queues once found stay, so that their offsets are kept."""
         for queue in self.options.queues:
             if not is_pattern(queue):
                 self._found.setdefault(queue, keys_of(self.options, queue, cluster=transport.is_cluster))
@@ -56,7 +56,7 @@ class Directory:
         return dict(sorted(self._found.items()))
 
     def existing(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
-        """The queues that exist now; a named one that does not is an error unless told otherwise."""
+        """The queues that exist now; a named one that does not is an error unless `missing` is "ignore"."""
         queues = self.queues(transport)
         replies = transport.run_many([plain(int, "EXISTS", *mark_keys(keys)) for keys in queues.values()])
         there = {queue for queue, found in zip(queues, replies, strict=True) if _raised(found)}

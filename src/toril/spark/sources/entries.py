@@ -86,7 +86,7 @@ def read_rejects(
     after: str = "0-0",
     until: str = "+",
 ) -> Iterator[pa.Table]:
-    """Rows that could not become jobs of a queue; the first one tells how many older ones made room for newer."""
+    """Rows that could not become jobs of a queue; the first one has the number of older ones that were trimmed."""
     if after == "0-0":
         yield from _dropped_rejects(transport, queue, keys)
     while page := transport.run(entries(rejects_key(keys), after, until, _PAGE)):

@@ -1,7 +1,7 @@
 """Reading event streams: pages of XRANGE, grouped by shape, turned into columns.
 
-Guarantee: every entry becomes a row, also one of an event or with fields nobody knows (they are kept in `extra`),
-and what could not be read any more becomes a gap row with the exact number, or with none where nobody knows it.
+Guarantee: every entry becomes a row, also one of an unknown event or with unknown fields (they are kept in `extra`),
+and what could not be read any more becomes a gap row with the exact number, or without one where it is unknown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def gap_table(one: Stretch, rows: int, first_id: str | None, known_id: str | Non
     """The gap rows of a stretch of which `rows` events were read; None when nothing is missing.
 
     What was lost with a stream that was deleted cannot be counted; what the new one lost since can. `first_id` is the
-    first event that was read, `known_id` the last one before the stretch, if it is not the stretch that says so.
+    first event that was read, `known_id` the last one before the stretch, if the stretch does not have it.
     """
     # More rows than expected: the stream was deleted and grew beyond its old count before anybody looked.
     recreated = one.recreated or (one.expected is not None and rows > one.expected)
@@ -86,7 +86,7 @@ def gap_table(one: Stretch, rows: int, first_id: str | None, known_id: str | Non
 def gap_row(
     one: Stretch, lost: int | None, reason: str, first_id: str | None, known_id: str | None = None
 ) -> pa.Table:
-    """A gap has the time of the first event after it: by then what it hides has happened."""
+    """A gap has the time of the first event after it: all its events are older."""
     at, seq = id_columns(pa.array([first_id or one.end.id], pa.string()))
     columns = {
         "queue": constant(one.queue, 1),

@@ -61,7 +61,7 @@ class JobChunk:
 
 
 def list_jobs(transport: BlockingTransport, keys: QueueKeys, options: SourceOptions) -> dict[bytes, str]:
-    """Id → state. Finished sets are read around the moving ones, so that nothing slips through on its way."""
+    """Id → state. Finished sets are read around the moving ones, so that a job that moves meanwhile is not missed."""
     moving = [state for state in options.states if state not in FINISHED]
     found: dict[bytes, str] = {}
     if moving:

@@ -1,4 +1,4 @@
-"""What a reader is asked for: Spark's string options, checked once and named.
+"""The options of a reader: Spark's string options, checked once and named.
 
 Guarantee: an option that is misspelt or makes no sense is refused with a remedy before anything is read.
 """
@@ -64,7 +64,7 @@ _ONLY_FOR: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Everything a reader needs; it travels to executors, so it holds no connection."""
+    """Everything a reader needs; it is sent to executors, so it holds no connection."""
 
     url: str | None = field(default=None, repr=False)  # it may hold a password; None: not chosen yet
     jvm: str | None = None  # the only one whose tasks may use the server; None: all
@@ -118,7 +118,7 @@ class SourceOptions:
         return parsed
 
     def _check_together(self, given: Iterable[str]) -> None:
-        """Refuses what would be without effect: whoever asked for it would take the answer for another."""
+        """Refuses options that would have no effect, because the result would be misread."""
         for option, tables in _ONLY_FOR.items():
             if option in given and self.table not in tables:
                 raise InvalidOption(
@@ -138,7 +138,7 @@ class SourceOptions:
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970; rounded, because a float of seconds may lie a hair below its millisecond."""
+    """Milliseconds since 1970; rounded, because a float of seconds may be slightly below its millisecond."""
     return round(moment.timestamp() * 1000)
 
 
@@ -153,7 +153,7 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
 
 
 def _kind(table: str, given: str | None) -> str:
-    """Entries are those of stream queues unless said otherwise; events, jobs and logs are of BullMQ queues."""
+    """Entries are those of stream queues by default; events, jobs and logs are of BullMQ queues."""
     if table in ("stream", "dlq"):
         return _one_of("kind", given or "stream", ("stream", "list"))
     return _one_of("kind", given or "bullmq", KINDS if table == "rejects" else ("bullmq",))

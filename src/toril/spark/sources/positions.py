@@ -1,6 +1,6 @@
 """Positions in event streams, and how far the next batch reads.
 
-Guarantee: rows read plus events reported lost equal the events that were added between two positions, to the unit,
+Guarantee: rows read plus events reported lost equal the events that were added between two positions, exactly,
 on every server that counts what was added to a stream (Redis 7, Valkey).
 """
 
@@ -18,7 +18,7 @@ from toril.transport import BlockingTransport
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The last event that was read: its id, and how many events had been added with it (None: nobody counts)."""
+    """The last event that was read: its id, and the number of events added up to it (None: not counted)."""
 
     id: str
     n: int | None
@@ -75,7 +75,7 @@ def stretch(queue: str, key: str, start: Position, end: Position) -> Stretch | N
 
 
 def _not_there_yet(start: Position, end: Position) -> bool:
-    """Reading begins at a moment that the stream has not reached: such a start has a time and no count."""
+    """Whether reading starts at a time that the stream has not reached: such a start has a time and no count."""
     return start.n is None and end.n is not None and id_parts(end.id) <= id_parts(start.id)
 
 
@@ -110,7 +110,7 @@ def available(start: Position, state: StreamState) -> int:
 
 
 def fair_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Divides `limit` over queues: small ones get all they want, large ones equal parts of the rest."""
+    """Divides `limit` over queues: small ones get all they need, large ones equal parts of the rest."""
     shares: dict[str, int] = {}
     left, queues = limit, sorted(wanted, key=lambda queue: wanted[queue])
     for index, queue in enumerate(queues):
@@ -181,7 +181,7 @@ def _reach(transport: BlockingTransport, key: str, start: Position, end: Positio
 
 
 def _whole_step(transport: BlockingTransport, key: str, position: Position) -> Position:
-    """A sweep says `waiting` and `stalled` of a job in one step: a batch that ended between them would tell a retry."""
+    """A sweep adds `waiting` and `stalled` in one step; a batch that ended between them would show a retry."""
     following = transport.run(entries(key, position.id, "+", 1))
     if not following or following[0][1][:2] != [b"event", b"stalled"]:
         return position
@@ -203,7 +203,7 @@ def split_exactly(transport: BlockingTransport, one: Stretch, rows: int) -> list
 
 
 def split_by_time(one: Stretch, first_id: str, parts: int) -> list[Stretch]:
-    """Pieces of equal time; only the sum of their rows can be held against what was expected."""
+    """Pieces of equal time; only the sum of their rows can be compared with what was expected."""
     low, high = max(id_parts(one.start.id)[0], id_parts(first_id)[0]), id_parts(one.end.id)[0]
     cuts = sorted({low + (high - low) * part // parts for part in range(1, parts)} - {low, high})
     edges: Sequence[Position] = [one.start, *(Position(f"{cut}-0", None) for cut in cuts), one.end]

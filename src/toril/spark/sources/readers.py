@@ -52,7 +52,7 @@ _LAST_SEQ = 2**64 - 1  # no entry of a millisecond has a higher number
 
 
 def open_transport(url: str | None) -> BlockingTransport:
-    """A connection to the server that the driver chose; a task must not choose one itself, elsewhere."""
+    """A connection to the server that the driver chose; a task does not choose one itself."""
     if url is None:
         raise TypeError("the driver handed over no address of a server")
     return BlockingTransport(url, policy=POLICY)

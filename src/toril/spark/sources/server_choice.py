@@ -1,8 +1,8 @@
-"""Which server Spark's tasks use, and the first contact with it, made by the driver before tasks begin.
+"""Chooses the server of Spark's tasks. The driver checks that it answers before tasks start.
 
 Guarantee: the server is chosen on the driver, by the rule of `toril.transport.default_server`, and its whole address is
-handed to the tasks. An embedded server that nobody named is used by a local master only: executors elsewhere would each
-find an empty one. An address that is wrong is said within seconds and with a remedy, not by a task after minutes.
+sent to the tasks. An embedded server that nobody named is used by a local master only: executors elsewhere would each
+find an empty one. A wrong address is an error with a remedy within seconds, not an error of a task after minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_local(master: str) -> bool:
 
 
 def master_of(spark: Any) -> str:
-    """The master of a session; that of a Spark Connect server is not for us to know."""
+    """The master of a session; that of a Spark Connect server is unknown."""
     context = getattr(spark, "sparkContext", None)
     return str(context.master) if context is not None else "sc://"
 
@@ -83,7 +83,7 @@ class Choice:
 def choose(given: str | None, driver: Driver | None, *, streams: bool = False) -> Choice:
     """The server of a query, chosen by the process that plans it.
 
-    Without `toril.spark.register` nobody tells us the master. Then an embedded server that nobody named is for tasks of
+    Without `toril.spark.register` the master is unknown. Then an embedded server that nobody named is for tasks of
     the driver's own JVM, which is where a local master runs them. A stream may have no task for hours that could find
     out that it is elsewhere, so it is refused.
     """
@@ -106,7 +106,7 @@ def demand_jvm(wanted: str | None) -> None:
 
 
 def reach(url: str | None) -> None:
-    """Asks the server for its time; an error says whom we tried to reach and what to look at."""
+    """Asks the server for its time; the error has the address and what to check."""
     with BlockingTransport(url, policy=_FIRST_CONTACT) as transport:
         try:
             transport.connect()

@@ -1,4 +1,4 @@
-"""Reading what workers report of themselves at every heartbeat.
+"""Reads worker reports.
 
 Guarantee: a report that cannot be read becomes a row with its text in `extra`, never an error.
 """
@@ -31,7 +31,7 @@ _COUNTS: Final = {
 
 
 def read_reports(transport: BlockingTransport, queue: str, keys: QueueKeys) -> Iterator[pa.Table]:
-    """One row per worker that reported lately."""
+    """Returns one row per worker whose report has not expired."""
     names = transport.run(plain(list, "ZRANGE", keys.toril("workers"), 0, -1))
     words = [name.decode(errors="replace") for name in names]
     texts = transport.run_many([plain(bytes_or_none, "GET", keys.toril(f"worker:{name}")) for name in words])

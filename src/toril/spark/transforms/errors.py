@@ -1,4 +1,4 @@
-"""Errors of attempts, grouped by what they have in common.
+"""Errors of attempts, grouped by their pattern.
 
 Guarantee: two messages that differ only in numbers, ids, addresses, quoted parts or the class of the error before them
 have one fingerprint.

@@ -1,6 +1,6 @@
 """Gap rows of the events as a table of their own.
 
-Guarantee: one row for each gap; the sum of `lost` is what nobody could read.
+Guarantee: one row for each gap; the sum of `lost` is the number of events that were not read.
 """
 
 from __future__ import annotations

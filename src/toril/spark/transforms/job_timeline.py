@@ -50,7 +50,7 @@ def walk(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def turning_points(steps: pa.Table) -> pa.Table:
-    """Pickups that ended, ends without a pickup, beginnings in the middle, hidden ends, and each job's last step."""
+    """Pickups that ended, ends without a pickup, first steps without a start, ends in gaps, and last steps."""
     job, order = _in_order(steps)
     steps = steps.take(pa.array(order))
     event = _codes(steps.column("event"))
@@ -153,7 +153,7 @@ class _Timelines:
         return self._is("active") | (self._is(STATE) & active)
 
     def _late_ends(self) -> Flags:
-        """Events that end a pickup which nobody saw, because its event was lost in a gap."""
+        """Events that end a pickup whose own event was lost in a gap."""
         was_active = _flags(pc.equal(self.steps.column("prev"), "active"))
         late: Flags = np.isin(self.event, _ENDS) & was_active & ~self._ran_before()
         return late
@@ -209,7 +209,7 @@ class _Timelines:
         }
 
     def _end_columns(self, ends: Numbers, tallies: dict[str, Numbers]) -> dict[str, Column]:
-        """Of each attempt: its end, how many like it there were by then, and the hash that tells more."""
+        """Of each attempt: its end, how many like it there were by then, and the hash that completes it."""
         after = np.where(ends == _NONE, _NONE, np.where(self.late_end, self.next, self.after_next))
         covering = self.fills.covering(self, ends) if self.fills is not None else np.full(len(ends), _NONE)
         hashes = self.fills.hash if self.fills is not None else pa.nulls(1, pa.string())
@@ -254,7 +254,7 @@ def _numbers(column: Column) -> Numbers:
 
 
 def _micros(column: Column) -> Numbers:
-    """Moments as numbers; one that is unknown was before all others."""
+    """Moments as numbers; an unknown one is before all others."""
     return _numbers(pc.fill_null(column.cast(pa.int64()), 0))
 
 

@@ -100,7 +100,7 @@ def _unless(flag: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _outcome(end: pa.ChunkedArray, then: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A sweep says `waiting` and then `stalled` of a job whose worker died; any other way back is a retry."""
+    """A sweep writes `waiting` and then `stalled` for a job whose worker died; any other return is a retry."""
     swept = pc.or_(pc.equal(end, "stalled"), pc.and_(pc.equal(end, "waiting"), _equals(then, "stalled")))
     final = pc.is_in(end, value_set=_FINAL)
     suspended = pc.equal(end, "waiting-children")

@@ -5,7 +5,7 @@ batches, as long as the state that one batch leaves behind is given to the next.
 the attempt has no `active_at`.
 
 A timeline is the events of one job in the order of the stream, after the state in which the last batch left it. A
-pickup (`active`) ends with the next event of its job; a stalled job says `waiting` and then `stalled`, in one step of
+pickup (`active`) ends with the next event of its job; a stalled job has `waiting` and then `stalled`, in one step of
 the server.
 """
 
@@ -108,7 +108,7 @@ def _place(column: str) -> tuple[Column, Column]:
 
 
 def _facts() -> Column:
-    """What a hash can convert about attempts, as JSON; nothing else of it need travel."""
+    """The fields of a hash about attempts, as JSON; no other field is sent."""
     has_failed = F.col("failed_reason").isNotNull() | F.col("stacktrace").isNotNull()
     facts = {
         "state": F.col("state"),
@@ -128,7 +128,7 @@ def _facts() -> Column:
 
 
 def _backoff() -> Column:
-    """The option is a number of milliseconds, or says it as its delay."""
+    """The option is a number of milliseconds, or has one as its delay."""
     delay, number = (F.get_json_object("opts", path) for path in ("$.backoff.delay", "$.backoff"))
     return F.coalesce(delay, number).try_cast("double")
 

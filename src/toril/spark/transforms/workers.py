@@ -1,6 +1,6 @@
 """The last report of each worker, with its rates.
 
-Guarantee: a worker that never reported a heartbeat has no rate, rather than a good one.
+Guarantee: a worker that never reported a heartbeat has no rate.
 """
 
 from __future__ import annotations

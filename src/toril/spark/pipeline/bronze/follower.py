@@ -1,8 +1,8 @@
-"""Follow: events from Redis to bronze/events for ever, by the driver itself.
+"""The follower: the driver itself copies events from Redis to bronze/events, until it is stopped.
 
 Guarantee: the same rows, gaps and positions as those of `ingest_once`, by the same plans and the same commits. It needs
-neither Java nor executors: it begins before Spark is up, and goes on while Spark starts again. What was read ahead of a
-commit that failed is kept for the next try.
+neither Java nor executors: it starts before Spark, and continues while Spark is restarted. What was read ahead of a
+commit that failed is kept for the next attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Follower:
         self.batches = 0
 
     def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
-        """Until `stop` is set; an error ends it, and it may be run again. `on_sign` is called after each look."""
+        """Runs until `stop` is set. An error ends it; it may be run again. `on_sign` is called after each round."""
         if self._ahead is None:
             self._ahead = ReadAhead(lambda: open_transport(self._options.get("url")))
         reader = reader_of(self._options, self._ahead)

@@ -3,7 +3,7 @@
 Guarantee: every event that could be read is in the table once, whatever is killed or replayed: the position of each
 queue is committed with its rows in one transaction, and rows up to a committed position are never added again.
 
-Executors read streams and write Parquet beside the table; only a line about each file travels through Spark. The
+Executors read streams and write Parquet beside the table; only one line about each file goes through Spark. The
 driver commits all files of a micro-batch at once. What was trimmed before it could be read becomes gap rows in the same
 commit.
 """
@@ -49,7 +49,7 @@ def write_days(lake: Lake, table: pa.Table) -> list[DataFile]:
 
 
 class IngestReader(EventStreamReader):
-    """The event stream whose tasks write files instead of handing rows to Spark."""
+    """An event stream whose tasks write files instead of returning rows to Spark."""
 
     def __init__(
         self, options: SourceOptions, lake: Lake, parts: int, ahead: ReadAhead | None = None
@@ -61,7 +61,7 @@ class IngestReader(EventStreamReader):
         self._is_ahead_ours = ahead is None
 
     def initialOffset(self) -> dict[str, str]:
-        """Where the table ends: a lost checkpoint costs nothing."""
+        """Returns where the table ends. So nothing is lost with a checkpoint."""
         log = self.lake.ensure(TABLE)
         known = {queue: committed_position(log, queue) for queue in self._streams()}
         fresh = {queue: text for queue, text in super().initialOffset().items() if known[queue] == ORIGIN}
@@ -109,7 +109,7 @@ class IngestReader(EventStreamReader):
         yield pa.RecordBatch.from_pydict({"manifest": [manifest]})
 
     def write(self, transport: BlockingTransport, partition: InputPartition) -> Manifest:
-        """Reads what a task is to read and writes it beside the table."""
+        """Reads the part of a task and writes it to files that are not committed yet."""
         reads: list[PartRead] = []
         tables: list[pa.Table] = []
         for part in parts_of(partition):
@@ -124,7 +124,7 @@ class IngestReader(EventStreamReader):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a task writes: part of the stretch of a queue, to be read from Redis unless the events come along."""
+    """What a task writes: part of the stretch of a queue. It is read from Redis unless the events are included."""
 
     whole: Stretch
     stretch: Stretch
@@ -144,7 +144,7 @@ def _unpacked(events: bytes) -> pa.Table:
 
 
 class IngestSource(DataSource):
-    """The data source behind the ingest query; not for users."""
+    """The data source of the ingest query; not public."""
 
     @classmethod
     def name(cls) -> str:
@@ -207,7 +207,7 @@ class BronzeWriter:
         new: Mapping[str, QueueRead],
         known: Mapping[str, Position],
     ) -> tuple[list[DataFile], dict[str, QueueRead]]:
-        """A replayed batch that reaches further than what was committed: its rows without those already there."""
+        """Returns the rows of a replayed batch without those that were committed before."""
         rows = pa.concat_tables([read_columns(self.lake, TABLE, file, SOURCE_SCHEMA.names) for file in files])
         kept: list[pa.Table] = []
         left: dict[str, QueueRead] = {}

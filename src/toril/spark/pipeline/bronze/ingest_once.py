@@ -1,7 +1,7 @@
-"""Ingest once: what Redis holds now, to bronze/events, without a streaming query.
+"""Ingest once: copies the events that Redis holds now to bronze/events, without a streaming query.
 
-Guarantee: the same rows, gaps and positions as those of the query that goes on for ever, by the same plans and the same
-commits. Without a query there is no checkpoint: the table alone says where to begin.
+Guarantee: the same rows, gaps and positions as those of the streaming query, by the same plans and the same
+commits. Without a query there is no checkpoint: reading begins where the table ends.
 
 A query over a Python source starts five Python processes, one after the other, before it reads an event; here one
 is enough.
@@ -35,7 +35,7 @@ class TaskReader:
 
 
 def ingest_once(spark: SparkSession, reader: IngestReader, writer: BronzeWriter) -> None:
-    """Batch after batch, up to the ends that the streams had when it began."""
+    """Ingests batches up to the ends that the streams had at the start."""
     reader.prepareForTriggerAvailableNow()
     start, number = reader.initialOffset(), 0
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:

@@ -1,4 +1,4 @@
-"""Ingest by a streaming query of Spark, for pipelines with a checkpoint of the user's.
+"""Ingest by a streaming query of Spark, for pipelines with a checkpoint named by the user.
 
 Guarantee: as for every query, what was committed is in the checkpoint; the tables hold the positions all the same.
 """
@@ -29,7 +29,7 @@ class QueryIngest:
         return self._listener.progress.batches
 
     def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
-        """Until `stop` is set or the query ends, which is an error."""
+        """Runs until `stop` is set. If the query ends before, that is an error."""
         streams = self._spark().streams
         streams.addListener(self._listener)
         query = self._start()
@@ -47,4 +47,4 @@ class QueryIngest:
         raise PipelineFailed(cause_of(problem) if problem else "the query ended by itself")
 
     def close(self) -> None:
-        """Nothing is held between two runs."""
+        """Does nothing: no resource is held between two runs."""

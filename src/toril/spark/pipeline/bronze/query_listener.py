@@ -1,6 +1,6 @@
-"""What the ingest query says of itself, through Spark's own listener.
+"""Progress of the ingest query, from Spark's own listener.
 
-Guarantee: listening never disturbs the query: what is progress is kept in one small value and nothing else happens.
+Guarantee: listening does not affect the query: the callbacks only store the last values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 @dataclass(slots=True)
 class QueryProgress:
-    """The last word of the query."""
+    """The last progress that the query reported."""
 
     batches: int = 0
     last_batch: int = -1

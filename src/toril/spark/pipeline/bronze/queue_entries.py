@@ -1,7 +1,7 @@
 """Entries: what stream and list queues and their dead letters hold, to bronze/stream_entries and bronze/dlq_entries.
 
 Guarantee: an entry of a stream is stored once: the position of each stream is committed with its entries. The elements
-of a list have no ids; each is stored once as it is written, attempts included, if it is there when the pipeline looks.
+of a list have no ids; each is stored once as it is written, attempts included, if the pipeline reads the list in time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class EntryWriter:
 
 @dataclass(slots=True)
 class EntryCollector:
-    """Stores what is new since it last looked."""
+    """Stores the entries that are new since its last run."""
 
     spark: Callable[[], SparkSession]  # asked only when there is something new
     lake: Lake
@@ -94,7 +94,7 @@ class EntryCollector:
     connect: Callable[[], BlockingTransport]
 
     def run(self) -> int:
-        """The number of entries stored."""
+        """Stores new entries. Returns their number."""
         with self.connect() as transport:
             fresh = [source for kind in self.directories for source in self._fresh(transport, kind)]
         if not fresh:

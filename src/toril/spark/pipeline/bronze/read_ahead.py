@@ -1,7 +1,7 @@
-"""Read ahead: events are taken out of reach of trimming the moment they come, however long a micro-batch takes.
+"""Read ahead: events are read as soon as they are added, so that they are not trimmed during a long micro-batch.
 
-Guarantee: what was read ahead is handed out once per plan, in the order of the stream, and is no more than a copy: a
-driver that dies loses nothing that Redis still has, and what Redis no longer has is counted as a gap as ever.
+Guarantee: what was read ahead is in one plan only, in the order of the stream, and is no more than a copy: if the
+driver dies, what Redis still has is read again, and what Redis no longer has is counted as a gap.
 
 BullMQ keeps 10,000 events of a queue. At 1,500 jobs a second that is less than two seconds, and a busy machine can hold
 up a Spark job for longer. So the process that plans micro-batches follows the streams meanwhile, and its plans carry
@@ -112,7 +112,7 @@ class ReadAhead:
 
 
 def _add(queue: str, held: _Held, page: Any) -> bool:
-    """Takes a page in; True when there may be another."""
+    """Stores a page. Returns True when there may be another."""
     if isinstance(page, TorilError):
         raise page
     if page:
@@ -122,7 +122,7 @@ def _add(queue: str, held: _Held, page: Any) -> bool:
 
 
 def _forget(held: _Held, start: str) -> None:
-    """Events up to the start of a batch are committed: nobody asks for them again."""
+    """Events up to the start of a batch are committed: they are not needed again."""
     while held.pages and id_parts(held.pages[0]["id"][-1].as_py()) <= id_parts(start):
         held.since = held.pages.pop(0)["id"][-1].as_py()
 

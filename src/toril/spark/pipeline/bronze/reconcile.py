@@ -1,4 +1,4 @@
-"""Reconcile: what a gap in the events hides, told by the hashes of the jobs.
+"""Reconcile: completes what is missing in a gap of the events from the hashes of the jobs.
 
 Guarantee: a job that finished in a gap gets its last attempt, marked `source = hash`; one whose end was seen is never
 touched, because the hashes take their place behind every event that they reflect, and are refined with all events
@@ -33,7 +33,7 @@ _JOBS_PER_TASK: Final = 25_000  # a second or less of reading
 
 @dataclass(slots=True)
 class Reconciler:
-    """Reads queues in which gaps were found since it last ran."""
+    """Reads the jobs of queues in which gaps were found since its last run."""
 
     spark: SparkSession
     lake: Lake
@@ -43,7 +43,7 @@ class Reconciler:
     catch_up: Callable[[], object]  # brings all events that Redis holds now to bronze
 
     def run(self) -> int:
-        """The number of jobs that were read."""
+        """Reads the jobs. Returns their number."""
         jobs = self.lake.ensure(JOBS)
         found, done = jobs.committed(GAPS), max(jobs.committed(RECONCILED), 0)
         if found <= done:

@@ -1,6 +1,6 @@
 """The task of snapshots: hashes of jobs are read from Redis and written as files of bronze/jobs and bronze/logs.
 
-Guarantee: a row says which events it was read for, and the hash is of the same use of the job's id.
+Guarantee: a row names the events that it was read for, and the hash is of the same use of the job's id.
 
 An id may be used again while the pipeline reads: then the hash is that of the next job with this id. Its times show it:
 a job that was added after the known events, and before the hash was read, is another one.
@@ -45,7 +45,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A job whose hash is wanted."""
+    """A job whose hash is to be read."""
 
     id: str
     state: str
@@ -166,7 +166,7 @@ def _table(queue: str, rows: Sequence[tuple[Asked, dict[bytes, bytes]]], last_id
 
 
 def _events_of(asked: Asked, fields: Mapping[bytes, bytes], last_id: str) -> tuple[str | None, str | None]:
-    """What a hash is read for: nothing, if it counts fewer pickups than the events do."""
+    """Returns the events that a hash is read for: none, if it counts fewer pickups than the events do."""
     if (whole_number(fields.get(b"ats")) or 0) < asked.pickups:
         return None, None
     return asked.first_id, asked.last_id or last_id

@@ -5,8 +5,8 @@ job that ended an attempt in it, whatever is killed or repeated: the version tha
 rows, log lines first. A job that was removed meanwhile has none, and a hash that belongs to a later use of the same id
 is not taken.
 
-The whole hash and the log lines are kept of jobs that ended; of a job whose attempt is tried again, what tells about
-the attempt.
+The whole hash and the log lines are kept of jobs that ended; of a job that is retried, the fields about the
+attempt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AfterGap:
 
 @dataclass(slots=True)
 class SnapshotTaker:
-    """Moves bronze/jobs on to what bronze/events has."""
+    """Brings bronze/jobs up to date with bronze/events."""
 
     spark: SparkSession
     lake: Lake

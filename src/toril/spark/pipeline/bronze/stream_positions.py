@@ -62,7 +62,7 @@ def positions_in(marks: Mapping[str, int]) -> dict[str, str]:
 
 
 def note_starts(lake: Lake, positions: Mapping[str, Position]) -> None:
-    """Reading of queues that the table does not know begins there, in this run and in all later ones."""
+    """Commits where the reading of new queues starts, for this run and all later ones."""
     log = lake.ensure(TABLE)
     unknown = {queue: one for queue, one in positions.items() if committed_position(log, queue) == ORIGIN}
     if unknown:

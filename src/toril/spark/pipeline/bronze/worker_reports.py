@@ -1,6 +1,6 @@
-"""Worker reports to bronze/worker_reports, straight from the driver: a few small keys.
+"""Copies worker reports to bronze/worker_reports. The driver does it: they are a few small keys.
 
-Guarantee: a report is stored once, by whatever pipeline comes first; workers that are silent are not invented.
+Guarantee: a report is stored once, by the pipeline that is first; there is no row for a worker that did not report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST: Final = "select queue, worker, max(ts) as ts from bronze.worker_reports g
 
 @dataclass(slots=True)
 class ReportCollector:
-    """Collects what is new since it last looked."""
+    """Collects the reports that are new since its last run."""
 
     lake: Lake
     directory: Directory

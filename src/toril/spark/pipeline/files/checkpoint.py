@@ -1,6 +1,6 @@
-"""The checkpoint of the ingest query, where the user names one.
+"""The checkpoint of the ingest query, if the user names one.
 
-Guarantee: nothing is lost with a checkpoint: positions are in the table. Only what means nothing is removed.
+Guarantee: nothing is lost with a checkpoint: positions are in the table. Only checksums without a file are removed.
 """
 
 from __future__ import annotations

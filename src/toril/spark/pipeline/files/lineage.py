@@ -1,4 +1,4 @@
-"""How far each table has come with what it is made of, and whether that is still there.
+"""How far each table has processed its input tables, and whether these still have those rows.
 
 Guarantee: a table whose last commits were removed, or that was replaced by an old copy, is noticed before anything is
 read or written, also when it has grown again meanwhile: a mark holds the number of a commit and its time.

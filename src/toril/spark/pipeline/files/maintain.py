@@ -1,6 +1,6 @@
-"""Maintain: few large files instead of many small ones, and none that nobody needs.
+"""Maintain: compacts small files and removes unused ones.
 
-Guarantee: readers notice nothing; a file goes only when it has been out of use for the time that was asked for.
+Guarantee: readers are not affected; a file is removed only when it has been unused for the configured time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Maintained:
 
 @dataclass(slots=True)
 class Maintainer:
-    """Looks after all tables of a lake."""
+    """Compacts and vacuums all tables of a lake."""
 
     lake: Lake
     keep_hours: float

@@ -57,7 +57,7 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes its rows as files of a table, and tells which; runs on executors."""
+    """Writes its rows as files of a table and returns their names; runs on executors."""
 
     lake: Lake
     name: str
@@ -80,6 +80,6 @@ def read_files(spark: SparkSession, lake: Lake, name: str, files: Sequence[DataF
 
 
 def write_rows(frame: DataFrame, lake: Lake, name: str) -> list[DataFile]:
-    """Rows as files of a table that nobody sees until they are committed."""
+    """Writes rows as files of a table. They are invisible until they are committed."""
     rows = frame.select(*table_spec(name).schema.names).mapInArrow(FileWriter(lake, name), _LINES).collect()
     return files_in(row.line for row in rows)[name]

@@ -1,6 +1,6 @@
 """Parquet files of a table, written and read by pyarrow where this runs: an executor, or the driver for small things.
 
-Guarantee: a file is whole before anybody is told of it, and invisible until it is committed.
+Guarantee: a file is complete before its name is returned, and invisible until it is committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, s
 
 
 def write_parts(lake: Lake, name: str, table: pa.Table) -> list[DataFile]:
-    """One file for each value of the column that the table is parted by; the rows need not be in order."""
+    """One file for each value of the column that the table is partitioned by; the rows need not be in order."""
     if not table_spec(name).partition_by:
         return [write_file(lake, name, table, {})]
     (column,) = table_spec(name).partition_by

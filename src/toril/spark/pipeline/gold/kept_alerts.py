@@ -1,7 +1,7 @@
-"""Alerts about workers, which outlive the figures that they were raised for.
+"""Alerts about workers. They are kept when the figures that raised them are replaced.
 
-Guarantee: building gold anew changes none of them: gold/workers holds the last report of each worker, and what an
-earlier one gave rise to is told by the alert alone.
+Guarantee: building gold anew changes none of them: gold/workers holds the last report of each worker, and an alert
+raised by an earlier report exists only in the table of alerts.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ Spans = list[tuple[str, int]]  # queue and beginning, in seconds since 1970
 
 @dataclass(slots=True)
 class GoldRefiner:
-    """Moves gold on to what silver has."""
+    """Brings gold up to date with silver."""
 
     spark: SparkSession
     lake: Lake
@@ -151,7 +151,7 @@ class GoldRefiner:
         )
 
     def _attempts_within(self, start: datetime, end: datetime) -> DataFrame:
-        """Attempts that ended in a stretch of time, from the files that can hold such."""
+        """Attempts that ended in a span of time, from the files that may contain them."""
         first, last = start.date().isoformat(), end.date().isoformat()
         files = self.lake.ensure(_ATTEMPTS).files()
         near = [file for file in files if first <= (file.partition.get("day") or first) <= last]
@@ -169,7 +169,7 @@ class GoldRefiner:
         return True
 
     def _alert_about_workers(self) -> bool:
-        """Adds what rules say of workers while the figures are as they were, without Spark; False if only it can."""
+        """Adds alerts about workers without Spark, if no figure has changed. Returns False if a rule needs Spark."""
         found = worker_alerts(self.lake, self.rules)
         if found is None:
             return False

@@ -1,7 +1,7 @@
-"""Alerts about workers, asked without Spark.
+"""Alerts about workers, computed without Spark.
 
-Guarantee: the same alerts as those that Spark would find, or None: then it must be asked. Reports of workers come every
-few seconds, also when no job does; starting a Spark job for each would keep an idle machine busy.
+Guarantee: the same alerts as those that Spark would find, or None: then Spark must compute them. Worker reports come
+every few seconds, also when no job does; starting a Spark job for each would keep an idle machine busy.
 """
 
 from __future__ import annotations

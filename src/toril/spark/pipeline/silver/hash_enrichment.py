@@ -1,7 +1,7 @@
-"""Completing attempts from job hashes: who ran them, and why those failed that were tried again.
+"""Completes attempts from job hashes: their worker, and the error of those that were retried.
 
-Guarantee: a hash adds what events do not say and never changes what they do. What it does not say for certain stays
-empty: a job without a hash, a worker before the last one, an error that cannot be put to one attempt.
+Guarantee: a hash adds what events do not contain and never changes what they do. What is uncertain stays
+empty: a job without a hash, a worker before the last one, an error that cannot be assigned to one attempt.
 
 A hash holds the traces of failed attempts in their order, and counts: attempts that were started, those that were made
 (which ended, completed ones included) and those that stalled. Which attempt a trace belongs to follows from the counts
@@ -70,7 +70,7 @@ class HashEnricher:
 
 
 def _with_workers(attempts: pa.Table, points: pa.Table, concerned: pa.ChunkedArray) -> pa.Table:
-    """The path of every job: few columns, and nothing of an attempt that needs no more."""
+    """Fills the workers. It runs for every job, so it reads few columns."""
     found = {}
     numbers, hashes = (points[name].filter(concerned).to_pylist() for name in ("attempt", "hash"))
     rows = pc.indices_nonzero(concerned).to_pylist()
@@ -108,7 +108,7 @@ def _rows_with_hashes(points: pa.Table, wanted: pa.ChunkedArray) -> Iterator[tup
 
 
 def _with(attempts: pa.Table, name: str, found: Mapping[int, Any]) -> pa.Table:
-    """Some values of a column replaced."""
+    """Returns the table with some values of a column replaced."""
     if not found:
         return attempts
     values = attempts[name].to_pylist()
@@ -123,7 +123,7 @@ def _beginning(processed: int, ended_at: datetime) -> tuple[datetime, int]:
 
 
 def _error(facts: Facts, known: Hash) -> str | None:
-    """Why an attempt failed that was tried again."""
+    """The error of an attempt that was retried."""
     number, traces = _number(facts, known), _traces(known.traces)
     if number is None:
         return None
@@ -138,7 +138,7 @@ def _error(facts: Facts, known: Hash) -> str | None:
 
 
 def _number(facts: Facts, known: Hash) -> int | None:
-    """Which failure of its job an attempt was, counted from one; None when it was none, or when nobody can tell.
+    """Which failure of its job an attempt was, counted from one; None when it was none, or when it is uncertain.
 
     Not every attempt that goes back to wait or is delayed has failed: a worker that stops gives its jobs back, and a
     handler may postpone its job. Those are started and not made. A job with a backoff is delayed when it fails: where
@@ -172,7 +172,7 @@ def _is_whole(facts: Facts, known: Hash) -> bool:
 
 
 def _failures(facts: Facts, known: Hash) -> list[int]:
-    """How many attempts had failed when the hash was read; two numbers if nobody saw whether the last one did."""
+    """How many attempts had failed when the hash was read; two numbers if it is uncertain whether the last one did."""
     failures = (known.made or 0) - facts["known_completions"]
     ended_unseen = known.finished is not None and facts["known_event"] not in ("completed", "failed")
     return [failures, failures - 1] if ended_unseen else [failures]

@@ -1,9 +1,9 @@
-"""Rebuild: silver anew, from all that bronze holds.
+"""Rebuild: computes silver again from all rows of bronze.
 
-Guarantee: the rows are those that refining left, batch by batch, whatever the batches were; Redis is not asked. Bronze
+Guarantee: the rows are those that refining left, batch by batch, whatever the batches were; Redis is not read. Bronze
 is read as it is now, not as its commits brought it, so files that were compacted and removed are not missed.
 
-Events are refined by spans of time, in their order. A rebuild that was cut off is known by its marks and begins anew.
+Events are refined by spans of time, in their order. An interrupted rebuild is recognised by its marks and starts again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Span:
 
 
 def is_cut_off(lake: Lake) -> bool:
-    """Whether silver is what an interrupted rebuild has left."""
+    """Whether silver was left by an interrupted rebuild."""
     try:
         log = lake.table("silver/attempts")
         return log.committed(APPLICATION) >= 0 and lake.ensure(JOBS).committed(REFINED) < 0
@@ -70,12 +70,12 @@ def take_back_marks(lake: Lake) -> None:
 
 @dataclass(slots=True)
 class SilverRebuilder:
-    """Builds silver from nothing; the tables must be empty."""
+    """Computes all of silver; the tables must be empty."""
 
     refiner: SilverRefiner
 
     def run(self) -> int:
-        """The number of events."""
+        """Computes silver. Returns the number of events."""
         lake = self.refiner.lake
         reach = Reach(lake.ensure(EVENTS).version, lake.ensure(HASHED).version)
         files = lake.ensure(EVENTS).files()

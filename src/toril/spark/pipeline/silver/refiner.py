@@ -1,8 +1,8 @@
 """Refine, first half: bronze events and hashes become silver attempts, gaps and jobs.
 
 Guarantee: each bronze commit is refined once, and from bronze alone. Attempts and gaps are committed before the jobs,
-which hold the state that the next batch starts from; all carry the bronze versions they reach, so a batch that was cut
-off is finished, not repeated.
+which hold the state that the next batch starts from; all carry the bronze versions they reach, so a batch that was
+interrupted is completed, not repeated.
 
 Hashes are committed for a range of events after it (`bronze/snapshots.py`), so a batch is a number of such ranges.
 """
@@ -44,7 +44,7 @@ _AFTER_GAP: Final = "first_event_id is null and last_event_id is not null"
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far bronze is refined, or shall be: the versions of its events and of its hashes."""
+    """How far bronze is refined, or is to be: the versions of its events and of its hashes."""
 
     events: int
     hashes: int
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(slots=True)
 class SilverRefiner:
-    """Moves silver on to what bronze has."""
+    """Brings silver up to date with bronze."""
 
     spark: SparkSession
     lake: Lake
@@ -176,7 +176,7 @@ class SilverRefiner:
         return written
 
     def _done_before(self, hashes: DataFrame, open_jobs: DataFrame, done_files: list[DataFile]) -> DataFrame:
-        """Jobs that were read after a gap and have ended before: whether they ended again is for the walk to say."""
+        """Jobs that were read after a gap and have ended before: `job_timeline` decides whether they ended again."""
         after_gap = hashes.where(_AFTER_GAP).select(*_JOB).distinct()
         done = frame_of(self.spark, self.lake, JOBS, done_files).join(after_gap, _JOB, "semi")
         return _latest(done).join(open_jobs.select(*_JOB), _JOB, "anti")
@@ -184,7 +184,7 @@ class SilverRefiner:
     def _write_continued(
         self, writer: SilverWriter, batch: Batch, without_start: pa.Table, done_files: list[DataFile]
     ) -> dict[str, list[DataFile]]:
-        """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
+        """Jobs that were finished and are touched again continue from where they ended."""
         named = self.spark.createDataFrame(without_start)
         before = frame_of(self.spark, self.lake, JOBS, done_files).join(named, _JOB, "semi")
         touched = batch.events.join(named, _JOB, "semi")

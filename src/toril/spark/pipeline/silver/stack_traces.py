@@ -1,4 +1,4 @@
-"""What went wrong, found in a stack trace.
+"""The error message in a stack trace.
 
 Guarantee: the message is the one that `failedReason` would hold for the same error, so that an error has one text
 wherever it is found.
@@ -25,7 +25,7 @@ _TELLING_NAMES: Final = frozenset(
 
 
 def message_of(trace: str) -> str:
-    """Node tells it before the frames, Python after those of the last traceback."""
+    """Node writes it before the frames, Python after those of the last traceback."""
     said = _of_python(trace) if _is_of_python(trace) else trace[: _first_frame(trace)].removesuffix("\n")
     found = _NAMED.fullmatch(said)
     if found is None:
@@ -44,7 +44,7 @@ def _first_frame(trace: str) -> int:
 
 
 def _of_python(trace: str) -> str:
-    """All after the frames of the last traceback: they are indented, what is said is not."""
+    """All after the frames of the last traceback: frames are indented, the message is not."""
     rest = _of_group(trace) if _GROUP in trace else _BEGINNING.split(trace)[-1]
     lines = rest.removesuffix("\n").split("\n")  # other line breaks belong to the message
     first = next((at for at, line in enumerate(lines) if line.strip() and not line[0].isspace()), None)
@@ -52,5 +52,5 @@ def _of_python(trace: str) -> str:
 
 
 def _of_group(trace: str) -> str:
-    """What is said of the group itself stands between its frames and its first exception."""
+    """The message of the group is between its frames and its first exception."""
     return _MARGIN.sub("", trace).partition(_GROUP)[2].partition("\n-+---")[0]

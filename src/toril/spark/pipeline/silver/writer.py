@@ -1,9 +1,9 @@
 """The task of refinement: the steps of some jobs become files of silver/attempts and silver/jobs.
 
-Guarantee: a task that Spark repeats writes other files, and only those that the driver is told of are committed.
+Guarantee: a task that Spark repeats writes other files, and only those that are reported to the driver are committed.
 
 Rows never come back to Spark: timelines are computed, completed from hashes and written in one process, and only a
-line about the files travels to the driver, with the names of jobs that must be looked up first.
+line about the files is sent to the driver, with the names of jobs that must be looked up first.
 """
 
 from __future__ import annotations
@@ -78,5 +78,5 @@ def files_of_tasks(report: pa.Table) -> dict[str, list[DataFile]]:
 
 
 def jobs_without_start(report: pa.Table) -> pa.Table:
-    """The jobs that were held back."""
+    """The jobs that were not written, because their timeline lacks its start."""
     return report.filter(pc.is_null(report["files"])).select(["queue", "job_id"])

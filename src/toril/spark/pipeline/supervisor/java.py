@@ -1,7 +1,7 @@
-"""Spark's Java process: what it writes, whether it lives, and what it died of.
+"""Spark's Java process: its output, whether it runs, and why it ended.
 
-Guarantee: what it writes does not reach the terminal unless asked for; the last lines are kept for whoever wants to
-know why it ended. Once `forget` was called, the next session starts a process of its own.
+Guarantee: its output does not reach the terminal unless requested; the last lines are kept to explain why it
+ended. After `forget`, the next session starts a new process.
 """
 
 # ruff: noqa: SLF001 — PySpark has no public way to watch its Java process, or to start another after its death.
@@ -42,7 +42,7 @@ class _Output:
                 self.lines.append(line.rstrip())
 
     def close_here(self) -> None:
-        """Only the process itself writes; the thread ends with it."""
+        """Closes our end of the pipe: only the process writes, and the thread ends with it."""
         os.close(self.writing)
 
     def wait(self) -> None:
@@ -53,7 +53,7 @@ _outputs: dict[int, _Output] = {}  # by the id of the process
 
 
 def launch(conf: Any, *, show_log: bool) -> Any:
-    """Starts a Java process for Spark and gives PySpark's gateway to it."""
+    """Starts a Java process for Spark. Returns PySpark's gateway to it."""
     from pyspark.java_gateway import launch_gateway
 
     output = None if show_log else _Output()
@@ -79,7 +79,7 @@ def _reason(output: _Output | None) -> str:
 
 
 def _telling(output: _Output) -> list[str]:
-    """The last lines that say something: no places in Java's code, none that every start writes."""
+    """The last lines with information: no stack frames of Java, none that every start writes."""
     return [line for line in output.lines if line.strip() and not line.startswith(_SAY_NOTHING)][-_SHOWN:]
 
 
@@ -90,9 +90,9 @@ def process() -> subprocess.Popen[bytes] | None:
 
 
 def death(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -> str | None:
-    """What a Java process died of; None while it lives, or where there is none to watch.
+    """Returns why a Java process ended; None while it runs, or where there is none.
 
-    Whoever met an error waits a moment: connections break before the process is gone.
+    After an error, give `patience` in seconds: connections break before the process has ended.
     """
     if java is None or not _has_ended(java, patience):
         return None
@@ -128,14 +128,14 @@ def active_context() -> SparkContext | None:
 
 
 def gateway() -> Any:
-    """The way to the Java process of this Python, if there is one."""
+    """PySpark's gateway to the Java process of this Python, if there is one."""
     from pyspark import SparkContext
 
     return SparkContext._gateway
 
 
 def forget(java: subprocess.Popen[bytes] | None) -> None:
-    """Drops what PySpark remembers of a dead Java process: it has no way of its own to start another."""
+    """Resets PySpark after its Java process ended: PySpark cannot start another by itself."""
     if java is None:
         return
     _outputs.pop(java.pid, None)

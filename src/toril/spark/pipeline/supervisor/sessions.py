@@ -1,7 +1,7 @@
-"""The session of a pipeline: started when it is first needed, and started anew when its Java process has died.
+"""The session of a pipeline: started when it is first needed, and started again when its Java process has ended.
 
-Guarantee: whoever asks gets a session whose Java process lived a moment ago, or the error of starting one; a session
-that the caller made is used as long as it lives and is then replaced by one with the same settings.
+Guarantee: a caller gets a session whose Java process was running a moment ago, or the error of starting one; a
+session that the user made is used until its process ends and is then replaced by one with the same settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SessionSource:
-    """Gives the one session of a pipeline to all its threads."""
+    """The one session of a pipeline, for all its threads."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SessionSource:
             raise
 
     def _built(self) -> SparkSession:
-        """A new session: as asked for, or like the one that was given and died."""
+        """A new session: as configured, or with the settings of the given one that ended."""
         settings = {name: value for name, value in self._settings.items() if name not in _NOT_SETTINGS}
         memory = settings.pop("spark.driver.memory", "1g")
         return build_session(self.master, memory, spark_log=self._spark_log, **settings)
@@ -74,9 +74,9 @@ class SessionSource:
         return self._session is not None
 
     def drop_if_dead(self, patience: float = 0.0) -> str | None:
-        """What the Java process died of, if it did: then the next to ask starts another.
+        """Returns why the Java process ended, if it did; the next use then starts another.
 
-        `patience` is for whoever met an error: connections break before the process is gone.
+        After an error, give `patience` in seconds: connections break before the process has ended.
         """
         if not self._lock.acquire(blocking=False):
             return None  # one is being started right now
@@ -104,7 +104,7 @@ def _settings_of(session: SparkSession) -> dict[str, str]:
 
 
 class _OnDemand:
-    """Stands for the session until somebody uses it: a step that finds nothing to do starts no Spark."""
+    """A proxy that starts the session on first use: a step that finds nothing to do does not start Spark."""
 
     def __init__(self, source: SessionSource) -> None:
         self._source = source

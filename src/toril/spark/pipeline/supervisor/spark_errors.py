@@ -1,6 +1,6 @@
-"""What went wrong, in our own words: Spark wraps an error of Python in pages of others.
+"""The cause of an error of Spark, which wraps an error of Python in pages of others.
 
-Guarantee: the text is one line, and it is ours where the cause was one of our errors.
+Guarantee: the text is one line; if the cause was an error of toril, it is that error's text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_TORIL: Final = re.compile(
 
 
 def cause_of(error: object) -> str:
-    """The last of our errors that is told in the text of another, or else its first line."""
+    """The last error of toril in the text of another error, or else its first line."""
     text = str(error)
     if lacking := _NO_TORIL.search(text):
         return _without_toril(lacking[2])

@@ -1,8 +1,8 @@
-"""Supervise: keep ingest running and the other steps coming, for ever.
+"""The supervisor: keeps ingest running and runs the other steps at their intervals, until it is stopped.
 
 Guarantee: ingest runs on a thread of its own and is started again within seconds, whatever the steps do. A step that
-fails is tried again, ever more rarely, while the others go on. Spark's Java process is started again when it died, and
-what it died of is said. `stop` ends all within one step.
+fails is retried with growing delays, while the others continue. Spark's Java process is restarted when it ended, and
+the reason is reported. `stop` ends all within one step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END: Final = 30.0  # seconds that ingest gets to end
 
 
 class Ingest(Protocol):
-    """What moves events from Redis to bronze."""
+    """Copies events from Redis to bronze."""
 
     @property
     def batches(self) -> int: ...
@@ -48,7 +48,7 @@ class Runs(Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """One thing to do every so often."""
+    """One step and its interval."""
 
     name: str
     every: float
@@ -60,7 +60,7 @@ class Step:
     error: str | None = None
 
     def run(self, now: Callable[[], float], why_cut_off: Callable[[], str | None]) -> None:
-        """Acts once. A step that was cut off by the death of Spark comes again at once."""
+        """Runs the step once. A step that was interrupted by the end of Spark is due again at once."""
         began = now()
         try:
             self.act()
@@ -124,7 +124,7 @@ class IngestService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How things go, for whoever watches."""
+    """The progress of a supervisor, for output."""
 
     batches: int
     restarts: int
@@ -134,7 +134,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs a pipeline until it is told to stop."""
+    """Runs a pipeline until it is stopped."""
 
     pipeline: Runs
     steps: list[Step]
@@ -159,7 +159,7 @@ class Supervisor:
             self._ingest.stop()
 
     def _look_after_spark(self) -> None:
-        """Says what Spark died of, if it did; whoever needs it next starts it again."""
+        """Reports why Spark ended, if it did; the next use starts it again."""
         reason = self.pipeline.drop_dead_spark()
         if reason:
             self._deaths.append(reason)
@@ -174,7 +174,7 @@ class Supervisor:
         return bool(due)
 
     def _death_since(self, deaths: int) -> str | None:
-        """The reason of a death that came during a step; a process that is killed takes a moment to be dead."""
+        """Why Spark ended during a step; a process that is killed takes a moment to end."""
         for _ in range(_LOOKS_AT_A_DEATH):
             self._look_after_spark()
             if len(self._deaths) > deaths:
