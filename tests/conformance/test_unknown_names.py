@@ -250,3 +250,30 @@ async def test_a_worker_that_stopped_is_expected_to_know_nothing_when_its_time_i
         while "*" in backend.known_names:  # three heartbeats
             await asyncio.sleep(0.01)
         assert backend.known_names == {"old"}
+
+
+async def test_many_unknown_jobs_ahead_are_refused_once_each_and_known_ones_run_in_order(kind: Kind) -> None:
+    lines, metrics, ran = Lines(), Counted(), list[int]()
+    done = asyncio.Event()
+
+    async def run(job: Any) -> None:
+        ran.append(kind.payload(job)["n"])
+        if len(ran) == 50:
+            done.set()
+
+    await asyncio.gather(*(kind.add("new", {"n": n}) for n in range(1500)))
+    for n in range(50):
+        await kind.add("old", {"n": n})
+    worker = kind.worker({"old": run}, concurrency=10, logger=logger_of(lines), metrics=metrics)
+    async with silent(), worker:
+        await done.wait()
+        await worker.stop()
+    assert ran == list(range(50))
+    assert metrics.of["unknown"] >= 1500  # a job may be due again before the known ones are done
+    assert [vars(one)["job_name"] for one in lines.records] == ["new"]
+    assert await kind.unfinished() == 1500
+    assert await kind.failed_jobs() == []
+    if kind.name == "bullmq":
+        jobs = await kind.queue.get_jobs(["waiting", "delayed"])
+        assert sum(job.attempts_started == 0 for job in jobs) > 1000  # most were never fetched
+        assert {job.attempts_made for job in jobs} == {0}

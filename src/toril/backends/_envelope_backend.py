@@ -31,6 +31,7 @@ from toril.backends.envelopes import (
 from toril.commands.command import Command
 from toril.commands.envelope_settle import FetchedEnvelope, FetchReply, Settlement
 from toril.commands.envelopes import EnvelopeKeys
+from toril.commands.name_refusals import RefusedNames
 from toril.errors import Interrupted, LockMissing, ReplyLost, ScriptFailed, TorilError
 from toril.protocol.outcome import RateLimited
 from toril.transport import AsyncTransport, BlockingTransport, Reader
@@ -295,6 +296,9 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
     def cancellations(self, _: Sequence[EnvelopeDelivery], /) -> Sequence[tuple[EnvelopeDelivery, str]]:
         """Jobs of these kinds cannot be cancelled from outside."""
         return ()
+
+    async def refuse_names(self, _known: Sequence[str], _limit: int, _factor: float, /) -> RefusedNames:
+        return RefusedNames()  # names are inside of envelopes: the server would have to parse them
 
     def publish_report(self, figures: Mapping[str, object]) -> None:
         more = self._report_commands(self._renewer_transport.now_ms())

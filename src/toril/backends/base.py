@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from toril.commands.name_refusals import RefusedNames
 from toril.errors import TorilError
 from toril.protocol.outcome import Outcome
 from toril.protocol.refusals import Refusals
@@ -131,6 +132,13 @@ class Backend(Protocol[D]):
 
     async def sweep(self) -> Sequence[str] | None:
         """Recovers jobs of dead workers; returns their ids, or None when another worker has swept just now."""
+
+    async def refuse_names(self, known: Sequence[str], limit: int, factor: float, /) -> RefusedNames:
+        """Delays jobs for which no worker has a handler, among the next `limit` waiting ones, without fetching them.
+
+        `factor` multiplies the delays. A kind that cannot do so examines none, and so does one with workers that do
+        not announce the names of their handlers.
+        """
 
     def publish_report(self, figures: Mapping[str, object]) -> None:
         """Publishes the worker report and the names of the worker's handlers; they expire after some heartbeats.

@@ -14,10 +14,12 @@ from toril.backends._bullmq_delivery import BullmqConfig, BullmqDelivery, LockTo
 from toril.backends._left_jobs import LeftJobs
 from toril.backends._outcome_encoding import ms, record_after
 from toril.backends._scheduler_runs import SchedulerRuns
+from toril.backends._silent_workers import SilentWorkers
 from toril.backends._worker_report import publish_report
 from toril.backends.base import BackendHost, FinishedJob, OnReply, Promise
-from toril.commands import locks, manage, read, worker
+from toril.commands import locks, manage, name_refusals, read, worker
 from toril.commands.locks import Sweep
+from toril.commands.name_refusals import RefusedNames
 from toril.protocol.keys import QueueKeys, client_name
 from toril.transport import AsyncTransport, BlockingTransport, Reader
 
@@ -51,6 +53,7 @@ class BullmqBackend:
         self._left_jobs = LeftJobs(keys, transport)
         self._calls = BullmqCalls(keys, transport, config, self._tokens, self._scheduler_runs)
         self.known_names: frozenset[str] = frozenset()
+        self._silent_workers = SilentWorkers(keys, transport, config.worker_id)
         self._has_marker = False  # whether the last wait ended by a marker
 
     async def open(self) -> None:
@@ -156,6 +159,14 @@ class BullmqBackend:
             part, left = await self.transport.run(step)
             moved += part
         return moved
+
+    async def refuse_names(self, known: Sequence[str], limit: int, factor: float, /) -> RefusedNames:
+        if await self._silent_workers.exist():
+            return RefusedNames()
+        now = await self.transport.now_ms()
+        return await self.transport.run(
+            name_refusals.refuse_names(self.keys, known, limit=limit, factor=factor, now_ms=now)
+        )
 
     def publish_report(self, figures: Mapping[str, object]) -> None:
         self.known_names = publish_report(self._renewer_transport, self.keys, self._config, figures)

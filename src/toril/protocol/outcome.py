@@ -154,7 +154,7 @@ def judge_name(
     """Returns the outcome of a job for whose name there is no handler; `before` are its refusals up to now.
 
     They count only while no running worker has the name: a job that others are too busy for neither waits longer nor
-    longer nor fails.
+    fails.
     """
     if options.unknown_names == "fail":
         return _failed(PermanentError(_lack(name, known)), "permanent")

@@ -138,6 +138,11 @@ class FetchLoop(Generic[D]):
             self._plan_flush()
 
     @property
+    def is_fetching(self) -> bool:
+        """Whether the worker has started and does not stop."""
+        return self._fetching and not self._ended
+
+    @property
     def is_idle(self) -> bool:
         """Nothing runs, and the last fetch returned nothing."""
         return not self.running and not self.settling and not self._may_have_jobs and self._in_flight == 0

@@ -98,17 +98,12 @@ class WorkerLog:
     def returned(self, job_id: str, reason: str) -> None:
         self._write(logging.INFO, "Job returned to the queue", job_id=job_id, reason=reason)
 
-    def unknown_name(self, job_id: str, name: str, count: int, delay: float) -> None:
-        """`count` jobs of this name were put back since the last such line; `job_id` is one of them."""
-        self._write(
-            logging.WARNING,
-            "Unknown job name",
-            job_name=name,
-            job_id=job_id,
-            count=count,
-            delay=round(delay, 3),
-            hint="no handler of this worker has the name: the job waits for one that does, see unknown_names",
-        )
+    def unknown_name(self, job_id: str | None, name: str, count: int, delay: float | None) -> None:
+        """`count` jobs of this name were put back since the last such line; `job_id` is one of them, if known."""
+        hint = "no handler of this worker has the name: the job waits for one that does, see unknown_names"
+        fields = {"job_name": name, "job_id": job_id, "count": count, "delay": delay and round(delay, 3)}
+        given = {field: value for field, value in fields.items() if value is not None}
+        self._write(logging.WARNING, "Unknown job name", raised=None, hint=hint, **given)
 
     def stalled(self, job_ids: Sequence[str]) -> None:
         self._write_many("Job stalled", job_ids, lock_expired=True)

@@ -129,12 +129,16 @@ class WorkerObserver(Generic[D]):
         self._log.retried(delivery.id, delivery.name, outcome, attempt.error, delivery.attempts_made + 1)
 
     def _unknown_name(self, attempt: Attempt[D], outcome: UnknownName) -> None:
-        self._metrics.increment_unknown_names(self._label)
-        delivery = attempt.delivery
-        line = self._unknown_names.due(delivery.name)
+        self.names_refused(attempt.delivery.name, 1, attempt.delivery.id, outcome.delay)
+
+    def names_refused(
+        self, name: str, count: int, job_id: str | None = None, delay: float | None = None
+    ) -> None:
+        """Jobs were returned because there is no handler for their name; id and delay are known of single ones."""
+        self._metrics.increment_unknown_names(self._label, count)
+        line = self._unknown_names.due(name, count)
         if line is not None:
-            name, count = line
-            self._log.unknown_name(delivery.id, name, count, outcome.delay)
+            self._log.unknown_name(job_id, *line, delay)
 
     def refused(self, finished: FinishedAttempt[D], error: TorilError) -> None:
         """The queue refused this outcome: another worker has the job by now, or it was removed."""

@@ -55,7 +55,7 @@ class WorkerRuntime(Generic[D]):
         self.backend: Backend[D] = adapter.make_backend(announced, self)
         self.executors = make_executors(handlers, options, adapter)
         self.connection = Connection(self.backend, policy, observer, status)
-        refusals = NameRefusals(names, self.backend, adapter, options)
+        refusals = NameRefusals(names, self.backend, adapter, observer, options)
         self.runner = AttemptRunner(self.executors, options, adapter, observer, status, refusals)
         self.fetch_loop = FetchLoop(self.backend, self.runner, self.connection, observer, options)
         heartbeat = float(options.heartbeat_interval)

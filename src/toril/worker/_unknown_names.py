@@ -21,11 +21,11 @@ class UnknownNameLines:
         self._next_line_at: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}  # refusals since the last line
 
-    def due(self, name: str) -> tuple[str, int] | None:
-        """Counts a refusal. Returns the name and count to log, or None when it is too early for a line."""
+    def due(self, name: str, count: int = 1) -> tuple[str, int] | None:
+        """Counts refusals. Returns the name and count to log, or None when it is too early for a line."""
         now = self._clock()
         name = self._entry(name, now)
-        self._unlogged[name] = count = self._unlogged.get(name, 0) + 1
+        self._unlogged[name] = count = self._unlogged.get(name, 0) + count
         if now < self._next_line_at.get(name, now):
             return None
         self._next_line_at[name] = now + SECONDS_BETWEEN_LINES
