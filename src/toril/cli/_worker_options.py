@@ -13,6 +13,7 @@ Level = Literal["debug", "info", "warning", "error"]
 _SOME_KINDS = "List and stream queues"
 _BROWSER = "Browser tasks"
 _MONITORING = "Monitoring"
+_SPARK = "Spark"
 
 Handler = Annotated[
     str | None,
@@ -154,4 +155,46 @@ LogLevel = Annotated[
 LogFormat = Annotated[
     Literal["text", "json"],
     typer.Option("--log-format", help="Format of the log.", rich_help_panel=_MONITORING),
+]
+
+Spark = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="MASTER",
+        help="Run the function on the executors of Spark: local[N,4], spark://HOST:PORT or sc://HOST. "
+        "It takes a job, or by its annotation a batch: pandas.DataFrame or pyarrow.Table.",
+        rich_help_panel=_SPARK,
+        show_default=False,
+    ),
+]
+MaxJobs = Annotated[
+    int | None,
+    typer.Option(
+        "--max-jobs",
+        min=1,
+        help="Maximum number of jobs in a batch.",
+        rich_help_panel=_SPARK,
+        show_default=False,
+    ),
+]
+DataSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--data-schema",
+        metavar="DDL",
+        help="Columns of the data of jobs, e.g. 'x double, y double'. Without it, batches have JSON text.",
+        rich_help_panel=_SPARK,
+        show_default=False,
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        min=1,
+        help="Spark tasks at the same time. Default: as many as Spark has cores.",
+        rich_help_panel=_SPARK,
+        show_default=False,
+    ),
 ]

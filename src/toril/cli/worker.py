@@ -53,6 +53,10 @@ def worker(
     allow: cli_options.Allow = None,
     http_port: cli_options.HttpPort = None,
     http_host: cli_options.HttpHost = "127.0.0.1",
+    spark: cli_options.Spark = None,
+    max_jobs: cli_options.MaxJobs = None,
+    data_schema: cli_options.DataSchema = None,
+    tasks: cli_options.Tasks = None,
     log_level: cli_options.LogLevel = "info",
     log_format: cli_options.LogFormat = "text",
     redis: RedisUrl = None,
@@ -84,7 +88,37 @@ def worker(
         until_idle=until_idle,
         as_json=as_json,
     )
+    on_spark = _set_options(max_jobs=max_jobs, data_schema=data_schema, tasks=tasks)
+    if spark is not None:
+        _run_on_spark(plan, spark, on_spark, log_level, log_format, processes=processes, browser=browser)
+        return
+    for name in on_spark:
+        raise InvalidOption(f"--{name.replace('_', '-')}", "is for --spark", "give --spark, or leave it out")
     _run(plan, processes, log_level, log_format)
+
+
+def _run_on_spark(
+    plan: WorkerPlan,
+    master: str,
+    options: dict[str, Any],
+    level: cli_options.Level,
+    style: str,
+    *,
+    processes: int,
+    browser: bool,
+) -> None:
+    from toril.cli._spark_worker import run_on_spark
+
+    for name, is_given in (
+        ("--processes", processes > 1),
+        ("--browser", browser),
+        ("--http-port", plan.port),
+    ):
+        if is_given:
+            raise InvalidOption(name, "is not for --spark", "leave one of them out; see --tasks")
+    _print_server(plan, style)
+    _write_log(level, style)
+    run_on_spark(plan, master, options)
 
 
 def _run(plan: WorkerPlan, processes: int, level: cli_options.Level, style: str) -> None:

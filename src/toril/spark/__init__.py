@@ -8,17 +8,29 @@ extra.
     spark.readStream.format("toril").option("table", "events").load()
     df.write.format("toril").option("queue", "emails").mode("append").save()
     toril.spark.enqueue(df, "emails", run="welcome-2026-03")     # each row once, however df is partitioned
+    toril.spark.SparkWorker("inference", score, spark=spark).run_once()     # jobs processed on the executors
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["enqueue", "register"]
+    from toril.spark.worker.spark_worker import SparkWorker
+
+__all__ = ["SparkWorker", "enqueue", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the worker when it is used: readers and writers on executors need none of it."""
+    if name != "SparkWorker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from toril.spark.worker.spark_worker import SparkWorker
+
+    return SparkWorker
 
 
 def register(spark: SparkSession) -> None:

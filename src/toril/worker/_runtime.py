@@ -18,7 +18,7 @@ from typing import Generic
 from toril.backends.base import Backend, D
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
-from toril.worker._attempt_runner import AttemptRunner
+from toril.worker._batch_runner import make_runner
 from toril.worker._connection import Connection
 from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, executor_for
 from toril.worker._fetch_loop import FetchLoop
@@ -56,7 +56,7 @@ class WorkerRuntime(Generic[D]):
         self.executors = make_executors(handlers, options, adapter)
         self.connection = Connection(self.backend, policy, observer, status)
         refusals = NameRefusals(names, self.backend, adapter, observer, options)
-        self.runner = AttemptRunner(self.executors, options, adapter, observer, status, refusals)
+        self.runner = make_runner(handlers, self.executors, options, adapter, observer, status, refusals)
         self.fetch_loop = FetchLoop(self.backend, self.runner, self.connection, observer, options)
         heartbeat = float(options.heartbeat_interval)
         self.lock_renewer = LockRenewer(self.backend, self.fetch_loop, self.runner, observer, self, heartbeat)

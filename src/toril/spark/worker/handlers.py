@@ -1,0 +1,70 @@
+"""What a handler takes: a job, a batch of pandas or Arrow, or a DataFrame of Spark.
+
+Guarantee: a handler that no engine can run is refused when the worker is made, with a remedy.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from toril.errors import InvalidOption
+from toril.spark.worker.options import Engine, Takes
+
+Shape: TypeAlias = Literal["job", "pandas", "arrow", "dataframe"]
+ChosenEngine: TypeAlias = Literal["loop", "rows"]
+
+
+def shape_of(handler: Any, takes: Takes) -> Shape:
+    """What the handler takes: as told, or by the annotation of its first argument; without one, a job."""
+    if takes != "auto":
+        return takes
+    if isinstance(handler, Mapping):
+        return "job"
+    if not callable(handler):
+        problem = f"is a {type(handler).__name__}"
+        raise InvalidOption("handler", problem, "give a function of one argument, or a mapping of them")
+    return _shape_of_type(_first_annotation(handler))
+
+
+def engine_of(shape: Shape, engine: Engine) -> ChosenEngine:
+    """The engine for a handler; raises when the one that is asked for cannot run it."""
+    if shape == "dataframe" and engine == "loop":
+        raise InvalidOption("engine", "is 'loop', but the handler takes a DataFrame", "use 'rows' or 'auto'")
+    if shape == "job" and engine == "rows":
+        remedy = "use 'loop' or 'auto', or annotate the argument with pandas.DataFrame or pyspark's DataFrame"
+        raise InvalidOption("engine", "is 'rows', but the handler takes a job", remedy)
+    if engine == "auto":
+        return "rows" if shape == "dataframe" else "loop"
+    return engine
+
+
+def _first_annotation(handler: Any) -> Any:
+    target = handler if inspect.isroutine(handler) or inspect.isclass(handler) else type(handler).__call__
+    try:
+        names = list(inspect.signature(handler).parameters)
+    except (TypeError, ValueError):
+        return None
+    try:
+        hints = typing.get_type_hints(target)
+    except Exception:  # noqa: BLE001  # names that exist for type checkers only
+        hints = getattr(target, "__annotations__", {})
+    return hints.get(names[0]) if names else None
+
+
+def _shape_of_type(annotation: Any) -> Shape:
+    if isinstance(annotation, str):
+        module, _, name = annotation.rpartition(".")
+    else:
+        module = getattr(annotation, "__module__", "")
+        name = getattr(annotation, "__name__", "")
+    package = module.partition(".")[0]
+    if name == "DataFrame" and package in ("pandas", "pd"):
+        return "pandas"
+    if name == "DataFrame" and package in ("pyspark", ""):
+        return "dataframe"
+    if name in ("Table", "RecordBatch") and package in ("pyarrow", "pa", ""):
+        return "arrow"
+    return "job"
