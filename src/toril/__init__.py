@@ -8,6 +8,7 @@ The packages by layer. A package may import those below it, never those above:
     spark               sources, sinks, transforms and the pipeline
     lake                tables and their readers without Spark
     sync                the blocking form of the public classes
+    app                 App: tasks, middleware, dependencies
     producer | worker   Queue, FlowProducer, schedulers | Worker and its services
     jobs                Job
     events              QueueEvents
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toril import sync
+    from toril.app import App, Context, Depends
     from toril.errors import InvalidOption, JobFailed, PermanentError, TorilError, TransientError
     from toril.events import QueueEvents
     from toril.jobs import Job
@@ -47,9 +49,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "App": "toril.app",
     "Backoff": "toril.protocol.backoff",
     "ConnectionPolicy": "toril.transport",
+    "Context": "toril.app",
     "Deduplication": "toril.protocol.options",
+    "Depends": "toril.app",
     "Envelope": "toril.protocol.envelope",
     "ErrorCategory": "toril.protocol.classify",
     "Event": "toril.protocol.event",
@@ -80,9 +85,12 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "App",
     "Backoff",
     "ConnectionPolicy",
+    "Context",
     "Deduplication",
+    "Depends",
     "Envelope",
     "ErrorCategory",
     "Event",

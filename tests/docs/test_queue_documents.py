@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("queues", "workers", "events", "flows-and-schedules", "blocking", "connections", "moving")
+NAMES = (
+    "applications",
+    "queues",
+    "workers",
+    "events",
+    "flows-and-schedules",
+    "blocking",
+    "connections",
+    "moving",
+)
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PROGRAM_AND_OUTPUT = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
 

@@ -11,41 +11,20 @@ on standard error is the server's address without its password.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from toril.cli._output import set_server_line
 from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
+from toril.protocol.queue_name import Kind, QueueName
 from toril.transport import parse_address, whole_url
 from toril.transport.default_server import chosen_url
 
-Kind = Literal["bullmq", "list", "stream"]
+__all__ = ["AnyQueue", "Kind", "QueueName", "Target"]
+
 AnyQueue = Queue | ListQueue | StreamQueue
 
 DEFAULT_PREFIX = {"bullmq": BULLMQ_PREFIX, "list": ENVELOPE_PREFIX, "stream": ENVELOPE_PREFIX}
-
-
-@dataclass(frozen=True, slots=True)
-class QueueName:
-    """A queue as it is written on the command line."""
-
-    kind: Kind
-    name: str
-
-    @classmethod
-    def parse(cls, text: str) -> QueueName:
-        kind, colon, name = text.partition(":")
-        if not colon:
-            return cls("bullmq", text)
-        if kind not in ("list", "stream", "bullmq"):
-            raise InvalidOption(
-                "queue", f"{text!r} has no known kind", "write NAME, list:NAME or stream:NAME"
-            )
-        return cls(kind, name)  # type: ignore[arg-type]  # checked above
-
-    def __str__(self) -> str:
-        return self.name if self.kind == "bullmq" else f"{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

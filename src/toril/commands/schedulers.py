@@ -7,6 +7,7 @@ one. A scheduler whose next job could not be added is recorded as broken, and ca
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from toril.commands.command import Command, Replay, Reply, call, plain
@@ -14,7 +15,7 @@ from toril.commands.library import official
 from toril.commands.once import once
 from toril.commands.own_script import OwnScript
 from toril.errors import MalformedValue, refusal
-from toril.protocol.codec import pack, unpack
+from toril.protocol.codec import from_json, pack, to_json, unpack
 from toril.protocol.json_types import JsonFields, JsonObject
 from toril.protocol.keys import QueueKeys
 
@@ -258,3 +259,17 @@ def _score(reply: bytes | None) -> int | None:
 
 def count_schedulers(keys: QueueKeys) -> Command[int]:
     return plain(int, "ZCARD", keys.repeat)
+
+
+def declared_schedulers(keys: QueueKeys, owner: str) -> Command[set[str]]:
+    """Returns the ids of the schedulers that an application declared at its last start."""
+    return plain(_ids, "GET", keys.toril(f"schedules:{owner}"))
+
+
+def _ids(reply: bytes | None) -> set[str]:
+    return set() if reply is None else set(from_json(reply, list[str], field="schedules"))
+
+
+def set_declared_schedulers(keys: QueueKeys, owner: str, ids: Iterable[str]) -> Command[None]:
+    """Stores the ids of the schedulers that an application declares."""
+    return plain(lambda _: None, "SET", keys.toril(f"schedules:{owner}"), to_json(sorted(ids)))

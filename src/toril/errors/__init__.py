@@ -28,9 +28,11 @@
     ├── HandlerSignal                     raised by a handler to end its attempt; no attempt is counted
     │   ├── RateLimitError                   put the job back and pause fetching: .delay
     │   ├── Postpone                         run the job again later: .delay (alias DelayedError)
+    │   │   └── NewerPayload                    the job was added by a newer version of its task: .task .version .known
     │   ├── Requeue                          put the job back now (alias WaitingError)
     │   └── WaitingChildrenError             run the job again when its children have finished
     ├── JobFailed                         a job that was waited for has failed: .job_id .reason .stacktrace
+    ├── Detached                          the job is not in a queue on a server: .job_id .why
     ├── ScriptRefused                     a script changed nothing because of its conditions: .code .job_id .command
     │   ├── JobNotFound −1 · JobNotInState −3 · ParentNotFound −5
     │   ├── PendingChildren −4 (TransientError)
@@ -89,6 +91,7 @@ from __future__ import annotations
 from toril.errors._base import (
     Closed,
     DelayedError,
+    Detached,
     ExtraMissing,
     HandlerSignal,
     Interrupted,
@@ -98,6 +101,7 @@ from toril.errors._base import (
     JobTimedOut,
     MalformedValue,
     MissingUser,
+    NewerPayload,
     NotSerializable,
     OptionWarning,
     PayloadMismatch,
@@ -193,6 +197,7 @@ __all__ = [
     "CommitGone",
     "CrossSlot",
     "DelayedError",
+    "Detached",
     "DiskFull",
     "EmbeddedServerFailed",
     "ExtraMissing",
@@ -216,6 +221,7 @@ __all__ = [
     "LockMissing",
     "MalformedValue",
     "MissingUser",
+    "NewerPayload",
     "NoSuchDatabase",
     "NotSerializable",
     "OptionWarning",

@@ -184,6 +184,17 @@ class Postpone(HandlerSignal):
         self.delay = delay
 
 
+class NewerPayload(Postpone):
+    """The job was added by a newer version of its task: a worker with that version runs it."""
+
+    def __init__(self, task: str, version: int, known: int, delay: float = 10.0) -> None:
+        text = f"the payload of {task!r} has version {version}, and this worker knows {known}"
+        super().__init__(delay, f"{text}; start workers of the newer version")
+        self.task = task
+        self.version = version
+        self.known = known
+
+
 class Requeue(HandlerSignal):
     """Puts this job back at once, without counting an attempt."""
 
@@ -200,6 +211,15 @@ class WaitingChildrenError(HandlerSignal):
 
 DelayedError = Postpone  # BullMQ's names
 WaitingError = Requeue
+
+
+class Detached(TorilError):
+    """The job is not in a queue on a server: it belongs to a test, to a direct call or to a list or stream queue."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"job {job_id}: this needs a BullMQ queue, and {why}")
+        self.job_id = job_id
+        self.why = why
 
 
 class JobFailed(TorilError):

@@ -5,6 +5,16 @@ from __future__ import annotations
 from toril.jobs.base import Dependencies
 from toril.jobs.blocking import BlockingJob
 from toril.jobs.calls import BlockingJobCalls, JobCalls
+from toril.jobs.detached import DetachedBlockingJob, DetachedJob, DetachedState
 from toril.jobs.job import Job
 
-__all__ = ["BlockingJob", "BlockingJobCalls", "Dependencies", "Job", "JobCalls"]
+__all__ = [
+    "BlockingJob",
+    "BlockingJobCalls",
+    "Dependencies",
+    "DetachedBlockingJob",
+    "DetachedJob",
+    "DetachedState",
+    "Job",
+    "JobCalls",
+]

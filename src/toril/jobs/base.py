@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=Any)
+    R = TypeVar("R", default=Any)
 else:
     from typing import TypeVar
 
     T = TypeVar("T")
+    R = TypeVar("R")
 
 FinalState = Literal["failed", "completed"]
 
@@ -56,13 +58,14 @@ class Dependencies:
     failed: list[str]  # those whose failure counts against the parent
 
 
-class JobBase(Generic[T]):
-    """The attributes of a job, and its operations as generators."""
+class JobBase(Generic[T, R]):
+    """The attributes of a job, and its operations as generators. `T` is its data, `R` its result."""
 
     __slots__ = (
         "_calls",
         "_data",
         "_existed",
+        "_result_codec",
         "cancelled",
         "lock_lost",
         "record",
@@ -77,6 +80,14 @@ class JobBase(Generic[T]):
     waits_for_children: bool  # the handler has moved the job to waiting-children
     _data: T
     _existed: bool
+    _result_codec: PayloadCodec[R]  # set if the type of the result is known
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            """`Job[Data]` is `Job[Data, Any]`: type variables have no defaults before Python 3.13."""
+            given = parameters if isinstance(parameters, tuple) else (parameters,)
+            return super().__class_getitem__((*given, Any) if len(given) == 1 else given)
 
     def __init__(
         self,
@@ -377,6 +388,18 @@ class JobBase(Generic[T]):
 
     def _remove_unprocessed_children(self) -> Operation[None]:
         yield manage.remove_unprocessed_children(self.keys, self.id)
+
+    # --- result ---------------------------------------------------------------------------------------------
+
+    def set_result_codec(self, codec: PayloadCodec[R]) -> None:
+        """Sets the type of the result, as which `result` returns it."""
+        self._result_codec = codec
+
+    def _typed_result(self, raw: bytes | None) -> R:
+        codec = getattr(self, "_result_codec", None)
+        if codec is None:
+            return cast("R", returned(raw))
+        return cast("R", codec.decode(raw or b"null"))
 
     # --- failure --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from toril.commands import read
 from toril.commands.manage import ResetAttempts
 from toril.errors import JobNotFound
 from toril.jobs._operations import Operation, run_operation_blocking
-from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
+from toril.jobs.base import Dependencies, FinalState, JobBase, R, T, returned
 from toril.jobs.calls import BlockingJobCalls
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
@@ -26,7 +26,7 @@ V = TypeVar("V")
 _BLOCK_SECONDS = 5.0
 
 
-class BlockingJob(JobBase[T]):
+class BlockingJob(JobBase[T, R]):
     """A job that was added, found or fetched. Attributes are as last read; `refresh` reads them again."""
 
     __slots__ = ()
@@ -151,10 +151,18 @@ class BlockingJob(JobBase[T]):
 
         Raises `JobNotFound` if the job was removed, also while it waits.
         """
+        return returned(self._finished(timeout))
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Waits like `wait_until_finished`; returns the result as the type that the task returns."""
+        return self._typed_result(self._finished(timeout))
+
+    def _finished(self, timeout: Duration | None) -> bytes | None:
+        """Waits for the job; returns the JSON of its return value."""
         seconds = None if timeout is None else to_seconds("timeout", timeout)
         finish = self._wait(None if seconds is None else time.monotonic() + seconds)
         if finish.state == "completed":
-            return returned(finish.value)
+            return finish.value
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
         raise self._run(self._failure((finish.value or b"").decode(errors="replace")))

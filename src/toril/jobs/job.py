@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from toril.commands.manage import ResetAttempts
 from toril.errors import JobNotFound
 from toril.jobs._operations import Operation, run_operation
-from toril.jobs.base import Dependencies, FinalState, JobBase, T, returned
+from toril.jobs.base import Dependencies, FinalState, JobBase, R, T, returned
 from toril.jobs.calls import JobCalls
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
@@ -20,7 +20,7 @@ from toril.protocol.state import JobState
 V = TypeVar("V")
 
 
-class Job(JobBase[T]):
+class Job(JobBase[T, R]):
     """A job that was added, found or fetched. Attributes are as last read; `refresh` reads them again."""
 
     __slots__ = ()
@@ -140,10 +140,18 @@ class Job(JobBase[T]):
 
         Raises `JobNotFound` if the job was removed, also while it waits.
         """
+        return returned(await self._finished(timeout))
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Waits like `wait_until_finished`; returns the result as the type that the task returns."""
+        return self._typed_result(await self._finished(timeout))
+
+    async def _finished(self, timeout: Duration | None) -> bytes | None:
+        """Waits for the job; returns the JSON of its return value."""
         seconds = None if timeout is None else to_seconds("timeout", timeout)
         finish = await self._calls.finishes.wait(self.id, seconds)
         if finish.state == "completed":
-            return returned(finish.value)
+            return finish.value
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
         raise await self._run(self._failure((finish.value or b"").decode(errors="replace")))

@@ -6,7 +6,7 @@ any client library add the next jobs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
@@ -162,6 +162,14 @@ class Schedulers:
         """Removes a scheduler and its next job; returns False when there was none. An active job continues."""
         return await self._run(schedulers.remove_scheduler(self._keys, scheduler_id))
 
+    async def declared_by(self, owner: str) -> set[str]:
+        """Returns the ids of the schedulers that an application declared at its last start."""
+        return await self._run(schedulers.declared_schedulers(self._keys, owner))
+
+    async def set_declared_by(self, owner: str, ids: Iterable[str]) -> None:
+        """Stores the ids of the schedulers that an application declares."""
+        await self._run(schedulers.set_declared_schedulers(self._keys, owner, ids))
+
     async def count(self) -> int:
         """Returns how many schedulers the queue has."""
         return await self._run(schedulers.count_schedulers(self._keys))
@@ -173,6 +181,18 @@ def check_scheduler_id(scheduler_id: object) -> str:
     if ":" in text:
         raise InvalidOption("scheduler_id", 'contains ":"', 'use "-" or "_" instead')
     return text
+
+
+def check_schedule(
+    cron: str | None,
+    every: Duration | None,
+    tz: str | None,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
+) -> None:
+    """Raises if a schedule is not valid."""
+    _repeat(cron, every, tz, start, end, limit)
 
 
 def _check_template(options: JobOptions | Mapping[str, object] | None) -> None:

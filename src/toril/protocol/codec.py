@@ -168,7 +168,17 @@ def _refuse_constant(name: str) -> Never:
 
 @lru_cache(maxsize=256)
 def _decoder(model: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(model)
+    return msgspec.json.Decoder(model, dec_hook=_decode_other)
+
+
+def _decode_other(kind: Any, value: JsonValue) -> JsonValue:
+    """Decodes pydantic models within other types; an error of theirs is a mismatch at their place."""
+    if hasattr(kind, "model_validate"):
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:  # pydantic's ValidationError is one
+            raise ValueError(_pydantic_problem(error)) from None
+    raise TypeError(f"a {getattr(kind, '__qualname__', kind)} has no JSON form")
 
 
 # --- msgpack ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ forked child gets its own. Jobs (`sync.Job`) call Redis directly.
 
 from __future__ import annotations
 
+from toril.app import BlockingContext as Context
 from toril.jobs import BlockingJob as Job
 from toril.sync.envelopes import ListQueue, ListWorker, StreamQueue, StreamWorker
 from toril.sync.flow import FlowProducer
@@ -14,6 +15,7 @@ from toril.sync.queue_events import QueueEvents
 from toril.sync.worker import Worker
 
 __all__ = [
+    "Context",
     "FlowProducer",
     "Job",
     "ListQueue",

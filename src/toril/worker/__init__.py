@@ -5,10 +5,13 @@ from __future__ import annotations
 from toril.worker._envelope_workers import ListWorker, StreamWorker
 from toril.worker._status import WorkerState
 from toril.worker._worker import JobHandler, Worker
+from toril.worker.configured_handler import ConfiguredHandler, ExecutorCall
 from toril.worker.health import WorkerHealth
 from toril.worker.registry import TaskRegistry
 
 __all__ = [
+    "ConfiguredHandler",
+    "ExecutorCall",
     "JobHandler",
     "ListWorker",
     "StreamWorker",

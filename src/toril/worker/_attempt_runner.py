@@ -73,6 +73,7 @@ class AttemptRunner(Generic[D]):
     def __init__(
         self,
         executors: Mapping[str | None, Executor],
+        own_options: Mapping[str | None, WorkerOptions],
         options: WorkerOptions,
         adapter: JobAdapter[D],
         observer: WorkerObserver[D],
@@ -84,6 +85,7 @@ class AttemptRunner(Generic[D]):
         self._only = executors.get(None) if len(executors) == 1 else None
         self._all_blocking = all(one.blocking for one in executors.values())
         self._options = options
+        self._own_options = own_options  # those of the worker, with what the handler of a name sets
         self._adapter = adapter
         self._encode = adapter.encoder()
         self._observer = observer
@@ -91,7 +93,7 @@ class AttemptRunner(Generic[D]):
         self._refusals = refusals
         self._stop_message: str | None = None  # why no attempt begins any more
         self._loop = asyncio.get_running_loop()
-        self._timeout = options.job_timeout
+        self._has_timeouts = any(one.job_timeout is not None for one in own_options.values())
         self._tasks: TaskPool[Attempt[D]] = TaskPool(self._run)
         # By delivery: a job whose lock was lost and that was fetched again has two until its first handler ends.
         self.attempts: dict[int, Attempt[D]] = {}
@@ -198,8 +200,8 @@ class AttemptRunner(Generic[D]):
                 if executor is None:
                     outcome = self._without_handler(attempt)
                 else:
-                    if self._timeout is not None:
-                        self._limit(attempt, float(self._timeout))
+                    if self._has_timeouts:
+                        self._limit(attempt)
                     run = self._traced if self._observer.has_tracer else self._attempt
                     outcome = await run(attempt, executor)
         except asyncio.CancelledError:
@@ -216,7 +218,10 @@ class AttemptRunner(Generic[D]):
         if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
             raise attempt.error  # settled, and still meant for the whole process
 
-    def _limit(self, attempt: Attempt[D], seconds: float) -> None:
+    def _limit(self, attempt: Attempt[D]) -> None:
+        seconds = self._options_of(attempt.delivery.name).job_timeout
+        if seconds is None:
+            return
         overdue = JobTimedOut(attempt.delivery.id, seconds)
         attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
 
@@ -253,6 +258,9 @@ class AttemptRunner(Generic[D]):
 
     def _executor_of(self, name: str) -> Executor | None:
         return self._only or self._executors.get(name) or self._executors.get(None)
+
+    def _options_of(self, name: str) -> WorkerOptions:
+        return self._own_options.get(name) or self._own_options.get(None) or self._options
 
     # --- outcomes -------------------------------------------------------------------------------------------
 
@@ -296,7 +304,7 @@ class AttemptRunner(Generic[D]):
             attempts_made=delivery.attempts_made,
             max_attempts=_max_attempts(delivery),
             backoff=self._backoff(delivery),
-            options=self._options,
+            options=self._options_of(delivery.name),
         )
         if (
             isinstance(outcome, Failed | Retry | Undecided)

@@ -25,10 +25,11 @@ from toril.worker._observer import WorkerObserver
 from toril.worker._status import WorkerStatus
 from toril.worker._threads import JobThreads
 from toril.worker.batch_function import BatchFunction, BatchResults
+from toril.worker.configured_handler import ConfiguredHandler
 
 
 def make_runner(
-    handlers: Mapping[str | None, Handler],
+    handlers: Mapping[str | None, ConfiguredHandler],
     executors: Mapping[str | None, Executor],
     options: WorkerOptions,
     adapter: JobAdapter[D],
@@ -37,12 +38,12 @@ def make_runner(
     refusals: NameRefusals[D],
 ) -> AttemptRunner[D]:
     """The runner for the handlers of a worker."""
-    runner: AttemptRunner[D]
-    if isinstance(handlers.get(None), BatchFunction):
-        runner = BatchRunner(executors, options, adapter, observer, status, refusals)
-        runner.use(handlers[None])
-    else:
-        runner = AttemptRunner(executors, options, adapter, observer, status, refusals)
+    own_options = {name: one.options(options) for name, one in handlers.items()}
+    function = handlers[None].function if None in handlers else None
+    if not isinstance(function, BatchFunction):
+        return AttemptRunner(executors, own_options, options, adapter, observer, status, refusals)
+    runner = BatchRunner(executors, own_options, options, adapter, observer, status, refusals)
+    runner.use(function)
     return runner
 
 
@@ -55,6 +56,7 @@ class BatchRunner(AttemptRunner[D]):
     def use(self, function: Any) -> None:
         """Sets the function; before the first attempt."""
         self._function, self._size = function, function.size
+        self._timeout = self._options_of("").job_timeout
         self._waiting: deque[Attempt[D]] = deque()
         self._running: asyncio.Task[None] | None = None
         self._threads = JobThreads("toril-batch")

@@ -94,6 +94,9 @@ class BullmqAdapter:
             _ = job.data  # a payload that does not fit its model fails before the handler runs
         return job
 
+    def blocking_job(self, job: AnyJob) -> BlockingJob[Any]:
+        return BlockingJob(job.record, self._blocking_calls, job.token)
+
     def make_process_executor(self, handler: Handler) -> Executor:
         keys = self._keys
         open_job = functools.partial(

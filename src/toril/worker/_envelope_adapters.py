@@ -89,6 +89,9 @@ class EnvelopeAdapter:
             self._payload.decode(to_json(delivery.envelope.payload))
         return delivery.envelope
 
+    def blocking_job(self, job: Envelope, /) -> Envelope:
+        return job
+
     def make_process_executor(self, handler: Handler) -> Executor:
         return ProcessExecutor(
             handler,

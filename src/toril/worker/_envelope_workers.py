@@ -28,8 +28,9 @@ from toril.worker._envelope_adapters import (
 from toril.worker._handlers import checked_handlers, options_of
 from toril.worker._reconnect import policy_of
 from toril.worker.base_worker import BaseWorker
+from toril.worker.configured_handler import ConfiguredHandler
 
-EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any]
+EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any] | ConfiguredHandler
 
 
 @knows_its_options("an argument of ListWorker")

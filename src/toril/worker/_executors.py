@@ -15,6 +15,7 @@ from toril.errors import InvalidOption, PermanentError
 from toril.worker._callables import is_async, wraps_async
 from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
+from toril.worker.configured_handler import Around
 
 Handler = Callable[[Any], Any]
 
@@ -105,3 +106,34 @@ class ThreadExecutor:
 
     def kill(self) -> None:
         self._threads.close()
+
+
+class BlockingJobs(Protocol):
+    """Makes the blocking form of a job object: the job adapter."""
+
+    def blocking_job(self, job: Any, /) -> Any:
+        """The same job with blocking methods."""
+
+
+class AroundExecutor:
+    """Calls an asyncio function of the application, which calls the handler through another executor."""
+
+    blocking = False  # the function around gets the asyncio job
+
+    def __init__(self, inner: Executor, around: Around, jobs: BlockingJobs) -> None:
+        self._inner = inner
+        self._around = around
+        self.call = inner.run
+        self.blocking_job = jobs.blocking_job
+
+    async def run(self, job: Any) -> Any:
+        return await self._around(job, self)
+
+    def resize(self, concurrency: int) -> None:
+        self._inner.resize(concurrency)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def kill(self) -> None:
+        self._inner.kill()

@@ -10,6 +10,9 @@ from toril.protocol.keys import check_text
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.worker._callables import takes_one_argument
 from toril.worker._executors import Handler, executor_for
+from toril.worker.configured_handler import ConfiguredHandler, configured
+
+AnyHandler = Handler | ConfiguredHandler
 
 
 def options_of(
@@ -24,29 +27,28 @@ def options_of(
 
 
 def checked_handlers(
-    handler: Handler | Mapping[str, Handler], options: WorkerOptions
-) -> dict[str | None, Handler]:
+    handler: AnyHandler | Mapping[str, Any], options: WorkerOptions
+) -> dict[str | None, ConfiguredHandler]:
     """Handlers by job name, None for all other names; raises when one cannot run in the chosen executor."""
     handlers = _by_name(handler)
     for one in handlers.values():
-        executor_for(one, options.executor)
+        executor_for(one.function, one.options(options).executor)
     return handlers
 
 
-def _by_name(handler: Handler | Mapping[str, Handler]) -> dict[str | None, Handler]:
+def _by_name(handler: AnyHandler | Mapping[str, AnyHandler]) -> dict[str | None, ConfiguredHandler]:
     if isinstance(handler, Mapping):
         if not handler:
             raise InvalidOption("handler", "is an empty mapping", 'give {"job name": function}')
-        named: dict[str | None, Handler] = {
-            (None if name == "*" else name): one for name, one in handler.items()
-        }
+        named = {(None if name == "*" else name): configured(one) for name, one in handler.items()}
         for name, one in named.items():
             if name is not None:
                 check_text("handler", name)
-            _check_handler(one, f"handler[{name!r}]")
+            _check_handler(one.function, f"handler[{name!r}]")
         return named
-    _check_handler(handler, "handler")
-    return {None: handler}
+    one = configured(handler)
+    _check_handler(one.function, "handler")
+    return {None: one}
 
 
 def _check_handler(handler: Any, field: str) -> None:

@@ -32,6 +32,9 @@ class JobAdapter(Protocol[D]):
     def make_job(self, delivery: D, blocking: bool, /) -> Any:
         """The job object for a handler; raises if the payload does not fit the worker's model."""
 
+    def blocking_job(self, job: Any, /) -> Any:
+        """The same job object with blocking methods, for a function in a thread."""
+
     def make_process_executor(self, handler: Handler) -> Executor:
         """An executor that runs the handler in processes."""
 

@@ -20,12 +20,12 @@ from toril.errors import Closed
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
 from toril.transport.waiting import Closing
-from toril.worker._executors import Handler
 from toril.worker._job_adapter import JobAdapter
 from toril.worker._observer import WorkerObserver
 from toril.worker._runtime import WorkerRuntime
 from toril.worker._shutdown import FAILING_SECONDS, NORMAL, QUICK, ReturnLimits, Shutdown
 from toril.worker._status import WorkerState, WorkerStatus
+from toril.worker.configured_handler import ConfiguredHandler
 
 
 class Lifecycle(Generic[D]):
@@ -36,7 +36,7 @@ class Lifecycle(Generic[D]):
 
     def __init__(
         self,
-        handlers: Mapping[str | None, Handler],
+        handlers: Mapping[str | None, ConfiguredHandler],
         options: WorkerOptions,
         policy: ConnectionPolicy,
         adapter: JobAdapter[D],

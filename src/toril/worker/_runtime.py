@@ -20,7 +20,7 @@ from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
 from toril.worker._batch_runner import make_runner
 from toril.worker._connection import Connection
-from toril.worker._executors import Executor, Handler, LoopExecutor, ThreadExecutor, executor_for
+from toril.worker._executors import AroundExecutor, Executor, LoopExecutor, ThreadExecutor, executor_for
 from toril.worker._fetch_loop import FetchLoop
 from toril.worker._job_adapter import JobAdapter
 from toril.worker._lock_renewer import LockRenewer
@@ -29,6 +29,7 @@ from toril.worker._observer import WorkerObserver
 from toril.worker._process_stats import resident_bytes
 from toril.worker._stalled_sweeper import StalledSweeper
 from toril.worker._status import WorkerState, WorkerStatus
+from toril.worker.configured_handler import ConfiguredHandler
 
 _STARTED = time.monotonic()
 # The lock renewer's thread ends as soon as its connection is closed, unless it is just connecting.
@@ -40,7 +41,7 @@ class WorkerRuntime(Generic[D]):
 
     def __init__(
         self,
-        handlers: Mapping[str | None, Handler],
+        handlers: Mapping[str | None, ConfiguredHandler],
         options: WorkerOptions,
         policy: ConnectionPolicy,
         adapter: JobAdapter[D],
@@ -122,16 +123,19 @@ class WorkerRuntime(Generic[D]):
 
 
 def make_executors(
-    handlers: Mapping[str | None, Handler], options: WorkerOptions, adapter: JobAdapter[D]
+    handlers: Mapping[str | None, ConfiguredHandler], options: WorkerOptions, adapter: JobAdapter[D]
 ) -> dict[str | None, Executor]:
     """An executor for each handler."""
-    made: dict[str | None, Executor] = {}
-    for name, handler in handlers.items():
-        match executor_for(handler, options.executor):
-            case "async":
-                made[name] = LoopExecutor(handler)
-            case "process":
-                made[name] = adapter.make_process_executor(handler)
-            case _:
-                made[name] = ThreadExecutor(handler, adapter.encoder())
-    return made
+    return {name: _make_executor(one, options, adapter) for name, one in handlers.items()}
+
+
+def _make_executor(handler: ConfiguredHandler, options: WorkerOptions, adapter: JobAdapter[D]) -> Executor:
+    executor: Executor
+    match executor_for(handler.function, handler.options(options).executor):
+        case "async":
+            executor = LoopExecutor(handler.function)
+        case "process":
+            executor = adapter.make_process_executor(handler.function)
+        case _:
+            executor = ThreadExecutor(handler.function, adapter.encoder())
+    return executor if handler.around is None else AroundExecutor(executor, handler.around, adapter)

@@ -15,8 +15,9 @@ from toril.worker._bullmq_adapter import BullmqAdapter
 from toril.worker._handlers import checked_handlers, options_of
 from toril.worker._reconnect import policy_of
 from toril.worker.base_worker import BaseWorker
+from toril.worker.configured_handler import ConfiguredHandler
 
-JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any]
+JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any] | ConfiguredHandler
 
 
 @knows_its_options("an argument of Worker")

@@ -14,12 +14,12 @@ from toril.protocol.duration import to_seconds
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import Address, ConnectionPolicy
 from toril.transport.waiting import waited
-from toril.worker._executors import Handler
 from toril.worker._job_adapter import JobAdapter
 from toril.worker._lifecycle import Lifecycle
 from toril.worker._observer import WorkerObserver
 from toril.worker._signals import signals_caught
 from toril.worker._status import WorkerState
+from toril.worker.configured_handler import ConfiguredHandler
 from toril.worker.health import WorkerHealth
 from toril.worker.subscription import Callback, Subscribe, WorkerEvent
 
@@ -33,7 +33,7 @@ class BaseWorker(Generic[D]):
     def __init__(
         self,
         queue: str,
-        handlers: Mapping[str | None, Handler],
+        handlers: Mapping[str | None, ConfiguredHandler],
         worker_id: str,
         options: WorkerOptions,
         policy: ConnectionPolicy,

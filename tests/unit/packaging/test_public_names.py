@@ -11,9 +11,10 @@ import toril
 
 PUBLIC_NAMES = set(
     """
-Backoff ConnectionPolicy Deduplication Envelope ErrorCategory Event FlowNode FlowProducer InvalidOption Job JobCounts
-JobFailed JobOptions JobState KeepJobs ListQueue ListWorker NewJob ParentRef PermanentError Queue QueueEvents RateLimit
-StreamQueue StreamWorker TorilError TransientError Worker WorkerOptions __version__ categorize_error sync
+App Backoff ConnectionPolicy Context Deduplication Depends Envelope ErrorCategory Event FlowNode FlowProducer
+InvalidOption Job JobCounts JobFailed JobOptions JobState KeepJobs ListQueue ListWorker NewJob ParentRef
+PermanentError Queue QueueEvents RateLimit StreamQueue StreamWorker TorilError TransientError Worker WorkerOptions
+__version__ categorize_error sync
 """.split()
 )
 

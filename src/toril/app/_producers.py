@@ -1,0 +1,102 @@
+"""The queues to which an app adds jobs: one set for each event loop, opened at the first use.
+
+Guarantee: a queue belongs to the loop in which it was opened. `close` closes those of the running loop; those of loops
+that have ended are forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from toril.app._queue_options import AnyQueue, QueueOptions
+from toril.errors import InvalidOption
+from toril.producer import FlowProducer, Queue
+from toril.protocol.queue_name import QueueName
+from toril.transport import Address, ConnectionPolicy, parse_address
+
+
+class Connection:
+    """Where the server of an app is; the address is chosen at the first use, because the default one is logged."""
+
+    def __init__(self, redis: object, policy: ConnectionPolicy | None) -> None:
+        self._redis = redis
+        self.policy = policy
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> Address:
+        if self._address is None:
+            self._address = parse_address(self._redis)
+        return self._address
+
+    def move(self, redis: object) -> None:
+        """Uses another server from now on."""
+        self._redis, self._address = redis, None
+
+
+class LoopQueues:
+    """The open queues of one event loop."""
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueName, AnyQueue] = {}
+        self.flows: dict[str, FlowProducer] = {}  # by prefix
+
+    async def close(self) -> None:
+        queues, self.queues = self.queues, {}
+        flows, self.flows = self.flows, {}
+        await asyncio.gather(*(one.close() for one in (*queues.values(), *flows.values())))
+
+
+class Producers:
+    """The queues of all loops of a process."""
+
+    def __init__(self, connection: Connection, options_of: Callable[[QueueName], QueueOptions]) -> None:
+        self._connection = connection
+        self._options_of = options_of
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueues] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def _here(self) -> LoopQueues:
+        loop = asyncio.get_running_loop()
+        found = self._by_loop.get(loop)
+        if found is None:
+            self._by_loop[loop] = found = LoopQueues()
+        return found
+
+    def queue(self, name: QueueName) -> AnyQueue:
+        """The queue of this name in the running loop."""
+        here = self._here()
+        found = here.queues.get(name)
+        if found is None:
+            options = self._options_of(name)
+            here.queues[name] = found = options.open(self._connection.address, self._connection.policy)
+        return found
+
+    def bullmq(self, name: QueueName, what: str) -> Queue[Any]:
+        """A BullMQ queue; `what` needs one."""
+        found = self.queue(name)
+        if not isinstance(found, Queue):
+            raise InvalidOption("queue", f"{name} is not a BullMQ queue", f"{what} needs one")
+        return found
+
+    def flows(self, prefix: str, hash_tag: bool | None) -> FlowProducer:
+        """The flow producer of a prefix in the running loop."""
+        here = self._here()
+        if prefix not in here.flows:
+            here.flows[prefix] = FlowProducer(
+                redis=self._connection.address,
+                prefix=prefix,
+                hash_tag=hash_tag,
+                policy=self._connection.policy,
+            )
+        return here.flows[prefix]
+
+    async def close(self) -> None:
+        """Closes the queues of the running loop."""
+        here = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.close()

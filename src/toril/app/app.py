@@ -1,0 +1,320 @@
+"""`App`: the tasks of an application, their queues, resources and middleware.
+
+    app = App(lifespan=lifespan, middleware=[db_session])
+    app.queue("emails", concurrency=50)
+
+    @app.task(queue="emails", attempts=5, job_timeout=30)
+    async def send(to: str, subject: str = "Hello") -> Receipt: ...
+
+    job = await send.enqueue("a@b.c", subject="Hi")
+    receipt = await job.result(timeout=10)
+
+Guarantee: an app connects at its first use. `Queue` and `Worker` run below it, unchanged: other clients can add jobs of
+its tasks, and run them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+
+from toril.app import _direct_call
+from toril.app._caller import caller_frame
+from toril.app._delivery import AnyJob, Delivery, QueueDelivery
+from toril.app._producers import Connection, Producers
+from toril.app._queue_options import AnyQueue, AnyWorker, QueueOptions, QueueOptionsDict, all_names
+from toril.app._resources import Lifespan, Resources, resource_types, resources_of
+from toril.app._runner import TaskRunner
+from toril.app._schedules import Schedules
+from toril.app.call import TaskCall, Unique
+from toril.app.dependencies import Provider
+from toril.app.middleware import EnqueueMiddleware, Middleware, around_enqueue, check_middleware
+from toril.app.task import Errors, Task, TaskSettings, make_task
+from toril.app.worker import AppWorker
+from toril.errors import InvalidOption
+from toril.jobs import Job
+from toril.producer import FlowProducer
+from toril.protocol.backoff import BackoffFunction
+from toril.protocol.classify import ErrorRule
+from toril.protocol.duration import Duration
+from toril.protocol.json_types import JsonObject
+from toril.protocol.keys import check_text
+from toril.protocol.option_names import knows_its_names, knows_its_options, refuse_unknown
+from toril.protocol.options import JobOptions, JobOptionsDict
+from toril.protocol.queue_name import QueueName
+from toril.protocol.worker_options import Executor
+from toril.transport import ConnectionPolicy
+
+P = ParamSpec("P")
+C = TypeVar("C")
+R = TypeVar("R")
+
+# Of `App.task`, beside those of jobs: for the remedy of an unknown name.
+_TASK_OPTIONS: Final = tuple(TaskSettings.__dataclass_fields__)
+Queues = Sequence[str] | Mapping[str, int]
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function."""
+
+    def __call__(self, function: Callable[P, C], /) -> Task[P, C]: ...
+
+
+@knows_its_options("an argument of App")
+class App:
+    """The tasks of an application. Options of queues and workers that are given here are defaults of all queues."""
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        redis: object = None,
+        policy: ConnectionPolicy | None = None,
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Middleware] = (),
+        enqueue_middleware: Sequence[EnqueueMiddleware] = (),
+        **options: Unpack[QueueOptionsDict],
+    ) -> None:
+        """`name` marks the schedulers of this app; default: the module that makes it. For `redis` see `Queue`."""
+        refuse_unknown(options, sorted(all_names()), "an option of App")
+        self.name = check_text("name", name or _caller_module())
+        self.lifespan = lifespan
+        self.resource_types = resource_types(lifespan, caller_frame().f_locals)
+        self.middleware: tuple[Middleware, ...] = check_middleware("middleware", middleware)
+        self.enqueue_middleware: tuple[EnqueueMiddleware, ...] = check_middleware(
+            "enqueue_middleware", enqueue_middleware
+        )
+        self._defaults: dict[str, Any] = dict(options)
+        self._queues: dict[QueueName, QueueOptions] = {}
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._overrides: dict[Provider, Provider] = {}
+        self._resources: Resources | None = None  # while a lifespan of this app is entered
+        self.connection: Final = Connection(redis, policy)
+        self.producers: Final = Producers(self.connection, self.queue_options)
+        self.schedules: Final = Schedules(self.name, self.producers)
+        self.delivery: Delivery = QueueDelivery(self.producers)
+
+    def __repr__(self) -> str:
+        return f"<app {self.name!r} with {len(self._tasks)} tasks>"
+
+    @knows_its_names("an option of App")
+    def configure(self, *, redis: object = None, **options: Unpack[QueueOptionsDict]) -> None:
+        """Changes the server and the defaults of queues, before the first use: for tests and late settings."""
+        refuse_unknown(options, sorted(all_names()), "an option of App")
+        if redis is not None:
+            self.connection.move(redis)
+        self._defaults.update(options)
+
+    # --- declaring ------------------------------------------------------------------------------------------
+
+    @knows_its_names("an option of a queue")
+    def queue(self, name: str, **options: Unpack[QueueOptionsDict]) -> None:
+        """Says what belongs to a queue: the options of `Queue` and `Worker`; for lists and streams of theirs."""
+        queue = QueueName.parse(name)
+        if queue in self._queues:
+            raise InvalidOption("queue", f"{name!r} is declared already", "give all its options at once")
+        self._queues[queue] = QueueOptions(queue, dict(options))
+
+    def queue_options(self, queue: QueueName) -> QueueOptions:
+        """The options of a queue, with the defaults of the app."""
+        return self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
+
+    @overload
+    def task(self, function: Callable[P, C], /) -> Task[P, C]: ...
+    @overload
+    def task(
+        self,
+        *,
+        queue: str = ...,
+        name: str | None = ...,
+        version: int = ...,
+        upcasters: Mapping[int, Callable[[JsonObject], Mapping[str, Any]]] | None = ...,
+        executor: Executor = ...,
+        job_timeout: Duration | None = ...,
+        retry_on: Errors = ...,
+        fail_on: Errors = ...,
+        error_rules: Sequence[ErrorRule] = ...,
+        retry_policy: BackoffFunction | None = ...,
+        unique: bool | Sequence[str] | Unique | None = ...,
+        middleware: Sequence[Middleware] = ...,
+        **options: Unpack[JobOptionsDict],
+    ) -> TaskDecorator: ...
+    # mypy does not compare the names in Unpack with those of Any.
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+        """Makes a task of a function: `@app.task`, or `@app.task(queue=…, …)` with the options of its jobs.
+
+        `name` is the name of its jobs (default: that of the function), `queue` their queue (default: "default"). The
+        other options are the fields of `TaskSettings` and of `JobOptions`.
+        """
+        refuse_unknown(options, (*JobOptionsDict.__annotations__, *_TASK_OPTIONS), "an option of a task")
+        own = {name: value for name, value in options.items() if name in _TASK_OPTIONS}
+        job_options = JobOptions.of({name: options[name] for name in options if name not in own})
+
+        def decorate(decorated: Callable[..., Any]) -> Task[..., Any]:
+            return self._add(make_task(self, decorated, TaskSettings.of(decorated, own), job_options))
+
+        return decorate if function is None else decorate(function)
+
+    def _add(self, task: Task[..., Any]) -> Task[..., Any]:
+        if task.name in self._tasks:
+            raise InvalidOption("name", f"{task.name!r} is the name of another task", "give each its own")
+        self._tasks[task.name] = task
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name."""
+        return self._tasks
+
+    @property
+    def queues(self) -> list[QueueName]:
+        """The queues that have tasks."""
+        return list(dict.fromkeys(task.queue for task in self._tasks.values()))
+
+    # --- enqueuing ------------------------------------------------------------------------------------------
+
+    async def enqueue(self, call: TaskCall[R]) -> Job[JsonObject, R]:
+        """Adds the job of a call."""
+        return await around_enqueue(self.enqueue_middleware, call, self._send_one)
+
+    async def enqueue_many(self, calls: Iterable[TaskCall[R]]) -> list[Job[JsonObject, R]]:
+        """Adds the jobs of calls, also of different tasks, in order. Calls of one queue are sent in one step."""
+        given = list(calls)
+        for call in given:
+            if not isinstance(call, TaskCall):
+                raise InvalidOption("calls", f"hold a {type(call).__name__}", "give task.bind(…)")
+        if not given:
+            return []
+        if self.enqueue_middleware:
+            return list(await asyncio.gather(*(self.enqueue(call) for call in given)))
+        return await self.delivery.send(given)
+
+    async def _send_one(self, call: TaskCall[Any]) -> AnyJob:
+        (job,) = await self.delivery.send([call])
+        return job
+
+    def get_queue(self, name: str) -> AnyQueue:
+        """The queue of this name in the running event loop: `Queue`, `ListQueue` or `StreamQueue`."""
+        return self.producers.queue(QueueName.parse(name))
+
+    def get_flow_producer(self) -> FlowProducer:
+        """The flow producer of this app in the running event loop."""
+        return self.producers.flows(
+            str(self._defaults.get("prefix", "bull")), cast("bool | None", self._defaults.get("hash_tag"))
+        )
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    @knows_its_names("an option of a worker")
+    def worker(self, queues: Queues | None = None, **options: Unpack[QueueOptionsDict]) -> AppWorker:
+        """A worker for the tasks of these queues, by default of all.
+
+        `queues` may be a mapping to the concurrency of each: `{"emails": 50, "images": 4}`. `options` come before what
+        was said of the queues.
+        """
+        chosen = self._chosen_queues(queues)
+        return AppWorker(
+            self,
+            lambda resources: {
+                name: self._make_worker(one, resources) for name, one in chosen(options).items()
+            },
+        )
+
+    def _chosen_queues(
+        self, queues: Queues | None
+    ) -> Callable[[Mapping[str, Any]], dict[QueueName, QueueOptions]]:
+        names = [QueueName.parse(one) for one in queues] if queues is not None else self.queues
+        if not names:
+            raise InvalidOption(
+                "queues", "are none: the app has no tasks", "decorate functions with @app.task"
+            )
+        for name in names:
+            if name not in self.queues:
+                known = ", ".join(str(one) for one in self.queues)
+                raise InvalidOption("queues", f"{name} has no tasks", f"queues with tasks are {known}")
+        each = {QueueName.parse(one): n for one, n in queues.items()} if isinstance(queues, Mapping) else {}
+
+        def chosen(options: Mapping[str, Any]) -> dict[QueueName, QueueOptions]:
+            found = {}
+            for name in names:
+                own = {"concurrency": each[name]} if name in each else {}
+                said = self.queue_options(name).fields
+                found[name] = QueueOptions(name, own).with_defaults(options).with_defaults(said)
+            return found
+
+        return chosen
+
+    def _make_worker(self, options: QueueOptions, resources: Resources) -> AnyWorker:
+        handlers = {
+            task.name: self.runner(task, resources).handler()
+            for task in self._tasks.values()
+            if task.queue == options.queue
+        }
+        return options.make_worker(handlers, self.connection.address, self.connection.policy)
+
+    def runner(self, task: Task[..., Any], resources: Resources) -> TaskRunner:
+        """Runs a task with the middleware of this app."""
+        return TaskRunner(task, self.middleware, resources, self._overrides)
+
+    @contextlib.asynccontextmanager
+    async def lifespan_entered(self, resources: Resources | None = None) -> AsyncIterator[Resources]:
+        """Enters the lifespan; direct calls and inline runs use its resources until it is left."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.close)  # queues that tasks have opened
+            entered = await stack.enter_async_context(resources_of(self, self.lifespan))
+            own = resources if resources is not None else Resources()
+            own.set(entered.yielded)
+            before, self._resources = self._resources, own
+            try:
+                yield own
+            finally:
+                self._resources = before
+
+    @contextlib.asynccontextmanager
+    async def current_resources(self) -> AsyncIterator[Resources]:
+        """The resources of the lifespan that is entered, or of one for this block only."""
+        if self._resources is not None:
+            yield self._resources
+        else:
+            async with resources_of(self, self.lifespan) as resources:
+                yield resources
+
+    async def call_here(
+        self, task: Task[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> object:
+        """Runs a task in this task of asyncio, without a job; see `Task`."""
+        async with self.current_resources() as resources:
+            return await _direct_call.call(task, args, named, resources, self._overrides)
+
+    @contextlib.contextmanager
+    def override(self, replacements: Mapping[Provider, Provider]) -> Iterator[None]:
+        """Replaces providers of dependencies, for tests: `with app.override({session: fake_session}): …`."""
+        before = dict(self._overrides)
+        self._overrides.update(replacements)
+        try:
+            yield
+        finally:
+            self._overrides.clear()
+            self._overrides.update(before)
+
+    # --- closing --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Closes the queues that were opened in the running event loop. May be called twice."""
+        await self.producers.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _caller_module() -> str:
+    """The module that makes an app: its name is the same in every process of the application."""
+    names = caller_frame().f_globals
+    module = str(names.get("__name__", "app"))
+    return Path(str(names.get("__file__", "app"))).stem if module in ("__main__", "__mp_main__") else module

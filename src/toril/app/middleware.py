@@ -1,0 +1,72 @@
+"""Middleware: functions around jobs, and around the enqueuing of jobs.
+
+    async def timed(ctx: Context, proceed: Proceed) -> Any:
+        started = time.monotonic()
+        try:
+            return await proceed()
+        finally:
+            metrics.observe(ctx.task.name, time.monotonic() - started)
+
+    async def with_tenant(call: TaskCall[Any], proceed: ProceedEnqueue) -> Job:
+        return await proceed(call.with_options(priority=tenant_priority.get()))
+
+Guarantee: the first in the list is the outermost. Middleware around a job runs in the event loop, also if the task runs
+in a thread or a process; what it raises is the outcome of the attempt.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from toril.app.call import TaskCall
+from toril.app.context import Context
+from toril.errors import InvalidOption
+from toril.jobs import Job
+
+Proceed: TypeAlias = Callable[[], Awaitable[Any]]
+"""Runs the task, and middleware further inside; returns the result."""
+
+Middleware: TypeAlias = Callable[[Context[Any], Proceed], Awaitable[Any]]
+"""Around a job: (context, proceed) → result."""
+
+ProceedEnqueue: TypeAlias = Callable[[TaskCall[Any]], Awaitable[Job[Any, Any]]]
+"""Adds the job, and calls middleware further inside."""
+
+EnqueueMiddleware: TypeAlias = Callable[[TaskCall[Any], ProceedEnqueue], Awaitable[Job[Any, Any]]]
+"""Around enqueue: (call, proceed) → job."""
+
+
+def around_job(middleware: Sequence[Middleware], context: Context[Any], task: Proceed) -> Awaitable[Any]:
+    """Calls the middleware around a task."""
+    step = task
+    for one in reversed(middleware):
+        step = functools.partial(one, context, step)
+    return step()
+
+
+def around_enqueue(
+    middleware: Sequence[EnqueueMiddleware], call: TaskCall[Any], add: ProceedEnqueue
+) -> Awaitable[Job[Any, Any]]:
+    """Calls the middleware around the add of a job."""
+    step = add
+    for one in reversed(middleware):
+        step = functools.partial(_call, one, step)
+    return step(call)
+
+
+def _call(
+    middleware: EnqueueMiddleware, proceed: ProceedEnqueue, call: TaskCall[Any]
+) -> Awaitable[Job[Any, Any]]:
+    return middleware(call, proceed)
+
+
+def check_middleware(field: str, given: Sequence[Callable[..., Any]]) -> tuple[Any, ...]:
+    """Middleware as a tuple; raises if one is not a function."""
+    for one in given:
+        if not callable(one):
+            raise InvalidOption(
+                field, f"has a {type(one).__name__}", "write `async def name(ctx, proceed): …`"
+            )
+    return tuple(given)
