@@ -14,7 +14,7 @@ import pytest
 from toril.cli._app import run
 from toril.errors import InvalidOption
 from toril.spark.sources.options import SourceOptions
-from toril.spark.sources.server_choice import Driver, choose, demand_jvm, is_local, url_for
+from toril.spark.sources.server_choice import Driver, choose, is_local, require_driver_jvm, url_for
 
 REPOSITORY = Path(__file__).parents[2]
 ELSEWHERE = "no server is named, and the Spark master"
@@ -96,11 +96,11 @@ def test_a_task_of_another_jvm_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/blockmgr-driver")
     wanted = choose(None, None).jvm
-    demand_jvm(wanted)
+    require_driver_jvm(wanted)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/blockmgr-executor")
     with pytest.raises(InvalidOption, match="this executor would not find the embedded one"):
-        demand_jvm(wanted)
-    demand_jvm(choose("redis://given", None).jvm)
+        require_driver_jvm(wanted)
+    require_driver_jvm(choose("redis://given", None).jvm)
 
 
 def test_options_are_checked_without_choosing_a_server(

@@ -20,6 +20,7 @@ from toril.lake import Lake
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.supervisor.supervisor import IngestService, Step, Supervisor
+from toril.spark.sources.positions import read_stream_states
 
 Pipelines = Callable[..., Pipeline]
 
@@ -117,9 +118,8 @@ def _is_read_ahead(service: Any, queue: Factory) -> bool:
 
 
 def _last_id(queue: Factory) -> str:
-    from toril.spark.sources.positions import look
 
-    return look(queue.transport, {queue.queue: queue.keys.events})[queue.queue].last_id
+    return read_stream_states(queue.transport, {queue.queue: queue.keys.events})[queue.queue].last_id
 
 
 def test_ingest_that_fails_is_started_again_while_a_step_is_at_work(

@@ -10,7 +10,7 @@ import pytest
 from tests.servers import Server
 from tests.spark.factory import Factory
 from toril.spark.pipeline.bronze.read_ahead import ReadAhead
-from toril.spark.sources.positions import ORIGIN, Position, Stretch, end_of, look, stretch
+from toril.spark.sources.positions import ORIGIN, Position, Stretch, end_of, read_stream_states, stretch
 from toril.spark.sources.readers import open_transport
 
 Factories = Callable[..., Factory]
@@ -24,7 +24,7 @@ def ahead(valkey: Server) -> Iterator[ReadAhead]:
 
 
 def end(queue: Factory) -> Position:
-    states = look(queue.transport, {queue.queue: queue.keys.events})
+    states = read_stream_states(queue.transport, {queue.queue: queue.keys.events})
     return end_of(states[queue.queue])
 
 

@@ -92,9 +92,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _pipeline(redis: str | None, lake: str, master: str | None = None, **options: Any) -> Pipeline:
     from toril.spark.pipeline import Pipeline, PipelineOptions
-    from toril.spark.sources.server_choice import demand_server
+    from toril.spark.sources.server_choice import require_named_server
 
-    demand_server(master or "local", redis)
+    require_named_server(master or "local", redis)
     target = Target.of(redis)
     wanted = PipelineOptions(
         redis=target.redis, lake=lake, master=master, **options

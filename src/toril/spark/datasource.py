@@ -23,7 +23,7 @@ with needed("spark"):
     from toril.spark.sinks.writers import BatchWriter, StreamWriter
     from toril.spark.sources.options import SourceOptions
     from toril.spark.sources.readers import EventStreamReader, TableReader, source_schema
-    from toril.spark.sources.server_choice import Driver, choose, reach
+    from toril.spark.sources.server_choice import Driver, check_reachable, choose
 
 
 class TorilDataSource(DataSource):
@@ -63,7 +63,7 @@ class TorilDataSource(DataSource):
         check_columns(options, schema)
         check_types(schema)
         choice = choose(options.url, self.driver)
-        reach(choice.url)
+        check_reachable(choice.url)
         return replace(options, url=choice.url, jvm=choice.jvm)
 
     def streamReader(self, schema: StructType) -> Any:

@@ -18,7 +18,7 @@ from toril.commands.read import server_time
 from toril.errors import Closed, TorilError
 from toril.transport._connection import Connection, packed
 from toril.transport._embedded import LeasedServer, lease_server
-from toril.transport._pending import OnReply, PendingCall, resolve, result_of_firm
+from toril.transport._pending import OnReply, PendingCall, resolve, result_of_firm_call
 from toril.transport._reader import Reader
 from toril.transport._redis_py import (
     CONNECTION_ERRORS,
@@ -95,7 +95,7 @@ class AsyncTransport:
         future: asyncio.Future[T | TorilError] = self.check_event_loop().create_future()
         call = self._submit(command, functools.partial(resolve, future), firm=firm)
         try:
-            result = await (result_of_firm(call, future) if firm else future)
+            result = await (result_of_firm_call(call, future) if firm else future)
         except asyncio.CancelledError:
             if not firm:
                 call.cancel()

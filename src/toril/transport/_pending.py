@@ -136,7 +136,7 @@ class PendingCall:
             self.on_reply(Interrupted("the call was cancelled"))
 
 
-async def result_of_firm(call: PendingCall, future: asyncio.Future[T]) -> T:
+async def result_of_firm_call(call: PendingCall, future: asyncio.Future[T]) -> T:
     """Returns the result of a firm call, also if the waiting task is cancelled after the command was written."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

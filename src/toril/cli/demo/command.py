@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class DurationSummary:
     """Median, 95th percentile and maximum of durations, in seconds."""
 
     median: float
@@ -49,7 +49,7 @@ class Spread:
     longest: float
 
     @classmethod
-    def of(cls, values: list[float]) -> Spread:
+    def of(cls, values: list[float]) -> DurationSummary:
         if len(values) < 2:
             only = values[0] if values else 0.0
             return cls(median=only, p95=only, longest=only)
@@ -69,8 +69,8 @@ class Report:
     retries: int
     attempts: int
     failures: dict[str, int]
-    waited: Spread
-    ran: Spread
+    waited: DurationSummary
+    ran: DurationSummary
     as_planned: bool
     stream: StreamPart | None = None  # only on the demo's own server
 
@@ -202,8 +202,8 @@ async def _report(
         retries=tally.retried,
         attempts=sum(job.attempts_made for job in ended),
         failures=failures,
-        waited=Spread.of([_waited(job) for job in ended]),
-        ran=Spread.of([_ran(job) for job in ended]),
+        waited=DurationSummary.of([_waited(job) for job in ended]),
+        ran=DurationSummary.of([_ran(job) for job in ended]),
         as_planned=_as_planned(counts, plan),
     )
 
@@ -254,7 +254,7 @@ def _print(report: Report) -> None:
     )
 
 
-def _spread(what: str, count: int, spread: Spread) -> tuple[object, ...]:
+def _spread(what: str, count: int, spread: DurationSummary) -> tuple[object, ...]:
     return (
         what,
         count,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from toril.lake import Lake
 from toril.spark.pipeline.options import PipelineOptions
 from toril.spark.pipeline.supervisor.sessions import SessionSource
-from toril.spark.sources.discovery import Directory
+from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.options import SourceOptions
-from toril.spark.sources.server_choice import demand_server, url_for
+from toril.spark.sources.server_choice import require_named_server, url_for
 from toril.transport import BlockingTransport
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PipelineContext:
         self.sessions = SessionSource(
             spark,
             options.master,
-            lambda master: demand_server(master, options.redis),
+            lambda master: require_named_server(master, options.redis),
             spark_log=options.spark_log,
         )
         self.stopping = threading.Event()
@@ -55,18 +55,20 @@ class PipelineContext:
     def connect(self) -> BlockingTransport:
         return BlockingTransport(self.redis)
 
-    def queue_discovery(self) -> Directory:
+    def queue_discovery(self) -> QueueSelection:
         """Finds the BullMQ queues of the pipeline."""
-        return Directory(SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix}))
+        return QueueSelection(
+            SourceOptions.parse({"queues": self.options.queues, "prefix": self.options.prefix})
+        )
 
-    def entry_discovery(self, kind: str) -> Directory:
+    def entry_discovery(self, kind: str) -> QueueSelection:
         """Finds the list or stream queues of the pipeline."""
         options = {
             "queues": self.options.streams,
             "prefix": self.options.stream_prefix,
             "env": self.options.env,
         }
-        return Directory(SourceOptions.parse({**options, "table": "stream", "kind": kind}))
+        return QueueSelection(SourceOptions.parse({**options, "table": "stream", "kind": kind}))
 
     def source_options(self) -> dict[str, str]:
         """The options of the data source that ingests events."""

@@ -21,7 +21,7 @@ from toril.spark.pipeline.status import Status, status
 from toril.spark.pipeline.steps import STEPS, resolve, run_steps, step, steps_once
 from toril.spark.pipeline.supervisor.supervisor import Ingest, Progress, Step, Supervisor
 from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names, warn_if_reachable
-from toril.spark.sources.server_choice import reach
+from toril.spark.sources.server_choice import check_reachable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ class Pipeline:
 
     def run_once(self) -> Summary:
         """Brings everything that is in Redis now through to gold."""
-        reach(self.redis)  # before Spark starts: a wrong address is reported at once
+        check_reachable(self.redis)  # before Spark starts: a wrong address is reported at once
         self.check()
         warn_about_unmatched_names(self._context)
         return run_steps(self._context, steps_once(self._context))

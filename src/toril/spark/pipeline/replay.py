@@ -14,15 +14,15 @@ from toril.spark.pipeline.bronze.stream_positions import TABLE
 from toril.spark.pipeline.context import PipelineContext
 from toril.spark.pipeline.files.lineage import HASHES
 from toril.spark.pipeline.gold.kept_alerts import alerts_of_workers, put_back
-from toril.spark.pipeline.silver.rebuild import clear, take_back_marks
-from toril.spark.sources.server_choice import reach
+from toril.spark.pipeline.silver.rebuild import clear, lower_marks
+from toril.spark.sources.server_choice import check_reachable
 
 _log = logging.getLogger("toril.pipeline")
 
 
 def prepare(context: PipelineContext) -> None:
     """Reads the hashes that are missing in bronze, then empties silver and gold."""
-    take_back_marks(context.lake)
+    lower_marks(context.lake)
     _read_missing_hashes(context)
     alerts = alerts_of_workers(context.lake)
     clear(context.lake)
@@ -34,7 +34,7 @@ def _read_missing_hashes(context: PipelineContext) -> None:
     if not behind:
         return
     try:
-        reach(context.redis)
+        check_reachable(context.redis)
         snapshot_taker(context).run()
     except RedisError as error:
         _log.warning("hashes of %d commits are not read, their attempts stay without: %s", behind, error)

@@ -24,11 +24,11 @@ from weakref import WeakKeyDictionary
 from toril.errors import SparkUnavailable
 from toril.spark.pipeline.supervisor.java import (
     active_context,
-    death,
-    forget,
     gateway,
     launch,
     process,
+    reason_of_end,
+    reset_pyspark,
 )
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def build_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf().setAppName("toril").setMaster(master)
     conf.setAll(list({**_DEFAULTS, "spark.driver.memory": memory, **settings}.items()))
-    if death(process()):
-        forget(process())
+    if reason_of_end(process()):
+        reset_pyspark(process())
     if active_context() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         _start(conf, spark_log=spark_log)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -147,7 +147,7 @@ def _handler_of_the_caller() -> Any:
 
 def _stop(context: SparkContext) -> None:
     """Stops the session: executors that lose their driver without notice log many errors."""
-    if active_context() is context and death(process()) is None:
+    if active_context() is context and reason_of_end(process()) is None:
         context.stop()
 
 

@@ -16,8 +16,8 @@ from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position
 from toril.spark.pipeline.files.lineage import check_layers
-from toril.spark.sources.discovery import Directory
-from toril.spark.sources.positions import look
+from toril.spark.sources.discovery import QueueSelection
+from toril.spark.sources.positions import read_stream_states
 from toril.transport import BlockingTransport
 
 
@@ -65,7 +65,7 @@ class Status:
         return {**asdict(self), "queues": [{**asdict(one), "behind": one.behind} for one in self.queues]}
 
 
-def status(lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]) -> Status:
+def status(lake: Lake, directory: QueueSelection, connect: Callable[[], BlockingTransport]) -> Status:
     """The state of the tables, and of the queues if the server answers."""
     tables = [_table_status(lake.table(name)) for name in lake.tables()]
     try:
@@ -108,11 +108,11 @@ def _table_status(log: LakeTable) -> TableStatus:
 
 
 def _queue_status(
-    lake: Lake, directory: Directory, connect: Callable[[], BlockingTransport]
+    lake: Lake, directory: QueueSelection, connect: Callable[[], BlockingTransport]
 ) -> list[QueueStatus]:
     with connect() as transport:
         found = directory.queues(transport)
-        states = look(
+        states = read_stream_states(
             transport, {queue: keys.events for queue, keys in found.items() if isinstance(keys, QueueKeys)}
         )
     try:

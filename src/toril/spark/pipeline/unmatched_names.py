@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from toril.errors import RedisError
 from toril.spark.pipeline.context import PipelineContext
-from toril.spark.sources.server_choice import reach
+from toril.spark.sources.server_choice import check_reachable
 from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.pipeline")
@@ -39,5 +39,5 @@ def _unmatched(context: PipelineContext, transport: BlockingTransport) -> dict[s
 def warn_if_reachable(context: PipelineContext) -> None:
     """As above, if the server answers; otherwise ingest reports the error and retries."""
     with suppress(RedisError):
-        reach(context.redis)
+        check_reachable(context.redis)
         warn_about_unmatched_names(context)

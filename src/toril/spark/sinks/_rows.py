@@ -55,7 +55,7 @@ WITHOUT_QUEUE: Final = "toril.rejects"
 
 
 @dataclass(frozen=True, slots=True)
-class Addressed:
+class AddressedRow:
     """A row and the queue it goes to."""
 
     queue: str
@@ -78,28 +78,28 @@ class RowReader:
     def __post_init__(self) -> None:
         self._identifier = Identifier(self.options, self.run, self.partition)
 
-    def read(self, batch: pa.RecordBatch) -> Iterator[Addressed]:
+    def read(self, batch: pa.RecordBatch) -> Iterator[AddressedRow]:
         """The rows of a batch, jobs and rejects, in order."""
         variants = variant_columns(batch.schema)
         for fields in batch.to_pylist(maps_as_pydicts="lossy"):
             yield self._addressed(with_variants(fields, variants) if variants else fields)
 
-    def _addressed(self, fields: dict[str, Any]) -> Addressed:
+    def _addressed(self, fields: dict[str, Any]) -> AddressedRow:
         content_hash = fields.pop(CONTENT_COLUMN, None)
         content = canonical(fields)
         try:
             known = self._identifier.of(fields, content, content_hash)
         except InvalidOption as error:
-            return self._rejected(fields, self._identifier.unknown(content), content, error)
+            return self._rejected(fields, self._identifier.reject_without_key(content), content, error)
         try:
             queue = self._queue(fields)
-            return Addressed(queue, Row(known.digest, self._job(fields, known.job_id), known.first))
+            return AddressedRow(queue, Row(known.digest, self._job(fields, known.job_id), known.first))
         except (TorilError, ValueError, TypeError) as error:
             return self._rejected(fields, known, content, error)
 
     def _rejected(
         self, fields: Mapping[str, Any], known: Identity, content: bytes, error: Exception
-    ) -> Addressed:
+    ) -> AddressedRow:
         if self.options.on_reject == "fail":
             raise InvalidOption(
                 "row", str(error), f"fix or filter it: {content[:300].decode(errors='replace')}"
@@ -108,7 +108,7 @@ class RowReader:
         if queue not in self._known_queues:
             queue = WITHOUT_QUEUE
         reject = Reject(str(error)[:1000], content[:100_000])
-        return Addressed(str(queue), Row(known.digest, reject, known.first))
+        return AddressedRow(str(queue), Row(known.digest, reject, known.first))
 
     def _queue(self, fields: Mapping[str, Any]) -> str:
         queue = self.options.queue or fields.get("queue")

@@ -64,7 +64,7 @@ class Tally:
         )
 
     @property
-    def acts(self) -> str:
+    def operations_text(self) -> str:
         """The same counts, named for operations on jobs."""
         words = f"{self.added} done, {self.skipped} skipped, {self.rejected} rejected"
         return f"{words}: {'; '.join(self.reasons)}" if self.reasons else words

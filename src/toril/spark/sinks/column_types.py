@@ -75,10 +75,10 @@ def with_variants(fields: Mapping[str, Any], columns: Sequence[str]) -> dict[str
 def _plain_variant(parts: Mapping[str, bytes] | None) -> Any:
     if parts is None:
         return None
-    return json.loads(VariantVal(parts["value"], parts["metadata"]).toJson(), parse_float=_exactly)
+    return json.loads(VariantVal(parts["value"], parts["metadata"]).toJson(), parse_float=_exact_number)
 
 
-def _exactly(text: str) -> float | Decimal:
+def _exact_number(text: str) -> float | Decimal:
     """A float where it has all digits of the text, otherwise a decimal."""
     near = float(text)
     return near if Decimal(repr(near)) == Decimal(text) else Decimal(text)

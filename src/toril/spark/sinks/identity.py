@@ -65,7 +65,7 @@ class Identifier:
             return self._by_itself(b"n\0%d\0%s" % (self._number(digest), digest))
         return self._within_the_task(self._digest(content))
 
-    def unknown(self, content: bytes) -> Identity:
+    def reject_without_key(self, content: bytes) -> Identity:
         """A row that lacks its key: it is a reject, known by its content."""
         return self._by_itself(b"reject\0%s" % content)
 

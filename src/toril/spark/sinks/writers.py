@@ -26,7 +26,7 @@ from toril.spark.sinks._sender import Sender, Tally
 from toril.spark.sinks.identity import known_by
 from toril.spark.sinks.options import SinkOptions
 from toril.spark.sources.readers import open_transport
-from toril.spark.sources.server_choice import demand_jvm
+from toril.spark.sources.server_choice import require_driver_jvm
 
 _log = logging.getLogger("toril.spark")
 # Spark replays the last micro-batch only; a few more are kept for whoever takes entries out of a checkpoint by hand.
@@ -46,7 +46,7 @@ def write_task(options: SinkOptions, run: str, save: str, batches: Iterator[pa.R
     task = TaskContext.get()
     if task is None:
         raise OutsideSparkTask("the writer needs a Spark task; use df.write")
-    demand_jvm(options.jvm)
+    require_driver_jvm(options.jvm)
     with open_transport(options.url) as transport:
         if options.op != "enqueue":
             return Message(JobOperator(transport, options).act_all(batches))
@@ -79,10 +79,10 @@ def _report(options: SinkOptions, tally: Tally) -> None:
         _log.warning(
             "%s: %s; those skipped are gone or no longer in the state: check queue and prefix",
             options.op,
-            tally.acts,
+            tally.operations_text,
         )
     else:
-        _log.info("%s: %s", options.op, tally.acts)
+        _log.info("%s: %s", options.op, tally.operations_text)
 
 
 def _where(options: SinkOptions, tally: Tally) -> str:

@@ -34,7 +34,7 @@ def keys_of(options: SourceOptions, queue: str, *, cluster: bool) -> AnyKeys:
 
 
 @dataclass(slots=True)
-class Directory:
+class QueueSelection:
     """The queues that match the options, kept between batches."""
 
     options: SourceOptions

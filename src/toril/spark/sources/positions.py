@@ -79,7 +79,7 @@ def _not_there_yet(start: Position, end: Position) -> bool:
     return start.n is None and end.n is not None and id_parts(end.id) <= id_parts(start.id)
 
 
-def look(transport: BlockingTransport, streams: Mapping[str, str]) -> dict[str, StreamState]:
+def read_stream_states(transport: BlockingTransport, streams: Mapping[str, str]) -> dict[str, StreamState]:
     """The state of each stream that exists, by queue, in one round trip."""
     replies = transport.run_many([stream_state(key) for key in streams.values()])
     states: dict[str, StreamState] = {}
@@ -140,7 +140,7 @@ def plan_end(
     limit: int | None,
 ) -> dict[str, Position]:
     """Where the next batch ends: at the targets, or earlier so that at most `limit` events are read."""
-    states = look(transport, streams)
+    states = read_stream_states(transport, streams)
     ends = {queue: targets.get(queue) or end_of(state) for queue, state in states.items()}
     if limit is not None:
         ends.update(_limited(transport, streams, start, states, ends, limit))

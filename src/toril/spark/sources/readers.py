@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from toril.errors import InvalidOption
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.python import Portable
-from toril.spark.sources.discovery import Directory, check_named
+from toril.spark.sources.discovery import QueueSelection, check_named
 from toril.spark.sources.entries import read_entries, read_rejects
 from toril.spark.sources.events import SOURCE_SCHEMA, read_with_gap
 from toril.spark.sources.jobs import JobChunk, chunks, list_jobs, read_jobs, read_logs
@@ -35,12 +35,12 @@ from toril.spark.sources.positions import (
     Stretch,
     end_of,
     id_parts,
-    look,
     plan_end,
+    read_stream_states,
     split_exactly,
     stretch,
 )
-from toril.spark.sources.server_choice import demand_jvm, reach
+from toril.spark.sources.server_choice import check_reachable, require_driver_jvm
 from toril.spark.sources.worker_reports import read_reports
 from toril.transport import BlockingTransport, ConnectionPolicy
 from toril.transport.discovery import AnyKeys
@@ -101,7 +101,7 @@ def parts_of(task: InputPartition) -> list[Any]:
 
 def read_task(task: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of a task, as Arrow batches in exactly the schema that Spark expects."""
-    demand_jvm(options.jvm)
+    require_driver_jvm(options.jvm)
     expected = to_arrow_schema(schema, timezone="UTC")
     with open_transport(options.url) as transport:
         for part in parts_of(task):
@@ -149,9 +149,9 @@ class TableReader(Portable, DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        reach(self.options.url)
+        check_reachable(self.options.url)
         with open_transport(self.options.url) as transport:
-            queues = Directory(self.options).existing(transport)
+            queues = QueueSelection(self.options).existing(transport)
             match self.options.table:
                 case "events":
                     return _plan_events(transport, queues, self.options)
@@ -169,7 +169,7 @@ def _plan_events(
 ) -> list[InputPartition]:
     streams = stream_keys(queues)
     start = _before(options.since)
-    ends = {queue: end_of(state) for queue, state in look(transport, streams).items()}
+    ends = {queue: end_of(state) for queue, state in read_stream_states(transport, streams).items()}
     if options.until is not None:
         ends = {queue: _earlier(end, _end_of(options.until)) for queue, end in ends.items()}
     return plan_tasks(transport, streams, dict.fromkeys(ends, start), ends, options.rows_per_task)
@@ -235,7 +235,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
         check_named(options)
         self.options = options
         self.schema = schema
-        self._directory = Directory(options)
+        self._directory = QueueSelection(options)
         self._targets: dict[str, Position] | None = None
         self._transport: BlockingTransport | None = (
             None  # of the driver's planning process; never pickled in use
@@ -244,7 +244,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
     @property
     def transport(self) -> BlockingTransport:
         if self._transport is None:
-            reach(self.options.url)
+            check_reachable(self.options.url)
             self._transport = open_transport(self.options.url)
         return self._transport
 
@@ -258,7 +258,8 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
             return {queue: str(position) for queue in self._streams()}
         if self.options.starting == "latest":
             return {
-                queue: str(end_of(state)) for queue, state in look(self.transport, self._streams()).items()
+                queue: str(end_of(state))
+                for queue, state in read_stream_states(self.transport, self._streams()).items()
             }
         return dict.fromkeys(self._streams(), str(ORIGIN))
 
@@ -266,7 +267,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
         return ReadMaxRows(self.options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        states = look(self.transport, self._streams())
+        states = read_stream_states(self.transport, self._streams())
         self._targets = {queue: end_of(state) for queue, state in states.items()}
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:

@@ -37,7 +37,7 @@ def master_of(spark: Any) -> str:
     return str(context.master) if context is not None else "sc://"
 
 
-def demand_server(master: str, given: str | None = None) -> None:
+def require_named_server(master: str, given: str | None = None) -> None:
     """Refuses a master whose executors would not find an embedded server, unless a server is named."""
     if named_url(given) is None and not is_local(master):
         raise _not_named(
@@ -47,7 +47,7 @@ def demand_server(master: str, given: str | None = None) -> None:
 
 def url_for(master: str, given: str | None = None) -> str:
     """The server that a job under this master uses, as an address that holds in every process."""
-    demand_server(master, given)
+    require_named_server(master, given)
     return whole_url(named_url(given) or default_url())
 
 
@@ -99,13 +99,13 @@ def choose(given: str | None, driver: Driver | None, *, streams: bool = False) -
     return Choice(default_url(), os.environ.get(_FOLDERS_OF_JVM))
 
 
-def demand_jvm(wanted: str | None) -> None:
+def require_driver_jvm(wanted: str | None) -> None:
     """Refuses a task that runs elsewhere than in the driver's JVM, where it would find another embedded server."""
     if wanted is not None and os.environ.get(_FOLDERS_OF_JVM) != wanted:
         raise _not_named("the Spark master is not local: this executor would not find the embedded one")
 
 
-def reach(url: str | None) -> None:
+def check_reachable(url: str | None) -> None:
     """Asks the server for its time; the error has the address and what to check."""
     with BlockingTransport(url, policy=_FIRST_CONTACT) as transport:
         try:

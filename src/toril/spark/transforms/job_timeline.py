@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def walk(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def timelines_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The turning points of the jobs of one partition; runs on executors."""
     rows = list(batches)
     if sum(batch.num_rows for batch in rows):

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from toril.lake.tables import ATTEMPTS, SILVER_JOBS
-from toril.spark.transforms.job_timeline import walk
+from toril.spark.transforms.job_timeline import timelines_of_partition
 from toril.spark.transforms.rows import attempts_table, jobs_table
 from toril.spark.transforms.step_columns import FILL, HASH, POINT, STATE, STEP, TALLIES, TIMELINE_EVENTS
 
@@ -33,7 +33,7 @@ def job_timelines(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | N
 
     `hashes` are rows of bronze/jobs that were read for these events.
     """
-    return steps(events, open_jobs, hashes).mapInArrow(walk, from_arrow_schema(POINT))
+    return steps(events, open_jobs, hashes).mapInArrow(timelines_of_partition, from_arrow_schema(POINT))
 
 
 def steps(events: DataFrame, open_jobs: DataFrame, hashes: DataFrame | None = None) -> DataFrame:

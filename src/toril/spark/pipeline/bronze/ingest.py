@@ -32,7 +32,15 @@ from toril.spark.pipeline.files.manifest import Manifest, PartRead
 from toril.spark.pipeline.files.parquet import read_columns, write_parts
 from toril.spark.sources.events import SOURCE_SCHEMA, gap_table, read_stretch
 from toril.spark.sources.options import SourceOptions
-from toril.spark.sources.positions import ORIGIN, Position, Stretch, id_parts, look, split_by_time, stretch
+from toril.spark.sources.positions import (
+    ORIGIN,
+    Position,
+    Stretch,
+    id_parts,
+    read_stream_states,
+    split_by_time,
+    stretch,
+)
 from toril.spark.sources.readers import EventStreamReader, open_transport, pack, parts_of
 from toril.transport import BlockingTransport
 
@@ -87,7 +95,7 @@ class IngestReader(EventStreamReader):
             stretch(queue, keys[queue], start.get(queue, ORIGIN), position) for queue, position in end.items()
         ]
         present = [one for one in wholes if one is not None]
-        states = look(self.transport, {one.queue: one.key for one in present})
+        states = read_stream_states(self.transport, {one.queue: one.key for one in present})
         parts = [part for whole in present for part in self._parts(whole, states.get(whole.queue))]
         limit = max(_ROWS_PER_TASK, sum(part.rows for part in parts) // max(self.parts, 1))
         return list(pack(parts, lambda part: part.rows, limit))
@@ -182,7 +190,9 @@ class BronzeWriter:
         log = self.lake.ensure(TABLE)
         read = _by_queue(manifests)
         known = {queue: committed_position(log, queue) for queue in read}
-        joined = {queue: replace(one, whole=_joined(one.whole, known[queue])) for queue, one in read.items()}
+        joined = {
+            queue: replace(one, whole=_from_committed(one.whole, known[queue])) for queue, one in read.items()
+        }
         new = {queue: one for queue, one in joined.items() if _is_new(one.whole, known[queue])}
         if not new:
             return
@@ -250,15 +260,15 @@ def _by_queue(manifests: Sequence[Manifest]) -> dict[str, QueueRead]:
     for one in manifests:
         for part in one.reads:
             parts[part.whole.queue].append(part)
-    return {queue: _together(some) for queue, some in parts.items()}
+    return {queue: _sum_of_parts(some) for queue, some in parts.items()}
 
 
-def _together(parts: Sequence[PartRead]) -> QueueRead:
+def _sum_of_parts(parts: Sequence[PartRead]) -> QueueRead:
     first_id = min((one.first_id for one in parts if one.first_id), key=id_parts, default=None)
     return QueueRead(parts[-1].whole, sum(one.rows for one in parts), first_id)
 
 
-def _joined(whole: Stretch, known: Position) -> Stretch:
+def _from_committed(whole: Stretch, known: Position) -> Stretch:
     """A batch that begins after the end of the table (it was restored from a copy): what lies between is lost."""
     skips = known != ORIGIN and id_parts(whole.start.id) > id_parts(known.id)
     return replace(whole, start=known) if skips else whole

@@ -21,9 +21,9 @@ from toril.protocol.keys import ListKeys, StreamKeys
 from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
 from toril.spark.pipeline.files.manifest import Manifest, files_in
 from toril.spark.pipeline.files.parquet import write_file
-from toril.spark.sources.discovery import Directory
+from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.entries import read_list, read_stream_entries
-from toril.spark.sources.positions import id_parts, look
+from toril.spark.sources.positions import id_parts, read_stream_states
 from toril.spark.sources.readers import open_transport
 from toril.transport import BlockingTransport
 
@@ -90,7 +90,7 @@ class EntryCollector:
     spark: Callable[[], SparkSession]  # asked only when there is something new
     lake: Lake
     url: str | None = field(repr=False)
-    directories: Mapping[str, Directory]  # kind → where its queues are looked up
+    directories: Mapping[str, QueueSelection]  # kind → where its queues are looked up
     connect: Callable[[], BlockingTransport]
 
     def run(self) -> int:
@@ -99,7 +99,7 @@ class EntryCollector:
             fresh = [source for kind in self.directories for source in self._fresh(transport, kind)]
         if not fresh:
             return 0
-        rows = [(json.dumps(_words(source)),) for source in fresh]
+        rows = [(json.dumps(_field_values(source)),) for source in fresh]
         frame = self.spark().createDataFrame(rows, "source string").repartition(min(len(rows), 8))
         report: Any = frame.mapInArrow(EntryWriter(self.lake, self.url), "files string").toArrow()
         files = files_in(report["files"].to_pylist())
@@ -121,20 +121,20 @@ class EntryCollector:
                 streams[f"live {queue}"] = Source(table=LIVE, kind=kind, queue=queue, key=keys.stream)
             elif isinstance(keys, ListKeys) and transport.run(plain(int, "LLEN", keys.queue)):
                 yield Source(table=LIVE, kind=kind, queue=queue, key=keys.queue)
-        states = look(transport, {name: source.key for name, source in streams.items()})
+        states = read_stream_states(transport, {name: source.key for name, source in streams.items()})
         for name, state in states.items():
-            source = self._ranged(streams[name], state.last_id)
+            source = self._with_range(streams[name], state.last_id)
             if state.length and source.until != source.after:
                 yield source
 
-    def _ranged(self, source: Source, last_id: str) -> Source:
+    def _with_range(self, source: Source, last_id: str) -> Source:
         packed = self.lake.ensure(source.table).committed(source.mark)
         after = unpacked_id(packed) if packed >= 0 else _ORIGIN
         if id_parts(last_id) < id_parts(after):  # the stream was deleted and began anew
             after = _ORIGIN
-        words = {**_words(source), "after": after, "until": last_id}
+        words = {**_field_values(source), "after": after, "until": last_id}
         return Source(**words)
 
 
-def _words(source: Source) -> dict[str, str]:
+def _field_values(source: Source) -> dict[str, str]:
     return {name: getattr(source, name) for name in ("table", "kind", "queue", "key", "after", "until")}

@@ -21,7 +21,7 @@ import pyarrow as pa
 from toril.commands.streams import entries
 from toril.errors import TorilError
 from toril.spark.sources.events import PAGE, events_table
-from toril.spark.sources.positions import Position, Stretch, id_parts, look
+from toril.spark.sources.positions import Position, Stretch, id_parts, read_stream_states
 from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.pipeline")
@@ -64,7 +64,7 @@ class ReadAhead:
         new = {queue: key for queue, key in streams.items() if queue not in self._held}
         if not new:
             return
-        states = look(transport, new)
+        states = read_stream_states(transport, new)
         with self._lock:
             for queue, key in new.items():
                 end = states[queue].last_id if queue in states else "0-0"

@@ -44,7 +44,7 @@ _FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedJob:
     """A job whose hash is to be read."""
 
     id: str
@@ -80,7 +80,7 @@ class SnapshotWriter:
         with open_transport(self.url) as transport:
             for queue in pc.unique(jobs["queue"]).to_pylist():
                 keys = QueueKeys(queue, self.prefix).resolve(cluster=transport.is_cluster)
-                asked = _asked(jobs.filter(pc.equal(jobs["queue"], queue)))
+                asked = _requested(jobs.filter(pc.equal(jobs["queue"], queue)))
                 for start in range(0, len(asked), _PIPELINE):
                     self._read_page(transport, keys, queue, asked[start : start + _PIPELINE], found)
         return found
@@ -90,7 +90,7 @@ class SnapshotWriter:
         transport: BlockingTransport,
         keys: QueueKeys,
         queue: str,
-        asked: Sequence[Asked],
+        asked: Sequence[RequestedJob],
         found: dict[str, list[pa.Table]],
     ) -> None:
         hashes, last_id = _hashes(transport, keys, asked)
@@ -100,7 +100,7 @@ class SnapshotWriter:
         rows = [
             (one, fields)
             for one, fields in zip(asked, hashes, strict=True)
-            if fields and not (one.first_id and _is_of_later_life(fields, known[0], now_ms))
+            if fields and not (one.first_id and _is_of_later_job(fields, known[0], now_ms))
         ]
         found[JOBS].append(_table(queue, rows, last_id))
         if self.with_logs:
@@ -113,13 +113,13 @@ class SnapshotWriter:
         return [write_file(self.lake, name, pa.concat_tables(full), {})] if full else []
 
 
-def _asked(jobs: pa.Table) -> list[Asked]:
+def _requested(jobs: pa.Table) -> list[RequestedJob]:
     columns = (jobs[name].to_pylist() for name in ("job_id", "state", "pickups", "first_id", "last_id"))
-    return [Asked(*row) for row in zip(*columns, strict=True)]
+    return [RequestedJob(*row) for row in zip(*columns, strict=True)]
 
 
 def _hashes(
-    transport: BlockingTransport, keys: QueueKeys, asked: Sequence[Asked]
+    transport: BlockingTransport, keys: QueueKeys, asked: Sequence[RequestedJob]
 ) -> tuple[list[dict[bytes, bytes]], str]:
     """The fields of some jobs, and the last event of the queue after they were read."""
     reads = [command for one in asked for command in _reads(keys, one)]
@@ -129,13 +129,13 @@ def _hashes(
     return hashes, state.last_id if isinstance(state, StreamState) else "0-0"
 
 
-def _reads(keys: QueueKeys, asked: Asked) -> tuple[Command[Any], ...]:
+def _reads(keys: QueueKeys, asked: RequestedJob) -> tuple[Command[Any], ...]:
     if asked.whole:
         return (job_hash(keys.job(asked.id)),)
     return get_fields(keys, asked.id, _FIELDS), get_lock(keys, asked.id)
 
 
-def _fields(asked: Asked, replies: Iterator[Any]) -> dict[bytes, bytes]:
+def _fields(asked: RequestedJob, replies: Iterator[Any]) -> dict[bytes, bytes]:
     found = _checked(next(replies))
     if asked.whole:
         return dict(found)
@@ -149,13 +149,13 @@ def _checked(reply: Any) -> Any:
     return reply
 
 
-def _is_of_later_life(fields: Mapping[bytes, bytes], known_ms: int, now_ms: int) -> bool:
+def _is_of_later_job(fields: Mapping[bytes, bytes], known_ms: int, now_ms: int) -> bool:
     """Whether a job was added between the last event that is known, and now."""
     added = whole_number(fields.get(b"timestamp")) or 0
     return known_ms < added <= now_ms
 
 
-def _table(queue: str, rows: Sequence[tuple[Asked, dict[bytes, bytes]]], last_id: str) -> pa.Table:
+def _table(queue: str, rows: Sequence[tuple[RequestedJob, dict[bytes, bytes]]], last_id: str) -> pa.Table:
     states = [fields.pop(b"state", one.state.encode()).decode() for one, fields in rows]
     table = jobs_table(queue, [one.id.encode() for one, _ in rows], states, [fields for _, fields in rows])
     events = [_events_of(one, fields, last_id) for one, fields in rows]
@@ -165,7 +165,9 @@ def _table(queue: str, rows: Sequence[tuple[Asked, dict[bytes, bytes]]], last_id
     return table
 
 
-def _events_of(asked: Asked, fields: Mapping[bytes, bytes], last_id: str) -> tuple[str | None, str | None]:
+def _events_of(
+    asked: RequestedJob, fields: Mapping[bytes, bytes], last_id: str
+) -> tuple[str | None, str | None]:
     """Returns the events that a hash is read for: none, if it counts fewer pickups than the events do."""
     if (whole_number(fields.get(b"ats")) or 0) < asked.pickups:
         return None, None

@@ -115,7 +115,7 @@ class SnapshotTaker:
             self.lake, self.url, self.prefix, positions_in(changes.marks), with_logs=with_logs
         )
         events = frame_of(self.spark, self.lake, EVENTS, changes.files)
-        jobs = wanted(events, everything=self.which == "all").repartition(
+        jobs = jobs_to_snapshot(events, everything=self.which == "all").repartition(
             1 + changes.rows // _EVENTS_PER_TASK
         )
         report: Any = jobs.mapInArrow(writer, "files string").toArrow()
@@ -126,7 +126,7 @@ def _gaps_in(changes: Changes, until: int) -> dict[str, int]:
     return {GAPS: until} if any(note.get("gaps") for note in changes.notes) else {}
 
 
-def wanted(events: DataFrame, *, everything: bool) -> DataFrame:
+def jobs_to_snapshot(events: DataFrame, *, everything: bool) -> DataFrame:
     """Jobs that ended an attempt in these events since they were last added, and what is known of them."""
     # Numbers, not structs and strings: their aggregation needs no sorting.
     names = F.lit(list(TIMELINE_EVENTS))

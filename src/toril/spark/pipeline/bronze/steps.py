@@ -19,10 +19,10 @@ from toril.spark.pipeline.bronze.snapshots import SnapshotTaker
 from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position, note_starts
 from toril.spark.pipeline.bronze.worker_reports import ReportCollector
 from toril.spark.pipeline.context import PipelineContext
-from toril.spark.pipeline.files.checkpoint import mend
+from toril.spark.pipeline.files.checkpoint import remove_orphan_checksums
 from toril.spark.pipeline.session import in_pool
 from toril.spark.pipeline.supervisor.spark_errors import cause_of
-from toril.spark.sources.positions import end_of, look
+from toril.spark.sources.positions import end_of, read_stream_states
 from toril.spark.sources.readers import stream_keys
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def start_ingest(context: PipelineContext, *, once: bool = False) -> StreamingQu
     options, spark = context.options, context.sessions.session()
     if options.checkpoint is None:
         raise InvalidOption("checkpoint", "is missing", "name the folder that the query keeps")
-    mend(options.checkpoint)
+    remove_orphan_checksums(options.checkpoint)
     _note_starts(context)
     stream = spark.readStream.format("toril_ingest").options(**context.source_options()).load()
     writer = stream.writeStream.foreachBatch(BronzeWriter(context.lake)).queryName("toril_ingest")
@@ -89,7 +89,7 @@ def _note_starts(context: PipelineContext) -> None:
 def stream_states(context: PipelineContext) -> dict[str, StreamState]:
     """The event streams as they are in Redis now."""
     with context.connect() as transport:
-        return look(transport, stream_keys(context.queue_discovery().queues(transport)))
+        return read_stream_states(transport, stream_keys(context.queue_discovery().queues(transport)))
 
 
 def snapshot_taker(context: PipelineContext) -> SnapshotTaker:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from toril.lake import Lake
 from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.files.parquet import write_file
-from toril.spark.sources.discovery import Directory
+from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.worker_reports import read_reports
 from toril.transport import BlockingTransport
 
@@ -28,7 +28,7 @@ class ReportCollector:
     """Collects the reports that are new since its last run."""
 
     lake: Lake
-    directory: Directory
+    directory: QueueSelection
     connect: Callable[[], BlockingTransport]
     _seen: dict[tuple[str, str], Any] | None = (
         None  # queue and worker → time of the last report; None: not yet read

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 _CHECKSUM: Final = re.compile(r"\.(\d+)\.crc")
 
 
-def mend(checkpoint: str) -> None:
+def remove_orphan_checksums(checkpoint: str) -> None:
     """Removes checksums whose entry is gone: Spark would take them for an entry that another query has written."""
     place = _local(checkpoint)
     if place is None:

@@ -66,7 +66,7 @@ class HashEnricher:
             concerned = pc.and_(concerned, pc.not_equal(attempts["outcome"], "completed"))
         filled = _with_workers(attempts, points, concerned)
         filled = _with_errors(filled, points, pc.and_(concerned, pc.equal(attempts["outcome"], "retried")))
-        return _with_beginnings(filled, points, pc.and_(concerned, points["late_end"]))
+        return _with_start_times(filled, points, pc.and_(concerned, points["late_end"]))
 
 
 def _with_workers(attempts: pa.Table, points: pa.Table, concerned: pa.ChunkedArray) -> pa.Table:
@@ -89,10 +89,10 @@ def _with_errors(attempts: pa.Table, points: pa.Table, retried: pa.ChunkedArray)
     )
 
 
-def _with_beginnings(attempts: pa.Table, points: pa.Table, late: pa.ChunkedArray) -> pa.Table:
+def _with_start_times(attempts: pa.Table, points: pa.Table, late: pa.ChunkedArray) -> pa.Table:
     """Pickups that were lost in a gap: the hash still has the time of the last one."""
     found = {
-        row: _beginning(known.processed, facts["end_ts"])
+        row: _start_time(known.processed, facts["end_ts"])
         for row, facts, known in _rows_with_hashes(points, late)
         if known.started == facts["attempt"] and known.processed is not None
     }
@@ -118,7 +118,7 @@ def _with(attempts: pa.Table, name: str, found: Mapping[int, Any]) -> pa.Table:
     return attempts.set_column(attempts.schema.get_field_index(name), field, pa.array(values, field.type))
 
 
-def _beginning(processed: int, ended_at: datetime) -> tuple[datetime, int]:
+def _start_time(processed: int, ended_at: datetime) -> tuple[datetime, int]:
     return datetime.fromtimestamp(processed / 1000, UTC), max(0, int(ended_at.timestamp() * 1000) - processed)
 
 

@@ -21,7 +21,7 @@ from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
 from toril.spark.pipeline.files.lineage import HASHES, RECONCILED, REFINED, reached
 from toril.spark.pipeline.files.staging import frame_of
-from toril.spark.pipeline.silver.refiner import EVENTS, HASHED, JOBS, Batch, Reach, SilverRefiner
+from toril.spark.pipeline.silver.refiner import EVENTS, HASHED, JOBS, Batch, RefinedUpTo, SilverRefiner
 
 APPLICATION: Final = "toril.rebuild"
 _LOGS: Final = "bronze/logs"
@@ -57,7 +57,7 @@ def clear(lake: Lake, layers: Sequence[str] = ("silver", "gold")) -> None:
     lake.reopen()
 
 
-def take_back_marks(lake: Lake) -> None:
+def lower_marks(lake: Lake) -> None:
     """Hashes cannot have been read for events that are not there: their table was rolled back."""
     events = lake.ensure(EVENTS)
     for name in (_LOGS, HASHED):
@@ -77,7 +77,7 @@ class SilverRebuilder:
     def run(self) -> int:
         """Computes silver. Returns the number of events."""
         lake = self.refiner.lake
-        reach = Reach(lake.ensure(EVENTS).version, lake.ensure(HASHED).version)
+        reach = RefinedUpTo(lake.ensure(EVENTS).version, lake.ensure(HASHED).version)
         files = lake.ensure(EVENTS).files()
         spans = list(self._spans(files))
         for number, span in enumerate(spans):
@@ -116,7 +116,7 @@ class SilverRebuilder:
         ends = [*cuts[1:], day.end]
         return [replace(day, start=one, end=end) for one, end in zip(cuts, ends, strict=True)]
 
-    def _batch(self, span: Span, number: int, reach: Reach, *, last: bool) -> Batch:
+    def _batch(self, span: Span, number: int, reach: RefinedUpTo, *, last: bool) -> Batch:
         spark, lake = self.refiner.spark, self.refiner.lake
         hashes = lake.ensure(HASHED)
         known = hashes.files() if self.refiner.fill or hashes.committed(RECONCILED) >= 0 else []

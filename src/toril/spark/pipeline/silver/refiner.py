@@ -43,7 +43,7 @@ _AFTER_GAP: Final = "first_event_id is null and last_event_id is not null"
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class RefinedUpTo:
     """How far bronze is refined, or is to be: the versions of its events and of its hashes."""
 
     events: int
@@ -82,20 +82,20 @@ class SilverRefiner:
             total += self._refine_to(reach)
         return total
 
-    def _reached(self, *names: str) -> Reach:
+    def _reached(self, *names: str) -> RefinedUpTo:
         marks = [
             [max(self.lake.ensure(name).committed(mark), 0) for name in names]
             for mark in (REFINED, REFINED_HASHES)
         ]
-        return Reach(max(marks[0]), max(marks[1]))
+        return RefinedUpTo(max(marks[0]), max(marks[1]))
 
-    def _next(self, goal: int) -> Reach | None:
+    def _next(self, goal: int) -> RefinedUpTo | None:
         done, begun = self._reached(JOBS), self._reached(ATTEMPTS, GAPS)
         if begun.hashes > done.hashes:
             return begun
         return self._as_much_as_fits(done, goal)
 
-    def _as_much_as_fits(self, done: Reach, goal: int) -> Reach | None:
+    def _as_much_as_fits(self, done: RefinedUpTo, goal: int) -> RefinedUpTo | None:
         """Ranges of events whose hashes are there, as long as they are few enough, and one in any case."""
         found, rows = None, 0
         events, hashes = self.lake.ensure(EVENTS), self.lake.ensure(HASHED)
@@ -107,10 +107,10 @@ class SilverRefiner:
             rows += events.changes(before, mark).rows
             if found is not None and rows > self.max_rows:
                 break
-            found = Reach(max(mark, before), version)
+            found = RefinedUpTo(max(mark, before), version)
         return found
 
-    def _refine_to(self, reach: Reach) -> int:
+    def _refine_to(self, reach: RefinedUpTo) -> int:
         done = self._reached(JOBS)
         events = self.lake.ensure(EVENTS).changes(done.events, reach.events)
         hashes = self.lake.ensure(HASHED).changes(done.hashes, reach.hashes)
@@ -128,7 +128,7 @@ class SilverRefiner:
         self.refine(batch)
         return events.rows
 
-    def _pass_over(self, reach: Reach) -> None:
+    def _pass_over(self, reach: RefinedUpTo) -> None:
         """Commits that brought no rows are noted as refined, without Spark."""
         marks = self.marks_of(reach)
         for name in (ATTEMPTS, GAPS, JOBS):
@@ -136,7 +136,7 @@ class SilverRefiner:
             if log.committed(REFINED_HASHES) < reach.hashes:
                 log.commit([], application=REFINED_HASHES, version=reach.hashes, marks=marks)
 
-    def marks_of(self, reach: Reach) -> dict[str, int]:
+    def marks_of(self, reach: RefinedUpTo) -> dict[str, int]:
         events, hashes = self.lake.ensure(EVENTS), self.lake.ensure(HASHED)
         marks = {**reached(events, REFINED, reach.events), **reached(hashes, REFINED_HASHES, reach.hashes)}
         return {**marks, FILLED: FILLS.index(self.filled)}

@@ -1,7 +1,7 @@
 """Spark's Java process: its output, whether it runs, and why it ended.
 
 Guarantee: its output does not reach the terminal unless requested; the last lines are kept to explain why it
-ended. After `forget`, the next session starts a new process.
+ended. After `reset_pyspark`, the next session starts a new process.
 """
 
 # ruff: noqa: SLF001 — PySpark has no public way to watch its Java process, or to start another after its death.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 200  # lines
 _SHOWN: Final = 5  # of them in an error
-_SAY_NOTHING: Final = ("\tat ", "WARNING: Using incubator", "Using Spark's default", "Picked up ")
+_UNINFORMATIVE: Final = ("\tat ", "WARNING: Using incubator", "Using Spark's default", "Picked up ")
 
 
 class _Output:
@@ -75,12 +75,12 @@ def _reason(output: _Output | None) -> str:
         return ""  # it is in the terminal already
     output.close_here()
     output.wait()
-    return " | ".join(_telling(output))
+    return " | ".join(_informative_lines(output))
 
 
-def _telling(output: _Output) -> list[str]:
+def _informative_lines(output: _Output) -> list[str]:
     """The last lines with information: no stack frames of Java, none that every start writes."""
-    return [line for line in output.lines if line.strip() and not line.startswith(_SAY_NOTHING)][-_SHOWN:]
+    return [line for line in output.lines if line.strip() and not line.startswith(_UNINFORMATIVE)][-_SHOWN:]
 
 
 def process() -> subprocess.Popen[bytes] | None:
@@ -89,7 +89,7 @@ def process() -> subprocess.Popen[bytes] | None:
     return None if found is None else found.__dict__.get("proc")
 
 
-def death(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -> str | None:
+def reason_of_end(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -> str | None:
     """Returns why a Java process ended; None while it runs, or where there is none.
 
     After an error, give `patience` in seconds: connections break before the process has ended.
@@ -134,7 +134,7 @@ def gateway() -> Any:
     return SparkContext._gateway
 
 
-def forget(java: subprocess.Popen[bytes] | None) -> None:
+def reset_pyspark(java: subprocess.Popen[bytes] | None) -> None:
     """Resets PySpark after its Java process ended: PySpark cannot start another by itself."""
     if java is None:
         return

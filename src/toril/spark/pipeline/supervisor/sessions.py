@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from toril.errors import SparkUnavailable
 from toril.spark.pipeline.session import LOCAL, build_session, own_session
-from toril.spark.pipeline.supervisor.java import death, forget, process
+from toril.spark.pipeline.supervisor.java import process, reason_of_end, reset_pyspark
 from toril.spark.sources.server_choice import master_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class SessionSource:
             return own_session(base)
         except Exception as error:
             java = process()
-            if reason := death(java, patience=1.0):
-                forget(java)
+            if reason := reason_of_end(java, patience=1.0):
+                reset_pyspark(java)
                 self._given = self._java = None
                 raise SparkUnavailable(f"{reason} while it was started") from error
             raise
@@ -81,9 +81,9 @@ class SessionSource:
         if not self._lock.acquire(blocking=False):
             return None  # one is being started right now
         try:
-            reason = death(self._java, patience)
+            reason = reason_of_end(self._java, patience)
             if reason is not None:
-                forget(self._java)
+                reset_pyspark(self._java)
                 self._given = self._session = self._java = None
             return reason
         finally:

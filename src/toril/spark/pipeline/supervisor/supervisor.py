@@ -38,7 +38,7 @@ class Ingest(Protocol):
     def close(self) -> None: ...
 
 
-class Runs(Protocol):
+class SupervisedPipeline(Protocol):
     """What the supervisor needs of a pipeline."""
 
     def new_ingest(self) -> Ingest: ...
@@ -136,7 +136,7 @@ class Progress:
 class Supervisor:
     """Runs a pipeline until it is stopped."""
 
-    pipeline: Runs
+    pipeline: SupervisedPipeline
     steps: list[Step]
     stop: threading.Event
     on_progress: Callable[[Progress], object] = lambda _: None
@@ -145,20 +145,20 @@ class Supervisor:
     _deaths: list[str] = field(default_factory=list)  # of Spark
 
     def __post_init__(self) -> None:
-        self._ingest = IngestService(self.pipeline.new_ingest(), self._look_after_spark)
+        self._ingest = IngestService(self.pipeline.new_ingest(), self._report_ended_spark)
 
     def run(self) -> None:
         self._ingest.start()
         try:
             while not self.stop.is_set():
-                self._look_after_spark()
+                self._report_ended_spark()
                 if self._run_due():
                     self.on_progress(self.progress())
                 self.stop.wait(_LOOK)
         finally:
             self._ingest.stop()
 
-    def _look_after_spark(self) -> None:
+    def _report_ended_spark(self) -> None:
         """Reports why Spark ended, if it did; the next use starts it again."""
         reason = self.pipeline.drop_dead_spark()
         if reason:
@@ -170,13 +170,13 @@ class Supervisor:
         for step in due:
             if self.stop.is_set():
                 break
-            step.run(self.now, partial(self._death_since, len(self._deaths)))
+            step.run(self.now, partial(self._reason_of_end_since, len(self._deaths)))
         return bool(due)
 
-    def _death_since(self, deaths: int) -> str | None:
+    def _reason_of_end_since(self, deaths: int) -> str | None:
         """Why Spark ended during a step; a process that is killed takes a moment to end."""
         for _ in range(_LOOKS_AT_A_DEATH):
-            self._look_after_spark()
+            self._report_ended_spark()
             if len(self._deaths) > deaths:
                 return self._deaths[-1]
             self.stop.wait(_LOOK)
