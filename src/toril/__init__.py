@@ -1,4 +1,4 @@
-"""toril: job queues that speak BullMQ's wire protocol, from Python.
+"""toril: BullMQ-compatible job queues for Python.
 
 The packages by layer. A package may import those below it, never those above:
 

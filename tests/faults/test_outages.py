@@ -283,7 +283,7 @@ async def test_a_claim_that_a_hanging_server_held_up_takes_no_entry(valkey: Serv
         for late in (1, -60_000):
             until = await transport.now_ms() - late
             claimed = await transport.run(
-                stream_worker.claim(living.keys, **how, until_ms=until, owed=[], running=[])
+                stream_worker.claim(living.keys, **how, until_ms=until, unsettled=[], running=[])
             )
             assert [one.reference for one in claimed.jobs] == ([] if late > 0 else [held.reference])
             assert not claimed.more or late < 0

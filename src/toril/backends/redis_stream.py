@@ -192,7 +192,7 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
                 cursor=self._cursor,
                 limit=limit,
                 until_ms=now_ms + to_ms(config.heartbeat),
-                owed=[str(one.reference) for one in self._unwritten.all()],
+                unsettled=[str(one.reference) for one in self._unwritten.all()],
                 running=[str(one) for one in self._deliveries],
             )
         )

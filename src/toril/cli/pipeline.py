@@ -1,4 +1,4 @@
-"""`toril pipeline`: events and jobs as tables, once or all the time."""
+"""`toril pipeline`: copies events and jobs to tables, once or continuously."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
-from toril.cli._output import emit, emit_line, print_server, show, warn
-from toril.cli._output import print_line as say
+from toril.cli._output import emit, emit_line, print_line, print_server, show, warn
 from toril.cli._target import Target
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 
@@ -137,12 +136,12 @@ def up(
         starting=starting,
     )
     if not as_json:
-        say(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
-    pipeline.up(over, emit_line if as_json else _Teller())
+        print_line(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
+    pipeline.up(over, emit_line if as_json else _ProgressPrinter())
 
 
-class _Teller:
-    """Says how a pipeline does: every ten seconds, and at once when something fails or works again."""
+class _ProgressPrinter:
+    """Prints the progress of a pipeline: every ten seconds, and at once when a step fails or recovers."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -158,9 +157,9 @@ class _Teller:
         steps = ", ".join(
             f"{name} {one['seconds']:.1f} s" for name, one in progress.steps.items() if one["runs"]
         )
-        say(f"{progress.batches} batches since the last start; {steps or 'no step done yet'}")
+        print_line(f"{progress.batches} batches since the last start; {steps or 'no step done yet'}")
         for problem in problems:
-            say(f"  {problem}")
+            print_line(f"  {problem}")
 
 
 def run(
@@ -201,7 +200,7 @@ def _summarise(summary: Any, *, as_json: bool) -> None:
         emit({"events": summary.events, "seconds": summary.seconds, "steps": summary.steps})
         return
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.steps.items())
-    say(f"{summary.events} events in {summary.seconds:.1f} s ({steps})")
+    print_line(f"{summary.events} events in {summary.seconds:.1f} s ({steps})")
 
 
 def status(
@@ -211,7 +210,7 @@ def status(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how the tables stand and how far behind the queues they are; needs no Spark."""
+    """Print the state of the tables and how far they are behind the queues; needs no Spark."""
     found = _pipeline(redis, lake, queues=queues, prefix=prefix).status()
     if as_json:
         emit(found.as_dict())
@@ -262,7 +261,7 @@ def report(
     if not as_json:
         from toril.lake import write_report
 
-        say(f"the page with plots is in {write_report(found, output, since=since, now=now)}")
+        print_line(f"the page with plots is in {write_report(found, output, since=since, now=now)}")
 
 
 def replay(
@@ -283,7 +282,7 @@ def replay(
 
 
 def maintain(lake: LakeOption = "./lake", keep_hours: KeepOption = 168.0, as_json: AsJson = False) -> None:
-    """Put small files together and remove those that nobody needs; `up` does it by itself; needs no Spark."""
+    """Compact small files and remove unused ones; `up` does it automatically; needs no Spark."""
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
     done = Pipeline(PipelineOptions(lake=lake, keep_files_hours=keep_hours)).maintain()

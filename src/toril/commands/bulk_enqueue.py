@@ -29,7 +29,7 @@ class Reject:
 class Row:
     """A job or a rejected row, with the digest under which the ledger records it.
 
-    `first` is None for a row that is known by itself, whatever task sends it. For a row that is known by its content
+    `first` is None for a row that is identified alone, whatever task sends it. For a row that is known by its content
     within a task it is the digest of the first equal row of the task, or empty for that first one.
     """
 

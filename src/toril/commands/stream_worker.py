@@ -33,7 +33,7 @@ _RENEW = OwnScript("stream_renew", keys="stream", args="consumer_group consumer"
 _CLAIM = OwnScript(
     "stream_claim",
     keys="stream totals",
-    args="consumer_group consumer idle_ms own_idle_ms cursor limit until_ms owed_count",
+    args="consumer_group consumer idle_ms own_idle_ms cursor limit until_ms unsettled_count",
     each="entry_id",
 )
 _CLEANUP = OwnScript("stream_cleanup", keys="stream", args="consumer_group idle_ms leaving")
@@ -148,10 +148,10 @@ def claim(
     cursor: str,
     limit: int,
     until_ms: int,
-    owed: Sequence[str],
+    unsettled: Sequence[str],
     running: Sequence[str],
 ) -> Command[Claimed]:
-    """Claims up to `limit` entries that no worker renews any more; not those whose outcome is to be settled (`owed`).
+    """Claims up to `limit` entries that no worker renews, without those whose outcome is `unsettled`.
 
     A call that reaches the server after `until_ms` (the server's time) claims none.
     """
@@ -163,9 +163,9 @@ def claim(
         cursor=cursor,
         limit=limit,
         until_ms=until_ms,
-        owed_count=len(owed),
+        unsettled_count=len(unsettled),
     )
-    args += (*owed, *running)
+    args += (*unsettled, *running)
     return _CLAIM.call(_CLAIM.keys(keys, totals=keys.toril("totals")), args, _claimed)
 
 

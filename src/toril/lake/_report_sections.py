@@ -1,4 +1,4 @@
-"""The parts of the page: what is said of all queues, of each one, of errors, workers and losses.
+"""The sections of the report: all queues, each queue, errors, workers and lost events.
 
 Guarantee: every text that comes from a job, an error or a worker is escaped here, once.
 """
@@ -16,12 +16,12 @@ Row = Mapping[str, Any]
 
 OUTCOMES: Final = ("completed", "retried", "failed", "stalled", "suspended")
 _PERCENTILES: Final = ("p50", "p95", "p99")
-# The thresholds of the alerts: what is above them is told in red here, too.
+# The thresholds of the alerts: values above them are red here.
 _MUCH: Final = 0.10
 
 
 def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int) -> str:
-    """The figures that are read from across the room."""
+    """The tiles with the largest figures."""
     total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
     busiest: dict[Any, int] = {}
     for row in rows:
@@ -33,7 +33,7 @@ def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int
             "failed",
             _large(total["failed"]),
             percent(total["failed"], total["attempts"]),
-            _mood(total["failed"]),
+            _css_class(total["failed"]),
         ),
         _rate_tile("retried", total),
         _rate_tile("stalled", total),
@@ -47,7 +47,7 @@ def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int
 def _lost_tile(events: int, uncounted: int) -> str:
     """With a stream that was deleted, an unknown number of events is lost."""
     if not uncounted:
-        return _tile("events lost", _large(events), "before they were read", _mood(events))
+        return _tile("events lost", _large(events), "before they were read", _css_class(events))
     beside = f"{uncounted:,} gap{'s' if uncounted > 1 else ''} of unknown size"
     return _tile("events lost", f"{_large(events)}+" if events else "unknown", beside, "bad")
 
@@ -60,20 +60,20 @@ def _rate_tile(name: str, total: Mapping[str, int]) -> str:
 
 
 def _large(count: int) -> str:
-    """Exact while it can be read from across the room."""
+    """Exact as long as it is short."""
     for limit, unit in ((10**9, "G"), (10**6, "M")):
         if count >= limit:
             return f"{count / limit:.4g} {unit}"
     return f"{count:,}"
 
 
-def _mood(count: int) -> str:
+def _css_class(count: int) -> str:
     return "bad" if count else "good"
 
 
-def _tile(label: str, value: str, beside: str, mood: str) -> str:
+def _tile(label: str, value: str, beside: str, css_class: str) -> str:
     words = f"<span>{escape(label)}</span><b>{escape(value)}</b><small>{escape(beside)}</small>"
-    return f'<div class="tile {mood}">{words}</div>'
+    return f'<div class="tile {css_class}">{words}</div>'
 
 
 def overview(
@@ -147,7 +147,7 @@ def _alert(row: Row, period: tuple[datetime, datetime] | None, seconds: int) -> 
 
 
 def _value(value: float) -> str:
-    """Rates are told as percentages; rules of the user may count anything."""
+    """Rates are printed as percentages; rules of the user may count anything."""
     return f"{value:.1%}" if value <= 1 else f"{value:,.4g}"
 
 
@@ -187,11 +187,11 @@ def _layers(rows: Sequence[Row], filled: Sequence[Row]) -> list[Series]:
 def without_holes(
     rows: Sequence[Row], seconds: int, unknown: Sequence[datetime] = ()
 ) -> tuple[list[datetime], list[Row]]:
-    """A row for each span from the first to the last of which anything is said; quiet ones are empty."""
+    """A row for each span from the first to the last with a value; spans without one are empty."""
     known = {row["at"]: row for row in rows}
-    told = [*known, *unknown]
-    times = [min(told)]
-    while times[-1] < max(told):
+    moments = [*known, *unknown]
+    times = [min(moments)]
+    while times[-1] < max(moments):
         times.append(times[-1] + timedelta(seconds=seconds))
     return times, [known.get(moment, {}) for moment in times]
 

@@ -1,6 +1,6 @@
 """One page about all queues: throughput, waiting and running times, errors, workers, alerts, losses.
 
-Guarantee: the page stands alone (no script, no font, no request), and nothing that a job or an error says can become
+Guarantee: the page needs no other file (no script, no font, no request), and no text of a job or an error can become
 markup.
 """
 
@@ -32,7 +32,7 @@ class _Part:
     lake: Lake
     since: datetime
 
-    def ask(self, sql: str) -> Rows:
+    def query(self, sql: str) -> Rows:
         """Rows of a question that holds the moment as `$since`."""
         return list(self.lake.query(sql, {"since": self.since}).to_pylist())
 
@@ -44,7 +44,7 @@ def write_report(
     since: datetime | None = None,
     now: datetime | None = None,
 ) -> Path:
-    """Writes the page about everything, or about what happened since a moment, and says where."""
+    """Writes the page about all data, or about the data since a moment. Returns its path."""
     path = Path(target)
     path.write_text(render(lake, now or datetime.now(UTC), since), encoding="utf-8")
     return path
@@ -87,8 +87,8 @@ def _body(part: _Part, now: datetime) -> list[str]:
             for queue in busiest[:_MOST_QUEUES]
         ),
         sections.error_list(_errors(part)),
-        sections.worker_list(part.ask(_WORKERS)),
-        sections.gap_list(part.ask(_GAPS)),
+        sections.worker_list(part.query(_WORKERS)),
+        sections.gap_list(part.query(_GAPS)),
     ]
 
 
@@ -96,7 +96,7 @@ def _period(part: _Part, rows: Rows, unit: str) -> tuple[datetime, datetime] | N
     """From the first to the last span of which something is known, if only that events are missing."""
     if not rows:
         return None
-    gaps = [row["until"] for row in part.ask(_GAP_SPANS.format(unit=unit))]
+    gaps = [row["until"] for row in part.query(_GAP_SPANS.format(unit=unit))]
     moments = [*(row["at"] for row in rows), *gaps]
     return min(moments), max(moments)
 
@@ -107,9 +107,9 @@ def _head(
     covered = _period_text(*period) if period else "no attempts yet"
     concerned = len({row["queue"] for row in alerts})
     summary = f"{concerned} queue{'s' if concerned > 1 else ''} with alerts" if concerned else "all calm"
-    mood = "bad" if concerned else "good"
+    css_class = "bad" if concerned else "good"
     return (
-        f'<header><h1>Queues</h1><span class="verdict {mood}">{summary}</span>'
+        f'<header><h1>Queues</h1><span class="verdict {css_class}">{summary}</span>'
         f"<p>{covered} · made {now:%d %b %Y %H:%M} UTC</p></header>"
     )
 
@@ -120,7 +120,7 @@ def _period_text(start: datetime, end: datetime) -> str:
     return f"{start:%d %b %Y %H:%M} – {until} UTC"
 
 
-# --- what is asked of the lake -----------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------
 
 
 _WORKERS: Final = (
@@ -137,9 +137,9 @@ _GAP_SPANS: Final = (
 
 def _figures(part: _Part) -> tuple[Rows, str, int]:
     minutes = "select count(distinct minute) as n from gold.queue_minute where minute >= $since"
-    unit = "minute" if part.ask(minutes)[0]["n"] <= _MANY_MINUTES else "hour"
+    unit = "minute" if part.query(minutes)[0]["n"] <= _MANY_MINUTES else "hour"
     since = f"where {unit} >= date_trunc('{unit}', $since) order by queue, {unit}"
-    rows = part.ask(f"select * from gold.queue_{unit} {since}")
+    rows = part.query(f"select * from gold.queue_{unit} {since}")
     return [{**row, "at": row[unit]} for row in rows], unit, 60 if unit == "minute" else 3600
 
 
@@ -151,16 +151,16 @@ _QUANTILES: Final = (
 
 
 def _latency(part: _Part) -> dict[str, Any]:
-    return part.ask(f"select {_QUANTILES}")[0]
+    return part.query(f"select {_QUANTILES}")[0]
 
 
 def _latency_by_queue(part: _Part) -> dict[str, dict[str, Any]]:
-    return {row["queue"]: row for row in part.ask(f"select queue, {_QUANTILES} group by queue")}
+    return {row["queue"]: row for row in part.query(f"select queue, {_QUANTILES} group by queue")}
 
 
 def _lost(part: _Part) -> dict[str, int]:
-    """Events that nobody could read, and the gaps of which nobody knows how many they hide."""
-    return part.ask(
+    """The number of lost events, and of the gaps whose size is unknown."""
+    return part.query(
         "select coalesce(sum(lost), 0)::bigint as events, count(*) filter (where lost is null) as uncounted "
         "from silver.gaps where ts >= $since"
     )[0]
@@ -172,7 +172,7 @@ def _unknown(part: _Part, unit: str, period: tuple[datetime, datetime] | None) -
         return {}
     seconds = timedelta(minutes=1) if unit == "minute" else timedelta(hours=1)
     found: dict[str, list[datetime]] = {}
-    for row in part.ask(_GAP_SPANS.format(unit=unit)):
+    for row in part.query(_GAP_SPANS.format(unit=unit)):
         moment, end = max(row["start"], period[0]), min(row["until"], period[1])
         spans = found.setdefault(row["queue"], [])
         while moment <= end:
@@ -182,7 +182,7 @@ def _unknown(part: _Part, unit: str, period: tuple[datetime, datetime] | None) -
 
 
 def _alerts(part: _Part) -> Rows:
-    return part.ask(
+    return part.query(
         "select rule, queue, subject, max(value) as worst, any_value(threshold) as threshold, "
         "max(raised_at) as last, count(*) as times, any_value(message) as message, list(raised_at) as moments "
         "from gold.alerts where raised_at >= $since group by rule, queue, subject order by last desc limit 20",
@@ -202,7 +202,7 @@ def _alarms(alerts: Rows, unit: str) -> dict[str, list[datetime]]:
 
 def _errors(part: _Part) -> Rows:
     """By the day, as they are counted: the day of the beginning is covered whole."""
-    return part.ask(
+    return part.query(
         "select queue, name, pattern, sum(count)::bigint as times, sum(jobs)::bigint as jobs, "
         "min(first_at) as first, max(last_at) as last, arg_max(sample_job_id, last_at) as job "
         "from gold.errors where last_at >= $since group by queue, name, pattern order by times desc limit 25",

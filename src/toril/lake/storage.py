@@ -24,7 +24,7 @@ def normalise(place: str | Path) -> str:
     if scheme == "file":
         return str(Path(urlsplit(text).path).resolve())
     if len(scheme) > 1:
-        # Hadoop says s3a where everybody else says s3.
+        # Hadoop's scheme is s3a, all others use s3.
         return text.rstrip("/").replace("s3a://", "s3://", 1)
     return str(Path(text).expanduser().resolve())
 
@@ -34,7 +34,7 @@ def is_local(url: str) -> bool:
 
 
 def for_spark(folder: str) -> str:
-    """A local folder in the words of Spark's own file systems."""
+    """A local folder as an address of Spark's file systems."""
     return f"file://{folder}"
 
 

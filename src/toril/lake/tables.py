@@ -41,7 +41,9 @@ class TableSpec:
         return self.name.partition("/")[2]
 
 
-GAP_EVENT = "toril.gap"  # a row of bronze/events that stands for `lost` events nobody could read any more
+GAP_EVENT = (
+    "toril.gap"  # a row of bronze/events in place of `lost` events, which were trimmed before they were read
+)
 
 EVENTS = TableSpec(
     name="bronze/events",
@@ -59,7 +61,7 @@ EVENTS = TableSpec(
             ("returnvalue", _TEXT),
             ("failed_reason", _TEXT),
             ("delay_until", _TIME),
-            ("extra", _TEXT),  # fields nobody knows, as a JSON object
+            ("extra", _TEXT),  # unknown fields, as a JSON object
             ("lost", _COUNT),  # gap rows only
             ("day", _DAY),
         ]
@@ -193,7 +195,7 @@ ATTEMPTS = TableSpec(
             ("run_ms", _COUNT),
             ("error", _TEXT),
             ("worker", _TEXT),
-            ("source", _TEXT),  # events | hash (its events were lost; the job's hash told)
+            ("source", _TEXT),  # events | hash (its events were lost; from the job's hash)
             ("day", _DAY),  # of ended_at
         ]
     ),
@@ -239,7 +241,7 @@ GAPS = TableSpec(
             ("ts", _TIME),  # of the first event after the gap
             ("from_id", _TEXT),
             ("until_id", _TEXT),
-            ("lost", _COUNT),  # null: nobody knows (the stream was deleted, or the server does not count)
+            ("lost", _COUNT),  # null: unknown (the stream was deleted, or the server does not count)
             ("reason", _TEXT),  # trimmed | recreated
         ]
     ),

@@ -19,7 +19,7 @@ _DAY: Final = 86_400
 _MOST_TICKS: Final = 6.5  # names of moments that stand side by side without touching
 _HATCH: Final = 7  # between two slanting lines
 _STEPS: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY, 2 * _DAY, 3 * _DAY)
-# Longer times are told by whole days.
+# Longer times are labelled by whole days.
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 
 
@@ -101,9 +101,9 @@ def bands(
 
 
 def _tip(percentiles: Sequence[Series], moment: datetime, at: int, x: float, unit: str, seconds: int) -> str:
-    """An invisible column that tells the values when pointed at."""
-    told = ", ".join(f"{one.name} {_short(one.values[at] or 0)}" for one in percentiles)
-    words = escape(f"{_clock(moment, seconds)} — {told} {unit}")
+    """An invisible column with the values as its tooltip."""
+    values = ", ".join(f"{one.name} {_short(one.values[at] or 0)}" for one in percentiles)
+    words = escape(f"{_clock(moment, seconds)} — {values} {unit}")
     return f'<rect class="tip" x="{x - 3:.1f}" y="{_TOP}" width="6" height="{_INNER_H}"><title>{words}</title></rect>'
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toril.cli.pipeline import _Teller
+from toril.cli.pipeline import _ProgressPrinter
 from toril.spark.pipeline.supervisor.supervisor import Progress
 
 
@@ -22,10 +22,10 @@ def test_a_line_comes_every_ten_seconds_and_at_once_when_something_fails_or_work
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     moments = iter([0.0, 0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 15.0, 15.0])
-    tell = _Teller(now=lambda: next(moments))
+    print_progress = _ProgressPrinter(now=lambda: next(moments))
     calm = "7 batches since the last start; silver 0.8 s"
-    told = []
+    printed = []
     for error in (None, None, "disk full", None, None):
-        tell(progress(error))
-        told.append(capsys.readouterr().out.splitlines())
-    assert told == [[calm], [], [calm, "  silver: disk full"], [calm], [calm]]
+        print_progress(progress(error))
+        printed.append(capsys.readouterr().out.splitlines())
+    assert printed == [[calm], [], [calm, "  silver: disk full"], [calm], [calm]]

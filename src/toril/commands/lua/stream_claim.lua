@@ -9,23 +9,23 @@
   own_idle_ms  idle time of this consumer's entries
   cursor       where the last call stopped
   until_ms     until when (the server's time) this call may claim: while a server hangs, running workers cannot renew
-  owed_count   the first so many entry ids are of jobs that have ended: their outcome is yet to be settled, and they
+  unsettled_count   the first so many entry ids are of jobs that have ended: their outcome is yet to be settled, and they
                are not run again
   entry_id     entries that the worker knows of: first those, then the ones that it runs
   Reply        { next cursor, jobs, ids that were trimmed, 1 if there may be more to claim }
                  jobs: id, deliveries, envelope (or all fields if there is none), ... flat
 ]]
 --@keys stream totals
---@args consumer_group consumer idle_ms own_idle_ms cursor limit until_ms owed_count
+--@args consumer_group consumer idle_ms own_idle_ms cursor limit until_ms unsettled_count
 --@each entry_id
 --@own entry_text entry_text
 -- Pending entries that one call looks at: about a millisecond of the server's time.
 local LOOKED_AT = 1000
 local max_jobs, next_cursor = tonumber(limit), cursor
-local owed, known = {}, {}
+local unsettled, known = {}, {}
 for at = FIRST_ITEM, #ARGV do
   known[ARGV[at]] = true
-  owed[ARGV[at]] = at < FIRST_ITEM + owed_count
+  unsettled[ARGV[at]] = at < FIRST_ITEM + unsettled_count
 end
 local time = redis.call("TIME")
 if time[1] * 1000 + time[2] / 1000 > tonumber(until_ms) then
@@ -38,7 +38,7 @@ local function append(entries)
     if entry and entry[2] then
       local pending = redis.call("XPENDING", stream, consumer_group, entry[1], entry[1], 1)[1]
       local deliveries = pending and pending[4] or 1
-      if owed[entry[1]] then
+      if unsettled[entry[1]] then
         -- Not delivered: settling its outcome compares the number of deliveries that the worker knows.
         redis.call("XCLAIM", stream, consumer_group, consumer, 0, entry[1], "RETRYCOUNT", deliveries - 1, "JUSTID")
       else
