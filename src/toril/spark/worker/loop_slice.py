@@ -23,7 +23,7 @@ from toril.errors import OutsideSparkTask, PermanentError, TorilError
 from toril.protocol.codec import to_json
 from toril.protocol.keys import QueueKeys
 from toril.spark.python import Portable
-from toril.spark.sources.server_choice import demand_jvm
+from toril.spark.sources.server_choice import require_driver_jvm
 from toril.spark.worker.batch_results import Settled, results_of
 from toril.spark.worker.handlers import Shape
 from toril.spark.worker.job_columns import JobColumns
@@ -69,7 +69,7 @@ class LoopSlice(Portable):
         """Runs until the slice is over; returns what was done."""
         for _ in batches:
             """Spark gives each task one row, which means nothing."""
-        demand_jvm(self.jvm)
+        require_driver_jvm(self.jvm)
         context = TaskContext.get()
         if context is None:
             raise OutsideSparkTask("a slice of work needs a Spark task; use SparkWorker")

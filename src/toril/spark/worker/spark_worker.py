@@ -27,7 +27,7 @@ with needed("spark"):
     from toril.spark.pipeline.supervisor.sessions import SessionSource
     from toril.spark.sources.discovery import mark_keys
     from toril.spark.sources.readers import open_transport
-    from toril.spark.sources.server_choice import Choice, Driver, choose, reach
+    from toril.spark.sources.server_choice import Choice, Driver, check_reachable, choose
     from toril.spark.worker.give_back import give_back_of
     from toril.spark.worker.loop_engine import LoopEngine
     from toril.spark.worker.stop_signal import StopSignal, stop_key
@@ -132,7 +132,7 @@ class SparkWorker:
     def _server(self) -> Choice:
         session = self._sessions.session()
         choice = choose(self._redis, Driver.of(session))
-        reach(choice.url)
+        check_reachable(choice.url)
         return choice
 
     def _stop_signal(self, transport: BlockingTransport) -> StopSignal:
