@@ -38,7 +38,6 @@ from toril.protocol.outcome import (
     no_retry,
     reason_of,
 )
-from toril.protocol.stack_trace import is_remote
 from toril.protocol.worker_options import WorkerOptions
 from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._executors import Executor, LoopExecutor
@@ -215,7 +214,7 @@ class AttemptRunner(Generic[D]):
         if not attempt.given_up:
             self.attempts.pop(id(delivery), None)
             self._end(attempt, outcome)
-        if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
+        if attempt.error is not None and _is_ctrl_c(attempt):
             raise attempt.error  # settled, and still meant for the whole process
 
     def _limit(self, attempt: Attempt[D]) -> None:
@@ -289,9 +288,8 @@ class AttemptRunner(Generic[D]):
         """Whether a handler was cancelled because its worker ends: whatever it raises then is not its failure."""
         if attempt.reason is not None:
             return isinstance(attempt.reason, StoppedByWorker)
-        if isinstance(attempt.error, KeyboardInterrupt) and not is_remote(attempt.error):
-            # Ctrl-C while the handler ran in the event loop: the program ends.
-            return isinstance(self._executor_of(attempt.delivery.name), LoopExecutor)
+        if _is_ctrl_c(attempt):
+            return True
         return attempt.task is not None and attempt.task.cancelling() > 0 and self._status.is_loop_ending
 
     async def _failed(self, attempt: Attempt[D], error: BaseException) -> Outcome:
@@ -354,3 +352,9 @@ def _max_attempts(delivery: Delivery) -> int:
         return delivery.max_attempts
     except TorilError:
         return 1
+
+
+def _is_ctrl_c(attempt: Attempt[Any]) -> bool:
+    """Whether Ctrl-C came while the handler ran in the event loop. Python raises it nowhere else: in a thread or a
+    process, the handler itself has raised `KeyboardInterrupt`."""
+    return isinstance(attempt.error, KeyboardInterrupt) and isinstance(attempt.executor, LoopExecutor)

@@ -105,6 +105,26 @@ async def test_leaving_and_odd_errors_in_a_process_fail_the_job(
     assert found is not None and found.failed_reason is not None and "strange" in found.failed_reason
 
 
+async def test_an_interrupt_that_a_thread_raises_fails_its_job_and_not_the_program(
+    queue: Queue, valkey_url: str, prefix: str
+) -> None:
+    """Python raises Ctrl-C in the main thread only."""
+
+    def handle(job: Job[Any]) -> str:
+        if job.name == "interrupt":
+            raise KeyboardInterrupt("by hand")
+        return "fine"
+
+    bad = await queue.add("interrupt", {}, attempts=3)
+    good = await queue.add("n", {})
+    async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, executor="thread") as worker:
+        assert await good.wait_until_finished(timeout=10) == "fine"
+        await until_state(queue, bad.id, "failed")
+        assert worker.state.value == "running"
+    found = await queue.get_job(bad.id)
+    assert found is not None and found.failed_reason == "KeyboardInterrupt: by hand"
+
+
 async def test_an_error_is_classified_in_the_process_where_it_was_raised(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
