@@ -13,6 +13,7 @@ from typing import Final, Literal, cast
 
 from toril.commands.command import Command, plain
 from toril.errors import InvalidOption
+from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.transport._async import AsyncTransport
 from toril.transport._blocking import BlockingTransport
@@ -21,8 +22,6 @@ from toril.transport.address import Address
 QueueKind = Literal["bullmq", "list", "stream"]
 AnyKeys = QueueKeys | ListKeys | StreamKeys
 
-BULLMQ_PREFIX: Final = "bull"
-ENVELOPE_PREFIX: Final = "msaas"
 # Keys read in one call: well below a millisecond of the server's time.
 STEP: Final = 2_000
 

@@ -1,4 +1,4 @@
-"""Worker options: the data model's defaults and rules."""
+"""Worker options: defaults and rules."""
 
 from __future__ import annotations
 
