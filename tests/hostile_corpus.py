@@ -119,7 +119,7 @@ LONG_TEXTS: Final[dict[str, str]] = {
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_FORGED_LINE = re.compile(rf"^\W*{FORGED}", re.MULTILINE)
+_FORGED_LINE = re.compile(rf"^{FORGED}", re.MULTILINE)
 
 
 def problems_in(output: str) -> list[str]:

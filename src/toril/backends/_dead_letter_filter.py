@@ -25,6 +25,7 @@ _CONDITION = re.compile(
     r'\s*(?P<field>[^\s=!~<>,"]+)\s*(?P<sign>!=|<=|>=|[=~<>])\s*'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^,"]*?))\s*(?:,|$)'
 )
+LONGEST_FILTER: Final = 10_000  # characters
 _FIELDS: Final[Mapping[str, _ReadField]] = {
     "job_id": lambda letter: letter.job_id,
     "task_type": lambda letter: letter.task_type,
@@ -55,6 +56,8 @@ def parse_filter(text: str) -> DeadLetterFilter:
     are separated by commas; a value with a comma is in double quotes. Fields are those of a dead letter, those of its
     meta, and payload.NAME or payload.NAME.NAME.
     """
+    if len(text) > LONGEST_FILTER:
+        raise InvalidOption("filter", f"has {len(text)} characters", f"give at most {LONGEST_FILTER}")
     conditions, at = [], 0
     while at < len(text):
         match = _CONDITION.match(text, at)

@@ -38,8 +38,9 @@ from toril.cli import (
     worker,
 )
 from toril.cli._completion import bash_completion_words
-from toril.cli._output import escape_control, print_server, take_server_line
+from toril.cli._output import print_server, take_server_line
 from toril.errors import InvalidOption, TorilError, redact
+from toril.protocol.printable import one_line
 
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
@@ -144,5 +145,5 @@ def _print_error(problem: str, code: int) -> int:
     if server and code == FAILED:
         problem = f"{problem} ({server})"
     line = " ".join(redact(problem).split())
-    print(f"toril: {escape_control(line)}", file=sys.stderr)
+    print(f"toril: {one_line(line)}", file=sys.stderr)
     return code

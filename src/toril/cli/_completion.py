@@ -1,6 +1,7 @@
 """Shell completion: names of queues, ids of jobs, states.
 
-Guarantee: a completion never starts a server, ends within `TIMEOUT_SECONDS` and never prints an error.
+Guarantee: a completion never starts a server, ends within `TIMEOUT_SECONDS` and never prints an error. It offers only
+values that no shell evaluates: other programs choose names of queues and ids of jobs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +28,8 @@ TIMEOUT_SECONDS = 1.5
 MAX_JOBS = 50
 # Bash splits words here, and passes `list`, `:` and `gen` for `list:gen`.
 _WORD_BREAKS: Final = (":", "=")
+# A queue or an id; a hyphen at the beginning would be an option.
+_SAFE_WORD: Final = re.compile(r"(?:(?:list|stream):)?[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]{0,254}")
 
 
 @contextlib.contextmanager
@@ -89,7 +93,12 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _starting_with(values: list[str], incomplete: str) -> list[str]:
-    return [one for one in values if one.startswith(incomplete)]
+    return [one for one in values if one.startswith(incomplete) and is_safe_word(one)]
+
+
+def is_safe_word(value: str) -> bool:
+    """Returns whether every shell takes a value as it is: no quoting, no expansion, no option."""
+    return all(_SAFE_WORD.fullmatch(one) for one in value.split(","))
 
 
 def complete_state(incomplete: str) -> list[str]:

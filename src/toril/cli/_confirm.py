@@ -9,7 +9,8 @@ import sys
 
 import typer
 
-from toril.cli._output import escape_control, print_server
+from toril.cli._output import print_server
+from toril.protocol.printable import one_line
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -20,6 +21,6 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Abort
     print_server()
     # Standard output is for the result.
-    print(f"{escape_control(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{one_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from toril.backends.dead_letters import parse_filter
 from toril.cli._target import QueueName, Target
-from toril.errors import InvalidOption
+from toril.errors import InvalidOption, MalformedValue
 from toril.jobs import Job
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.envelope import DeadLetter
@@ -162,9 +162,23 @@ def _job_row(job: Job) -> DeadJob:
         job_id=job.id,
         entry_id=None,
         name=job.name,
-        attempts=job.attempts_made,
-        at=None if job.finished_on is None else job.finished_on.isoformat(),
+        attempts=_attempts_of(job),
+        at=_ended_at(job),
         error=job.failed_reason or "",
         reason="failed",
         job=job.record.as_dict(),
     )
+
+
+def _attempts_of(job: Job) -> int:
+    try:
+        return job.attempts_made
+    except MalformedValue:  # another program's value: `toril inspect` shows it
+        return 0
+
+
+def _ended_at(job: Job) -> str | None:
+    try:
+        return None if job.finished_on is None else job.finished_on.isoformat()
+    except MalformedValue:
+        return None

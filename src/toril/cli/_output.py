@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -24,6 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, tr
 from rich.table import Table
 from rich.text import Text
 
+from toril.protocol import printable
+
 T = TypeVar("T")
 
 # The width without a terminal: enough for an id, a name and a reason in one line.
@@ -37,9 +38,6 @@ GUTTER = 3
 # Cells without information.
 EMPTY_CELLS = ("", "·", "–", "0")
 
-_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
 
 # The line that names the server of the command, until it is printed.
 _server_line: list[str] = []
@@ -50,7 +48,7 @@ def set_server_line(label: str) -> None:
 
     It is not printed at once: for a usage error only the error is printed.
     """
-    _server_line[:] = [f"server: {escape_control(label)}"]
+    _server_line[:] = [f"server: {printable.one_line(label)}"]
 
 
 def print_server() -> None:
@@ -74,7 +72,7 @@ def console() -> Console:
 def print_line(line: str) -> None:
     """Prints one line on standard output."""
     print_server()
-    print(escape_control(line), flush=True)
+    print(printable.one_line(line), flush=True)
 
 
 def print_result(facts: Mapping[str, object], line: str, *, as_json: bool) -> None:
@@ -88,17 +86,18 @@ def print_result(facts: Mapping[str, object], line: str, *, as_json: bool) -> No
 def warn(line: str) -> None:
     """Prints one line on standard error."""
     print_server()
-    print(f"toril: {escape_control(line)}", file=sys.stderr, flush=True)
+    print(f"toril: {printable.one_line(line)}", file=sys.stderr, flush=True)
 
 
 def escape_control(text: object) -> str:
-    """Returns text with control characters escaped."""
-    return _CONTROL.sub(lambda sign: f"\\x{ord(sign[0]):02x}", str(text))
+    """Returns text of several lines with control characters escaped."""
+    return printable.lines(str(text))
 
 
 def shorten(value: object, limit: int = MAX_CELL) -> str:
     """Returns a value as one line of at most `limit` characters."""
-    text = escape_control(value).replace("\n", " ")
+    start = str(value)[: limit + 1]  # cut first: the value may have megabytes
+    text = printable.one_line(start.replace("\n", " "))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -118,7 +117,7 @@ def _encoded(value: object, indent: int | None = None) -> str:
     """Returns JSON with control characters escaped; other characters only if the locale has none of them."""
     ascii_only = "utf" not in (sys.stdout.encoding or "utf").lower()
     text = json.dumps(value, default=_plain, ensure_ascii=ascii_only, indent=indent)
-    return _CONTROL_IN_JSON.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+    return printable.json_text(text)
 
 
 def _plain(value: object) -> object:
@@ -202,7 +201,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
     result.add_column(style="bold", no_wrap=True)
     result.add_column(overflow="fold")
     for name, value in facts.items():
-        result.add_row(Text(escape_control(name)), Text(escape_control(value)))
+        result.add_row(Text(printable.one_line(name)), Text(escape_control(value)))
     console().print(result)
 
 
@@ -227,7 +226,7 @@ def progress_bar(doing: str) -> Iterator[None]:
     print_server()
     columns = TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=terminal, transient=True) as bar:
-        bar.add_task(escape_control(doing), total=None)
+        bar.add_task(printable.one_line(doing), total=None)
         yield
 
 

@@ -14,6 +14,7 @@ from toril.cli._output import console, emit, print_line, progress_bar, table, wa
 from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
+from toril.protocol.printable import one_line
 
 _SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
 
@@ -53,7 +54,7 @@ def doctor(
 ) -> None:
     """Examine the server and its queues; the exit code is 1 if there is a problem or a warning."""
     if acl is not None:
-        rules = acl_rules(acl, prefixes=[prefix] if prefix else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
+        rules = acl_rules(acl, prefixes=[prefix] if prefix is not None else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
         if as_json:
             emit({"user": acl, "rules": rules})
         else:
@@ -111,7 +112,7 @@ def _sign(finding: Finding) -> Text:
 
 
 def _text(finding: Finding) -> Text:
-    text = Text(finding.message)
+    text = Text(one_line(finding.message))
     if finding.remedy and finding.level != "ok":
-        text.append(f"\n→ {finding.remedy}", style="bold")
+        text.append(f"\n→ {one_line(finding.remedy)}", style="bold")
     return text

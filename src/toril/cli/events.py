@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from toril.cli._options import AsJson, BullmqArgument, Prefix, RedisUrl
-from toril.cli._output import emit_line, escape_control, print_line, print_server, shorten, warn
+from toril.cli._output import emit_line, print_line, print_server, shorten, warn
 from toril.cli._target import QueueName, Target
 from toril.commands import read
-from toril.errors import InvalidOption
+from toril.errors import InvalidOption, MalformedValue
 from toril.events import QueueEvents
 from toril.protocol.event import Event
 from toril.protocol.keys import QueueKeys
@@ -66,8 +66,15 @@ class _Printer:
             emit_line(event.as_dict())
         else:
             rest = " ".join(f"{name}={shorten(value, 80)}" for name, value in event.fields.items())
-            time = event.time.astimezone().strftime("%H:%M:%S.%f")[:-3]
-            print_line(f"{time}  {event.type:<17} {escape_control(event.job_id or '')}  {rest}".rstrip())
+            print_line(f"{_time_of(event)}  {event.type:<17} {event.job_id or ''}  {rest}".rstrip())
+
+
+def _time_of(event: Event) -> str:
+    """Returns when it happened, or its id: another program may choose one without a time."""
+    try:
+        return event.time.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    except (MalformedValue, OverflowError, ValueError):
+        return event.id
 
 
 async def _events(

@@ -13,13 +13,14 @@ from rich.tree import Tree
 
 from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, BullmqArgument, JobArgument, Prefix, RedisUrl
-from toril.cli._output import console, emit, escape_control
+from toril.cli._output import console, emit
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, JobNotFound
 from toril.jobs import Job
 from toril.producer import FlowNode, FlowProducer
 from toril.producer.flow import JobNode
 from toril.protocol.options import JobOptions
+from toril.protocol.printable import one_line
 
 _SHAPE = '{"name": "parent", "queue": "a", "data": {}, "children": [{"name": "child", "queue": "b"}]}'
 
@@ -115,7 +116,7 @@ def _as_json(node: JobNode[Job], states: dict[tuple[str, str], str]) -> dict[str
 def _tree(node: JobNode[Job], states: dict[tuple[str, str], str]) -> Tree:
     job = node.job
     state = states.get((job.queue_name, job.id), "")
-    tree = Tree(Text(escape_control(f"{job.queue_name}  {job.name}  {job.id}  {state}".rstrip())))
+    tree = Tree(Text(one_line(f"{job.queue_name}  {job.name}  {job.id}  {state}".rstrip())))
     for child in node.children:
         tree.add(_tree(child, states))
     return tree

@@ -16,12 +16,14 @@ from toril.cli._queue_facts import queue_facts, read_queues
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
 from toril.jobs import Job
+from toril.protocol.printable import one_line
 from toril.protocol.record import JobRecord
 from toril.transport import parse_address
 from toril.transport.discovery import FoundQueue
 
 # Characters of a value that are shown: about twenty lines.
 MAX_SHOWN = 2_000
+MAX_LINES = 100  # of stack traces and logs; `--json` and `toril logs` have all
 
 
 _TIMES = ("timestamp", "processedOn", "finishedOn")
@@ -74,7 +76,7 @@ async def _inspect_job(target: Target, where: QueueName, job_id: str, *, as_json
         return
     facts = {"state": state.value, "data": _start_of(job.record, MAX_SHOWN), **_without_data(job.record)}
     shown = {name: _readable(name, value) for name, value in facts.items() if value not in (None, [], {})}
-    show_facts(shown | ({"logs": "\n".join(logs.lines)} if logs.lines else {}))
+    show_facts(shown | ({"logs": "\n".join(map(one_line, logs.lines[-MAX_LINES:]))} if logs.lines else {}))
 
 
 def _without_data(record: JobRecord) -> dict[str, Any]:
@@ -99,15 +101,23 @@ def _start_of(record: JobRecord, characters: int) -> str:
 def _readable(name: str, value: object) -> str:
     """Returns times in the local time zone, and stack traces as Python prints them."""
     if name in _TIMES and isinstance(value, int):
-        return format_time(datetime.fromtimestamp(value / 1000, UTC))
+        return _time(value)
     if name == "stacktrace" and isinstance(value, list):
-        return _cell("\n".join(str(one).rstrip() for one in value))
-    return _cell(value)
+        return "\n".join(_cell("\n".join(str(one).rstrip() for one in value)).splitlines()[:MAX_LINES])
+    return one_line(_cell(value))
+
+
+def _time(value: object) -> str:
+    """Returns the time of Unix milliseconds; another program may have stored anything."""
+    try:
+        return format_time(datetime.fromtimestamp(float(str(value)) / 1000, UTC))
+    except (ValueError, OverflowError, OSError):
+        return shorten(value, 20)
 
 
 def _cell(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= MAX_SHOWN * 2 else f"{text[:MAX_SHOWN]}… (--json has all)"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}… (--json has all)"
 
 
 async def _inspect_queue(
@@ -144,8 +154,8 @@ def _show_jobs(jobs: list[Job], states: dict[str, str]) -> None:
             job.id,
             job.name,
             states[job.id],
-            job.attempts_made,
-            format_time(job.timestamp),
+            shorten(job.record.text("attemptsMade") or job.record.text("atm") or "0", 10),
+            _time(job.record.text("timestamp") or ""),
             _data_or_reason(job),
         )
         for job in jobs

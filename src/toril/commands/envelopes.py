@@ -20,6 +20,7 @@ SettlementKind = Literal["done", "retry", "later", "again", "dead"]
 
 # Long enough for a producer to reconnect and send a call again; the ledger is one small key per producer.
 LEDGER_MS: Final = 120_000
+MOST_DIGITS: Final = 20  # of a total: Redis counts in 64 bits
 # The size of a page of dead letters: large ones must fill neither the server's memory nor the client's.
 DEAD_LETTER_PAGE_BYTES: Final = 4 * 1024 * 1024
 # The latest time of Python's datetime, the end of the year 9999; other programs may write later ones.
@@ -165,11 +166,16 @@ def _text(reply: bytes | None) -> bytes | None:
 
 def totals(keys: EnvelopeKeys) -> Command[Mapping[str, int]]:
     """Returns how many jobs ever completed, were retried, became dead letters, stalled, were replayed or trimmed."""
-    return plain(_totals, "HGETALL", keys.toril("totals"))
+    return plain(decode_totals, "HGETALL", keys.toril("totals"))
 
 
-def _totals(reply: list[bytes]) -> dict[str, int]:
-    return {name.decode(): int(number) for name, number in zip(reply[::2], reply[1::2], strict=True)}
+def decode_totals(reply: Sequence[bytes]) -> dict[str, int]:
+    """Returns the totals of a queue; values that are no numbers are another program's."""
+    return {
+        name.decode(errors="replace"): int(count)
+        for name, count in zip(reply[::2], reply[1::2], strict=True)
+        if count.isdigit() and len(count) < MOST_DIGITS
+    }
 
 
 def scheduled(keys: EnvelopeKeys, start: int, stop: int) -> Command[list[tuple[bytes, int]]]:

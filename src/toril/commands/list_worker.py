@@ -160,7 +160,7 @@ def retake(
 
 
 def _ids(reply: list[bytes]) -> set[str]:
-    return {one.decode() for one in reply}
+    return {one.decode(errors="replace") for one in reply}
 
 
 def recover(
@@ -235,7 +235,13 @@ def recount(keys: ListKeys, consumers: Sequence[str]) -> list[Command[int]]:
 
 def consumers(keys: ListKeys) -> Command[list[str]]:
     """Returns the names of the workers with processing lists."""
-    return plain(lambda names: [name.decode() for name in names], "ZRANGE", keys.toril("consumers"), 0, -1)
+    return plain(
+        lambda names: [name.decode(errors="replace") for name in names],
+        "ZRANGE",
+        keys.toril("consumers"),
+        0,
+        -1,
+    )
 
 
 def count_processing(keys: ListKeys, consumer: str) -> Command[int]:

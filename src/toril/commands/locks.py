@@ -162,4 +162,4 @@ def _nothing(_: object) -> None:
 
 
 def _ids(reply: list[bytes]) -> list[str]:
-    return [one.decode() for one in reply]
+    return [one.decode(errors="replace") for one in reply]

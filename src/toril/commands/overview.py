@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from toril.commands.command import Command, Replay, Reply
-from toril.commands.envelopes import EnvelopeKeys, jobs_key, kind_of
+from toril.commands.envelopes import EnvelopeKeys, decode_totals, jobs_key, kind_of
 from toril.commands.own_script import OwnScript
 from toril.commands.schedulers import broken_key
 from toril.errors import MalformedValue
@@ -117,15 +117,14 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
 
 def _envelopes(reply: list[Reply]) -> EnvelopeOverview:
     waiting, active, scheduled, dead, since, oldest_dead, totals, reports, entries, consumers = reply
-    numbers = {name.decode(): int(count) for name, count in zip(totals[::2], totals[1::2], strict=True)}
     return EnvelopeOverview(
         waiting=int(waiting),
         active=int(active),
         scheduled=int(scheduled),
         dead=int(dead),
-        ready_since_ms=_moment(since.decode()),
+        ready_since_ms=_moment(since.decode(errors="replace")),
         oldest_dead_ms=entry_time_ms(oldest_dead.decode()) if oldest_dead else None,
-        totals=numbers,
+        totals=decode_totals(totals),
         workers=_reports(reports),
         entries=int(entries),
         consumers=int(consumers),
@@ -134,11 +133,9 @@ def _envelopes(reply: list[Reply]) -> EnvelopeOverview:
 
 def _moment(text: str) -> int | None:
     """Returns Unix milliseconds from those of an entry or the time of an envelope; None when it does not parse."""
-    if text.isdigit():
-        return int(text)
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+        return int(text) if text.isdigit() else round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
         return None
 
 

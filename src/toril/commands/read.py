@@ -89,7 +89,7 @@ def _flat_ids(states: Sequence[str], ascending: bool, reply: list[list[bytes]]) 
     for state, part in zip(states, reply, strict=True):
         # Lists come newest first whatever the range; for ascending order they are reversed.
         ordered = reversed(part) if ascending and state in _LISTS else part
-        ids.update((one.decode(), None) for one in ordered)
+        ids.update((one.decode(errors="replace"), None) for one in ordered)
     return list(ids)
 
 
@@ -113,7 +113,7 @@ def get_lock(keys: QueueKeys, job_id: str) -> Command[str | None]:
 
 
 def _text_or_none(reply: bytes | None) -> str | None:
-    return None if reply is None else reply.decode()
+    return None if reply is None else reply.decode(errors="replace")
 
 
 def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[tuple[str, str] | None]]:
@@ -125,7 +125,7 @@ def get_cancellations(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[t
 def _cancellation(reply: bytes | None) -> tuple[str, str] | None:
     if reply is None:
         return None
-    token, _, reason = reply.decode().partition("\n")
+    token, _, reason = reply.decode(errors="replace").partition("\n")
     return token, reason
 
 
@@ -254,7 +254,9 @@ def get_meta(keys: QueueKeys) -> Command[dict[str, str]]:
 
 def _string_map(reply: Reply) -> dict[str, str]:
     flat = _flat_fields(reply)
-    return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
+    return {
+        flat[i].decode(errors="replace"): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)
+    }
 
 
 def is_paused(keys: QueueKeys) -> Command[bool]:
@@ -294,7 +296,7 @@ def get_failed_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str,
 
 
 def _lines_of_set(reply: Reply) -> list[str]:
-    return sorted(one.decode() for one in reply)
+    return sorted(one.decode(errors="replace") for one in reply)
 
 
 Entry = tuple[str, dict[str, str]]

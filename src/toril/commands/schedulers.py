@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from toril.commands.command import Command, Replay, Reply, call, plain
+from toril.commands.envelopes import LATEST_MS
 from toril.commands.library import official
 from toril.commands.once import once
 from toril.commands.own_script import OwnScript
@@ -141,7 +142,7 @@ def advance_scheduler(
 
 
 def _id_or_none(reply: bytes | None) -> str | None:
-    return None if reply is None else reply.decode()
+    return None if reply is None else reply.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,7 @@ def _broken(flat: list[bytes]) -> list[BrokenScheduler]:
             fields = unpack(note)
             found.append(
                 BrokenScheduler(
-                    id=name.decode(),
+                    id=name.decode(errors="replace"),
                     job_id=fields["job"],
                     reason=fields["reason"],
                     since_ms=int(fields["since"]),
@@ -235,7 +236,12 @@ def list_schedulers(
 
 
 def _rows(reply: list[bytes]) -> list[Row]:
-    return [(reply[i].decode(), int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
+    return [(reply[i].decode(errors="replace"), _score_ms(reply[i + 1])) for i in range(0, len(reply), 2)]
+
+
+def _score_ms(score: bytes) -> int:
+    """Returns a time in milliseconds; another program may have stored an infinite one."""
+    return int(max(0.0, min(float(score), LATEST_MS)))
 
 
 def get_scheduler(keys: QueueKeys, scheduler_id: str) -> Command[dict[str, str]]:

@@ -136,7 +136,7 @@ def renew(keys: StreamKeys, held: Sequence[tuple[str, int]], *, consumer: str) -
 
 
 def _ids(reply: list[bytes]) -> set[str]:
-    return {one.decode() for one in reply}
+    return {one.decode(errors="replace") for one in reply}
 
 
 def claim(
@@ -181,7 +181,7 @@ def remove_consumers(keys: StreamKeys, *, idle_ms: int, leaving: str = "") -> Co
 
 
 def _names(reply: list[bytes]) -> list[str]:
-    return [one.decode() for one in reply]
+    return [one.decode(errors="replace") for one in reply]
 
 
 def counts(keys: StreamKeys) -> Command[StreamCounts]:

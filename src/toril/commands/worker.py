@@ -144,7 +144,7 @@ def _fetch_reply(settlements: Sequence[Settlement], reply: list[Reply]) -> Fetch
         if codes
         else [None] * len(settlements)
     )
-    fetched = [(fields.pop().decode(), fields) for fields in jobs]
+    fetched = [(fields.pop().decode(errors="replace"), fields) for fields in jobs]
     return FetchReply(ack_errors, fetched, limited, next_at, fetch_error.decode(errors="replace"))
 
 
@@ -168,7 +168,7 @@ def fetch_one(keys: QueueKeys, *, pickup: Pickup, now_ms: int) -> Command[FetchR
 
 def _fetched_one(reply: list[Reply]) -> FetchReply:
     fields, job_id, limited, next_at = reply
-    jobs = [(job_id.decode(), fields)] if job_id else []
+    jobs = [(job_id.decode(errors="replace"), fields)] if job_id else []
     return FetchReply([], jobs, int(limited or 0), int(next_at or 0))
 
 

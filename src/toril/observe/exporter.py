@@ -18,7 +18,7 @@ from toril.errors import TorilError
 from toril.observe.discovery import QueueDiscovery
 from toril.observe.health import lengths_of
 from toril.observe.http import HttpServer, Response
-from toril.observe.overview import QueueFigures, ServerOverview, read_overview
+from toril.observe.overview import QueueFigures, ServerOverview, read_overview, unique_labels
 from toril.protocol.extras import needed
 from toril.telemetry.prometheus import CONTENT_TYPE
 from toril.transport import AsyncTransport, ConnectionPolicy
@@ -174,7 +174,7 @@ def _queue_families(queues: list[QueueFigures]) -> Iterator[Metric]:
 
 def _ids(figures: QueueFigures) -> list[str]:
     """Returns the names of workers, each once, whatever the reports contain."""
-    return list(dict.fromkeys(str(report.get("worker", "?")) for report in figures.workers))
+    return unique_labels(dict.fromkeys(str(report.get("worker", "?")) for report in figures.workers))
 
 
 def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
@@ -203,8 +203,11 @@ def _stream_families(queues: list[QueueFigures]) -> Iterator[Metric]:
     )
     for name, _, view in overview:
         if isinstance(view, EnvelopeOverview):
-            for outcome, count in sorted(view.totals.items()):
-                totals.add_metric([name, outcome], count)
+            counts = sorted(view.totals.items())
+            for label, (_, count) in zip(
+                unique_labels(outcome for outcome, _ in counts), counts, strict=True
+            ):
+                totals.add_metric([name, label], count)
     yield totals
 
 

@@ -6,13 +6,16 @@ returned, and the others are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toril.commands.overview import EnvelopeOverview, QueueOverview, any_overview
 from toril.commands.read import server_time
-from toril.errors import RedisUnavailable, TorilError
+from toril.errors import MalformedValue, RedisUnavailable, TorilError
+from toril.protocol.keys import MAX_NAME_LENGTH
+from toril.protocol.printable import one_line
 from toril.transport import AsyncTransport
 from toril.transport.discovery import FoundQueue
 
@@ -99,13 +102,16 @@ class ServerOverview:
 
 async def read_overview(transport: AsyncTransport, queues: Sequence[FoundQueue]) -> ServerOverview:
     """Reads all queues in one pipeline; raises if the server does not answer."""
-    clock, *replies = await transport.run_many([server_time(), *(any_overview(one.keys) for one in queues)])
+    readable = [one for one in queues if not one.undecodable]
+    clock, *replies = await transport.run_many([server_time(), *(any_overview(one.keys) for one in readable)])
     for reply in (clock, *replies):
         if isinstance(reply, RedisUnavailable) or (reply is clock and isinstance(reply, TorilError)):
             raise reply
     now_ms = round(clock * 1000)
     seen, errors = [], {}
-    for queue, label, reply in zip(queues, _labels(queues), replies, strict=True):
+    found = dict(zip(readable, replies, strict=True))
+    for queue, label in zip(queues, _labels(queues), strict=True):
+        reply = found.get(queue, MalformedValue("key", "is no UTF-8 text"))
         if isinstance(reply, TorilError):
             errors[label] = reply
         else:
@@ -116,7 +122,21 @@ async def read_overview(transport: AsyncTransport, queues: Sequence[FoundQueue])
 def _labels(queues: Sequence[FoundQueue]) -> list[str]:
     """Returns names; of a queue that exists in both layouts, the one with a hash tag is named as in Node."""
     plain = {str(one) for one in queues if not one.hash_tag}
-    return [
+    return unique_labels(
         f"{{{one.name}}}" if one.kind == "bullmq" and one.hash_tag and str(one) in plain else str(one)
         for one in queues
-    ]
+    )
+
+
+def unique_labels(texts: Iterable[str]) -> list[str]:
+    """Returns each text as one printable line of limited length; different texts get different labels."""
+    labels: list[str] = []
+    taken: set[str] = set()
+    for text in texts:
+        label = one_line(text[:MAX_NAME_LENGTH])
+        if len(text) > MAX_NAME_LENGTH or label in taken:
+            digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+            label = f"{label}…{digest}"
+        labels.append(label)
+        taken.add(label)
+    return labels

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from toril.commands import read
 from toril.commands.command import Command
-from toril.errors import Closed, InvalidOption, TorilError
+from toril.errors import AccessDenied, Closed, InvalidOption, RedisUnavailable, TorilError
 from toril.jobs import Job, JobCalls
 from toril.jobs.base import T
 from toril.protocol.keys import QueueKeys
@@ -64,10 +64,7 @@ class QueuePart(Generic[T]):
 
     async def _run_all(self, *commands: Command[Any]) -> list[Any]:
         """Runs a pipeline and returns its values; raises the first error."""
-        if self._closed:
-            raise Closed(f"queue {self.name!r} was closed")
-        await self._ensure_open()
-        return self._values(await self._transport.run_many(commands))
+        return self._values(await self._replies(*commands))
 
     @staticmethod
     def _values(results: list[Any]) -> list[Any]:
@@ -76,14 +73,28 @@ class QueuePart(Generic[T]):
                 raise result
         return results
 
+    async def _replies(self, *commands: Command[Any]) -> list[Any]:
+        """Runs a pipeline and returns its values, or its errors; raises if the server does not answer."""
+        if self._closed:
+            raise Closed(f"queue {self.name!r} was closed")
+        await self._ensure_open()
+        results = await self._transport.run_many(commands)
+        for result in results:
+            if isinstance(result, (RedisUnavailable, AccessDenied)):
+                raise result
+        return results
+
     async def _jobs(self, ids: list[str]) -> list[Job[T]]:
-        """Returns jobs by id, in order, without those that were removed meanwhile."""
+        """Returns jobs by id, in order, without those that were removed meanwhile.
+
+        A key of another type in the place of a job is a job without fields: one bad key must not hide the others.
+        """
         jobs: list[Job[T]] = []
         for start in range(0, len(ids), JOBS_AT_ONCE):
             part = ids[start : start + JOBS_AT_ONCE]
-            hashes = await self._run_all(*(read.get_job(self.keys, job_id) for job_id in part))
+            hashes = await self._replies(*(read.get_job(self.keys, job_id) for job_id in part))
             jobs += (
-                Job(JobRecord.from_flat(job_id, flat), self._calls)
+                Job(JobRecord.from_flat(job_id, () if isinstance(flat, TorilError) else flat), self._calls)
                 for job_id, flat in zip(part, hashes, strict=True)
                 if flat
             )

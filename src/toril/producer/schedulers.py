@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar, cast
 from toril.backends.next_run import next_time
 from toril.commands import read, schedulers
 from toril.commands.command import Command
+from toril.commands.envelopes import LATEST_MS
 from toril.commands.schedulers import SchedulerToAdd
-from toril.errors import InvalidOption, JobNotFound
+from toril.errors import InvalidOption, JobNotFound, MalformedValue
 from toril.jobs import Job, JobCalls
 from toril.producer._base import check_count
 from toril.producer._trace_context import with_trace_context
@@ -247,7 +248,6 @@ def _first(repeat: Mapping[str, Any], immediately: bool, now_ms: int) -> int | N
 
 
 def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Scheduler:
-    options = from_json(fields["opts"], field="opts") if fields.get("opts") else {}
     every = _number(fields, "every")
     return Scheduler(
         id=scheduler_id,
@@ -260,9 +260,26 @@ def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Sc
         end=_time(fields, "endDate"),
         limit=_number(fields, "limit"),
         runs=_number(fields, "ic") or 0,
-        data=from_json(fields.get("data") or "{}", field="data"),
-        options=JobOptions.from_wire(options),
+        data=_data(fields),
+        options=_options(fields),
     )
+
+
+def _data(fields: Mapping[str, str]) -> Any:
+    """Returns the data of the jobs; text that does not parse is returned as it is, so that it can be seen."""
+    text = fields.get("data") or "{}"
+    try:
+        return from_json(text, field="data")
+    except MalformedValue:
+        return text
+
+
+def _options(fields: Mapping[str, str]) -> JobOptions:
+    """Returns the options of the jobs; the defaults if they do not parse, which doctor reports."""
+    try:
+        return JobOptions.from_wire(from_json(fields.get("opts") or "{}", field="opts"))
+    except (MalformedValue, InvalidOption):
+        return JobOptions()
 
 
 def _number(fields: Mapping[str, str], name: str) -> int | None:
@@ -275,4 +292,4 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
 
 def _time(fields: Mapping[str, str], name: str) -> datetime | None:
     value = _number(fields, name)
-    return None if value is None else ms_to_datetime(value)
+    return ms_to_datetime(value) if value is not None and 0 <= value <= LATEST_MS else None

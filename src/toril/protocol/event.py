@@ -75,7 +75,10 @@ class Event:
     @property
     def time(self) -> datetime:
         """When it happened, by the server's clock."""
-        return ms_to_datetime(entry_time_ms(self.id))
+        try:
+            return ms_to_datetime(entry_time_ms(self.id))
+        except (ValueError, OverflowError, OSError):
+            raise MalformedValue("id", f"{self.id!r} has no time") from None
 
     @property
     def prev(self) -> str | None:
@@ -135,10 +138,16 @@ class Event:
             "event": self.type,
             "jobId": self.job_id,
             "timestamp": entry_time_ms(self.id),
-            "attemptsMade": self.attempts_made,
+            "attemptsMade": self._known_attempts(),
             "data": dict(self.fields),
             "derived": self.derived,
         }
+
+    def _known_attempts(self) -> int | None:
+        try:
+            return self.attempts_made
+        except MalformedValue:
+            return None  # the field itself is in the data
 
     def _json(self, field: str) -> JsonValue:
         raw = self.fields.get(field)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toril.errors import InvalidOption
@@ -106,6 +106,8 @@ class QueueKeys:
     name: str
     prefix: str = BULLMQ_PREFIX
     hash_tag: bool | None = None
+    # The queue exists already: its name was found in a key, and another program may have chosen any.
+    found: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
     # What Node calls this queue: with braces if it has them.
     node_name: str = field(init=False, repr=False, compare=False)
@@ -132,8 +134,9 @@ class QueueKeys:
     de: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_prefix(self.prefix)
-        check_queue_name(self.name)
+        if not self.found:
+            check_prefix(self.prefix)
+            check_queue_name(self.name)
         tagged = self.hash_tag is True and not has_hash_tag(f"{self.prefix}:{self.name}:")
         node_name = f"{{{self.name}}}" if tagged else self.name
         qualified = f"{self.prefix}:{node_name}"
@@ -151,15 +154,15 @@ class QueueKeys:
 
     def resolve(self, *, cluster: bool) -> QueueKeys:
         """These keys for a known kind of server: an undecided hash tag is set on a cluster only."""
-        return self if self.hash_tag is not None else QueueKeys(self.name, self.prefix, hash_tag=cluster)
+        return self if self.hash_tag is not None else replace(self, hash_tag=cluster)
 
     def other_layout(self) -> QueueKeys | None:
         """The keys under which the same queue would live with the other layout, if there is another."""
         if self.node_name != self.name:
-            return QueueKeys(self.name, self.prefix, hash_tag=False)
+            return replace(self, hash_tag=False)
         if has_hash_tag(self.base) or has_hash_tag(f"{self.prefix}:{{{self.name}}}") is False:
             return None
-        return QueueKeys(self.name, self.prefix, hash_tag=True)
+        return replace(self, hash_tag=True)
 
     def job(self, job_id: str) -> str:
         """The hash of one job."""
@@ -239,11 +242,14 @@ def client_name(keys: QueueKeys, kind: Literal["worker", "events"], worker_name:
     return _NOT_IN_CLIENT_NAME.sub("_", name)
 
 
-def _purpose_base(kind: str, purpose: str, prefix: str, env: str, hash_tag: bool) -> str:
+def _check_purpose(purpose: str, prefix: str, env: str) -> None:
     check_prefix(prefix)
     for field_name, value in (("env", env), ("queue", purpose)):
         if ":" in check_text(field_name, value):
             raise InvalidOption(field_name, 'contains ":"', 'use "." or "-" instead')
+
+
+def _purpose_base(kind: str, purpose: str, prefix: str, env: str, hash_tag: bool) -> str:
     plain = f"{prefix}:{env}:{kind}:{purpose}"
     if not hash_tag or has_hash_tag(plain):
         return plain
@@ -262,6 +268,7 @@ class ListKeys:
     prefix: str = ENVELOPE_PREFIX
     env: str = "prod"
     hash_tag: bool = False
+    found: bool = field(default=False, repr=False, compare=False, kw_only=True)  # as in `QueueKeys`
 
     base: str = field(init=False, repr=False, compare=False)
     queue: str = field(init=False, repr=False, compare=False)  # LIST of envelopes
@@ -271,6 +278,8 @@ class ListKeys:
     )  # STREAM of dead letters, each entry one field `envelope`
 
     def __post_init__(self) -> None:
+        if not self.found:
+            _check_purpose(self.purpose, self.prefix, self.env)
         base = _purpose_base("queue", self.purpose, self.prefix, self.env, self.hash_tag)
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "queue", base)
@@ -306,6 +315,7 @@ class StreamKeys:
     env: str = "prod"
     hash_tag: bool = False
     consumer_group: str = ""
+    found: bool = field(default=False, repr=False, compare=False, kw_only=True)  # as in `QueueKeys`
 
     base: str = field(init=False, repr=False, compare=False)
     stream: str = field(init=False, repr=False, compare=False)  # STREAM, each entry one field `envelope`
@@ -313,13 +323,17 @@ class StreamKeys:
     dlq: str = field(init=False, repr=False, compare=False)  # STREAM of dead letters
 
     def __post_init__(self) -> None:
+        if not self.found:
+            _check_purpose(self.purpose, self.prefix, self.env)
         base = _purpose_base("stream", self.purpose, self.prefix, self.env, self.hash_tag)
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "stream", base)
         object.__setattr__(self, "scheduled", f"{base}:scheduled")
         object.__setattr__(self, "dlq", f"{base}:dlq")
         group = self.consumer_group or f"{self.purpose.rpartition('.')[2] or self.purpose}-workers"
-        object.__setattr__(self, "consumer_group", check_text("consumer_group", group))
+        if not self.found:
+            check_text("consumer_group", group)
+        object.__setattr__(self, "consumer_group", group)
 
     def lock(self, job_id: str) -> str:
         """The distributed lock of one job."""

@@ -90,7 +90,13 @@ class JobRecord:
 
     def _time(self, field: bytes) -> datetime | None:
         milliseconds = self._number(field)
-        return ms_to_datetime(milliseconds) if milliseconds else None
+        return self._moment(field, milliseconds) if milliseconds else None
+
+    def _moment(self, field: bytes, milliseconds: int) -> datetime:
+        try:
+            return ms_to_datetime(milliseconds)
+        except (ValueError, OverflowError, OSError):
+            raise MalformedValue(field.decode(), "is no time", job_id=self.id) from None
 
     # --- what the job is ---
 
@@ -156,7 +162,7 @@ class JobRecord:
     @property
     def timestamp(self) -> datetime:
         """When the job was added."""
-        return ms_to_datetime(self.timestamp_ms)
+        return self._moment(b"timestamp", self.timestamp_ms)
 
     @property
     def processed_on(self) -> datetime | None:
@@ -256,7 +262,7 @@ class JobRecord:
 
     def as_dict(self) -> JsonObject:
         """JSON types under Node's names, as in `schemas/job.json`. Fields that do not parse are named, not raised."""
-        malformed: list[str] = []
+        malformed: list[str] = [] if self.fields else ["hash"]  # the key of the job is no hash
         shown: JsonObject = {"id": self.id}
         for spelling, attribute in _SHOWN.items():
             try:

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import threading
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
 from toril.errors import redact
+from toril.protocol.printable import json_text, one_line
 
 __all__ = ["JsonFormatter", "StructlogHandler", "log_as_json", "log_as_text"]
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-# Not escaped by JSON, though programs may take them for the end of a line.
-_LINE_BREAKS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 # Attributes of every record; all others come from `extra=`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -50,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         text = json.dumps({name: _shown(value) for name, value in line.items()}, ensure_ascii=False)
-        return _LINE_BREAKS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+        return json_text(text)
 
 
 def _shown(value: Any) -> Any:
@@ -68,8 +65,7 @@ class RedactingFormatter(logging.Formatter):
     """One plain line for each record, its stack trace included: passwords are replaced, control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = redact(super().format(record))
-        return _CONTROL.sub(lambda sign: repr(sign[0])[1:-1], text)
+        return one_line(redact(super().format(record)))
 
 
 class BoundLogger(Protocol):

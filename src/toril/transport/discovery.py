@@ -24,6 +24,7 @@ AnyKeys = QueueKeys | ListKeys | StreamKeys
 
 # Keys read in one call: well below a millisecond of the server's time.
 STEP: Final = 2_000
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,31 +36,49 @@ class FoundQueue:
     prefix: str
     env: str = ""
     hash_tag: bool = False
+    # Its key is no UTF-8 text: the queue is counted and cannot be read. The name has escapes for those bytes.
+    undecodable: bool = False
 
     def __str__(self) -> str:
         return self.name if self.kind == "bullmq" else f"{self.kind}:{self.name}"
 
     @property
     def keys(self) -> AnyKeys:
+        """The keys of the queue, whatever its name is: it exists."""
+        return self._keys(found=True)
+
+    def refusal(self) -> InvalidOption | None:
+        """Returns why toril would not create a queue of this name; None if it would."""
+        try:
+            self._keys(found=False)
+        except InvalidOption as error:
+            return error
+        return None
+
+    def _keys(self, *, found: bool) -> AnyKeys:
         match self.kind:
             case "bullmq":
-                return QueueKeys(self.name, self.prefix, self.hash_tag)
+                return QueueKeys(self.name, self.prefix, self.hash_tag, found=found)
             case "list":
-                return ListKeys(self.name, self.prefix, self.env, self.hash_tag)
+                return ListKeys(self.name, self.prefix, self.env, self.hash_tag, found=found)
             case "stream":
-                return StreamKeys(self.name, self.prefix, self.env, self.hash_tag)
+                return StreamKeys(self.name, self.prefix, self.env, self.hash_tag, found=found)
 
     @classmethod
     def named(cls, text: str, *, prefix: str | None, env: str, cluster: bool) -> FoundQueue:
-        """Returns the queue that `NAME`, `list:NAME` or `stream:NAME` stands for."""
+        """Returns the queue that `NAME`, `list:NAME` or `stream:NAME` stands for; raises InvalidOption for others."""
         kind, colon, name = text.partition(":")
-        if not colon:
-            return cls("bullmq", text, prefix or BULLMQ_PREFIX, hash_tag=cluster)
-        if kind not in ("list", "stream"):
+        if colon and kind not in ("list", "stream"):
             raise InvalidOption(
                 "queue", f"{text!r} has no known kind", "write NAME, list:NAME or stream:NAME"
             )
-        return cls(cast("QueueKind", kind), name, prefix or ENVELOPE_PREFIX, env, cluster)
+        if colon:
+            queue = cls(cast("QueueKind", kind), name, prefix or ENVELOPE_PREFIX, env, cluster)
+        else:
+            queue = cls("bullmq", text, prefix or BULLMQ_PREFIX, hash_tag=cluster)
+        if (refusal := queue.refusal()) is not None:
+            raise refusal
+        return queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +105,11 @@ class QueueSearch:
         # `{emails}` is the queue emails with a hash tag, unless the prefix has the tag already.
         tagged = name.startswith("{") and name.endswith("}") and len(name) > 2 and "{" not in self.prefix
         env = "" if self.kind == "bullmq" else self.env
-        return FoundQueue(self.kind, name[1:-1] if tagged else name, self.prefix, env, tagged), rest
+        name = name[1:-1] if tagged else name
+        undecodable = not is_decodable(name)
+        if undecodable:
+            name = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return FoundQueue(self.kind, name, self.prefix, env, tagged, undecodable), rest
 
     def _expression(self) -> str:
         if self.kind == "bullmq":
@@ -131,7 +154,10 @@ def blocking_search(transport: BlockingTransport, search: QueueSearch) -> Iterat
 
 
 async def scan_pages(transport: AsyncTransport, pattern: str) -> AsyncIterator[list[str]]:
-    """Yields the matching keys of one node, one list per call; a list may be empty."""
+    """Yields the matching keys of one node, one list per call; a list may be empty.
+
+    Bytes of a key that are no UTF-8 are lone surrogates in it: see `is_decodable`.
+    """
     cursor = "0"
     while True:
         cursor, page = await transport.run(_scan_step(cursor, pattern))
@@ -146,7 +172,12 @@ def _scan_step(cursor: str, pattern: str) -> Command[tuple[str, list[str]]]:
 
 def _decode_page(reply: tuple[bytes, list[bytes]]) -> tuple[str, list[str]]:
     cursor, keys = reply
-    return cursor.decode(), [key.decode(errors="replace") for key in keys]
+    return cursor.decode(), [key.decode(errors="surrogateescape") for key in keys]
+
+
+def is_decodable(key: str) -> bool:
+    """Returns whether a scanned key is UTF-8 text; another one cannot be sent back to the server."""
+    return key.isprintable() or not _SURROGATE.search(key)
 
 
 async def nodes_of(transport: AsyncTransport) -> AsyncIterator[AsyncTransport]:

@@ -8,19 +8,20 @@ URLs are replaced in both.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from toril.errors import redact
 from toril.protocol.outcome import reason_of
+from toril.protocol.printable import cut, one_line
 from toril.protocol.stack_trace import user_traceback, was_cut
 from toril.protocol.worker_options import Logger
 
 # Characters of a folded stack trace; the job holds all of it.
 LONGEST_TRACE: Final = 4000
-_BREAKING: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Characters of one field in the text of a record; another program may have chosen a name of any length.
+LONGEST_FIELD: Final = 4000
 _FRAME: Final = '  File "'
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -33,22 +34,15 @@ class Trace(NamedTuple):
     folded: str  # the stack trace on one line
 
 
-def one_line(text: str) -> str:
-    """`text` with everything that would end a line, or move a terminal's cursor, written as an escape."""
-    return text if text.isprintable() else _BREAKING.sub(_escaped, text)
-
-
-def _escaped(sign: re.Match[str]) -> str:
-    return repr(sign[0])[1:-1]
-
-
 def fields_text(fields: dict[str, Any]) -> str:
     """`key=value key=value …`; ids are separated by commas."""
     return one_line(" ".join(f"{key}={_shown(key, value)}" for key, value in fields.items()))
 
 
 def _shown(key: str, value: Any) -> Any:
-    return ",".join(value) if key == "job_ids" else value
+    if key == "job_ids":
+        return cut(",".join(value), LONGEST_FIELD)
+    return cut(value, LONGEST_FIELD) if isinstance(value, str) else value
 
 
 def trace_of(error: BaseException | None, stack: str) -> Trace | None:

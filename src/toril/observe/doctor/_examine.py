@@ -20,7 +20,7 @@ from toril.errors import (
     TorilError,
 )
 from toril.observe.discovery import QueueDiscovery
-from toril.observe.doctor._finding import Finding, note, ok, problem
+from toril.observe.doctor._finding import Finding, ok, problem, warning
 from toril.observe.doctor._layout import both_layouts, mixed_generations, mixed_layouts
 from toril.observe.doctor._repair import Repairs, repair_queue
 from toril.observe.doctor._server import examine_server
@@ -93,7 +93,7 @@ class Doctor:
             done = [
                 await repair_queue(transport, one.keys, str(one), self._most_keys)
                 for one in found
-                if isinstance(one.keys, QueueKeys)
+                if isinstance(one.keys, QueueKeys) and not one.undecodable
             ]
         return [one for one in done if one]
 
@@ -132,7 +132,13 @@ class Doctor:
         try:
             return await examination
         except TorilError as error:
-            return [note(name, f"could not be examined: {error}", "allow this user what `--acl` prints")]
+            return [
+                warning(
+                    name,
+                    f"could not be examined: {error}",
+                    "allow this user what `toril doctor --acl` prints",
+                )
+            ]
 
     async def _queues(self, transport: AsyncTransport) -> tuple[list[Finding], int]:
         try:
@@ -141,9 +147,12 @@ class Doctor:
                 transport, both_layouts(found) if not transport.is_cluster else found
             )
         except TorilError as error:
-            return [note("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")], 0
+            return [
+                warning("queues", f"could not be examined: {error}", "allow this user SCAN and scripts")
+            ], 0
         findings = list(mixed_layouts(overview.queues))
         findings += _unreadable(overview)
+        findings += _refused_names(overview)
         for figures in overview.queues:
             if figures.queue in found:
                 findings += mixed_generations(figures)
@@ -155,6 +164,20 @@ class Doctor:
                 ok("queues", f"{len(found)} {'queue' if len(found) == 1 else 'queues'}, nothing stuck")
             )
         return findings, len(found)
+
+
+def _refused_names(overview: ServerOverview) -> list[Finding]:
+    """Finds queues of other programs that toril counts, and whose jobs it does not accept."""
+    return [
+        warning(
+            "queues",
+            f"the name of this queue is refused by toril: {refusal}",
+            "find out which program made it; if none needs it, remove its keys",
+            figures.label,
+        )
+        for figures in overview.queues
+        if (refusal := figures.queue.refusal()) is not None
+    ]
 
 
 def _unreadable(overview: ServerOverview) -> list[Finding]:

@@ -17,7 +17,7 @@ from toril.commands.command import plain
 from toril.errors import TorilError
 from toril.protocol.keys import RESERVED_IDS, QueueKeys
 from toril.transport import AsyncTransport
-from toril.transport.discovery import STEP, escape_pattern, nodes_of, scan_pages
+from toril.transport.discovery import STEP, escape_pattern, is_decodable, nodes_of, scan_pages
 
 PIPELINE: Final = 500
 CONFIRM_AFTER: Final = 0.3  # seconds: longer than any script runs
@@ -35,6 +35,7 @@ class FoundKeys:
     locks: list[str]
     next_jobs: list[str]  # deduplication ids with a job that is stored to follow another one
     complete: bool
+    undecodable: int = 0  # keys that are no UTF-8 text
 
 
 async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> FoundKeys:
@@ -45,7 +46,8 @@ async def search(transport: AsyncTransport, keys: QueueKeys, most: int) -> Found
     matching = passed = 0
     async for node in nodes_of(transport):
         async for page in scan_pages(node, f"{escape_pattern(keys.base)}*"):
-            for key in page[: most - matching]:
+            found.undecodable += sum(not is_decodable(key) for key in page)
+            for key in filter(is_decodable, page[: most - matching]):
                 match = shape.fullmatch(key)
                 if key.startswith(next_job):
                     found.next_jobs.append(key.removeprefix(next_job))

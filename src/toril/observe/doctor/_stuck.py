@@ -58,6 +58,11 @@ async def examine_queue(
         *(await _without_marker(transport, keys, overview, name) if figures.oldest_waiting >= 1 else ()),
         *_not_taken(figures, workers, name),
     ]
+    if found.undecodable:
+        message = f"{found.undecodable} keys are no UTF-8 text and could not be examined"
+        findings.append(
+            warning("stuck", message, "find out which program writes them, and remove them", name)
+        )
     if not found.complete:
         message = f"only some keys of {name}, at most {most_keys}, were examined"
         findings.append(note("stuck", message, "examine all of them with --most-keys"))

@@ -7,7 +7,7 @@ that changes nothing. The printed rules allow queues and workers of all kinds, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from toril.commands.command import Arg, Command, Replay
@@ -15,7 +15,9 @@ from toril.commands.library import check_all, official, own, own_names
 from toril.errors import AccessDenied, InvalidOption
 from toril.observe.doctor._finding import Finding, ok, problem
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
+from toril.protocol.keys import check_prefix, check_text
 from toril.transport import AsyncTransport
+from toril.transport.discovery import escape_pattern
 
 # The commands that transports send, besides those of the scripts. CLIENT SETINFO is not among them: connections work
 # without it, and a server before 7.2 does not accept rules for a command that it does not know.
@@ -60,16 +62,25 @@ def _commands_in(text: str) -> Iterator[str]:
 
 
 def acl_rules(
-    user: str, *, prefixes: Iterable[str] = (BULLMQ_PREFIX, ENVELOPE_PREFIX), password: str | None = None
+    user: str, *, prefixes: Sequence[str] = (BULLMQ_PREFIX, ENVELOPE_PREFIX), password: str | None = None
 ) -> str:
     """Returns a line for the server's ACL file (or for ACL SETUSER) with everything that toril needs, and nothing else.
 
     Without a password a placeholder stands where its SHA-256 belongs.
     """
-    if not user or re.search(r"\s", user):
+    if re.search(r"\s", check_text("user", user)):
         raise InvalidOption("user", "must be a word", "give a name such as toril")
+    for prefix in prefixes:
+        if re.search(r"\s", check_prefix(prefix)):
+            raise InvalidOption(
+                "prefix", "contains a space", "an ACL rule ends at a space: choose another prefix"
+            )
+    if password is not None and re.search(r"\s", password):
+        raise InvalidOption(
+            "password", "contains a space", "choose another, or put its SHA-256 into the rules"
+        )
     secret = f">{password}" if password else "#<sha256-of-the-password>"
-    keys = " ".join(f"~{prefix}:*" for prefix in prefixes)
+    keys = " ".join(f"~{escape_pattern(prefix)}:*" for prefix in prefixes)
     commands = " ".join(f"+{name}" for name in needed_commands())
     return f"user {user} on {secret} resetkeys {keys} resetchannels -@all {commands}"
 

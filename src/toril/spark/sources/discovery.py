@@ -7,6 +7,7 @@ Guarantee: names are taken as given and cost nothing; patterns are resolved by S
 from __future__ import annotations
 
 import fnmatch
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,12 @@ from toril.commands.bulk_enqueue import rejects_key
 from toril.commands.command import plain
 from toril.errors import InvalidOption, QueueMissing, TorilError
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
+from toril.protocol.printable import one_line
 from toril.spark.sources.options import SourceOptions, is_pattern
 from toril.transport import BlockingTransport
 from toril.transport.discovery import AnyKeys, QueueKind, QueueSearch, blocking_search
+
+logger = logging.getLogger("toril.spark")
 
 _SHARE: Final = 20  # of the time at most one part is spent searching: there may be millions of keys
 # Ends of keys by which a queue is found; other keys of a list or stream queue may outlive its jobs.
@@ -41,6 +45,7 @@ class QueueSelection:
     _found: dict[str, AnyKeys] = field(default_factory=dict)
     _searched_at: float | None = None
     _search_took: float = 0.0
+    _undecodable: set[str] = field(default_factory=set)  # queues whose key is no UTF-8 text
 
     def queues(self, transport: BlockingTransport) -> dict[str, AnyKeys]:
         """Queue → keys. Queues once found stay, so that their offsets are kept."""
@@ -51,6 +56,7 @@ class QueueSelection:
             began = time.monotonic()
             for queue, keys in self._search(transport):
                 self._found.setdefault(queue, keys)
+            self._report_undecodable()
             self._searched_at = time.monotonic()
             self._search_took = self._searched_at - began
         return dict(sorted(self._found.items()))
@@ -77,6 +83,13 @@ class QueueSelection:
             if not any(fnmatch.fnmatchcase(queue, wanted) for queue in there)
         ]
 
+    def _report_undecodable(self) -> None:
+        if self._undecodable:
+            some = ", ".join(sorted(map(one_line, self._undecodable))[:3])
+            logger.warning(
+                "%d queues are left out, their keys are no UTF-8 text: %s", len(self._undecodable), some
+            )
+
     def _is_due(self) -> bool:
         waited = max(self.options.discover_every, _SHARE * self._search_took)
         return self._searched_at is None or time.monotonic() - self._searched_at >= waited
@@ -86,7 +99,9 @@ class QueueSelection:
         kind = cast("QueueKind", self.options.kind)
         search = QueueSearch(kind=kind, prefix=self.options.prefix, env=self.options.env)
         for queue, rest in blocking_search(transport, search):
-            if rest in _KEYS_OF_QUEUES and any(fnmatch.fnmatchcase(queue.name, one) for one in patterns):
+            if queue.undecodable:
+                self._undecodable.add(str(queue))
+            elif rest in _KEYS_OF_QUEUES and any(fnmatch.fnmatchcase(queue.name, one) for one in patterns):
                 yield queue.name, queue.keys
 
 

@@ -7,6 +7,7 @@ however it moves meanwhile.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,12 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from toril.commands.snapshot import all_lines, finished_ids, ids_by_state, job_hash
-from toril.errors import TorilError
+from toril.errors import AccessDenied, RedisUnavailable, TorilError
 from toril.lake.tables import JOBS, LOGS
 from toril.protocol.keys import QueueKeys
 from toril.spark.sources.columns import TIME, assemble, constant, number_column, text_column, time_column
 from toril.spark.sources.options import SourceOptions, to_ms
 from toril.transport import BlockingTransport
+
+logger = logging.getLogger("toril.spark")
 
 FINISHED: Final = ("completed", "failed")
 _PIPELINE: Final = 1_000  # hashes per round trip
@@ -109,13 +112,17 @@ def read_jobs(transport: BlockingTransport, chunk: JobChunk) -> Iterator[pa.Tabl
     """The jobs of a chunk; those removed meanwhile are left out."""
     for start in range(0, len(chunk.ids), _PIPELINE):
         ids, states = chunk.ids[start : start + _PIPELINE], chunk.states[start : start + _PIPELINE]
-        hashes = transport.run_many([job_hash(chunk.keys.base + one.decode()) for one in ids])
-        yield jobs_table(chunk.queue, ids, states, [_checked(one) for one in hashes])
+        hashes = transport.run_many([job_hash(chunk.keys.base + one.decode(errors="replace")) for one in ids])
+        yield jobs_table(chunk.queue, ids, states, [_read(one, {}) for one in hashes])
 
 
-def _checked(reply: Any) -> Any:
-    if isinstance(reply, TorilError):
+def _read(reply: Any, nothing: Any) -> Any:
+    """Returns a reply; `nothing` for a key of another type, which is no job: it must not hide the others."""
+    if isinstance(reply, (RedisUnavailable, AccessDenied)):
         raise reply
+    if isinstance(reply, TorilError):
+        logger.warning("a key in the place of a job is left out: %s", reply)
+        return nothing
     return reply
 
 
@@ -153,8 +160,8 @@ def read_logs(transport: BlockingTransport, chunk: JobChunk) -> Iterator[pa.Tabl
     """One row per log line of the jobs of a chunk."""
     for start in range(0, len(chunk.ids), _PIPELINE):
         ids = chunk.ids[start : start + _PIPELINE]
-        lists = transport.run_many([all_lines(chunk.keys.logs(one.decode())) for one in ids])
-        yield _logs_table(chunk.queue, ids, [_checked(one) for one in lists])
+        lists = transport.run_many([all_lines(chunk.keys.logs(one.decode(errors="replace"))) for one in ids])
+        yield _logs_table(chunk.queue, ids, [_read(one, []) for one in lists])
 
 
 def _logs_table(queue: str, ids: Sequence[bytes], lists: Sequence[Sequence[bytes]]) -> pa.Table:

@@ -305,6 +305,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
         streams = self._streams()
         cluster = self.transport.is_cluster
         return {
-            queue: streams.get(queue) or QueueKeys(queue, self.options.prefix).resolve(cluster=cluster).events
+            queue: streams.get(queue)
+            or QueueKeys(queue, self.options.prefix, found=True).resolve(cluster=cluster).events
             for queue in offsets
         }

@@ -71,7 +71,7 @@ class Reconciler:
         rows = []
         with open_transport(self.url) as transport:
             for queue in queues:
-                keys = QueueKeys(queue, self.prefix).resolve(cluster=transport.is_cluster)
+                keys = QueueKeys(queue, self.prefix, found=True).resolve(cluster=transport.is_cluster)
                 found = list_jobs(transport, keys, options)
                 rows += [(queue, job.decode(errors="replace"), state) for job, state in found.items()]
         names, ids, states = zip(*rows, strict=True) if rows else ((), (), ())

@@ -79,7 +79,7 @@ class SnapshotWriter:
         found: dict[str, list[pa.Table]] = {JOBS: [], LOGS: []}
         with open_transport(self.url) as transport:
             for queue in pc.unique(jobs["queue"]).to_pylist():
-                keys = QueueKeys(queue, self.prefix).resolve(cluster=transport.is_cluster)
+                keys = QueueKeys(queue, self.prefix, found=True).resolve(cluster=transport.is_cluster)
                 asked = _requested(jobs.filter(pc.equal(jobs["queue"], queue)))
                 for start in range(0, len(asked), _PIPELINE):
                     self._read_page(transport, keys, queue, asked[start : start + _PIPELINE], found)

@@ -11,7 +11,7 @@ from typing import Final
 
 # A line of a Python traceback that names one of our errors, of which the text is taken, or a lost race for a commit, of
 # which the name stays: whoever reads it may try again.
-_OURS: Final = re.compile(r"^\s*(?:toril(?:\.\w+)+: |[\w.]*(?=CommitFailedError: ))(.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^[ \t]*(?:toril(?:\.\w+)+: |[\w.]*(?=CommitFailedError: ))(.+)$", re.MULTILINE)
 _NO_TORIL: Final = re.compile(
     r"ModuleNotFoundError: (No module named 'toril\b|the Python of Spark's workers, (\S+ on \S+),)"
 )

@@ -1,0 +1,43 @@
+"""Spark's sources on queues that a hostile program has made: all that can be read is read, the rest is reported."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.hostile_corpus import plant
+from tests.servers import Server
+from toril.spark.sources.discovery import Directory
+from toril.spark.sources.options import SourceOptions
+from toril.transport import BlockingTransport
+
+
+@pytest.mark.parametrize("table", ["jobs", "events", "stream"])
+def test_discovery_finds_queues_of_any_name(
+    valkey: Server, prefix: str, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with valkey.client() as client:
+        planted = plant(client, prefix)
+    options = SourceOptions.parse({"url": valkey.url, "table": table, "prefix": prefix, "queues": "*"})
+    with BlockingTransport(valkey.url) as transport, caplog.at_level(logging.WARNING, "toril.spark"):
+        found = Directory(options).existing(transport)
+    assert set(planted.queue_names) - {"}{"} <= set(found)
+    assert "their keys are no UTF-8 text: " in caplog.text and "\\xff\\xfequeue" in caplog.text
+
+
+@pytest.mark.parametrize("table", ["jobs", "events", "logs", "stream", "dlq"])
+def test_a_table_of_all_queues_holds_hostile_records(
+    spark: SparkSession, valkey: Server, prefix: str, table: str
+) -> None:
+    with valkey.client() as client:
+        planted = plant(client, prefix)
+        for key in (f"{prefix}:{planted.wrong_type_queue}:wait", f"{prefix}:prod:stream:a-string"):
+            client.delete(key)
+    reader = (
+        spark.read.format("toril").option("url", valkey.url).option("table", table).option("prefix", prefix)
+    )
+    rows = reader.option("queues", "*").load().collect()
+    queues = {row["queue"] for row in rows}
+    assert "hostile" in queues and len(queues) >= (1 if table == "logs" else 10)
