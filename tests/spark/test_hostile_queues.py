@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.hostile_corpus import plant
 from tests.servers import Server
-from toril.spark.sources.discovery import Directory
+from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.options import SourceOptions
 from toril.transport import BlockingTransport
 
@@ -22,7 +22,7 @@ def test_discovery_finds_queues_of_any_name(
         planted = plant(client, prefix)
     options = SourceOptions.parse({"url": valkey.url, "table": table, "prefix": prefix, "queues": "*"})
     with BlockingTransport(valkey.url) as transport, caplog.at_level(logging.WARNING, "toril.spark"):
-        found = Directory(options).existing(transport)
+        found = QueueSelection(options).existing(transport)
     assert set(planted.queue_names) - {"}{"} <= set(found)
     assert "their keys are no UTF-8 text: " in caplog.text and "\\xff\\xfequeue" in caplog.text
 
