@@ -16,8 +16,8 @@ from toril.cli._output import emit_line, print_line, warn
 from toril.cli._process_supervisor import watch_parent
 from toril.cli._target import QueueName, Target
 from toril.errors import ExtraMissing, TorilError
+from toril.http import Response, Route
 from toril.observe.health import QueueLengths, worker_exposition
-from toril.observe.http import Response, Route
 from toril.protocol.extras import needed
 from toril.transport import parse_address
 from toril.worker import ListWorker, StreamWorker, Worker

@@ -27,6 +27,9 @@ def exporter(
     search_every: Annotated[
         float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
     ] = 60.0,
+    max_queues: Annotated[
+        int, typer.Option("--max-queues", min=1, help="Maximum number of queues to export.")
+    ] = 1_000,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
     show: Annotated[
         Literal["grafana", "alerts"] | None,
@@ -47,7 +50,12 @@ def exporter(
 
     async def run() -> bool:
         made = Exporter(
-            target.redis, queues=queue_names(queues), prefix=prefix, env=env, search_every=search_every
+            target.redis,
+            queues=queue_names(queues),
+            prefix=prefix,
+            env=env,
+            search_every=search_every,
+            max_queues=max_queues,
         )
         if once:
             async with made:

@@ -2,32 +2,40 @@
 
 Guarantee: a scrape is one pipelined read, whatever the number of queues and jobs. Names come from the caller, or from a
 search at the start that is repeated in the background. A server that does not answer is a metric
-(`bullmq_exporter_up 0`), not an error. No two time series have the same labels.
+(`bullmq_exporter_up 0`), not an error. No two time series have the same labels. At most `max_queues` queues are
+exported; how many are left out is a metric and a line of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self
 
 from toril.commands.overview import EnvelopeOverview
 from toril.errors import TorilError
+from toril.http import HttpServer, Response
 from toril.observe.discovery import QueueDiscovery
 from toril.observe.health import lengths_of
-from toril.observe.http import HttpServer, Response
 from toril.observe.overview import QueueFigures, ServerOverview, read_overview, unique_labels
 from toril.protocol.extras import needed
+from toril.protocol.option_parts import MAX_COUNT, check_integer
 from toril.telemetry.prometheus import CONTENT_TYPE
 from toril.transport import AsyncTransport, ConnectionPolicy
+from toril.transport.discovery import FoundQueue
 
 with needed("prometheus"):
     from prometheus_client import generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+logger = logging.getLogger("toril.exporter")
+
 DEFAULT_PORT: Final = 9538
+# A queue has about thirty time series; another program can make any number of queues.
+MAX_QUEUES: Final = 1_000
 # A scrape must end before Prometheus' time-out, also when the server does not answer.
 POLICY: Final = ConnectionPolicy(connect_timeout=2.0, command_timeout=4.0, call_attempts=1)
 
@@ -43,8 +51,14 @@ class Exporter:
         prefix: str | None = None,
         env: str = "prod",
         search_every: float = 60.0,
+        max_queues: int = MAX_QUEUES,
     ) -> None:
-        """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that exist."""
+        """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that exist.
+
+        Of more than `max_queues` queues, the first by kind and name are exported.
+        """
+        self._max_queues = check_integer("max_queues", max_queues, least=1, most=MAX_COUNT)
+        self._left_out = 0
         self._transport = AsyncTransport(redis, policy=POLICY)
         self._discovery = QueueDiscovery(
             self._transport, queues, prefix=prefix, env=env, search_every=search_every
@@ -66,13 +80,21 @@ class Exporter:
             began = time.monotonic()
             overview, error = await self._read_overview()
             seconds = time.monotonic() - began
-        return list(_families(overview, error, seconds))
+        return list(_families(overview, error, seconds, self._left_out))
 
     async def _read_overview(self) -> tuple[ServerOverview, TorilError | None]:
         try:
-            return await read_overview(self._transport, await self._discovery.queues()), None
+            return await read_overview(self._transport, await self._chosen_queues()), None
         except TorilError as error:
             return ServerOverview(queues=[], errors={}, now_ms=0), error
+
+    async def _chosen_queues(self) -> list[FoundQueue]:
+        found = await self._discovery.queues()
+        left_out = max(0, len(found) - self._max_queues)
+        if left_out and left_out != self._left_out:
+            logger.warning("%d of %d queues are not exported: see max_queues", left_out, len(found))
+        self._left_out = left_out
+        return found[: self._max_queues]
 
     def http_server(self, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> HttpServer:
         """Returns a web server with `/metrics`, not yet started."""
@@ -111,7 +133,9 @@ class _Registry:
         return self._families
 
 
-def _families(overview: ServerOverview, error: TorilError | None, seconds: float) -> Iterator[Metric]:
+def _families(
+    overview: ServerOverview, error: TorilError | None, seconds: float, left_out: int
+) -> Iterator[Metric]:
     up = GaugeMetricFamily("bullmq_exporter_up", "1: the server answered.", value=0 if error else 1)
     duration = GaugeMetricFamily("bullmq_exporter_scrape_seconds", "How long the read took.", value=seconds)
     unreadable = GaugeMetricFamily(
@@ -122,7 +146,10 @@ def _families(overview: ServerOverview, error: TorilError | None, seconds: float
     )
     status.add_metric(["connected"], 0 if error else 1)
     status.add_metric(["disconnected"], 1 if error else 0)
-    yield from (up, duration, unreadable, status)
+    omitted = GaugeMetricFamily(
+        "bullmq_exporter_left_out_queues", "Queues beyond the limit of the exporter.", value=left_out
+    )
+    yield from (up, duration, unreadable, omitted, status)
     if error is None:
         yield from _queue_families(overview.queues)
         yield from _stream_families(overview.queues)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from toril.observe.http import HttpServer, Response, Route
+from toril.http import HttpServer, Response, Route
 from toril.observe.overview import read_overview
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.telemetry.hooks import MetricsCollector

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.servers import Server, ValkeyCluster, free_port
+from tests.servers import Server, ValkeyCluster
 from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
+from toril.http import HttpServer
 from toril.observe.exporter import Exporter
-from toril.observe.http import HttpServer, Response
 from toril.transport import AsyncTransport
 from toril.transport.discovery import find_queues
 
@@ -247,52 +247,14 @@ async def test_a_list_worker_with_reliable_pickup_reports_its_running_jobs(
 # --- the web server for machines ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("request_text", "status"),
-    [
-        (b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK"),
-        (b"GET /ok?a=b HTTP/1.1\r\n\r\n", b"200 OK"),
-        (b"HEAD /ok HTTP/1.1\r\n\r\n", b"200 OK"),
-        (b"POST /ok HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
-        (b"GET /other HTTP/1.1\r\n\r\n", b"404 Not Found"),
-        (b"nonsense\r\n\r\n", b"400 Bad Request"),
-        (b"GET /broken HTTP/1.1\r\n\r\n", b"500 Internal Server Error"),
-    ],
-)
-async def test_requests_are_answered_by_their_kind(request_text: bytes, status: bytes) -> None:
-    async with HttpServer({"/ok": said_ok, "/broken": broken}) as http_server:
-        answer = await asked(http_server.port, request_text)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert answer.endswith(b"\r\n\r\n") if request_text.startswith(b"HEAD") else answer.endswith(b"\n")
-    assert b"secret" not in answer
-
-
-async def said_ok() -> Response:
-    return Response(b"ok\n")
-
-
-async def broken() -> Response:
-    raise ValueError("secret")
-
-
-async def test_a_request_that_never_ends_is_dropped() -> None:
-    async with HttpServer({"/ok": said_ok}) as http_server:
-        assert await asked(http_server.port, b"GET /" + b"a" * 100_000) == b""
-
-
-async def asked(port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
-
-
-async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
-    port = free_port()
-    async with HttpServer({"/ok": said_ok}, port=port):
-        with pytest.raises(OSError, match="address already in use"):
-            await HttpServer({"/ok": said_ok}, port=port).start()
+async def test_more_queues_than_the_limit_are_left_out_and_counted(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with valkey.client() as client:
+        for number in range(30):
+            client.hset(f"{prefix}:q{number:02}:meta", "version", "bullmq:5.0.0")
+    async with Exporter(valkey.url, prefix=prefix, max_queues=10) as exporter:
+        body = await exporter.scrape()
+        assert parsed(body)["bullmq_exporter_left_out_queues",] == 20
+        assert body.count(b"bullmq_queue_paused{") == 10
+    assert "20 of 30 queues are not exported" in caplog.text

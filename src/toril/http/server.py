@@ -1,7 +1,8 @@
 """A minimal web server for metrics and health checks.
 
 Guarantee: GET and HEAD only. A request that is too long, too slow or malformed gets an error or is dropped, and never
-reaches a route. An error in a route is a 500 without details. Standard library only.
+reaches a route. A client that does not read its response is disconnected. At most `MAX_CONNECTIONS` clients are served
+at the same time; others are disconnected. An error in a route is a 500 without details. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Self
 
+from toril.protocol.printable import one_line
+
 logger = logging.getLogger("toril.http")
 
 MAX_REQUEST_BYTES: Final = 16 * 1024  # of a request, headers included
-REQUEST_SECONDS: Final = 10.0  # until a request must have arrived
+MAX_CONNECTIONS: Final = 100  # at the same time: probes and scrapes are few and short
 TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -29,17 +32,35 @@ class Response:
     content_type: str = TEXT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one client may take of the server."""
+
+    connections: int = MAX_CONNECTIONS  # at the same time, of all clients
+    request_seconds: float = 10.0  # until a request must have arrived
+    response_seconds: float = 10.0  # until a response must have been read
+
+
 Route = Callable[[], Awaitable[Response]]
 
 
 class HttpServer:
     """Serves GET requests on some paths, in the event loop in which it was started."""
 
-    def __init__(self, routes: Mapping[str, Route], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: HttpLimits | None = None,
+    ) -> None:
         self._routes = dict(routes)
         self._host = host
         self._port = port
+        self._limits = limits or HttpLimits()
         self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
@@ -64,6 +85,8 @@ class HttpServer:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+            for writer in self._connections:
+                writer.transport.abort()
             await server.wait_closed()
 
     async def __aenter__(self) -> Self:
@@ -74,16 +97,26 @@ class HttpServer:
         await self.stop()
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._limits.connections:
+            writer.transport.abort()
+            return
+        self._connections.add(writer)
         try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-            method, response = await self._respond(head)
+            await self._exchange(reader, writer)
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            writer.transport.abort()  # The client has disconnected, is too slow, or does not speak HTTP.
+        finally:
+            self._connections.discard(writer)
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(self._limits.request_seconds):
+            head = await reader.readuntil(b"\r\n\r\n")
+        method, response = await self._respond(head)
+        writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until the client has all
+        async with asyncio.timeout(self._limits.response_seconds):
             writer.write(_encode(response, with_body=method != "HEAD"))
             await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # The client has disconnected, or does not speak HTTP.
-        finally:
-            writer.close()
 
     async def _respond(self, head: bytes) -> tuple[str, Response]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -98,7 +131,7 @@ class HttpServer:
         try:
             return method, await route()
         except Exception:
-            logger.exception("the response to %s failed", target)
+            logger.exception("the response to %s failed", one_line(target))
             return method, _status_answer(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
