@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import random
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.interop.adapters import NodeSide
 from tests.interop.application_adapter import ApplicationSide
+from tests.interop.cron_patterns import compare, random_cases
 from tests.interop.lockstep import Lockstep
-from tests.interop.reference import NODE_SIDE, Reference
+from tests.interop.reference import Reference
 from tests.interop.steps import Step
 from tests.servers import Server
-from toril.errors import InvalidOption
-from toril.protocol.cron import Cron, zone_of
-from toril.protocol.duration import ms_to_datetime
+from toril.protocol.cron import CronGeneration
 
 WORKER = {"token": "t1", "worker": "w1"}
 
@@ -208,94 +203,12 @@ def test_a_flow_leaves_what_node_leaves(lockstep: Lockstep, family: dict[str, An
 
 # --- cron -----------------------------------------------------------------------------------------------------------
 
-ZONES = ("UTC", "Europe/Zurich", "America/New_York", "Asia/Kolkata", "Australia/Sydney")
-# Days around which clocks change somewhere, a leap day, and an ordinary one.
-DAYS = [
-    datetime(*day, 20, tzinfo=UTC)
-    for day in ((2025, 3, 29), (2025, 10, 25), (2024, 2, 27), (2025, 11, 1), (2026, 6, 1))
-]
-TIMES = 6
 
-READ = """
-const { parseExpression } = require('cron-parser');
-const answers = JSON.parse(require('fs').readFileSync(0, 'utf8')).map(({ pattern, tz, from, times }) => {
-  try {
-    const dates = parseExpression(pattern, { currentDate: new Date(from), tz });
-    return Array.from({ length: times }, () => dates.next().getTime());
-  } catch { return null; }
-});
-console.log(JSON.stringify(answers));
-"""
-
-
-def _field(chance: random.Random, least: int, most: int, special: tuple[str, ...] = ()) -> str:
-    def number() -> int:
-        return chance.randint(least, most)
-
-    def span() -> str:
-        return "{}-{}".format(*sorted((number(), number())))
-
-    kinds: list[Callable[[], str]] = [
-        lambda: "*",
-        lambda: "*",
-        lambda: str(number()),
-        span,
-        lambda: f"*/{chance.randint(1, max(2, most // 2))}",
-        lambda: ",".join(str(number()) for _ in range(3)),
-        lambda: f"{span()}/{chance.randint(1, 5)}",
-        lambda: chance.choice(special) if special else f"{number()}/{chance.randint(1, 7)}",
-    ]
-    return chance.choice(kinds)()
-
-
-def _patterns(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    chance = random.Random(seed)
-    for _ in range(count):
-        parts = [
-            _field(chance, 0, 59),
-            _field(chance, 0, 23),
-            _field(chance, 1, 31, ("L", "?", "15,L")),
-            _field(chance, 1, 12, ("jan", "mar-oct", "2")),
-            _field(chance, 0, 7, ("mon", "5L", "1#2", "mon-fri", "sun,3", "?", "2-7/2")),
-        ]
-        if chance.random() < 0.2:
-            parts.insert(0, _field(chance, 0, 59))
-        begin = chance.choice(DAYS) + timedelta(milliseconds=chance.randrange(2 * DAY))
-        yield {
-            "pattern": " ".join(parts),
-            "tz": chance.choice(ZONES),
-            "from": round(begin.timestamp() * 1000),
-            "times": TIMES,
-        }
-
-
-def _read_here(case: dict[str, Any]) -> list[int] | None:
-    try:
-        cron = Cron.parse(case["pattern"])
-    except InvalidOption:
-        return None
-    found: list[int] = []
-    moment: datetime | None = ms_to_datetime(case["from"])
-    for _ in range(case["times"]):
-        assert moment is not None
-        moment = cron.next_after(moment, zone_of(case["tz"]))
-        if moment is None:
-            return None
-        found.append(round(moment.timestamp() * 1000))
-    return found
-
-
-def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change() -> None:
-    cases = list(_patterns(seed=20_251_026, count=200))
-    node = shutil.which("node")
-    assert node is not None
-    out = subprocess.run(
-        [node, "-e", READ], input=json.dumps(cases), capture_output=True, text=True, cwd=NODE_SIDE, check=True
-    )
-    there = json.loads(out.stdout)
-    here = [_read_here(case) for case in cases]
-    different = [
-        (case, mine, theirs) for case, mine, theirs in zip(cases, here, there, strict=True) if mine != theirs
-    ]
+@pytest.mark.parametrize(("generation", "hashed"), [(5, False), (6, False), (6, True)])
+def test_random_patterns_come_true_when_node_says_so_also_when_clocks_change(
+    generation: CronGeneration, hashed: bool
+) -> None:
+    cases = list(random_cases(seed=20_251_026, count=270, hashed=hashed))
+    different, understood = compare(cases, generation)
     assert different == []
-    assert sum(answer is not None for answer in there) > 120
+    assert understood > 200

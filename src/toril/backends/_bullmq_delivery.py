@@ -15,6 +15,7 @@ from toril.commands.locks import HeldLock
 from toril.errors import MalformedValue
 from toril.protocol.record import JobRecord
 from toril.protocol.refusals import JOB_FIELD, Refusals
+from toril.protocol.repeat_rules import DEFAULT_RULES, RepeatRules
 
 
 class LockTokens:
@@ -96,6 +97,7 @@ class BullmqConfig:
     metrics_size: int | None = None
     max_attempts: int | None = None
     events_max_len: int | None = None
+    repeat_rules: RepeatRules = DEFAULT_RULES
 
 
 def _attempts_made(record: JobRecord) -> int:

@@ -21,21 +21,26 @@ from toril.commands.schedulers import BrokenScheduler
 from toril.errors import Closed, RedisOutOfMemory, RedisUnavailable, ScriptFailed, TorilError
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
+from toril.protocol.repeat_rules import DEFAULT_RULES, RepeatRules
 from toril.transport import AsyncTransport
 
 logger = logging.getLogger("toril.worker")
-
-# What a damaged hash can cause.
-UNREADABLE = (TorilError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
 
 
 class SchedulerRuns:
     """Steps that are still to be done, by the id of the job that began. False when there are none."""
 
-    __slots__ = ("_host", "_keys", "_records", "_steps", "_transport")
+    __slots__ = ("_host", "_keys", "_records", "_rules", "_steps", "_transport")
 
-    def __init__(self, keys: QueueKeys, transport: AsyncTransport, host: BackendHost | None = None) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        transport: AsyncTransport,
+        host: BackendHost | None = None,
+        rules: RepeatRules = DEFAULT_RULES,
+    ) -> None:
         self._keys = keys
+        self._rules = rules
         self._transport = transport
         self._host = host
         self._steps: dict[str, Command[Any]] = {}
@@ -54,8 +59,8 @@ class SchedulerRuns:
 
     def _plan(self, record: JobRecord) -> None:
         try:
-            step = next_step(self._keys, record, self._transport.clock.now_ms())
-        except UNREADABLE as error:
+            step = next_step(self._keys, record, self._transport.clock.now_ms(), self._rules)
+        except Exception as error:  # noqa: BLE001  # a damaged hash, or a repeat_strategy of the application
             self._record_broken(record, error)
             return
         if step is not None:
@@ -131,8 +136,9 @@ class SchedulerRuns:
         scheduler = await self._transport.run(schedulers.get_scheduler(self._keys, broken.id))
         now_ms = await self._transport.now_ms()
         try:
-            step = next_step(self._keys, repaired_record(broken, scheduler), now_ms) if is_there else None
-        except UNREADABLE:
+            record = repaired_record(broken, scheduler)
+            step = next_step(self._keys, record, now_ms, self._rules) if is_there else None
+        except Exception:  # noqa: BLE001
             return  # still broken: the log, the doctor and the metrics have reported it
         if step is None:  # it is gone, or over
             await self._transport.run(schedulers.clear_broken(self._keys, broken.id))

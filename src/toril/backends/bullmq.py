@@ -49,7 +49,7 @@ class BullmqBackend:
         self._config = config
         self._reader: Reader | None = None
         self._tokens = LockTokens()
-        self._scheduler_runs = SchedulerRuns(keys, transport, host)
+        self._scheduler_runs = SchedulerRuns(keys, transport, host, config.repeat_rules)
         self._left_jobs = LeftJobs(keys, transport)
         self._calls = BullmqCalls(keys, transport, config, self._tokens, self._scheduler_runs)
         self.known_names: frozenset[str] = frozenset()

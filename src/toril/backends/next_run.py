@@ -14,16 +14,18 @@ from toril.commands.command import Command
 from toril.commands.schedulers import BrokenScheduler, advance_scheduler, next_job_options
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json, to_json
-from toril.protocol.cron import Cron, zone_of
 from toril.protocol.duration import ms_to_datetime
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
+from toril.protocol.repeat_rules import DEFAULT_RULES, RepeatRules
 
 # Keys of more parts belong to repeatable jobs of BullMQ 3 and older.
 _OLDEST_KEY_PARTS = 5
 
 
-def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | None] | None:
+def next_step(
+    keys: QueueKeys, record: JobRecord, now_ms: int, rules: RepeatRules = DEFAULT_RULES
+) -> Command[str | None] | None:
     """The command that a worker sends when this job begins, to continue the series; None for other jobs."""
     series = record.repeat_job_key
     if not series or len(series.split(":")) >= _OLDEST_KEY_PARTS:
@@ -33,7 +35,7 @@ def next_step(keys: QueueKeys, record: JobRecord, now_ms: int) -> Command[str | 
     if not isinstance(repeat, Mapping) or is_over(repeat, now_ms):
         return None
     from_ms = max(now_ms, int(options.get("prevMillis") or 0))
-    next_ms = next_time(repeat, from_ms)
+    next_ms = next_time(repeat, from_ms, rules, series=series, name=record.name)
     if next_ms is None and not repeat.get("every"):
         return None
     return advance_scheduler(
@@ -90,14 +92,21 @@ def is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
     return bool(end) and now_ms > _to_ms(end)
 
 
-def next_time(repeat: Mapping[str, Any], from_ms: int) -> int | None:
+def next_time(
+    repeat: Mapping[str, Any],
+    from_ms: int,
+    rules: RepeatRules = DEFAULT_RULES,
+    *,
+    series: str = "",
+    name: str = "",
+) -> int | None:
     """When a pattern is due next (ms); None at its end, and for intervals, which the server computes."""
     pattern = repeat.get("pattern")
     if not pattern:
         return None
     start, end = repeat.get("startDate"), repeat.get("endDate")
     begin = max(from_ms, _to_ms(start)) if start else from_ms
-    due = Cron.parse(pattern).next_after(ms_to_datetime(begin), zone_of(repeat.get("tz")))
+    due = rules.next_after(ms_to_datetime(begin), repeat, series=series, name=name)
     if due is None:
         return None
     due_ms = round(due.timestamp() * 1000)

@@ -16,6 +16,7 @@ from toril.cli._output import set_server_line
 from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
+from toril.protocol.cron import CronGeneration
 from toril.protocol.queue_name import Kind, QueueName
 from toril.transport import parse_address, whole_url
 from toril.transport.default_server import chosen_url
@@ -74,10 +75,23 @@ class Target:
             raise InvalidOption("queue", f"{queue} is a BullMQ queue", "write list:NAME or stream:NAME")
         return opened
 
-    def bullmq(self, queue: QueueName, command: str, *, read_only: bool = False) -> Queue:
+    def bullmq(
+        self,
+        queue: QueueName,
+        command: str,
+        *,
+        read_only: bool = False,
+        cron_generation: CronGeneration = 5,
+    ) -> Queue:
         """Returns a BullMQ queue; raises InvalidOption for another kind, which does not support `command`."""
         if queue.kind != "bullmq":
             raise InvalidOption(
                 "queue", f"{queue} is a {queue.kind} queue", f"`toril {command}` is for BullMQ queues"
             )
-        return Queue(queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=read_only)
+        return Queue(
+            queue.name,
+            redis=self.redis,
+            prefix=self.prefix_of("bullmq"),
+            skip_meta=read_only,
+            cron_generation=cron_generation,
+        )

@@ -88,6 +88,12 @@ UnknownNames = Annotated[
         help="Jobs whose name has no function: put them back for other workers, for up to an hour, or fail them.",
     ),
 ]
+CronGenerationOption = Annotated[
+    int,
+    typer.Option(
+        "--cron-generation", min=5, max=6, help="Read the patterns of schedulers as BullMQ 5 or 6 does."
+    ),
+]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when no jobs are left.")]
 
 Reliable = Annotated[

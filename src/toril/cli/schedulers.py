@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from toril.cli._output import emit, format_seconds, format_time, print_line, sho
 from toril.cli._target import QueueName, Target
 from toril.jobs import Job
 from toril.producer.schedulers import Scheduler
+from toril.protocol.cron import CronGeneration
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,6 +59,7 @@ def _facts(one: Scheduler) -> dict[str, Any]:
         "tz": one.tz,
         "next_run": one.next_run,
         "limit": one.limit,
+        "offset": one.offset,
         "runs": one.runs,
         "data": one.data,
     }
@@ -72,6 +74,12 @@ def set_scheduler(
         str | None, typer.Option("--tz", help="Time zone of the pattern, e.g. Europe/Zurich.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of runs.")] = None,
+    offset: Annotated[
+        float | None, typer.Option("--offset", help="Seconds by which the times of --every are shifted.")
+    ] = None,
+    cron_generation: Annotated[
+        int, typer.Option("--cron-generation", min=5, max=6, help="Read --cron as BullMQ 5 or 6 does.")
+    ] = 5,
     name: Annotated[str | None, typer.Option("--name", help="Name of the jobs. Default: the id.")] = None,
     data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="Data of the jobs.")] = "{}",
     redis: RedisUrl = None,
@@ -83,9 +91,17 @@ def set_scheduler(
     payload = parse_json(data, "data")
 
     async def run() -> Job:
-        async with target.bullmq(where, "schedulers") as opened:
+        generation = cast("CronGeneration", cron_generation)
+        async with target.bullmq(where, "schedulers", cron_generation=generation) as opened:
             return await opened.schedulers.upsert(
-                scheduler, cron=cron, every=every, tz=tz, limit=limit, name=name, data=payload
+                scheduler,
+                cron=cron,
+                every=every,
+                tz=tz,
+                limit=limit,
+                offset=offset,
+                name=name,
+                data=payload,
             )
 
     job = asyncio.run(run())

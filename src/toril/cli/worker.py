@@ -44,6 +44,7 @@ def worker(
     rate: cli_options.RateOption = None,
     retry_unknown: cli_options.RetryUnknown = False,
     unknown_names: cli_options.UnknownNames = "requeue",
+    cron_generation: cli_options.CronGenerationOption = 5,
     until_idle: cli_options.UntilIdle = False,
     reliable: cli_options.Reliable = False,
     keep_results: cli_options.KeepResults = None,
@@ -74,6 +75,7 @@ def worker(
     options["max_result_size"] = max_result_size or None
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
     options["unknown_names"] = unknown_names
+    options["cron_generation"] = cron_generation
     if not browser:  # browser tasks have their own time-out, whose error names the page
         options |= _set_options(job_timeout=timeout)
     plan = WorkerPlan(

@@ -45,13 +45,13 @@ class SchedulerToAdd:
     name: str
     data: bytes
     options: JsonFields  # of the jobs it makes
-    repeat: JsonFields  # pattern or every, tz, limit, startDate, endDate
+    repeat: JsonFields  # pattern or every, tz, limit, startDate, endDate, offset
     next_ms: int | None  # None: the script computes it from `every`
     now_ms: int
     carrier: str | None = None  # trace context of the next job; it is not stored in the template
 
     def scheduler_options(self) -> JsonObject:
-        names = ("startDate", "endDate", "tz", "pattern", "every", "limit")
+        names = ("startDate", "endDate", "tz", "pattern", "every", "limit", "offset")
         return {"name": self.name, **{name: self.repeat[name] for name in names if name in self.repeat}}
 
 

@@ -24,10 +24,12 @@ from toril.producer._trace_context import each_with_trace_context, name_of, with
 from toril.producer.job_builder import NO_DATA, GivenJob, Ids, JobBuilder, PreparedJob
 from toril.producer.schedulers import Schedulers
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.cron import CronGeneration
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.option_warnings import warn_option
 from toril.protocol.options import JobOptions, JobOptionsDict
+from toril.protocol.repeat_rules import RepeatRules, RepeatStrategy
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 from toril.transport import AsyncTransport, ConnectionPolicy
 from toril.transport.waiting import Closing
@@ -61,6 +63,8 @@ class Queue(Inspection[T], Management[T]):
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
         tracer: Tracer | None = ...,
+        cron_generation: CronGeneration = ...,
+        repeat_strategy: RepeatStrategy | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -78,6 +82,8 @@ class Queue(Inspection[T], Management[T]):
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
         tracer: Tracer | None = ...,
+        cron_generation: CronGeneration = ...,
+        repeat_strategy: RepeatStrategy | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -94,13 +100,16 @@ class Queue(Inspection[T], Management[T]):
         skip_meta: bool = False,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
+        cron_generation: CronGeneration = 5,
+        repeat_strategy: RepeatStrategy | None = None,
     ) -> None:
         """`redis` is a URL or a redis-py client whose settings are used. None: the URL in TORIL_REDIS_URL, or else the
         embedded server in `./.toril`.
 
         `payload` is the model of the data: a dataclass, TypedDict, msgspec struct, pydantic model or JSON schema.
         `events_max_len` is about how many events Redis keeps; None keeps the stored value, or 10,000.
-        `skip_meta` writes nothing into a queue that is only read.
+        `skip_meta` writes nothing into a queue that is only read. `cron_generation` and `repeat_strategy` decide how
+        the patterns of schedulers are read: give the workers the same.
         """
         if not isinstance(defaults, JobOptions):
             raise InvalidOption("defaults", f"is a {type(defaults).__name__}", "give JobOptions(...)")
@@ -115,8 +124,9 @@ class Queue(Inspection[T], Management[T]):
         self._batcher = AddBatcher(
             self._transport, self.keys, server_time=self._time_if_open, open_queue=self._ensure_open
         )
+        rules = RepeatRules(cron_generation=cron_generation, repeat_strategy=repeat_strategy)
         self.schedulers = Schedulers(  # jobs that come again
-            self.keys, self._calls, self._job_builder, self._ensure_open, self._run_all, tracer
+            self.keys, self._calls, self._job_builder, self._ensure_open, self._run_all, tracer, rules
         )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer

@@ -22,12 +22,12 @@ from toril.producer._base import check_count
 from toril.producer._trace_context import with_trace_context
 from toril.producer.job_builder import NO_DATA, JobBuilder, PreparedJob
 from toril.protocol.codec import from_json
-from toril.protocol.cron import Cron, zone_of
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.protocol.keys import QueueKeys, check_text
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions
 from toril.protocol.record import JobRecord
+from toril.protocol.repeat_rules import DEFAULT_RULES, RepeatRules
 from toril.telemetry.hooks import Tracer
 
 V = TypeVar("V")
@@ -55,6 +55,7 @@ class Scheduler:
     start: datetime | None
     end: datetime | None
     limit: int | None
+    offset: float | None  # seconds by which the times of an interval are shifted
     runs: int  # jobs added so far
     data: Any
     options: JobOptions
@@ -71,8 +72,10 @@ class Schedulers:
         prepared: Callable[[], Awaitable[int]],
         run_all: Callable[..., Awaitable[list[Any]]],
         tracer: Tracer | None = None,
+        rules: RepeatRules = DEFAULT_RULES,
     ) -> None:
         self._keys = keys
+        self._rules = rules
         self._calls = calls
         self._job_builder = job_builder.without_defaults(_OF_SINGLE_JOBS)
         self._ensure_open = prepared  # opens the queue if needed, and returns the server's time
@@ -95,6 +98,7 @@ class Schedulers:
         end: datetime | None = None,
         limit: int | None = None,
         immediately: bool = False,
+        offset: Duration | None = None,
         name: str | None = None,
         data: object = NO_DATA,
         options: JobOptions | Mapping[str, object] | None = None,
@@ -102,14 +106,19 @@ class Schedulers:
         """Creates or changes a scheduler; returns its next job.
 
         `cron` is a pattern, read in the time zone `tz` (default: that of this machine, as in Node); `every` is an
-        interval. With an interval the first job is due at once, or at `start`; with a pattern at the next time that
-        matches, or now if `immediately`. `options` are those of the jobs, except `delay`, `job_id`, `deduplication`,
-        `parent` and `timestamp`, which are refused; the queue's defaults for these are left out.
+        interval. With an interval the first job is due at once, or at `start`, or, with an `offset`, that much after
+        the next multiple of the interval; with a pattern at the next time that matches, or now if `immediately`.
+        `options` are those of the jobs, except `delay`, `job_id`, `deduplication`, `parent` and `timestamp`, which are
+        refused; the queue's defaults for these are left out.
         """
         check_scheduler_id(scheduler_id)
         _check_template(options)
         prepared = self._job_builder.build(name or scheduler_id, data, options)
-        repeat = _repeat(cron, every, tz, start, end, limit)
+        repeat = _repeat(self._rules, cron, every, tz, start, end, limit)
+        if offset is not None:
+            repeat["offset"] = _offset(offset, repeat)
+        if cron is not None and "H" in cron:
+            repeat["hashSeed"] = scheduler_id  # so that clients of BullMQ 6 compute the same times
         if self._tracer is None:
             return await self._upsert(scheduler_id, prepared, repeat, immediately, None)
         with self._tracer.adding(self._keys.name, [prepared.name]) as span:
@@ -133,7 +142,7 @@ class Schedulers:
             data=prepared.data,
             options=prepared.options.to_wire(),
             repeat=repeat,
-            next_ms=_first(repeat, immediately, now_ms),
+            next_ms=self._first(scheduler_id, prepared.name, repeat, immediately, now_ms),
             now_ms=now_ms,
             carrier=carrier,
         )
@@ -142,6 +151,22 @@ class Schedulers:
         if not flat:
             raise JobNotFound(job_id, command="addJobScheduler")
         return Job(JobRecord.from_flat(job_id, flat), self._calls)
+
+    def _first(
+        self, scheduler_id: str, name: str, repeat: Mapping[str, Any], immediately: bool, now_ms: int
+    ) -> int | None:
+        if repeat.get("endDate") and now_ms > repeat["endDate"]:
+            raise InvalidOption("end", "has passed", "give a time that is still to come")
+        if immediately and repeat.get("startDate"):
+            raise InvalidOption("immediately", "cannot be combined with start", "choose one of them")
+        if "pattern" not in repeat:
+            return None
+        due: int | None = now_ms
+        if not immediately:
+            due = next_time(repeat, now_ms, self._rules, series=scheduler_id, name=name)
+        if due is None:
+            raise InvalidOption("cron", "matches no time before its end", "check the pattern and the end")
+        return due
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
         """Returns a scheduler by its id; None when there is none."""
@@ -193,7 +218,7 @@ def check_schedule(
     limit: int | None,
 ) -> None:
     """Raises if a schedule is not valid."""
-    _repeat(cron, every, tz, start, end, limit)
+    _repeat(DEFAULT_RULES, cron, every, tz, start, end, limit)
 
 
 def _check_template(options: JobOptions | Mapping[str, object] | None) -> None:
@@ -204,6 +229,7 @@ def _check_template(options: JobOptions | Mapping[str, object] | None) -> None:
 
 
 def _repeat(
+    rules: RepeatRules,
     cron: str | None,
     every: Duration | None,
     tz: str | None,
@@ -218,8 +244,7 @@ def _repeat(
         raise InvalidOption("cron", "and every exclude each other", "give exactly one of them")
     repeat: dict[str, Any] = {}
     if cron is not None:
-        Cron.given(cron)
-        zone_of(tz)
+        rules.check(cron, tz)
         repeat["pattern"] = cron
     elif every is not None:
         repeat["every"] = to_ms(to_seconds("every", every, positive=True))
@@ -234,21 +259,18 @@ def _repeat(
     return repeat
 
 
-def _first(repeat: Mapping[str, Any], immediately: bool, now_ms: int) -> int | None:
-    if repeat.get("endDate") and now_ms > repeat["endDate"]:
-        raise InvalidOption("end", "has passed", "give a time that is still to come")
-    if immediately and repeat.get("startDate"):
-        raise InvalidOption("immediately", "cannot be combined with start", "choose one of them")
-    if "pattern" not in repeat:
-        return None
-    due = now_ms if immediately else next_time(repeat, now_ms)
-    if due is None:
-        raise InvalidOption("cron", "matches no time before its end", "check the pattern and the end")
-    return due
+def _offset(offset: Duration, repeat: Mapping[str, Any]) -> int:
+    offset_ms = to_ms(to_seconds("offset", offset, positive=True))
+    every_ms = repeat.get("every")
+    if every_ms is None:
+        raise InvalidOption("offset", "is for an interval", "give every=, or leave it out")
+    if offset_ms >= every_ms:
+        raise InvalidOption("offset", "is not below every", "give a part of the interval")
+    return offset_ms
 
 
 def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Scheduler:
-    every = _number(fields, "every")
+    every, offset = _number(fields, "every"), _number(fields, "offset")
     return Scheduler(
         id=scheduler_id,
         name=fields.get("name", scheduler_id),
@@ -259,6 +281,7 @@ def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Sc
         start=_time(fields, "startDate"),
         end=_time(fields, "endDate"),
         limit=_number(fields, "limit"),
+        offset=None if offset is None else offset / 1000,
         runs=_number(fields, "ic") or 0,
         data=_data(fields),
         options=_options(fields),

@@ -1,4 +1,4 @@
-"""Cron expressions: when a pattern is due next, as BullMQ's own parser (cron-parser 4) reads it.
+"""Cron expressions: when a pattern is due next, as BullMQ's own parser reads it (cron-parser 4 of BullMQ 5).
 
     ┌ second (optional)  ┌ minute  ┌ hour  ┌ day of month  ┌ month  ┌ day of week
     0                    30        3       *               *        mon-fri
@@ -7,6 +7,10 @@
     month days   L is the last one
     week days    5L is the last Friday, 1#2 the second Monday
     names        @yearly @monthly @weekly @daily @hourly
+
+The parser of BullMQ 6 (`_cron_six.py`) differs in this: a field counts as "every day" only if it is `*` or `?`;
+`1#2` limits the weekday, not the day of month beside it; a number that is named twice is refused; `H` and more names
+are known. What only BullMQ 6 understands is read as BullMQ 6 does, whichever generation is asked for.
 
 Guarantee: pure; a result is always later than the given moment. With both a day of month and a day of week either of
 them is enough, as in every cron. When clocks go forward, what falls into the missing hour runs an hour later; when they
@@ -23,9 +27,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from toril.errors import InvalidOption
+from toril.protocol import _cron_six
+
+CronGeneration: TypeAlias = Literal[5, 6]
 
 # A 29 February can be eight years away; beyond that a pattern is never due.
 _SEARCHED_DAYS: Final = 366 * 9
@@ -75,23 +82,50 @@ class Cron:
     weekdays: frozenset[int]  # 0 … 7 as written
     last_weekdays: frozenset[int]
     nth: int  # 0: any
+    # BullMQ 6: whether the day of month, and the day of week, is `*` or `?`. None: BullMQ 5, which decides by numbers.
+    wildcards: tuple[bool, bool] | None = None
 
     @classmethod
-    def given(cls, text: str) -> Cron:
+    def given(cls, text: str, generation: CronGeneration = 5, *, seed: str = "") -> Cron:
         """Reads a pattern of a user: five fields, or six with seconds in front.
 
         Fewer are refused: `0 3 * *` is no shorter `0 3 * * *`, but means every minute of the hour 0 on every third.
         """
-        pattern = cls.parse(text)
-        if text.strip() not in _NICKNAMES and len(text.split()) not in (5, 6):
+        pattern = cls.parse(text, generation, seed=seed)
+        if not text.strip().startswith("@") and len(text.split()) not in (5, 6):
             raise InvalidOption("cron", f"has {len(text.split())} fields", _HINT)
         return pattern
 
     @classmethod
-    def parse(cls, text: str) -> Cron:
-        """Reads a pattern that is stored, by any client; raises `InvalidOption` with the wrong part."""
+    def parse(cls, text: str, generation: CronGeneration = 5, *, seed: str = "") -> Cron:
+        """Reads a pattern that is stored, by any client; raises `InvalidOption` with the wrong part.
+
+        `seed` decides the numbers of `H`.
+        """
         if not isinstance(text, str):
             raise InvalidOption("cron", f"is a {type(text).__name__}", _HINT)
+        if generation == 6 or _is_of_six(text):
+            return cls._read_by_six(text, seed)
+        return cls._read_by_five(text)
+
+    @classmethod
+    def _read_by_six(cls, text: str, seed: str) -> Cron:
+        found = _cron_six.read(text.strip() or text, seed)
+        return cls(
+            seconds=tuple(sorted(found.seconds)),
+            minutes=tuple(sorted(found.minutes)),
+            hours=tuple(sorted(found.hours)),
+            days=found.days,
+            last_day=found.last_day,
+            months=found.months,
+            weekdays=found.weekdays,
+            last_weekdays=found.last_weekdays,
+            nth=found.nth,
+            wildcards=(found.any_day, found.any_weekday),
+        )
+
+    @classmethod
+    def _read_by_five(cls, text: str) -> Cron:
         atoms = _NICKNAMES.get(text.strip(), text).split()
         if not 1 <= len(atoms) <= 6:
             raise InvalidOption("cron", f"has {len(atoms)} fields", _HINT)
@@ -117,10 +151,12 @@ class Cron:
         """The first time after `moment` (UTC), or None when the pattern is never due."""
         begin = moment.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=1)
         day = begin.astimezone(zone).date()
+        repeated = self._repeated_hour(moment, zone)
         for _ in range(_SEARCHED_DAYS):
             if self._falls_on(day):
-                for due in self._times_on(day, zone, begin):
+                for due in self._times_on(day, zone, begin, repeated):
                     return due
+            repeated = ()
             day += timedelta(days=1)
         return None
 
@@ -129,6 +165,9 @@ class Cron:
     def _falls_on(self, day: date) -> bool:
         if day.month not in self.months or not self._matches_days(day):
             return False
+        return self.wildcards is not None or self._is_nth(day)
+
+    def _is_nth(self, day: date) -> bool:
         return self.nth == 0 or (day.day + 6) // 7 == self.nth
 
     def _matches_days(self, day: date) -> bool:
@@ -136,17 +175,37 @@ class Cron:
         last = (day + timedelta(days=1)).month != day.month
         by_date = day.day in self.days or (self.last_day and last)
         in_last_week = (day + timedelta(days=7)).month != day.month
-        by_weekday = weekday in self.weekdays or (in_last_week and weekday in self.last_weekdays)
+        by_last_weekday = in_last_week and weekday in self.last_weekdays
+        if self.wildcards is not None:
+            by_weekday = (weekday in self.weekdays and self._is_nth(day)) or by_last_weekday
+            return self._by_wildcards(self.wildcards, by_date, by_weekday)
+        by_weekday = weekday in self.weekdays or by_last_weekday
         if len(self.weekdays) == 8:  # every day of the week
             return by_date
         if len(self.days) >= _LONGEST_MONTH[day.month - 1]:  # every day of the month
             return by_weekday
         return by_date or by_weekday
 
+    @staticmethod
+    def _by_wildcards(wildcards: tuple[bool, bool], by_date: bool, by_weekday: bool) -> bool:
+        any_day, any_weekday = wildcards
+        if any_weekday:
+            return by_date
+        return by_weekday if any_day else by_date or by_weekday
+
     # --- times ----------------------------------------------------------------------------------------------
 
-    def _times_on(self, day: date, zone: tzinfo, begin: datetime) -> Iterator[datetime]:
-        for hour in self._hours_on(day, zone):
+    def _repeated_hour(self, moment: datetime, zone: tzinfo) -> tuple[datetime, ...]:
+        """The second of two hours of the same name, for a moment within it: Node does not know then that it is."""
+        local = moment.astimezone(zone)
+        if local.fold == 0 or local.hour not in self.hours or len(self.hours) == 24:
+            return ()
+        return (local.replace(minute=0, second=0, microsecond=0).astimezone(UTC),)
+
+    def _times_on(
+        self, day: date, zone: tzinfo, begin: datetime, repeated: tuple[datetime, ...]
+    ) -> Iterator[datetime]:
+        for hour in sorted([*self._hours_on(day, zone), *repeated]):
             if hour + timedelta(hours=1) <= begin:
                 continue
             for minute in self.minutes:
@@ -155,12 +214,22 @@ class Cron:
                     if due >= begin:
                         yield due
 
+    def _held(self, day: date, zone: tzinfo) -> Iterator[int]:
+        """The hours of the pattern. Node moves a midnight that clocks skip only if it ran in the hour before."""
+        begin = datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC).astimezone(zone)
+        before = day - timedelta(days=1)
+        for hour in self.hours:
+            if hour >= begin.hour or (self.hours[-1] == 23 and self._falls_on(before)):
+                yield hour
+
     def _hours_on(self, day: date, zone: tzinfo) -> list[datetime]:
         """When the hours of the pattern begin on a day, in UTC."""
         if len(self.hours) < 24:
             # An hour that clocks skip is read by the time before they were changed: it begins an hour later.
             # Of an hour that comes twice the first one counts.
-            starts = (datetime(day.year, day.month, day.day, hour, tzinfo=zone) for hour in self.hours)
+            starts = (
+                datetime(day.year, day.month, day.day, hour, tzinfo=zone) for hour in self._held(day, zone)
+            )
             return sorted({start.astimezone(UTC) for start in starts})
         hours = []
         hour = datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
@@ -168,6 +237,14 @@ class Cron:
             hours.append(hour)
             hour += timedelta(hours=1)
         return hours
+
+
+def _is_of_six(text: str) -> bool:
+    """Whether only BullMQ 6 understands the pattern: no name of a month or weekday has an H in capitals alone."""
+    word = text.strip()
+    if word.startswith("@"):
+        return word not in _NICKNAMES and word in _cron_six.NICKNAMES
+    return re.search(r"(?<![A-Za-z])H(?![A-Za-z])", text) is not None
 
 
 # --- reading ------------------------------------------------------------------------------------------------

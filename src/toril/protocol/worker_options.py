@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.errors import InvalidOption
 from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
+from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.given_fields import default, no_seconds, seconds, take_defaults
 from toril.protocol.keys import check_text
 from toril.protocol.option_names import knows_its_options, refuse_unknown
 from toril.protocol.option_warnings import warn_option
+from toril.protocol.repeat_rules import RepeatRules, RepeatStrategy
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 if TYPE_CHECKING:
@@ -98,6 +100,8 @@ class WorkerOptions:
         DEFAULT_MAX_RESULT_SIZE
     )  # JSON bytes; a larger result fails; None: any
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
+    cron_generation: CronGeneration = default(5)  # whose parser reads patterns: that of BullMQ 5 or 6
+    repeat_strategy: RepeatStrategy | None = default(None)  # times of schedulers' patterns, in place of cron
     metrics_minutes: int | None = default(None)  # minutes of ended jobs stored for get_metrics and bull-board
     metrics: MetricsCollector | None = default(None)
     tracer: Tracer | None = default(None)  # spans around handlers, in the trace of the add
@@ -113,6 +117,7 @@ class WorkerOptions:
         self._check_durations()
         self._check_numbers()
         self._check_choices()
+        _ = self.repeat_rules
         if "heartbeat_interval" not in given:
             # Half the lock: one missed renewal still leaves time for a second.
             object.__setattr__(self, "heartbeat_interval", self.lock_duration / 2)
@@ -192,6 +197,11 @@ class WorkerOptions:
                 f"heartbeat_interval ({self.heartbeat_interval:g} s) is more than half of lock_duration "
                 f"({self.lock_duration:g} s): {cost}"
             )
+
+    @property
+    def repeat_rules(self) -> RepeatRules:
+        """How the patterns of schedulers are read."""
+        return RepeatRules(cron_generation=self.cron_generation, repeat_strategy=self.repeat_strategy)
 
     @property
     def default_backoff(self) -> Backoff | None:
@@ -276,6 +286,8 @@ class WorkerOptionsDict(TypedDict, total=False):
     max_process_memory: int | None
     max_result_size: int | None
     drain_delay: Duration
+    cron_generation: CronGeneration
+    repeat_strategy: RepeatStrategy | None
     metrics_minutes: int | None
     metrics: MetricsCollector | None
     tracer: Tracer | None

@@ -20,11 +20,13 @@ from toril.producer import ConnectedWorker, JobLogs
 from toril.producer import Queue as AsyncQueue
 from toril.producer.job_builder import NO_DATA, Ids
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration
 from toril.protocol.json_types import JsonFields, JsonValue
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptions, JobOptionsDict, NewJob, RateLimit
+from toril.protocol.repeat_rules import RepeatStrategy
 from toril.protocol.state import JobCounts, JobState
 from toril.sync._facade import Facade
 from toril.sync.schedulers import Schedulers
@@ -57,6 +59,8 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
         tracer: Tracer | None = ...,
+        cron_generation: CronGeneration = ...,
+        repeat_strategy: RepeatStrategy | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -74,6 +78,8 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         skip_meta: bool = ...,
         metrics: MetricsCollector | None = ...,
         tracer: Tracer | None = ...,
+        cron_generation: CronGeneration = ...,
+        repeat_strategy: RepeatStrategy | None = ...,
     ) -> None: ...
     def __init__(
         self, name: str, *, redis: object = None, policy: ConnectionPolicy | None = None, **options: Any

@@ -78,6 +78,7 @@ class BullmqAdapter:
             max_attempts=options.max_attempts,
             metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
+            repeat_rules=options.repeat_rules,
         )
 
     async def close(self) -> None:

@@ -253,7 +253,7 @@ class CountedFailures(NoMetrics):
         self.schedulers += 1
 
 
-def damage(server: Server, queue: Queue, job_id: str, pattern: str = "H H * * *") -> None:
+def damage(server: Server, queue: Queue, job_id: str, pattern: str = "Q Q * * *") -> None:
     """What a newer client might write: a pattern that this version cannot read, in the scheduler and in its job."""
     with server.client() as client:
         opts = json.loads(client.hget(queue.keys.job(job_id), "opts"))
@@ -392,9 +392,9 @@ async def test_a_broken_scheduler_goes_on_on_a_cluster(cluster: ValkeyCluster, p
         AsyncTransport(cluster.url) as transport,
     ):
         job = await queue.schedulers.upsert("x", cron="* * * * *", immediately=True)
-        opts = {**job.opts, "repeat": {**job.opts["repeat"], "pattern": "H * * * *"}}
+        opts = {**job.opts, "repeat": {**job.opts["repeat"], "pattern": "Q * * * *"}}
         await transport.run(plain(int, "HSET", queue.keys.job(job.id), "opts", json.dumps(opts)))
-        await transport.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "H * * * *"))
+        await transport.run(plain(int, "HSET", f"{queue.keys.repeat}:x", "pattern", "Q * * * *"))
         worker = Worker("reports", handle, redis=cluster.url, prefix=prefix, stalled_check_interval=0.1)
         async with worker:
             await noted(queue, cluster.url, 1)

@@ -120,3 +120,41 @@ def test_an_unknown_zone_is_refused_and_none_means_that_of_the_machine() -> None
     with pytest.raises(InvalidOption):
         zone_of("Mars/Olympus")
     assert zone_of(None) is zone_of(None)
+
+
+# --- the parser of BullMQ 6 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "five", "six"),
+    [
+        # A range of all days counts as every day for BullMQ 5 only.
+        ("0 0 1-31 * 1", "2025-06-02", "2025-06-02"),
+        ("0 0 10 * 0-7", "2025-06-10", "2025-06-02"),
+        # The second Monday, or the 20th: BullMQ 5 wants the 20th to be in the second week.
+        ("0 0 20 * 1#2", "2025-06-09", "2025-06-09"),
+    ],
+)
+def test_the_generations_differ_where_their_parsers_do(pattern: str, five: str, six: str) -> None:
+    moment = at("2025-06-01")
+    assert Cron.parse(pattern, 5).next_after(moment) == at(five)
+    assert Cron.parse(pattern, 6).next_after(moment) == at(six)
+
+
+def test_a_hashed_pattern_is_read_alike_by_both_and_depends_on_its_seed() -> None:
+    patterns = [Cron.parse("H H(9-16) * * *", generation, seed="nightly") for generation in (5, 6)]
+    assert patterns[0] == patterns[1]
+    (hour,) = patterns[0].hours
+    assert 9 <= hour <= 16
+    minutes = {Cron.parse("H * * * *", seed=f"s{i}").minutes for i in range(30)}
+    assert len(minutes) > 10
+
+
+@pytest.mark.parametrize("pattern", ["1,1 * * * *", "H(5-1) * * * *", "H/0 * * * *", "* " * 600])
+def test_a_pattern_that_the_sixth_generation_refuses_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidOption):
+        Cron.parse(pattern, 6)
+
+
+def test_names_that_only_the_sixth_generation_knows_are_known() -> None:
+    assert Cron.given("@weekdays").next_after(at("2025-06-07 12:00")) == at("2025-06-09")

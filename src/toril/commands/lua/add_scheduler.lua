@@ -6,13 +6,15 @@
   pattern, when a run was promoted before its time and has ended. The official script would return to that time, and
   replace a job that exists.
 
+  An interval with an offset begins, as in BullMQ 6, that much after the next multiple of the interval.
+
   next_ms  "" when the script computes it
   The other keys and arguments, and the reply, are those of addJobScheduler.
 ]]
 --@keys repeat_set delayed wait paused meta prioritized marker id_counter events pc active
 --@args next_ms scheduler_options scheduler_id data template_options job_options now_ms base producer_id
 --@official upsert addJobScheduler
-local NEXT_MS = 1 -- the place of next_ms in ARGV
+local NEXT_MS, SCHEDULER_OPTIONS = 1, 2 -- the places of these in ARGV
 
 local function can_be_replaced(job_id)
   if redis.call("ZSCORE", delayed, job_id) or redis.call("ZSCORE", prioritized, job_id) then
@@ -33,5 +35,14 @@ if next_run and options["pattern"] then
   if exists and can_be_replaced("repeat:" .. scheduler_id .. ":" .. run_ms) then
     ARGV[NEXT_MS] = run_ms
   end
+end
+if options["every"] and options["offset"] and not next_run and not options["startDate"] then
+  local every, now = tonumber(options["every"]), tonumber(now_ms)
+  local first = math.floor(now / every) * every + options["offset"]
+  options["startDate"] = first > now and first or first + every -- only for the script: it is not stored
+  ARGV[SCHEDULER_OPTIONS] = cmsgpack.pack(options)
+  local reply = upsert(KEYS, ARGV)
+  redis.call("HDEL", repeat_set .. ":" .. scheduler_id, "startDate")
+  return reply
 end
 return upsert(KEYS, ARGV)
