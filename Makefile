@@ -77,5 +77,5 @@ docs: setup  ## run every example of the documentation
 .PHONY: clean
 clean:  ## remove the output of set-up, builds and tests
 	@rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .cache .toril .hypothesis .import_linter_cache \
-	  .mypy_cache .pytest_cache .ruff_cache tests/interop/node/node_modules src/toril/commands/official/*.lua
+	  .mypy_cache .pytest_cache .ruff_cache tests/interop/node/node_modules src/toril/commands/official/*.lua src/toril/dashboard/static/*.min.js
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -55,7 +55,7 @@ def test_every_command_is_in_the_document() -> None:
         assert re.search(rf"`{name}\b", table), f"{name} is not described"
 
 
-@pytest.mark.parametrize("document", ["cli", "doctor"])
+@pytest.mark.parametrize("document", ["cli", "dashboard", "doctor"])
 def test_every_option_that_is_shown_exists(document: str) -> None:
     group = typer.main.get_command(app)
     for line in re.findall(r"^\$ toril (.*)$", text_of(document), re.MULTILINE):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from toril.commands.command import Command, Replay, Reply
+from toril.commands.command import Command, Replay, Reply, plain
 from toril.commands.envelopes import EnvelopeKeys, jobs_key
 from toril.commands.own_script import OwnScript
 from toril.errors import InvalidOption
@@ -49,7 +49,8 @@ _FIELDS = OwnScript("job_fields", keys="job", args="longest max_bytes", each="fi
 _SEARCH = OwnScript(
     "job_search",
     keys="state",
-    args="base kind newest place last_id last_score limit longest max_bytes max_found needle name since_field since_ms",
+    args="base kind newest place last_id last_score limit longest max_bytes max_found needle name time_field since_ms "
+    "until_ms",
     each="field",
 )
 _ENVELOPES = OwnScript("envelope_page", keys="jobs", args="kind newest after limit head tail max_bytes")
@@ -177,14 +178,15 @@ def _named(fields: tuple[str, ...], reply: list[Reply]) -> dict[str, PageValue]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs are meant: a part of the id or of a field, a name, the earliest time. Empty parts mean all jobs."""
+    """Which jobs are meant: a part of the id or of a field, a name, from and until when. Empty parts mean all jobs."""
 
     text: str = ""
     name: str = ""
     since_ms: int = 0
+    until_ms: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.name or self.since_ms)
+        return bool(self.text or self.name or self.since_ms or self.until_ms)
 
     @property
     def needle(self) -> bytes:
@@ -222,8 +224,9 @@ def job_search(
         max_found=max_found,
         needle=wanted.needle,
         name=wanted.name,
-        since_field="score" if state.is_final else "timestamp",
+        time_field="score" if state.is_final else "timestamp",
         since_ms=wanted.since_ms,
+        until_ms=wanted.until_ms,
     )
     return _SEARCH.call((keys.base + state.suffix,), [*args, *SEARCH_FIELDS], _search_window, Replay.SAFE)
 
@@ -314,3 +317,79 @@ def _envelope_page(after: str, kind: str, reply: list[Reply]) -> EnvelopePage:
     before = int(after) if after and kind != "stream" else 0
     more = bool(rows) and (kind == "stream" or before + len(rows) < total)
     return EnvelopePage(total=total, rows=rows, next=rows[-1].position if more else None)
+
+
+def text_page(
+    key: str, *, after: int = 0, newest_first: bool = True, limit: int = 100
+) -> Command[EnvelopePage]:
+    """Returns a page of any list of texts, such as the log of a job."""
+    args = _ENVELOPES.args(
+        kind="list",
+        newest=int(not newest_first),  # a log grows at its end, a queue at its beginning
+        after=after,
+        limit=limit,
+        head=ENVELOPE_HEAD,
+        tail=ENVELOPE_TAIL,
+        max_bytes=PAGE_BYTES,
+    )
+    return _ENVELOPES.call((key,), args, functools.partial(_envelope_page, str(after), "list"), Replay.SAFE)
+
+
+# A hash with more fields is none of a job.
+MOST_FIELDS: Final = 100
+
+
+def job_field_names(keys: QueueKeys, job_id: str) -> Command[list[str]]:
+    """Returns the names of the fields of a job; none when there is no such job."""
+    return plain(_field_names, "HKEYS", keys.job(job_id))
+
+
+def _field_names(reply: list[bytes]) -> list[str]:
+    return [name.decode(errors="replace") for name in reply[:MOST_FIELDS] if len(name) <= 200]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildCounts:
+    """How many children a job has by how they ended."""
+
+    waiting: int
+    processed: int
+    failed: int
+    ignored: int
+
+    @property
+    def total(self) -> int:
+        return self.waiting + self.processed + self.failed + self.ignored
+
+
+def child_counts(keys: QueueKeys, job_id: str) -> tuple[Command[int], ...]:
+    """Returns how many children wait, were processed, failed, and failed without effect."""
+    return (
+        plain(int, "SCARD", keys.dependencies(job_id)),
+        plain(int, "HLEN", keys.processed(job_id)),
+        plain(int, "ZCARD", keys.unsuccessful(job_id)),
+        plain(int, "HLEN", keys.ignored_failures(job_id)),
+    )
+
+
+def some_children(keys: QueueKeys, job_id: str, count: int) -> tuple[Command[list[str]], ...]:
+    """Returns keys of some children of each kind: waiting, processed, failed, failed without effect."""
+    return (
+        plain(_scanned_keys, "SSCAN", keys.dependencies(job_id), 0, "COUNT", count),
+        plain(_scanned_pairs, "HSCAN", keys.processed(job_id), 0, "COUNT", count),
+        plain(_texts, "ZRANGE", keys.unsuccessful(job_id), 0, count - 1),
+        plain(_scanned_pairs, "HSCAN", keys.ignored_failures(job_id), 0, "COUNT", count),
+    )
+
+
+def _texts(reply: Sequence[bytes]) -> list[str]:
+    return [one.decode(errors="replace") for one in reply]
+
+
+def _scanned_keys(reply: list[Reply]) -> list[str]:
+    return _texts(reply[1])
+
+
+def _scanned_pairs(reply: list[Reply]) -> list[str]:
+    found = reply[1]
+    return _texts(list(found) if isinstance(found, Mapping) else found[::2])

@@ -383,3 +383,21 @@ def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
 def _clients(reply: Reply) -> list[dict[str, str]]:
     rows = reply.decode(errors="replace").splitlines()
     return [dict(field.partition("=")[::2] for field in row.split(" ")) for row in rows]
+
+
+def stream_consumers(key: str, group: str) -> Command[list[dict[str, str | int]]]:
+    """Returns the consumers of a group: name, pending entries, and milliseconds since their last command."""
+    return plain(_consumers, "XINFO", "CONSUMERS", key, group)
+
+
+def _consumers(reply: list[Reply]) -> list[dict[str, str | int]]:
+    return [_mixed_fields(one) for one in reply]
+
+
+def _mixed_fields(reply: Reply) -> dict[str, str | int]:
+    flat: list[Reply] = list(_flat_fields(reply))
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {
+        name.decode(): value if isinstance(value, int) else value.decode(errors="replace")
+        for name, value in pairs
+    }

@@ -16,6 +16,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 OFFICIAL = Path("src/toril/commands/official")
+HTMX = ("htmx-4.min.js", "hx-sse-4.min.js")
 PARTS_OF_A_BUILD = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "src/pyspark_toril")
 
 
@@ -86,6 +87,37 @@ def test_without_wheel_and_scripts_the_message_says_what_to_do(
         hook.place_official_scripts(official)
 
 
+@pytest.fixture
+def dashboard(tmp_path: Path) -> Path:
+    """A copy of the dashboard's manifest and static files."""
+    ignored = shutil.ignore_patterns("__pycache__", "pages", "templates", "*.py")
+    return Path(shutil.copytree(REPOSITORY / "src/toril/dashboard", tmp_path / "dashboard", ignore=ignored))
+
+
+@pytest.mark.parametrize("file", HTMX)
+def test_a_missing_file_of_htmx_is_copied_and_a_corrupted_one_is_refused(
+    hook: Any, dashboard: Path, file: str
+) -> None:
+    placed = dashboard / "static" / file
+    content = placed.read_bytes()
+    placed.unlink()
+    hook.place_htmx(dashboard)
+    assert placed.read_bytes() == content
+    flip_one_byte(placed)
+    with pytest.raises(hook.ScriptIntegrityError, match=rf"{file} is not the file of the manifest.*Delete"):
+        hook.place_htmx(dashboard)
+
+
+def test_without_the_wheel_of_htmx_the_message_says_what_to_do(
+    hook: Any, dashboard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "find_htmx", lambda _version: None)
+    hook.place_htmx(dashboard)  # an unpacked sdist has its own
+    (dashboard / "static" / HTMX[0]).unlink()
+    with pytest.raises(hook.ScriptIntegrityError, match=r"is missing.*build isolation"):
+        hook.place_htmx(dashboard)
+
+
 @pytest.mark.timeout(180)
 def test_wheel_and_sdist_built_from_a_clean_tree_carry_every_script(tmp_path: Path) -> None:
     tree = copy_of_the_tree(tmp_path)
@@ -99,6 +131,9 @@ def test_wheel_and_sdist_built_from_a_clean_tree_carry_every_script(tmp_path: Pa
     } >= expected.keys()
     assert {Path(name).name for name in source if f"{OFFICIAL}/" in name} >= expected.keys()
     assert any(name.endswith("licenses/NOTICE") for name in wheel)
+    for file in HTMX:
+        assert f"toril/dashboard/static/{file}" in wheel
+        assert any(name.endswith(f"src/toril/dashboard/static/{file}") for name in source)
 
 
 @pytest.mark.timeout(180)
@@ -119,7 +154,7 @@ def copy_of_the_tree(folder: Path) -> Path:
         copy = shutil.copytree if source.is_dir() else shutil.copy
         (tree / part).parent.mkdir(parents=True, exist_ok=True)
         copy(source, tree / part)
-    no_scripts = shutil.ignore_patterns("__pycache__", "*-[0-9].lua", "*-[0-9][0-9].lua")
+    no_scripts = shutil.ignore_patterns("__pycache__", "*-[0-9].lua", "*-[0-9][0-9].lua", "*.min.js")
     shutil.copytree(REPOSITORY / "src/toril", tree / "src/toril", ignore=no_scripts)
     return tree
 

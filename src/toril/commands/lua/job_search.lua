@@ -12,17 +12,18 @@
   max_found                   the window ends after as many matches
   needle                      a part of the id or of a field, in lower case (ASCII); "" for any
   name                        the name of the job; "" for any
-  since_field, since_ms       a field with a time (or "score"), and the earliest time; 0 for any
+  time_field                  a field with a time (or "score")
+  since_ms, until_ms          the earliest and the latest time; 0 for any
   each: field                 a field that is searched
   Reply                       { number of jobs of the state, place of the first, examined, id of the last, its score,
                                 ids of matches, ids of large jobs }
 ]]
 --@keys state
---@args base kind newest place last_id last_score limit longest max_bytes max_found needle name since_field since_ms
+--@args base kind newest place last_id last_score limit longest max_bytes max_found needle name time_field since_ms until_ms
 --@each field
 --@own state_window state_window
 --@own job_row job_row
-local is_list, earliest = kind == "list", tonumber(since_ms)
+local is_list, earliest, latest = kind == "list", tonumber(since_ms), tonumber(until_ms)
 local ids, scores, first = state_window(
   KEYS, ARGV, state, is_list, newest == "1", tonumber(place), last_id, last_score, tonumber(limit)
 )
@@ -39,9 +40,10 @@ local function is_meant(hash, at)
   if name ~= "" and (redis.call("HSTRLEN", hash, "name") ~= #name or redis.call("HGET", hash, "name") ~= name) then
     return false
   end
-  if earliest > 0 then
-    local moment = since_field == "score" and scores[at] or redis.call("HGET", hash, since_field)
-    return (tonumber(moment or "") or 0) >= earliest
+  if earliest > 0 or latest > 0 then
+    local moment = time_field == "score" and scores[at] or redis.call("HGET", hash, time_field)
+    moment = tonumber(moment or "") or 0
+    return moment >= earliest and (latest == 0 or moment <= latest)
   end
   return true
 end

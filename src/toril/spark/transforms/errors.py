@@ -6,36 +6,21 @@ have one fingerprint.
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-# In this order: what is longer and more special comes first.
-_PATTERNS: Final = (
-    # `Error: text`, `TypeError [ERR_INVALID_URL]: text`, `package.module.TransientError: text`: whoever stores the text
-    # says the class of the error with it, or not. What a KeyError says is nothing without.
-    (r"^(?:(?!KeyError:)(?:[A-Za-z_$][\w$.]*)?(?:Error|Exception)(?: \[\w+\])?:\s+)+", ""),
-    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
-    (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
-    (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
-    (r"\b[0-9a-f]{12,}\b", "<hex>"),
-    (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
-    (r"\d+(\.\d+)?", "<n>"),
-    (r"\s+", " "),
-)
-_LONGEST: Final = 300  # what distinguishes two errors stands at the beginning
+from toril.protocol.error_pattern import FINGERPRINT_DIGITS, LONGEST, PATTERNS, READ
 
 
 def with_fingerprint(attempts: DataFrame) -> DataFrame:
     """Attempts that have an error, with `pattern` and `fingerprint`."""
-    pattern = F.substring(F.substring_index("error", "\n", 1), 1, 4 * _LONGEST)
-    for expression, placeholder in _PATTERNS:
+    pattern = F.substring(F.substring_index("error", "\n", 1), 1, READ)
+    for expression, placeholder in PATTERNS:
         pattern = F.regexp_replace(pattern, expression, placeholder)
     named = attempts.where(F.col("error").isNotNull()).withColumn(
-        "pattern", F.substring(F.trim(pattern), 1, _LONGEST)
+        "pattern", F.substring(F.trim(pattern), 1, LONGEST)
     )
-    return named.withColumn("fingerprint", F.substring(F.sha2("pattern", 256), 1, 16))
+    return named.withColumn("fingerprint", F.substring(F.sha2("pattern", 256), 1, FINGERPRINT_DIGITS))
 
 
 def errors(attempts: DataFrame) -> DataFrame:

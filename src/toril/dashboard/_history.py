@@ -1,0 +1,71 @@
+"""What the lake knows: figures over time, errors, alerts, and jobs that were removed from Redis.
+
+Guarantee: the lake is read in a thread, so that pages do not wait for each other. Without a lake, or without its extra,
+every question has an empty answer and the page says how to get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from toril.dashboard.options import DashboardOptions
+from toril.errors import ExtraMissing, LakeError, TorilError
+from toril.protocol.extras import needed
+
+if TYPE_CHECKING:
+    from toril.lake import Lake
+
+Rows = list[dict[str, Any]]
+
+
+class History:
+    """A lake, if there is one."""
+
+    def __init__(self, options: DashboardOptions) -> None:
+        self._place = options.lake
+        self._storage_options = options.lake_options
+        self._lake: Lake | None = None
+        self.problem = "" if options.lake else "no lake is configured"
+
+    @property
+    def place(self) -> str:
+        return self._place or ""
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Rows:
+        """Returns the rows of a query; none if there is no lake."""
+        if self._place is None:
+            return []
+        try:
+            return await asyncio.to_thread(self._query, sql, parameters or {})
+        except ExtraMissing as error:
+            self.problem = str(error)
+            return []
+        except (LakeError, TorilError) as error:
+            self.problem = str(error)
+            return []
+
+    def _query(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        if self._lake is None:
+            with needed("lake"):
+                from toril.lake import Lake
+            self._lake = Lake(self._place or "", self._storage_options)
+        found: Rows = self._lake.query(sql, parameters).to_pylist()
+        self.problem = ""
+        return found
+
+    async def job(self, queue: str, job_id: str) -> dict[str, Any] | None:
+        """Returns what is known of a job that Redis no longer has."""
+        found = await self.rows(
+            "select * from silver.jobs where queue = $queue and job_id = $job order by updated_at desc limit 1",
+            {"queue": queue, "job": job_id},
+        )
+        return found[0] if found else None
+
+    async def attempts(self, queue: str, job_id: str) -> Rows:
+        """Returns the attempts of a job, oldest first."""
+        return await self.rows(
+            "select * from silver.attempts where queue = $queue and job_id = $job order by ended_at limit 100",
+            {"queue": queue, "job": job_id},
+        )

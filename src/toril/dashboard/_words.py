@@ -1,0 +1,30 @@
+"""Names of states and their signs: a state is never shown by its colour alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Sign, as it stands before the name of a state.
+STATE_SIGNS: Final = {
+    "waiting": "○",
+    "prioritized": "◆",
+    "active": "▶",
+    "delayed": "◷",
+    "waiting-children": "⧉",
+    "paused": "❚❚",
+    "completed": "✓",
+    "failed": "✕",
+    "unknown": "?",
+    "running": "▶",
+    "done": "✓",
+    "cancelled": "⊘",
+    "interrupted": "!",
+    "ok": "✓",
+    "note": "i",
+    "warning": "!",
+    "problem": "✕",
+}
+STATES: Final = (
+    "waiting", "prioritized", "active", "delayed", "waiting-children", "completed", "failed",
+)  # fmt: skip
+ENVELOPE_STATES: Final = ("waiting", "delayed", "failed")

@@ -1,0 +1,230 @@
+"""Pages: what they show of queues of all kinds, under any path, with anything in them."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.dashboard.conftest import MakePerson, Person
+from tests.hostile_corpus import MEGABYTE, plant
+from tests.servers import Server
+from toril import FlowNode, FlowProducer, Job, ListQueue, Queue, StreamQueue, Worker
+from toril.dashboard import ServerOptions
+from toril.dashboard._texts import name_of_url_part, pretty_json, url_part
+
+PATHS = (
+    "/",
+    "/failures",
+    "/schedulers",
+    "/workers",
+    "/flows",
+    "/history",
+    "/health",
+    "/operations",
+    "/audit",
+)
+LINK = re.compile(r'(?:href|action|src|hx-sse:connect)="([^"]*)"')
+
+
+async def test_every_page_answers_without_a_queue(viewer: Person) -> None:
+    for path in PATHS:
+        assert "</html>" in await viewer.text(path), path
+    assert "There is no queue yet" in await viewer.text("/")
+
+
+async def test_queues_of_three_kinds_are_listed_with_their_counts(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with (
+        Queue("emails", redis=valkey_url, prefix=prefix) as queue,
+        ListQueue("jobs.a", redis=valkey_url, prefix=prefix) as jobs,
+        StreamQueue("jobs.b", redis=valkey_url, prefix=prefix) as stream,
+    ):
+        await queue.add_bulk([("send", {"n": n}) for n in range(1234)])
+        await queue.add("later", {}, delay=60)
+        await jobs.add("draw", {})
+        await stream.add("draw", {"n": 9_223_372_036_854_775_808})
+        page = await viewer.text("/")
+        for words in ("emails", "1,234", "list:jobs.a", "stream:jobs.b"):
+            assert words in page
+        assert "9223372036854775808" in await viewer.text("/queues/stream:jobs.b")
+        assert "draw" in await viewer.text("/queues/list:jobs.a?state=waiting")
+        assert "later" in await viewer.text("/queues/emails?state=delayed")
+
+
+async def test_jobs_are_paged_without_a_gap(viewer: Person, valkey_url: str, prefix: str) -> None:
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        jobs = await queue.add_bulk([("send", {"n": n}) for n in range(120)])
+    seen: list[str] = []
+    path = "/queues/emails?state=waiting&order=oldest"
+    while path:
+        page = await viewer.text(path)
+        seen += re.findall(r'<tr data-row data-key="([^"]+)"', page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        path = html.unescape(found[1]) if found else ""
+    assert seen == [job.id for job in jobs]
+
+
+async def test_the_search_finds_a_job_by_its_data_also_a_large_one(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {"to": f"user{n}@example.com"}) for n in range(500)])
+        large = await queue.add("blob", {"text": "x" * (2 * MEGABYTE) + "needle"})
+    page = await viewer.text("/queues/emails?state=waiting&q=USER499%40")
+    assert page.count("data-row") == 1
+    assert "1 found among 501 of 501" in page
+    page = await viewer.text("/queues/emails?state=waiting&q=needle")
+    assert large.id in page
+    assert len(page) < 20_000
+    assert "Nothing matches" in await viewer.text("/queues/emails?state=waiting&q=nobody")
+    assert (await viewer.get("/queues/emails?state=waiting&since=yesterday")).status_code == 400
+    assert (await viewer.get("/queues/emails?state=nowhere")).status_code == 400
+    assert (await viewer.get("/queues/emails?state=waiting&after=x")).status_code == 400
+
+
+async def test_a_job_is_shown_with_data_result_log_and_code(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async def handle(job: Job) -> dict[str, int]:
+        await job.log("halfway")
+        return {"sent": 9_007_199_254_740_993}
+
+    async with (
+        Queue("emails", redis=valkey_url, prefix=prefix) as queue,
+        Worker("emails", handle, redis=valkey_url, prefix=prefix) as worker,
+    ):
+        job = await queue.add("send", {"to": "a@b.c"})
+        await worker.run_until_idle()
+        page = await viewer.text(f"/queues/emails/job?id={job.id}")
+    for words in (
+        "a@b.c",
+        "9007199254740993",
+        "halfway",
+        "completed",
+        "await queue.add(",
+        "toril add emails",
+    ):
+        assert words in html.unescape(page), words
+    assert (await viewer.get("/queues/emails/job?id=nobody")).status_code == 404
+
+
+async def test_a_flow_is_a_graph(viewer: Person, valkey_url: str, prefix: str) -> None:
+    async with FlowProducer(redis=valkey_url, prefix=prefix) as flows:
+        children = [FlowNode(f"child-{n}", queue="b", data={}) for n in range(3)]
+        root = await flows.add(FlowNode("parent", queue="a", data={}, children=children))
+    assert root.job.id in await viewer.text("/flows")
+    page = await viewer.text(f"/flows?root=a/{root.job.id}")
+    assert page.count('<path class="edge"') == 3
+    assert "child-2" in page
+
+
+async def test_redacted_values_are_neither_shown_nor_found_nor_downloaded(
+    person_with: MakePerson, valkey_url: str, prefix: str
+) -> None:
+    def redact(_queue: str, field: str, value: Any) -> Any:
+        return {**value, "password": "***"} if field == "data" and isinstance(value, dict) else value
+
+    person = await person_with(redact=redact)
+    async with Queue("users", redis=valkey_url, prefix=prefix) as queue:
+        job = await queue.add("create", {"name": "anna", "password": "geheim-4711"})
+    paths = [
+        "/queues/users?state=waiting",
+        "/queues/users?state=waiting&q=geheim-47",
+        f"/queues/users/job?id={job.id}",
+        f"/queues/users/job/value?id={job.id}&field=data",
+        f"/queues/users/new?like={job.id}",
+    ]
+    for path in paths:
+        assert "geheim-4711" not in await person.text(path), path
+    assert "Nothing matches" in await person.text("/queues/users?state=waiting&q=geheim")
+    assert job.id in await person.text("/queues/users?state=waiting&q=anna")
+
+
+async def test_all_links_are_below_the_path_of_the_mount(
+    person_with: MakePerson, valkey_url: str, prefix: str
+) -> None:
+    person = await person_with(base="/tools/queues", allow_writes=True)
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        job = await queue.add("send", {})
+    for path in (*PATHS, "/queues/emails", f"/queues/emails/job?id={job.id}", "/queues/emails/settings"):
+        page = await person.text(f"/tools/queues{path}")
+        for link in LINK.findall(page):
+            assert link.startswith(("/tools/queues/", "#")), (path, link)
+
+
+async def test_several_servers_are_one_page(
+    redis7_url: str, valkey_url: str, person_with: MakePerson, prefix: str
+) -> None:
+    servers = [
+        ServerOptions(redis=valkey_url, name="one", prefix=prefix),
+        ServerOptions(redis=redis7_url, name="two", prefix=prefix),
+        ServerOptions(redis="redis://127.0.0.1:1", name="away", prefix=prefix),
+    ]
+    person = await person_with(servers=servers)
+    for url, count in ((valkey_url, 1), (redis7_url, 2)):
+        async with Queue("emails", redis=url, prefix=prefix) as queue:
+            await queue.add_bulk([("send", {})] * count)
+    page = await person.text("/")
+    for words in ("one::emails", "two::emails", "away"):
+        assert words in page
+    assert "1–2 of 2" in await person.text("/queues/two::emails")
+
+
+async def test_a_server_that_is_away_is_said(person_with: MakePerson, prefix: str) -> None:
+    person = await person_with(servers=[ServerOptions(redis="redis://127.0.0.1:1", prefix=prefix)])
+    page = await person.text("/", status=503)
+    assert "does not answer" in page
+    assert (await person.get("/places")).status_code == 503
+
+
+@pytest.mark.timeout(180)
+async def test_the_hostile_corpus_breaks_no_page_and_becomes_no_markup(
+    person_with: MakePerson, valkey: Server, prefix: str
+) -> None:
+    person = await person_with(allow_writes=True)
+    with valkey.client() as client:
+        planted = plant(client, prefix)
+    links = {*PATHS, f"/queues/{planted.queue}?state=waiting"}
+    visited: set[str] = set()
+    while links - visited and len(visited) < 400:
+        path = min(links - visited)
+        visited.add(path)
+        reply = await person.get(path)
+        assert reply.status_code in (200, 400, 404, 502), (path, reply.status_code)
+        page = reply.text
+        assert_is_harmless(page, path)
+        for link in re.findall(r'href="([^"]*)"', page):
+            address = html.unescape(link)
+            if address.startswith("/") and not address.startswith(("/static", "/live", "//")):
+                assert ".." not in urlsplit(address).path.split("/"), address
+                links.add(address)
+    assert len(visited) > 150
+
+
+def assert_is_harmless(page: str, path: str) -> None:
+    """Nothing of the corpus is an element, an attribute or an expression."""
+    for markup in ("<script>alert", 'onmouseover="alert', "<FORGED", ">49<"):
+        assert markup not in page, (path, markup)
+    assert "\x00" not in page and "\x1b" not in page and "\u202e" not in page, path
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "a%2Fb", "a~2Fb", "ü ", "{a}", "list:a", "a?b#c", "\ud800", ""]
+)
+def test_a_name_in_a_path_is_read_back(name: str) -> None:
+    part = url_part(name)
+    assert name_of_url_part(part) == name
+    assert part not in (".", "..")
+    assert not set(part) & set("/?#%")
+
+
+def test_json_keeps_its_digits_and_deep_nesting_is_text() -> None:
+    text, is_json = pretty_json(b'{"n":9223372036854775808,"d":1.10,"e":[]}')
+    assert (text, is_json) == ('{\n  "n": 9223372036854775808,\n  "d": 1.10,\n  "e": []\n}', True)
+    deep = b"[" * 10_000 + b"]" * 10_000
+    assert pretty_json(deep) == (deep.decode(), False)
