@@ -210,6 +210,7 @@ local function reject(keys, args)
 end
 
 local scripts = official_adds(KEYS, ARGV)
+local NOT_BULLMQ = {list = true, stream = true, reject = true} -- their arguments are no packed list
 scripts.list = {add_to_list, {wait, paused}}
 scripts.stream = {add_to_stream, {wait, paused}}
 scripts.reject = {reject, {rejects}}
@@ -269,16 +270,19 @@ local function set_reply(row, ok, reply)
   end
 end
 
-local function add_by_script(row)
-  local script = scripts[value(row, KIND)]
-  local args = {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}
-  redis.call("HSET", ledger, digests[row], enter(row))
-  local arguments = cmsgpack.unpack(args[1])
+local function run_script(row)
+  local kind = value(row, KIND)
+  local script, args = scripts[kind], {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}
+  local arguments = NOT_BULLMQ[kind] and {} or cmsgpack.unpack(args[1])
   if arguments[9] then
-    set_reply(row, pcall(add_deduplicated, KEYS, ARGV, script[1], script[2], args, arguments[1], arguments[2]))
-  else
-    set_reply(row, pcall(script[1], script[2], args))
+    return add_deduplicated(KEYS, ARGV, script[1], script[2], args, arguments[1], arguments[2])
   end
+  return script[1](script[2], args)
+end
+
+local function add_by_script(row)
+  redis.call("HSET", ledger, digests[row], enter(row))
+  set_reply(row, pcall(run_script, row))
 end
 
 local function add_run(run, places, fields)
