@@ -3,6 +3,7 @@
 The packages by layer. A package may import those below it, never those above:
 
     cli                 the command `toril`
+    testing             for tests of applications
     browser             the browser tasks
     observe             doctor, exporter, health checks
     spark               sources, sinks, transforms and the pipeline

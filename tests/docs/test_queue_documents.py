@@ -11,6 +11,7 @@ import pytest
 
 NAMES = (
     "applications",
+    "testing",
     "queues",
     "workers",
     "events",

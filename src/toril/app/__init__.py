@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from toril.app.app import App
 from toril.app.call import TaskCall, Unique
+from toril.app.captured import Captured
+from toril.app.composition import Composition, Parallel, ParallelJobs, chain, parallel, parallel_then
 from toril.app.context import BlockingContext, Context
 from toril.app.dependencies import Depends
 from toril.app.middleware import EnqueueMiddleware, Middleware, Proceed, ProceedEnqueue
@@ -14,13 +16,20 @@ __all__ = [
     "App",
     "AppWorker",
     "BlockingContext",
+    "Captured",
+    "Composition",
     "Context",
     "Depends",
     "EnqueueMiddleware",
     "Middleware",
+    "Parallel",
+    "ParallelJobs",
     "Proceed",
     "ProceedEnqueue",
     "Task",
     "TaskCall",
     "Unique",
+    "chain",
+    "parallel",
+    "parallel_then",
 ]

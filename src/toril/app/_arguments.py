@@ -55,6 +55,15 @@ class TaskArguments:
         """The arguments without a default."""
         return self._required
 
+    @property
+    def first(self) -> str:
+        """The first argument: steps of a chain get the result before them as this one."""
+        if not self._names:
+            raise InvalidOption(
+                self._task, "has no argument for the result before it", "give task.bind() instead"
+            )
+        return self._names[0]
+
     # --- of a call ------------------------------------------------------------------------------------------
 
     def bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +94,18 @@ class TaskArguments:
 
     def encode(self, bound: Mapping[str, Any]) -> bytes:
         """The data of the job; raises `PayloadMismatch` with the place that does not fit."""
-        raw = self._codec.encode(bound)
+        return self._with_version(self._codec.encode(bound))
+
+    def encode_without(self, name: str) -> bytes:
+        """The data of a job whose argument `name` is known later; the others must have defaults."""
+        missing = self._required - {name}
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise InvalidOption(self._task, f"needs {names}, too", "give these parameters defaults")
+        given = {one: self._defaults[one] for one in self._names if one in self._defaults and one != name}
+        return self._with_version(to_json(given))
+
+    def _with_version(self, raw: bytes) -> bytes:
         if self._version == 1:
             return raw
         version = b'{"_v":%d' % self._version

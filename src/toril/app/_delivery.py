@@ -6,20 +6,23 @@ Guarantee: the jobs are returned in the order of the calls. Calls of one queue a
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from toril.app._children import Children, with_children_field
 from toril.app._envelope_job import WHY, record_of
 from toril.app._producers import Producers
 from toril.app.call import TaskCall
+from toril.app.composition import CallNode
 from toril.errors import InvalidOption, JobNotFound
 from toril.jobs import DetachedJob, DetachedState, Job
-from toril.producer import ListQueue, Queue, StreamQueue
+from toril.producer import FlowNode, ListQueue, Queue, StreamQueue
 from toril.protocol.codec import to_json
-from toril.protocol.options import NewJob
+from toril.protocol.options import ON_FAILURE, JobOptions, NewJob, merge
 from toril.protocol.queue_name import QueueName
 from toril.protocol.state import JobState
 
@@ -35,6 +38,9 @@ class Delivery(Protocol):
 
     async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
         """Enqueues calls; returns their jobs in the same order."""
+
+    async def send_flow(self, root: CallNode) -> AnyJob:
+        """Enqueues calls that depend on each other; returns the job of the last."""
 
 
 class QueueDelivery:
@@ -54,6 +60,34 @@ class QueueDelivery:
             added = await self._add_all(queue, [calls[place] for place in own])
             jobs.update(zip(own, added, strict=True))
         return [jobs[place] for place in range(len(calls))]
+
+    async def send_flow(self, root: CallNode) -> AnyJob:
+        prefix, hash_tag = self._producers.layout(root.call.task.queue)
+        added = await self._producers.flows(prefix, hash_tag).add(self._flow_node(root))
+        return typed(added.job, root.call)
+
+    def _flow_node(self, node: CallNode) -> FlowNode:
+        call = node.call
+        queue = self._producers.bullmq(call.task.queue, "a flow")
+        data = call.data
+        if node.argument is not None:
+            keys = [self._producers.job_key(child.call.task.queue, child.job_id) for child in node.children]
+            data = with_children_field(data, Children(argument=node.argument, keys=keys, many=node.many))
+        return FlowNode(
+            call.task.name,
+            queue=queue.name,
+            data=msgspec.Raw(data),
+            options=call.options,
+            children=[self._failing_parent(self._flow_node(child)) for child in node.children],
+        )
+
+    @staticmethod
+    def _failing_parent(child: FlowNode) -> FlowNode:
+        """A child whose failure fails its parent, unless its options say something else."""
+        options = child.options or JobOptions()
+        if any(getattr(options, name) for name in ON_FAILURE):
+            return child
+        return dataclasses.replace(child, options=merge(options, {"fail_parent_on_failure": True}))
 
     async def _add_one(self, call: TaskCall[Any]) -> AnyJob:
         queue = self._producers.queue(call.task.queue)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from toril.app._resources import Resources
 from toril.app.context import Context
 from toril.app.dependencies import Provider, Scope
+from toril.app.resources import Resources
 from toril.app.task import Task
 from toril.jobs import DetachedJob, DetachedState
 from toril.jobs.detached import detached_record

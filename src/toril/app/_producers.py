@@ -22,19 +22,19 @@ class Connection:
     """Where the server of an app is; the address is chosen at the first use, because the default one is logged."""
 
     def __init__(self, redis: object, policy: ConnectionPolicy | None) -> None:
-        self._redis = redis
+        self.choice = redis  # what was given
         self.policy = policy
         self._address: Address | None = None
 
     @property
     def address(self) -> Address:
         if self._address is None:
-            self._address = parse_address(self._redis)
+            self._address = parse_address(self.choice)
         return self._address
 
     def move(self, redis: object) -> None:
         """Uses another server from now on."""
-        self._redis, self._address = redis, None
+        self.choice, self._address = redis, None
 
 
 class LoopQueues:
@@ -43,6 +43,7 @@ class LoopQueues:
     def __init__(self) -> None:
         self.queues: dict[QueueName, AnyQueue] = {}
         self.flows: dict[str, FlowProducer] = {}  # by prefix
+        self.users = 0  # blocks of the application, and workers
 
     async def close(self) -> None:
         queues, self.queues = self.queues, {}
@@ -94,6 +95,26 @@ class Producers:
                 policy=self._connection.policy,
             )
         return here.flows[prefix]
+
+    def layout(self, name: QueueName) -> tuple[str, bool | None]:
+        """The prefix and the hash tag of the keys of a queue."""
+        options = self._options_of(name)
+        return options.prefix, options.fields.get("hash_tag")
+
+    def job_key(self, name: QueueName, job_id: str) -> str:
+        """The key of a job of a BullMQ queue."""
+        return self.bullmq(name, "a flow").keys.job(job_id)
+
+    def acquire(self) -> None:
+        """One more user of the queues of the running loop."""
+        self._here().users += 1
+
+    async def release(self) -> None:
+        """One user less; the last one closes the queues."""
+        here = self._here()
+        here.users -= 1
+        if here.users <= 0:
+            await self.close()
 
     async def close(self) -> None:
         """Closes the queues of the running loop."""

@@ -75,7 +75,12 @@ class QueueOptions:
             raise InvalidOption(
                 "rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead"
             )
-        WorkerOptions(**{name: value for name, value in self.fields.items() if name in _WORKER})
+        _ = self.worker_options  # raises if one of them is not valid
+
+    @property
+    def worker_options(self) -> WorkerOptions:
+        """The options of its workers."""
+        return WorkerOptions(**self._chosen(_WORKER))
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> QueueOptions:
         """The same options; those that are left out follow `defaults`, as far as this kind of queue has them."""

@@ -9,15 +9,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from toril.app._children import with_results
 from toril.app._envelope_job import as_blocking_job, as_job, data_of
-from toril.app._resources import Resources
 from toril.app.context import BaseContext, BlockingContext, Context
 from toril.app.dependencies import Provider, Scope
 from toril.app.middleware import Middleware, around_job
+from toril.app.resources import Resources
 from toril.app.task import Task
+from toril.protocol.envelope import Envelope
 from toril.worker import ConfiguredHandler, ExecutorCall
+
+# Names of the data that begin with an underscore are not arguments. Most data has none, and needs no further look.
+RESERVED: Final = b'"_'
 
 
 class PlainCall(NamedTuple):
@@ -73,7 +78,10 @@ class TaskRunner:
         decode, function = self._decode, self._task.function
 
         async def run(job: Any) -> Any:
-            return await function(**decode(data_of(job)))
+            data = data_of(job)
+            if RESERVED in data:
+                data = await with_results(data, as_job(job))
+            return await function(**decode(data))
 
         return run
 
@@ -83,7 +91,7 @@ class TaskRunner:
         return await around_job(self._middleware, context, functools.partial(self._call, context, job))
 
     async def _call(self, context: Context[Any], job: Any) -> Any:
-        arguments = self._decode(data_of(job))
+        arguments = self._decode(await with_results(data_of(job), context.job))
         return await self._with_values(context, lambda values: self._task.function(**arguments, **values))
 
     async def _with_values(
@@ -108,7 +116,7 @@ class TaskRunner:
 
     async def _in_thread(self, job: Any, executor: ExecutorCall) -> Any:
         async def call(context: Context[Any]) -> Any:
-            arguments = self._decode(data_of(job))
+            arguments = self._decode(await with_results(data_of(job), context.job))
             own = BlockingContext(
                 self._task, as_blocking_job(executor.blocking_job(job)), self._resources, context
             )
@@ -119,7 +127,12 @@ class TaskRunner:
         return await self._around(job, call)
 
     async def _in_process(self, job: Any, executor: ExecutorCall) -> Any:
-        return await self._around(job, lambda _: executor.call(job))
+        async def call(context: Context[Any]) -> Any:
+            if RESERVED in data_of(job) and not isinstance(job, Envelope):
+                job.set_local_field("data", await with_results(data_of(job), context.job))
+            return await executor.call(job)
+
+        return await self._around(job, call)
 
     async def _around(self, job: Any, call: Callable[[Context[Any]], Awaitable[Any]]) -> Any:
         """Calls middleware, which gets the value of the result; its JSON is kept unless middleware replaces it."""

@@ -26,12 +26,14 @@ from toril.app._caller import caller_frame
 from toril.app._delivery import AnyJob, Delivery, QueueDelivery
 from toril.app._producers import Connection, Producers
 from toril.app._queue_options import AnyQueue, AnyWorker, QueueOptions, QueueOptionsDict, all_names
-from toril.app._resources import Lifespan, Resources, resource_types, resources_of
 from toril.app._runner import TaskRunner
 from toril.app._schedules import Schedules
 from toril.app.call import TaskCall, Unique
+from toril.app.captured import Captured, Mode
+from toril.app.composition import CallNode
 from toril.app.dependencies import Provider
 from toril.app.middleware import EnqueueMiddleware, Middleware, around_enqueue, check_middleware
+from toril.app.resources import Lifespan, Resources, resource_types, resources_of
 from toril.app.task import Errors, Task, TaskSettings, make_task
 from toril.app.worker import AppWorker
 from toril.errors import InvalidOption
@@ -45,7 +47,7 @@ from toril.protocol.keys import check_text
 from toril.protocol.option_names import knows_its_names, knows_its_options, refuse_unknown
 from toril.protocol.options import JobOptions, JobOptionsDict
 from toril.protocol.queue_name import QueueName
-from toril.protocol.worker_options import Executor
+from toril.protocol.worker_options import Executor, WorkerOptions
 from toril.transport import ConnectionPolicy
 
 P = ParamSpec("P")
@@ -107,6 +109,17 @@ class App:
         if redis is not None:
             self.connection.move(redis)
         self._defaults.update(options)
+
+    @contextlib.contextmanager
+    def configured(self, *, redis: object, **options: Unpack[QueueOptionsDict]) -> Iterator[None]:
+        """Another server, and other defaults of queues, for a block: for tests."""
+        before = self.connection.choice, dict(self._defaults)
+        self.configure(redis=redis, **options)
+        try:
+            yield
+        finally:
+            self.connection.move(before[0])
+            self._defaults = before[1]
 
     # --- declaring ------------------------------------------------------------------------------------------
 
@@ -192,6 +205,10 @@ class App:
             return list(await asyncio.gather(*(self.enqueue(call) for call in given)))
         return await self.delivery.send(given)
 
+    async def enqueue_flow(self, root: CallNode) -> Job[JsonObject, Any]:
+        """Adds calls that depend on each other; see `chain` and `parallel_then`."""
+        return await self.delivery.send_flow(root)
+
     async def _send_one(self, call: TaskCall[Any]) -> AnyJob:
         (job,) = await self.delivery.send([call])
         return job
@@ -255,6 +272,10 @@ class App:
         }
         return options.make_worker(handlers, self.connection.address, self.connection.policy)
 
+    def worker_options(self, queue: QueueName) -> WorkerOptions:
+        """The options of workers of a queue."""
+        return self.queue_options(queue).worker_options
+
     def runner(self, task: Task[..., Any], resources: Resources) -> TaskRunner:
         """Runs a task with the middleware of this app."""
         return TaskRunner(task, self.middleware, resources, self._overrides)
@@ -263,7 +284,8 @@ class App:
     async def lifespan_entered(self, resources: Resources | None = None) -> AsyncIterator[Resources]:
         """Enters the lifespan; direct calls and inline runs use its resources until it is left."""
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self.close)  # queues that tasks have opened
+            self.producers.acquire()
+            stack.push_async_callback(self.producers.release)  # queues that tasks have opened
             entered = await stack.enter_async_context(resources_of(self, self.lifespan))
             own = resources if resources is not None else Resources()
             own.set(entered.yielded)
@@ -289,6 +311,15 @@ class App:
         async with self.current_resources() as resources:
             return await _direct_call.call(task, args, named, resources, self._overrides)
 
+    def testing(self, mode: Mode = "inline") -> Captured:
+        """A mode for tests: "inline" runs what is enqueued at once, "capture" runs nothing. Both record the calls.
+
+        with app.testing("capture") as captured:
+            await register("a@b.c")
+        captured.assert_enqueued(send, to="a@b.c")
+        """
+        return Captured(self, mode)
+
     @contextlib.contextmanager
     def override(self, replacements: Mapping[Provider, Provider]) -> Iterator[None]:
         """Replaces providers of dependencies, for tests: `with app.override({session: fake_session}): …`."""
@@ -307,10 +338,11 @@ class App:
         await self.producers.close()
 
     async def __aenter__(self) -> Self:
+        self.producers.acquire()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self.producers.release()  # the queues are closed with the last block and the last worker
 
 
 def _caller_module() -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # Type checkers provide this module; it is not needed at run time.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from toril.app._resources import Resources
+    from toril.app.resources import Resources
     from toril.app.task import Task
 
     S = TypeVarWithDefault("S", default=Any)

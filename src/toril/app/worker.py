@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 from toril.app._queue_options import AnyWorker
-from toril.app._resources import Resources
+from toril.app.resources import Resources
 from toril.protocol.queue_name import QueueName
 from toril.transport.waiting import Closing, to_the_end
 

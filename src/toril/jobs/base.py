@@ -253,6 +253,12 @@ class JobBase(Generic[T, R]):
                 changed[name.encode()] = value
         self.record = JobRecord(self.id, changed)
 
+    def set_local_field(self, name: str, value: bytes) -> None:
+        """Replaces a field of this object only; what is stored does not change."""
+        self._change(**{name: value})
+        if name == "data" and hasattr(self, "_data"):
+            del self._data
+
     # --- control flow of handlers, as in BullMQ -------------------------------------------------------------
 
     def postpone(self, delay: Duration) -> NoReturn:

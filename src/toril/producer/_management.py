@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from toril.commands import manage, read
+from toril.commands import manage, read, worker
 from toril.commands.cleaning import CleanState, clean
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
@@ -123,6 +123,10 @@ class Management(QueuePart[T]):
                 yield found
             if cursor == "0":
                 return
+
+    async def wake_worker(self) -> None:
+        """Makes a waiting worker look for jobs that are due now."""
+        await self._run(worker.set_marker(self.keys))
 
     async def trim_events(self, max_len: int) -> int:
         """Shortens the event stream to about `max_len`; returns how many events were removed."""

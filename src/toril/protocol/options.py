@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_PRIORITY",
+    "ON_FAILURE",
     "Deduplication",
     "JobOptions",
     "JobOptionsDict",
@@ -153,7 +154,7 @@ _TABLE: dict[str, tuple[Check, str, Spell]] = {
     "omit_context": (check_boolean, "omc", _same),
     "repeat": (_repeat, "repeat", _same),
 }
-_ON_FAILURE = (
+ON_FAILURE = (
     "fail_parent_on_failure",
     "continue_parent_on_failure",
     "ignore_dependency_on_failure",
@@ -208,7 +209,7 @@ class JobOptions:
         self._check_together()
 
     def _check_together(self) -> None:
-        chosen = [name for name in _ON_FAILURE if getattr(self, name)]
+        chosen = [name for name in ON_FAILURE if getattr(self, name)]
         if len(chosen) > 1:
             raise InvalidOption(chosen[1], f"cannot be combined with {chosen[0]}", "choose one of them")
         if self.repeat is not None and self.delay and not self.repeat.get("count"):
@@ -255,7 +256,7 @@ class JobOptions:
         """The `parent` of the job's hash: the reference and what a failure does to it."""
         if self.parent is None:
             return None
-        flags = {_TABLE[name][1]: True for name in _ON_FAILURE if getattr(self, name)}
+        flags = {_TABLE[name][1]: True for name in ON_FAILURE if getattr(self, name)}
         return {"id": self.parent.id, "queueKey": self.parent.queue_key, **flags}
 
     @classmethod

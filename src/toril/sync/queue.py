@@ -254,6 +254,10 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         """Removes the queue and all its jobs. Raises while jobs are active, unless forced."""
         self._call(self._inner.obliterate, force=force)
 
+    def wake_worker(self) -> None:
+        """Makes a waiting worker look for jobs that are due now."""
+        self._call(self._inner.wake_worker)
+
     def trim_events(self, max_len: int) -> int:
         """Trims the event stream to about `max_len`; returns how many events were removed."""
         return self._call(self._inner.trim_events, max_len)

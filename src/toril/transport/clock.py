@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 # Quartz drifts by some 50 ppm: 3 ms in a minute.
 REFRESH_SECONDS = 60.0
@@ -19,6 +20,8 @@ class ServerClock:
     """The offset between this machine's monotonic clock and the server's time."""
 
     __slots__ = ("_asked_at", "_offset")
+
+    shift: ClassVar[float] = 0.0  # seconds, of all clocks of this process: tests move the time by it
 
     def __init__(self) -> None:
         self._offset: float | None = None
@@ -41,8 +44,8 @@ class ServerClock:
     def now(self) -> float:
         """Returns seconds since the epoch."""
         if self._offset is None:
-            return time.time()
-        return time.monotonic() + self._offset
+            return time.time() + ServerClock.shift
+        return time.monotonic() + self._offset + ServerClock.shift
 
     def now_ms(self) -> int:
         return int(self.now() * 1000)

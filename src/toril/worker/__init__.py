@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toril.worker._envelope_workers import ListWorker, StreamWorker
+from toril.worker._results import Returned
 from toril.worker._status import WorkerState
 from toril.worker._worker import JobHandler, Worker
 from toril.worker.configured_handler import ConfiguredHandler, ExecutorCall
@@ -14,6 +15,7 @@ __all__ = [
     "ExecutorCall",
     "JobHandler",
     "ListWorker",
+    "Returned",
     "StreamWorker",
     "TaskRegistry",
     "Worker",

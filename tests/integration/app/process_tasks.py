@@ -22,3 +22,8 @@ def multiply(n: int, by: int = Depends(factor)) -> tuple[int, int]:
 @app.task(queue="numbers", executor="process")
 def note(ctx: BlockingContext, text: str) -> int:
     return ctx.log(text)
+
+
+@app.task(queue="numbers", executor="process")
+def add_first(pairs: list[tuple[int, int]]) -> int:
+    return sum(first for first, _ in pairs)

@@ -1,0 +1,146 @@
+"""Modes of an app for tests: `with app.testing("capture") as captured: …` and `with app.testing("inline"): …`.
+
+Guarantee: inside of the block nothing is sent to a server. The calls are recorded in both modes; in the capture mode
+none of them runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+from toril.app._delivery import AnyJob, Delivery
+from toril.app._inline import InlineDelivery
+from toril.app.call import TaskCall
+from toril.app.composition import CallNode
+from toril.app.task import Task
+from toril.errors import InvalidOption
+from toril.jobs import DetachedJob, DetachedState
+from toril.jobs.detached import detached_record
+from toril.protocol.codec import from_json, to_json
+from toril.protocol.state import JobState
+
+if TYPE_CHECKING:
+    from toril.app.app import App
+
+Mode: TypeAlias = Literal["inline", "capture"]
+
+_WHY: Final = "it was captured by a test: it does not run"
+
+
+class CaptureDelivery:
+    """Runs nothing."""
+
+    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+        return [_captured_job(call) for call in calls]
+
+    async def send_flow(self, root: CallNode) -> AnyJob:
+        return _captured_job(root.call)
+
+
+def _captured_job(call: TaskCall[Any]) -> AnyJob:
+    job_id = call.options.job_id or uuid.uuid4().hex
+    record = detached_record(call.task.name, call.data, job_id=job_id, options=call.options)
+    state = JobState.DELAYED if call.options.delay else JobState.WAITING
+    return DetachedJob(record, call.task.queue.name, DetachedState(state=state, why=_WHY))
+
+
+class Captured:
+    """The calls that an app enqueued inside of a block, and the block itself: it is entered by `with` or `async with`.
+
+    With `async with`, the lifespan of the app is entered once, for the whole block. With `with`, each call that runs
+    inline has a lifespan of its own.
+    """
+
+    def __init__(self, app: App, mode: Mode) -> None:
+        if mode not in ("inline", "capture"):
+            raise InvalidOption("mode", f"is {mode!r}", 'choose "inline" or "capture"')
+        self._app = app
+        self._mode: Final = mode
+        self._to: Delivery = InlineDelivery(app) if mode == "inline" else CaptureDelivery()
+        self._before: Delivery | None = None
+        self._lifespan = AsyncExitStack()
+        self.calls: list[TaskCall[Any]] = []  # in the order in which they were enqueued
+
+    def __repr__(self) -> str:
+        return f"<{len(self.calls)} calls, {self._mode}>"
+
+    # --- as a delivery --------------------------------------------------------------------------------------
+
+    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+        """Records calls."""
+        self.calls += calls
+        return await self._to.send(calls)
+
+    async def send_flow(self, root: CallNode) -> AnyJob:
+        """Records the calls of a flow."""
+        self.calls += [node.call for node in root.walk()]
+        return await self._to.send_flow(root)
+
+    # --- as a block -----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self._before is not None:
+            raise InvalidOption("testing", "is entered already", "call app.testing(…) again")
+        self._before, self._app.delivery = self._app.delivery, self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            self._app.delivery, self._before = self._before, None
+
+    async def __aenter__(self) -> Self:
+        if self._mode == "inline":
+            await self._lifespan.enter_async_context(self._app.lifespan_entered())
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+        await self._lifespan.aclose()
+
+    # --- what was enqueued ----------------------------------------------------------------------------------
+
+    def calls_of(self, task: Task[..., Any], /, **arguments: Any) -> list[TaskCall[Any]]:
+        """The calls of a task whose arguments have these values; others may have any."""
+        wanted = from_json(to_json(arguments))
+        return [one for one in self.calls if one.task.name == task.name and _fits(one, wanted)]
+
+    def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> TaskCall[Any]:
+        """Fails unless a call of this task with these arguments was enqueued; returns the newest one."""
+        found = self.calls_of(task, **arguments)
+        if not found:
+            raise AssertionError(_missing(task, arguments, self.calls))
+        return found[-1]
+
+    def assert_not_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
+        """Fails if a call of this task with these arguments was enqueued."""
+        found = self.calls_of(task, **arguments)
+        if found:
+            raise AssertionError(f"{len(found)} calls of {task.name!r} were enqueued: {_listed(found)}")
+
+    def clear(self) -> None:
+        """Forgets the calls up to now."""
+        self.calls.clear()
+
+
+def _fits(call: TaskCall[Any], wanted: dict[str, Any]) -> bool:
+    arguments = call.arguments
+    return all(name in arguments and arguments[name] == value for name, value in wanted.items())
+
+
+def _missing(task: Task[..., Any], arguments: dict[str, Any], calls: Sequence[TaskCall[Any]]) -> str:
+    wanted = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    own = [one for one in calls if one.task.name == task.name]
+    if own:
+        return f"no call {task.name}({wanted}) was enqueued; calls of this task are: {_listed(own)}"
+    others = _listed(calls) or "none"
+    return f"no call of {task.name!r} was enqueued; calls are: {others}"
+
+
+def _listed(calls: Iterable[TaskCall[Any]]) -> str:
+    return "; ".join(
+        f"{one.task.name}({', '.join(f'{name}={value!r}' for name, value in one.arguments.items())})"
+        for one in calls
+    )
