@@ -47,6 +47,11 @@ def test_a_pattern_that_somebody_writes_has_five_fields_or_six(pattern: str) -> 
         assert Cron.given(right) == Cron.parse(right)
 
 
+def test_an_unknown_nickname_is_refused_with_the_known_ones_and_the_option_for_intervals() -> None:
+    with pytest.raises(InvalidOption, match="@every 5.*is unknown.*@daily.*every="):
+        Cron.given("@every 5")
+
+
 def test_a_stored_pattern_of_fewer_fields_means_what_it_means_to_node() -> None:
     due = Cron.parse("0 3 * *").next_after(at("2025-01-01 12:00:00"))
     assert due == at("2025-01-03 00:00:00")
