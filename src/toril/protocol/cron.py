@@ -91,9 +91,9 @@ class Cron:
 
         Fewer are refused: `0 3 * *` is no shorter `0 3 * * *`, but means every minute of the hour 0 on every third.
         """
-        if isinstance(text, str) and text.strip().startswith("@") and text.strip() not in _cron_six.NICKNAMES:
-            known = ", ".join(_cron_six.NICKNAMES)
-            raise InvalidOption("cron", f"{text!r} is unknown", f"use a pattern or one of {known}; an interval is every=")
+        if (word := str(text).strip()).startswith("@") and word not in _cron_six.NICKNAMES:
+            remedy = f"use a pattern or one of {', '.join(_cron_six.NICKNAMES)}; an interval is every="
+            raise InvalidOption("cron", f"{text!r} is unknown", remedy)
         pattern = cls.parse(text, generation, seed=seed)
         if not text.strip().startswith("@") and len(text.split()) not in (5, 6):
             raise InvalidOption("cron", f"has {len(text.split())} fields", _HINT)

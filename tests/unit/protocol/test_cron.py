@@ -48,7 +48,7 @@ def test_a_pattern_that_somebody_writes_has_five_fields_or_six(pattern: str) -> 
 
 
 def test_an_unknown_nickname_is_refused_with_the_known_ones_and_the_option_for_intervals() -> None:
-    with pytest.raises(InvalidOption, match="@every 5.*is unknown.*@daily.*every="):
+    with pytest.raises(InvalidOption, match=r"@every 5.*is unknown.*@daily.*every="):
         Cron.given("@every 5")
 
 
