@@ -88,6 +88,24 @@ UnknownNames = Annotated[
         help="Jobs whose name has no function: put them back for other workers, for up to an hour, or fail them.",
     ),
 ]
+RemoveOnComplete = Annotated[
+    int | None,
+    typer.Option(
+        "--remove-on-complete",
+        min=0,
+        help="Completed jobs to keep, for jobs that do not say it themselves. Default: all.",
+        show_default=False,
+    ),
+]
+RemoveOnFail = Annotated[
+    int | None,
+    typer.Option(
+        "--remove-on-fail",
+        min=0,
+        help="Failed jobs to keep, for jobs that do not say it themselves. Default: all.",
+        show_default=False,
+    ),
+]
 CronGenerationOption = Annotated[
     int,
     typer.Option(

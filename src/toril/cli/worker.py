@@ -44,6 +44,8 @@ def worker(
     rate: cli_options.RateOption = None,
     retry_unknown: cli_options.RetryUnknown = False,
     unknown_names: cli_options.UnknownNames = "requeue",
+    remove_on_complete: cli_options.RemoveOnComplete = None,
+    remove_on_fail: cli_options.RemoveOnFail = None,
     cron_generation: cli_options.CronGenerationOption = 5,
     until_idle: cli_options.UntilIdle = False,
     reliable: cli_options.Reliable = False,
@@ -76,6 +78,7 @@ def worker(
     options["unknown_errors"] = "transient" if retry_unknown else "permanent"
     options["unknown_names"] = unknown_names
     options["cron_generation"] = cron_generation
+    options |= _set_options(remove_on_complete=remove_on_complete, remove_on_fail=remove_on_fail)
     if not browser:  # browser tasks have their own time-out, whose error names the page
         options |= _set_options(job_timeout=timeout)
     plan = WorkerPlan(

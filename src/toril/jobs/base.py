@@ -306,6 +306,8 @@ class JobBase(Generic[T, R]):
         update = manage.update_progress(self.keys, self.id, raw, self._calls.calls)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)
+        if self._calls.on_progress is not None:
+            self._calls.on_progress(self, progress)
 
     def _log(self, line: str) -> Operation[int]:
         count: int = yield self._log_command(line)

@@ -5,8 +5,9 @@ Guarantee: it is immutable and made once for each queue or worker, so that a job
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from toril.commands.once import MANY_AT_ONCE, Calls
 from toril.events import FinishWaiter
@@ -14,6 +15,7 @@ from toril.protocol.codec import PayloadCodec
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, BlockingTransport
 
+OnProgress: TypeAlias = Callable[[Any, object], None]  # job, progress
 KEEP_LOGS: Final = 1000  # lines; a job's own `keep_logs` comes first
 
 
@@ -25,6 +27,7 @@ class JobCalls:
     keys: QueueKeys
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
+    on_progress: OnProgress | None = None  # is told of progress that a job has stored
     finishes: FinishWaiter = field(init=False)  # connects at the first wait for a job
     calls: Calls = field(init=False)  # of jobs that write logs or progress, data and progress
 
@@ -45,6 +48,7 @@ class BlockingJobCalls:
     keys: QueueKeys
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
+    on_progress: OnProgress | None = None
     calls: Calls = field(init=False)
 
     def __post_init__(self) -> None:

@@ -19,8 +19,10 @@ from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
 from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.given_fields import default, no_seconds, seconds, take_defaults
+from toril.protocol.json_types import JsonObject
 from toril.protocol.keys import check_text
 from toril.protocol.option_names import knows_its_options, refuse_unknown
+from toril.protocol.option_parts import KeepJobs, Removal, check_boolean, check_integer
 from toril.protocol.option_warnings import warn_option
 from toril.protocol.repeat_rules import RepeatRules, RepeatStrategy
 from toril.telemetry.hooks import MetricsCollector, Tracer
@@ -35,6 +37,19 @@ UnknownNames: TypeAlias = Literal["requeue", "fail"]
 # As much as a job's data and options may have: a result stays in Redis as long as its job.
 DEFAULT_MAX_RESULT_SIZE = 10 * 1024 * 1024
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
+
+
+def check_removal(name: str, value: object) -> None:
+    """Raises if a value does not tell how many finished jobs stay."""
+    if value is not None and not isinstance(value, (bool, KeepJobs)):
+        check_integer(name, value, 0, 2**31 - 1)
+
+
+def keep_to_wire(value: Removal | None) -> JsonObject | None:
+    """How many finished jobs stay, as the scripts take it; None for what is left to the job."""
+    if value is None or isinstance(value, KeepJobs):
+        return None if value is None else value.to_wire()
+    return {"count": (0 if value else -1) if isinstance(value, bool) else value}
 
 
 def new_worker_id() -> str:
@@ -89,6 +104,15 @@ class WorkerOptions:
     events_max_len: int = default(10_000)  # about how many events are stored
     shutdown_timeout: Seconds = seconds(30.0)  # how long running jobs may go on after stop; 0: not at all
     job_timeout: OptionalSeconds = no_seconds()  # how long one attempt may run; None: for ever
+    job_timeouts: Mapping[str, Duration] = default({})  # the same by job name, in place of job_timeout
+    max_started_attempts: int | None = default(None)  # a job that began more often fails, however it ended
+    remove_on_complete: Removal | None = default(None)  # for jobs without this option of their own
+    remove_on_fail: Removal | None = default(None)  # for jobs without this option of their own
+    skip_stalled_check: bool = default(False)  # never look for stalled jobs; others must
+    skip_lock_renewal: bool = default(False)  # never renew locks: handlers must end within lock_duration
+    maximum_rate_limit_delay: Seconds = seconds(
+        30.0
+    )  # how long a rate limit is believed before it is read again
     rate_limit: RateLimit | None = default(None)  # over all workers of the queue
     unknown_errors: UnknownErrors = default("permanent")  # "transient" is BullMQ's way: retry everything
     unknown_names: UnknownNames = default("requeue")  # jobs without a handler: back for others, or "fail"
@@ -142,6 +166,13 @@ class WorkerOptions:
                 self, "job_timeout", to_seconds("job_timeout", self.job_timeout, positive=True)
             )
 
+    def _check_timeouts(self) -> None:
+        checked = {
+            check_text("job_timeouts", name): to_seconds(f"job_timeouts[{name!r}]", value, positive=True)
+            for name, value in self.job_timeouts.items()
+        }
+        object.__setattr__(self, "job_timeouts", checked)
+
     def _check_numbers(self) -> None:
         for name, least in _INTEGERS.items():
             value = getattr(self, name)
@@ -158,7 +189,12 @@ class WorkerOptions:
                 raise InvalidOption(name, f"is {given!r}", f"choose one of {', '.join(get_args(choices))}")
         if self.worker_id is not None:
             check_text("worker_id", self.worker_id)
+        for name in ("skip_stalled_check", "skip_lock_renewal"):
+            check_boolean(name, getattr(self, name))
+        for name in ("remove_on_complete", "remove_on_fail"):
+            check_removal(name, getattr(self, name))
         self._check_types()
+        self._check_timeouts()
         for name, function in self.backoffs.items():
             if not callable(function):
                 raise InvalidOption("backoffs", f"{name!r} is not a function", "give a function")
@@ -167,6 +203,7 @@ class WorkerOptions:
     def _check_types(self) -> None:
         wanted: dict[str, tuple[Any, str]] = {
             "backoffs": (Mapping, "a mapping from names to functions"),
+            "job_timeouts": (Mapping, "a mapping from job names to seconds"),
             "error_rules": (Sequence, "a list of rules"),
             "rate_limit": (RateLimit, "RateLimit(count, period)"),
             "tracer": (Tracer, "an object with the methods of Tracer"),
@@ -236,6 +273,7 @@ _POSITIVE = (
     "reconnect_delay",
     "max_reconnect_delay",
     "drain_delay",
+    "maximum_rate_limit_delay",
 )
 _INTEGERS = {
     "concurrency": 1,
@@ -247,6 +285,7 @@ _INTEGERS = {
     "max_process_memory": 1,
     "max_result_size": 1,
     "metrics_minutes": 1,
+    "max_started_attempts": 1,
 }
 _OPTIONAL_INTEGERS = (
     "max_attempts",
@@ -254,6 +293,7 @@ _OPTIONAL_INTEGERS = (
     "max_process_memory",
     "max_result_size",
     "metrics_minutes",
+    "max_started_attempts",
 )
 
 
@@ -277,6 +317,13 @@ class WorkerOptionsDict(TypedDict, total=False):
     events_max_len: int
     shutdown_timeout: Duration
     job_timeout: Duration | None
+    job_timeouts: Mapping[str, Duration]
+    max_started_attempts: int | None
+    remove_on_complete: Removal | None
+    remove_on_fail: Removal | None
+    skip_stalled_check: bool
+    skip_lock_renewal: bool
+    maximum_rate_limit_delay: Duration
     rate_limit: RateLimit | None
     unknown_errors: UnknownErrors
     unknown_names: UnknownNames

@@ -148,6 +148,14 @@ class WorkerFacade(Facade[W]):
 
         return self._call(cancel)
 
+    def cancel_all(self, reason: str = "cancelled") -> int:
+        """Stops all jobs that this worker runs now, each as `cancel` does; returns how many. It goes on fetching."""
+
+        async def cancel_all() -> int:
+            return self._inner.cancel_all(reason)
+
+        return self._call(cancel_all)
+
     @property
     def on(self) -> Subscribe:
         """Calls `callback` in a thread whenever `event` happens in this worker.

@@ -25,6 +25,7 @@ from toril.errors import (
     TransientError,
 )
 from toril.protocol.backoff import Backoff, Given, call_backoff
+from toril.protocol.duration import to_seconds
 from toril.protocol.outcome import (
     Completed,
     Failed,
@@ -92,7 +93,10 @@ class AttemptRunner(Generic[D]):
         self._refusals = refusals
         self._stop_message: str | None = None  # why no attempt begins any more
         self._loop = asyncio.get_running_loop()
-        self._has_timeouts = any(one.job_timeout is not None for one in own_options.values())
+        self._timeouts = options.job_timeouts
+        self._has_timeouts = bool(self._timeouts) or any(
+            one.job_timeout is not None for one in own_options.values()
+        )
         self._tasks: TaskPool[Attempt[D]] = TaskPool(self._run)
         # By delivery: a job whose lock was lost and that was fetched again has two until its first handler ends.
         self.attempts: dict[int, Attempt[D]] = {}
@@ -147,6 +151,11 @@ class AttemptRunner(Generic[D]):
         error = JobCancelled(job_id, reason)
         stopped = [self._stop(one, error) for one in found]
         return any(stopped)
+
+    def cancel_running(self, reason: str) -> int:
+        """Stops all attempts that run now; returns how many."""
+        found = list(self.attempts.values())
+        return sum(self._stop(one, JobCancelled(one.delivery.id, reason)) for one in found)
 
     def cancel_all(self, message: str) -> None:
         """Stops all attempts; jobs that are fetched later are returned without one. `{}` is the place of the job id."""
@@ -218,9 +227,11 @@ class AttemptRunner(Generic[D]):
             raise attempt.error  # settled, and still meant for the whole process
 
     def _limit(self, attempt: Attempt[D]) -> None:
-        seconds = self._options_of(attempt.delivery.name).job_timeout
-        if seconds is None:
+        name = attempt.delivery.name
+        chosen = self._timeouts.get(name, self._options_of(name).job_timeout)
+        if chosen is None:
             return
+        seconds = to_seconds("job_timeout", chosen)
         overdue = JobTimedOut(attempt.delivery.id, seconds)
         attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 from typing import Any
 
@@ -10,12 +12,13 @@ from toril.backends.bullmq import BullmqBackend, BullmqConfig, BullmqDelivery, r
 from toril.commands import read
 from toril.errors import MalformedValue
 from toril.jobs import BlockingJob, BlockingJobCalls, Job, JobCalls
+from toril.jobs.calls import OnProgress
 from toril.protocol.backoff import Backoff
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.protocol.refusals import JOB_FIELD, Refusals
-from toril.protocol.worker_options import WorkerOptions
+from toril.protocol.worker_options import WorkerOptions, keep_to_wire
 from toril.transport import Address, AsyncTransport, BlockingTransport, ConnectionPolicy
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
@@ -27,6 +30,23 @@ _DELAYED_SAMPLE = 1000
 _ATTEMPT_FIELDS = ("atm", JOB_FIELD, "ats")
 
 AnyJob = Job[Any] | BlockingJob[Any]
+
+
+# As in Node.
+STARTED_TOO_OFTEN = "job started more than allowable limit"
+
+
+def _in_loop(on_progress: OnProgress | None) -> OnProgress | None:
+    """The same for threads: callbacks of a worker run in its event loop."""
+    if on_progress is None:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def tell(job: Any, progress: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
+            loop.call_soon_threadsafe(on_progress, job, progress)
+
+    return tell
 
 
 class BullmqAdapter:
@@ -51,6 +71,8 @@ class BullmqAdapter:
         self._policy = policy
         self._options = options
         self._worker_id = worker_id
+        self._max_started = options.max_started_attempts
+        self.on_progress: OnProgress | None = None  # is told of progress that handlers report
         model = options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
 
@@ -58,9 +80,17 @@ class BullmqAdapter:
         own_policy = one_attempt(self._policy)
         self._renewer_transport = BlockingTransport(self._address, policy=own_policy)
         # Handlers use connections of their own: a big payload must not delay the fetch loop.
-        self._calls = JobCalls(AsyncTransport(self._address, policy=self._policy), self._keys, self._payload)
+        self._calls = JobCalls(
+            AsyncTransport(self._address, policy=self._policy),
+            self._keys,
+            self._payload,
+            on_progress=self.on_progress,
+        )
         self._blocking_calls = BlockingJobCalls(
-            BlockingTransport(self._address, policy=self._policy), self._keys, self._payload
+            BlockingTransport(self._address, policy=self._policy),
+            self._keys,
+            self._payload,
+            on_progress=_in_loop(self.on_progress),
         )
         self._transport = AsyncTransport(self._address, policy=own_policy)
         return BullmqBackend(self._keys, self._transport, self._renewer_transport, self._config(names), host)
@@ -75,6 +105,8 @@ class BullmqAdapter:
             heartbeat=float(options.heartbeat_interval),
             names=names,
             limiter=options.rate_limit.to_wire() if options.rate_limit is not None else None,
+            keep_completed=keep_to_wire(options.remove_on_complete),
+            keep_failed=keep_to_wire(options.remove_on_fail),
             max_attempts=options.max_attempts,
             metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
@@ -125,6 +157,8 @@ class BullmqAdapter:
         fields = delivery.record.fields
         if b"name" not in fields:
             return "the job's data is gone: it was removed while it waited"
+        if self._max_started is not None and delivery.attempts_started > self._max_started:
+            return STARTED_TOO_OFTEN
         return delivery.record.deferred_failure if b"defa" in fields else None
 
     def backoff_of(self, delivery: BullmqDelivery) -> Backoff | None:

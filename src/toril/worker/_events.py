@@ -2,14 +2,16 @@
 
     ready()                      the worker takes jobs
     active(job)                  a handler begins
+    progress(job, progress)      a handler in the event loop or in a thread reported progress
     completed(job, result)       the queue accepted the result
     failed(job, error)           the job failed for good, also one that never reached a handler
     retrying(job, error, delay)  it will be tried again in `delay` seconds
     stalled(job_ids)             jobs of dead workers went back to the queue
     lock_lost(job)               another worker may have the job: found by a heartbeat, or the outcome was refused
+    lock_renewal_failed(job_ids) a heartbeat could not renew the locks of these jobs
     drained()                    the queue has no more jobs to run now
     error(error)                 an error of the worker, or a refused outcome: `error.job_id` names the job
-    disconnected(error), reconnected(seconds), paused(), resumed(), closed()
+    disconnected(error), reconnected(seconds), paused(), resumed(), closing(), closed()
 
 The job of `completed`, `failed` and `retrying` shows what its attempt has changed, as the queue stored it.
 
@@ -30,17 +32,20 @@ from toril.worker._log import WorkerLog
 WorkerEvent = Literal[
     "ready",
     "active",
+    "progress",
     "completed",
     "failed",
     "retrying",
     "stalled",
     "lock_lost",
+    "lock_renewal_failed",
     "drained",
     "disconnected",
     "reconnected",
     "paused",
     "resumed",
     "error",
+    "closing",
     "closed",
 ]
 Callback = Callable[..., Any]

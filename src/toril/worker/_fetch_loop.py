@@ -68,6 +68,8 @@ class FetchLoop(Generic[D]):
         self._may_have_jobs = True  # whether the queue may have jobs for us
         self._has_marker = False  # a wait has ended, and no fetch has used its marker
         self._disconnected = False
+        # A limit that is removed meanwhile is noticed after this time.
+        self._longest_limit = float(options.maximum_rate_limit_delay)
         self._limited = False  # a rate limit, or a full server: no fetch until the timer
         self._ended = False
         self._flush_planned = False
@@ -304,7 +306,7 @@ class FetchLoop(Generic[D]):
         had_jobs = self._may_have_jobs
         self._may_have_jobs = not fetched.exhausted or len(fetched.deliveries) == capacity
         self._cancel_timer()
-        pause = max(fetched.limited_for, 0.0)
+        pause = min(max(fetched.limited_for, 0.0), self._longest_limit)
         if fetched.refused is not None:
             self._observer.error(fetched.refused)
             pause = REFUSED_PAUSE

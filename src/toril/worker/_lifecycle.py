@@ -125,6 +125,7 @@ class Lifecycle(Generic[D]):
         if self.status.state is WorkerState.STOPPED and self._stopping is None:
             return
         if self._stopping is None:
+            self._observer.callbacks.emit("closing")
             self._stopping = asyncio.create_task(self._stop(timeout, limits), name="toril-stop")
         elif not self._stopping.done():
             self._shutdown.limit(timeout)

@@ -43,6 +43,8 @@ class LockRenewer(Generic[D]):
         observer: WorkerObserver[D],
         report: ReportFigures,
         interval: float,
+        *,
+        renews: bool = True,
     ) -> None:
         self._backend = backend
         self._fetch_loop = fetch_loop
@@ -50,6 +52,7 @@ class LockRenewer(Generic[D]):
         self._observer = observer
         self._figures = report
         self._interval = interval
+        self._renews = renews  # without it, heartbeats only report
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -129,7 +132,7 @@ class LockRenewer(Generic[D]):
 
     def _heartbeat(self) -> None:
         deliveries = self._deliveries()
-        if deliveries:
+        if deliveries and self._renews:
             self._renew(deliveries)
         else:
             self._note_renewal(time.monotonic())

@@ -71,6 +71,10 @@ class WorkerObserver(Generic[D]):
             self._log.picked_up(delivery.id, delivery.name, payload)
         self.callbacks.emit("active", attempt.job)
 
+    def progressed(self, job: object, progress: object) -> None:
+        """A handler has reported progress."""
+        self.callbacks.emit("progress", job, progress)
+
     def attempt_ended(self, attempt: Attempt[D]) -> None:
         """A handler ended; its outcome is reported when the queue has accepted it."""
         if self._has_metrics:
@@ -160,7 +164,9 @@ class WorkerObserver(Generic[D]):
         """A heartbeat could not renew the locks of these running jobs."""
         if attempts:
             self._metrics.increment_heartbeat_failure(self._label, len(attempts))
-            self._log.lock_lost([attempt.delivery.id for attempt in attempts])
+            job_ids = [attempt.delivery.id for attempt in attempts]
+            self._log.lock_lost(job_ids)
+            self.callbacks.emit("lock_renewal_failed", job_ids)
         for attempt in attempts:
             self._lock_lost(attempt)
 

@@ -48,6 +48,7 @@ class WorkerRuntime(Generic[D]):
         observer: WorkerObserver[D],
         status: WorkerStatus,
     ) -> None:
+        self._options = options
         self._adapter = adapter
         self._observer = observer
         self._status = status
@@ -60,7 +61,15 @@ class WorkerRuntime(Generic[D]):
         self.runner = make_runner(handlers, self.executors, options, adapter, observer, status, refusals)
         self.fetch_loop = FetchLoop(self.backend, self.runner, self.connection, observer, options)
         heartbeat = float(options.heartbeat_interval)
-        self.lock_renewer = LockRenewer(self.backend, self.fetch_loop, self.runner, observer, self, heartbeat)
+        self.lock_renewer = LockRenewer(
+            self.backend,
+            self.fetch_loop,
+            self.runner,
+            observer,
+            self,
+            heartbeat,
+            renews=not options.skip_lock_renewal,
+        )
         self.connection.attach(self.lock_renewer)
         refusals.connect(self.fetch_loop, self.lock_renewer)
         self.stalled_sweeper = StalledSweeper(
@@ -70,7 +79,8 @@ class WorkerRuntime(Generic[D]):
     def start(self, *, fetches: bool) -> None:
         """Starts the services; the backend must be open."""
         self.lock_renewer.start()
-        self.stalled_sweeper.start()
+        if not self._options.skip_stalled_check:
+            self.stalled_sweeper.start()
         if fetches:
             self.fetch_loop.start()
 

@@ -49,3 +49,4 @@ class Worker(BaseWorker[BullmqDelivery]):
         handlers = checked_handlers(handler, chosen)
         adapter = BullmqAdapter(self.keys, address, own_policy, chosen, worker_id)
         super().__init__(name, handlers, worker_id, chosen, own_policy, address, adapter)
+        adapter.on_progress = self._observer.progressed

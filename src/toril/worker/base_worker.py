@@ -84,7 +84,7 @@ class BaseWorker(Generic[D]):
         return WorkerHealth(
             state=self.state.value,
             connected=self.state is not WorkerState.DISCONNECTED,
-            sweeping=runtime.stalled_sweeper.on_time,
+            sweeping=self.options.skip_stalled_check or runtime.stalled_sweeper.on_time,
             keeping_locks=runtime.lock_renewer.on_time,
             taking=not self._paused and self.state is WorkerState.RUNNING,
             jobs=len(attempts),
@@ -220,15 +220,20 @@ class BaseWorker(Generic[D]):
         runtime = self._lifecycle.runtime
         return runtime is not None and runtime.runner.cancel_job(job_id, reason)
 
+    def cancel_all(self, reason: str = "cancelled") -> int:
+        """Stops all jobs that this worker runs now, each as `cancel` does; returns how many. It goes on fetching."""
+        runtime = self._lifecycle.runtime
+        return 0 if runtime is None else runtime.runner.cancel_running(reason)
+
     # --- callbacks ------------------------------------------------------------------------------------------
 
     @property
     def on(self) -> Subscribe:
         """Calls `callback` whenever `event` happens in this worker; a function, or one that makes a coroutine.
 
-        ready(), active(job), completed(job, result), failed(job, error), retrying(job, error, delay),
-        stalled(job_ids), lock_lost(job), drained(), disconnected(error), reconnected(seconds), paused(), resumed(),
-        error(error), closed().
+        ready(), active(job), progress(job, progress), completed(job, result), failed(job, error),
+        retrying(job, error, delay), stalled(job_ids), lock_lost(job), lock_renewal_failed(job_ids), drained(),
+        disconnected(error), reconnected(seconds), paused(), resumed(), error(error), closing(), closed().
         """
         return self._observer.callbacks.add
 
