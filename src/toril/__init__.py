@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from toril.protocol.state import JobCounts, JobState
     from toril.protocol.worker_options import RateLimit, WorkerOptions
     from toril.transport import ConnectionPolicy
-    from toril.worker import ListWorker, StreamWorker, Worker
+    from toril.worker import ListWorker, ManualWorker, StreamWorker, Worker
 
 __version__ = "0.1.0"
 
@@ -70,6 +70,7 @@ _MODULE_OF = {
     "KeepJobs": "toril.protocol.options",
     "ListQueue": "toril.producer",
     "ListWorker": "toril.worker",
+    "ManualWorker": "toril.worker",
     "NewJob": "toril.protocol.options",
     "ParentRef": "toril.protocol.options",
     "PermanentError": "toril.errors",
@@ -106,6 +107,7 @@ __all__ = [
     "KeepJobs",
     "ListQueue",
     "ListWorker",
+    "ManualWorker",
     "NewJob",
     "ParentRef",
     "PermanentError",

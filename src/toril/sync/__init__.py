@@ -10,6 +10,7 @@ from toril.app import BlockingContext as Context
 from toril.jobs import BlockingJob as Job
 from toril.sync.envelopes import ListQueue, ListWorker, StreamQueue, StreamWorker
 from toril.sync.flow import FlowProducer
+from toril.sync.manual import ManualWorker
 from toril.sync.queue import Queue
 from toril.sync.queue_events import QueueEvents
 from toril.sync.worker import Worker
@@ -20,6 +21,7 @@ __all__ = [
     "Job",
     "ListQueue",
     "ListWorker",
+    "ManualWorker",
     "Queue",
     "QueueEvents",
     "StreamQueue",

@@ -8,6 +8,7 @@ from toril.worker._status import WorkerState
 from toril.worker._worker import JobHandler, Worker
 from toril.worker.configured_handler import ConfiguredHandler, ExecutorCall
 from toril.worker.health import WorkerHealth
+from toril.worker.manual import ManualWorker
 from toril.worker.registry import TaskRegistry
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ExecutorCall",
     "JobHandler",
     "ListWorker",
+    "ManualWorker",
     "Returned",
     "StreamWorker",
     "TaskRegistry",

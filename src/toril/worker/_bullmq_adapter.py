@@ -42,11 +42,11 @@ def _in_loop(on_progress: OnProgress | None) -> OnProgress | None:
         return None
     loop = asyncio.get_running_loop()
 
-    def tell(job: Any, progress: object) -> None:
+    def report(job: Any, progress: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop may be closed
             loop.call_soon_threadsafe(on_progress, job, progress)
 
-    return tell
+    return report
 
 
 class BullmqAdapter:

@@ -42,6 +42,7 @@ def queue(valkey_url: str, prefix: str) -> Iterator[sync.Queue]:
         (sync.Queue, producer.Queue),
         (sync.Worker, worker.Worker),
         (sync.QueueEvents, events.QueueEvents),
+        (sync.ManualWorker, worker.ManualWorker),
         (sync.FlowProducer, producer.FlowProducer),
         (sync.ListQueue, producer.ListQueue),
         (sync.ListWorker, worker.ListWorker),

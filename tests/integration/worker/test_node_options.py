@@ -146,7 +146,7 @@ async def test_all_running_jobs_are_cancelled_at_once(queue: Queue, valkey_url: 
         assert worker.cancel_all() == 0
 
 
-async def test_a_worker_tells_of_progress_and_that_it_closes(
+async def test_progress_and_closing_are_events_of_a_worker(
     queue: Queue, valkey_url: str, prefix: str
 ) -> None:
     told: list[Any] = []
@@ -170,7 +170,7 @@ async def test_a_worker_tells_of_progress_and_that_it_closes(
         told.clear()
 
 
-async def test_a_heartbeat_that_cannot_renew_tells_which_jobs(
+async def test_a_heartbeat_that_cannot_renew_names_its_jobs(
     queue: Queue, valkey_url: str, prefix: str, transport: AsyncTransport
 ) -> None:
     begun, told = asyncio.Event(), asyncio.get_running_loop().create_future()
