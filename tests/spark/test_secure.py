@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +143,15 @@ def test_a_pipeline_follows_queues_on_a_cluster(
         outcomes[row["outcome"]] += row["n"]
     assert outcomes == truth
     assert "factory-1" in found.column("worker").to_pylist(), "hashes were read on their nodes"
+
+
+def test_the_folders_of_lake_and_checkpoint_are_private(
+    make_pipeline: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    old = os.umask(0o022)
+    try:
+        make_pipeline(lake=tmp_path / "deep" / "lake", checkpoint=str(tmp_path / "checkpoint")).ingest()
+    finally:
+        os.umask(old)
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("deep/lake", "checkpoint")}
+    assert modes == {"deep/lake": 0o700, "checkpoint": 0o700}

@@ -17,8 +17,9 @@ import typer
 from toril.cli._confirm import confirm
 from toril.cli._options import AsJson, Yes
 from toril.cli._output import emit, format_time, print_line, show_facts
-from toril.errors import ServerStartFailed
+from toril.errors import ServerStartFailed, redact
 from toril.server import DEFAULT_FOLDER, EmbeddedServer, ServerStatus, status, stop
+from toril.server.folder import Folder
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the server's data.")]
 _FOLDER = Path(DEFAULT_FOLDER)
@@ -133,7 +134,7 @@ def url(
 ) -> None:
     """Print the server's address, which is the same after every start."""
     found = status(folder)
-    tcp_url = f"redis://127.0.0.1:{found.port}" if found.port else None
+    tcp_url = Folder.at(found.folder).tcp_url(found.port) if found.port else None
     if tcp and tcp_url is None:
         raise ServerStartFailed(str(folder), "it has no port; start it with --port 0")
     if as_json:
@@ -160,5 +161,8 @@ def _print_status(found: ServerStatus, *, as_json: bool) -> None:
     if as_json:
         emit(facts)
         return
-    facts["ready_at"] = format_time(found.ready_at)
+    facts |= {
+        "ready_at": format_time(found.ready_at),
+        "url": redact(found.url),
+    }  # `toril server url` prints all of it
     show_facts({name: "–" if value in (None, []) else value for name, value in facts.items()})

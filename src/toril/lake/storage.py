@@ -33,6 +33,12 @@ def is_local(url: str) -> bool:
     return "://" not in url
 
 
+def create_private(place: str) -> None:
+    """Creates a local folder that only its owner can enter; one that exists, and a URL, stay as they are."""
+    if is_local(place):
+        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def for_spark(folder: str) -> str:
     """A local folder as an address of Spark's file systems."""
     return f"file://{folder}"

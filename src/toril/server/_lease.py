@@ -11,7 +11,7 @@ import threading
 from types import TracebackType
 from typing import Self, get_args
 
-from toril.errors import InvalidOption
+from toril.errors import InvalidOption, redact
 from toril.server._client import SupervisorClient
 from toril.server._settings import Fsync, ServerSettings
 from toril.server.folder import DEFAULT_FOLDER, Folder
@@ -23,13 +23,17 @@ class Lease:
     def __init__(self, client: SupervisorClient) -> None:
         self._client: SupervisorClient | None = client
         self.folder = client.folder.root
-        self.url = client.folder.url
         self.port: int | None = client.facts["port"]
 
     @property
+    def url(self) -> str:
+        """The address of the server, with its password if it has one; it gets one together with a port."""
+        return Folder(self.folder).url
+
+    @property
     def tcp_url(self) -> str | None:
-        """The address on loopback, if the server has a port."""
-        return f"redis://127.0.0.1:{self.port}" if self.port else None
+        """The address on loopback with its password, if the server has a port."""
+        return Folder(self.folder).tcp_url(self.port) if self.port else None
 
     def release(self, *, wait: bool = False) -> None:
         """Ends the use; further calls do nothing. `wait`: returns when the server has ended or has other users."""
@@ -46,7 +50,7 @@ class Lease:
         self.release()
 
     def __repr__(self) -> str:
-        return f"Lease({self.url!r}{'' if self._client else ', released'})"
+        return f"Lease({redact(self.url)!r}{'' if self._client else ', released'})"
 
 
 def lease(

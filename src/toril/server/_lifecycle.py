@@ -6,6 +6,7 @@ if it keeps ending. A server that was never ready is not started again: its user
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +98,7 @@ class ServerLifecycle:
         if self._phase != "ready":
             return None
         try:
-            figures = _resp.info(self._folder.server_socket, "persistence")
+            figures = _resp.info(self._process.place, "persistence")
         except (OSError, _resp.ErrorReply):
             return None  # It is busy or has ended: there is nothing to report.
         return self._disk_problem() if figures.get("aof_last_write_status") == "err" else None
@@ -186,6 +187,7 @@ class ServerLifecycle:
         merged = _with_real_port(self._settings.merged_with(wanted))
         try:
             if merged.port != self._settings.port:
+                self._process.require_password()
                 self._process.configure("port", str(merged.port))
             if merged.fsync != self._settings.fsync:
                 self._process.configure("appendfsync", merged.fsync)
@@ -199,7 +201,7 @@ class ServerLifecycle:
     def _log(self, line: str) -> None:
         stamp = time.strftime("%d %b %Y %H:%M:%S", time.gmtime())
         try:
-            with self._folder.log.open("a") as log:
+            with os.fdopen(self._folder.open_log(), "a") as log:
                 log.write(f"supervisor {stamp} {line}\n")
         except OSError:
             return  # The folder is full or deleted: users get that error from the server.

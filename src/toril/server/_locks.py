@@ -12,12 +12,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from toril.server._private_files import open_private
+
 _PID_BYTES = 12  # more than any process number has digits
 
 
 def try_lock(path: Path) -> int | None:
     """Returns a descriptor that holds the lock, or None if another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

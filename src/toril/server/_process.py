@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from toril.server import _locks, _resp
@@ -40,18 +41,29 @@ class ServerProcess:
         self._libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._password: str | None = None  # that the running server requires
         self._parent = os.getpid()
 
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
+    @property
+    def place(self) -> _resp.Place:
+        """Where the server answers."""
+        return _resp.Place(self._folder.server_socket, self._password)
+
     def spawn(self, settings: ServerSettings) -> None:
         """Starts the server; it is not ready yet. Raises FolderBusy, or OSError when it cannot be executed."""
         lock = self._lock_data()
         try:
             self._trim_log()
+            os.close(self._folder.open_log())  # The server appends to it: it must be ours.
+            if settings.port is not None:
+                self._folder.create_password()
+            self._password = self._folder.password
             self._child = self._popen(settings, lock)
+            self._send_password()
             _locks.write_pid(lock, self._child.pid)
         finally:
             os.close(lock)  # The server has inherited it and holds it until it ends.
@@ -61,16 +73,24 @@ class ServerProcess:
         return self._child.poll() if self._child else None
 
     def is_ready(self) -> bool:
-        return _resp.is_ready(self._folder.server_socket)
+        return _resp.is_ready(self.place)
 
     def version(self) -> str:
         """Returns the version that the server reports."""
-        fields = _resp.info(self._folder.server_socket, "server")
+        fields = _resp.info(self.place, "server")
         return fields.get("valkey_version") or fields.get("redis_version", "unknown")
 
     def configure(self, name: str, value: str) -> None:
         """Changes a setting of the running server. Raises `_resp.ErrorReply`."""
-        _resp.call(self._folder.server_socket, "CONFIG", "SET", name, value)
+        _resp.call(self.place, "CONFIG", "SET", name, value)
+
+    def require_password(self) -> None:
+        """Makes the running server require the password of the folder, before it gets a TCP port."""
+        self._folder.create_password()
+        password = self._folder.password
+        if password is not None and password != self._password:
+            self.configure("requirepass", password)
+            self._password = password
 
     def shut_down(self) -> None:
         """Ends the server: with SHUTDOWN or SIGTERM, which fsync; with SIGKILL if it does not end."""
@@ -95,8 +115,9 @@ class ServerProcess:
         self._log_start = size_of(self._folder.log)
         self._parent = os.getpid()
         return subprocess.Popen(
-            [str(self._binary), *settings.arguments(), *self._path_arguments()],
-            stdin=subprocess.DEVNULL,
+            # `-` reads more settings from standard input: other users can read the arguments of a process.
+            [str(self._binary), *settings.arguments(), *self._path_arguments(), "-"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._folder.data,
@@ -105,6 +126,12 @@ class ServerProcess:
             process_group=0,  # One group with the processes that rewrite its file, so that they can end together.
             preexec_fn=self._end_with_parent,  # noqa: PLW1509 - the supervisor has no other threads
         )
+
+    def _send_password(self) -> None:
+        stdin = self._running().stdin
+        if stdin is not None:
+            with suppress(BrokenPipeError), stdin:  # It has ended already; its exit code is reported.
+                stdin.write(f'requirepass "{self._password}"\n'.encode() if self._password else b"")
 
     def _path_arguments(self) -> list[str]:
         folder = self._folder
@@ -147,7 +174,7 @@ class ServerProcess:
 
     def _request_shutdown(self) -> None:
         try:
-            _resp.call(self._folder.server_socket, "SHUTDOWN")
+            _resp.call(self.place, "SHUTDOWN")
         except (FileNotFoundError, ConnectionRefusedError, TimeoutError, _resp.ErrorReply):
             self._running().terminate()  # It does not listen yet, is busy, or refuses.
         except OSError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -14,26 +15,38 @@ class ErrorReply(Exception):
     """The server answered with an error."""
 
 
-def call(server_socket: Path, *arguments: str, timeout: float = 1.0) -> str:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server answers, and its password if it has one."""
+
+    socket: Path
+    password: str | None = None
+
+
+def call(place: Place, *arguments: str, timeout: float = 1.0) -> str:
     """Returns the reply to one command, as text. Raises OSError without a connection, ErrorReply for an error reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
-        connection.connect(str(server_socket))
-        connection.sendall(encode(*arguments))
+        connection.connect(str(place.socket))
+        login = () if place.password is None else (("AUTH", place.password),)
         with connection.makefile("rb") as replies:
+            for words in login:
+                connection.sendall(encode(*words))
+                decode(replies.readline(), replies.read)
+            connection.sendall(encode(*arguments))
             return decode(replies.readline(), replies.read)
 
 
-def info(server_socket: Path, section: str) -> dict[str, str]:
+def info(place: Place, section: str) -> dict[str, str]:
     """Returns one section of INFO. Raises like `call`."""
-    lines = call(server_socket, "INFO", section).splitlines()
+    lines = call(place, "INFO", section).splitlines()
     return dict(line.partition(":")[::2] for line in lines)
 
 
-def is_ready(server_socket: Path) -> bool:
+def is_ready(place: Place) -> bool:
     """Returns whether the server answers PING. It does not while it loads its data."""
     try:
-        return call(server_socket, "PING") == "PONG"
+        return call(place, "PING") == "PONG"
     except (OSError, ErrorReply):
         return False
 

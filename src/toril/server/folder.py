@@ -3,6 +3,7 @@
     <folder>/.gitignore          keeps the data out of the repository around it
     <folder>/data/               the append-only file, written by the server alone
     <folder>/server.log          the log of server and supervisor
+    <folder>/password            of the server, once it had a TCP port; only the owner can read it
     <folder>/run/start.lock      held by the process that is starting a supervisor
     <folder>/run/supervisor.lock held by the supervisor while it runs
     <folder>/run/server.lock     held by the server while it runs, so that no two write the same data
@@ -10,7 +11,8 @@
     <folder>/run/valkey.sock     clients connect here
 
 Guarantee: every process that names the folder, by whatever path, finds the same files. All of this can be deleted
-when no server runs, except `data/`.
+when no server runs, except `data/`. A folder that another user owns or can write to is refused; only the owner can
+enter `data/` and `run/`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from toril.server import _private_files
 
 DEFAULT_FOLDER = "./.toril"
 """The folder of the default server."""
@@ -89,16 +93,41 @@ class Folder:
 
     @property
     def url(self) -> str:
-        return "unix://" + quote(str(self.server_socket))
+        return f"unix://{self._login()}{quote(str(self.server_socket))}"
+
+    def tcp_url(self, port: int) -> str:
+        """Returns the address on loopback."""
+        return f"redis://{self._login()}127.0.0.1:{port}"
+
+    @property
+    def password(self) -> str | None:
+        """The password of the server; None: it has had no TCP port, and file permissions protect its socket."""
+        return _private_files.read_secret(self.root / "password")
+
+    def create_password(self) -> None:
+        """Creates a random password, unless there is one."""
+        _private_files.create_secret(self.root / "password")
+
+    def _login(self) -> str:
+        password = self.password
+        return f":{quote(password, safe='')}@" if password else ""
 
     def prepare(self) -> None:
-        """Creates what is missing. Raises OSError if that is not possible."""
-        for directory in (self.root, self.data, self.run):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Creates what is missing. Raises OSError if that is not possible, or if the folder is another user's."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _private_files.check_owned(self.root)
+        for directory in (self.data, self.run):
+            _private_files.make_private(directory)
         ignore = self.root / ".gitignore"
         if not ignore.exists():
-            ignore.write_text("*\n")
+            descriptor = _private_files.open_private(ignore, os.O_WRONLY | os.O_CREAT)
+            with os.fdopen(descriptor, "w") as file:
+                file.write("*\n")
         self._prepare_sockets()
+
+    def open_log(self) -> int:
+        """Returns a descriptor that appends to the log, which exists from then on."""
+        return _private_files.open_private(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def clear_sockets(self) -> None:
         """Removes what `prepare` made outside of the folder. Only for the holder of the supervisor's lock."""
@@ -110,8 +139,10 @@ class Folder:
     def check_disk_space(self) -> None:
         """Raises OSError if no more data can be written to the disk."""
         probe = self.run / f"probe.{os.getpid()}"
+        descriptor = _private_files.open_private(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            probe.write_bytes(bytes(_PROBE_BYTES))
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(bytes(_PROBE_BYTES))
         finally:
             with suppress(OSError):
                 probe.unlink()

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 class LeasedServer(NamedTuple):
     """An embedded server that runs at least until `release`."""
 
-    address: Address
     lease: Lease
+
+    @property
+    def address(self) -> Address:
+        """The address as it is now: another user of the server may have given it a port, and so a password."""
+        return parse_address(self.lease.url)
 
     def release(self) -> None:
         """Ends this use of the server; it stops after its last use."""
@@ -25,5 +29,4 @@ def lease_server(folder: str) -> LeasedServer:
     """Starts the server of a folder, or joins its other users."""
     from toril import server  # needed for embedded servers only
 
-    lease = server.lease(folder)
-    return LeasedServer(parse_address(lease.url), lease)
+    return LeasedServer(server.lease(folder))

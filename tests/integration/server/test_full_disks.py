@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import redis
 
 from tests.integration.server.users import User
 from toril.errors import ServerStartFailed
-from toril.server import EmbeddedServer, status, stop
+from toril.server import EmbeddedServer, _locks, status, stop
 from toril.server._attach import attach
 from toril.server._settings import ServerSettings
 from toril.server.folder import Folder
@@ -74,11 +75,17 @@ def test_an_ordinary_end_logs_nothing(folder: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_lock_without_a_process_id_is_held(folder: Path) -> None:
+    path = Folder.at(folder).server_lock
     Folder.at(folder).prepare()
-    for name in ("run/server.lock", "server.log"):
-        (folder / name).symlink_to(FULL)
-    with EmbeddedServer(folder) as server, redis.Redis.from_url(server.url) as client:
-        assert client.ping()
+    held = _locks.try_lock(path)
+    assert held is not None
+    full = os.open(FULL, os.O_RDWR)
+    try:
+        _locks.write_own_pid(full)  # the disk is full: no id is written, and no error ends the server
+        assert _locks.holder_of(path) is None and _locks.try_lock(path) is None
+    finally:
+        os.close(full)
+        os.close(held)
 
 
 def test_a_full_disk_is_reported_at_the_start(folder: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from toril.lake import Lake
+from toril.lake.storage import create_private, normalise
 from toril.spark.pipeline.options import PipelineOptions
 from toril.spark.pipeline.supervisor.sessions import SessionSource
 from toril.spark.sources.discovery import QueueSelection
@@ -51,6 +52,12 @@ class PipelineContext:
     def redis(self) -> str:
         """The address of the server, the same for the driver and all tasks; refused if it cannot be chosen."""
         return url_for(self.sessions.master, self.options.redis)
+
+    def create_folders(self) -> None:
+        """Creates the folders of lake and checkpoint, private to their owner: payloads are in them."""
+        create_private(self.lake.url)
+        if self.options.checkpoint is not None:
+            create_private(normalise(self.options.checkpoint))
 
     def connect(self) -> BlockingTransport:
         return BlockingTransport(self.redis)

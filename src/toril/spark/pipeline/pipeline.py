@@ -67,6 +67,7 @@ class Pipeline:
         """Brings everything that is in Redis now through to gold."""
         check_reachable(self.redis)  # before Spark starts: a wrong address is reported at once
         self.check()
+        self._context.create_folders()
         warn_about_unmatched_names(self._context)
         return run_steps(self._context, steps_once(self._context))
 
@@ -80,6 +81,7 @@ class Pipeline:
         """Runs until `stop` is set: ingest without pause, the other steps at their intervals, restarts on errors."""
         self.check()
         context = self._context
+        context.create_folders()
         context.stopping = stop or threading.Event()
         steps = [
             Step(one.name, one.every(self.options), partial(one.run, context)) for one in STEPS if one.every
@@ -111,6 +113,7 @@ class Pipeline:
 
     def ingest(self) -> int:
         """Commits the events that Redis holds now to bronze."""
+        self._context.create_folders()
         return step("ingest").run(self._context)
 
     def new_ingest(self) -> Ingest:

@@ -56,6 +56,11 @@ _DEFAULTS: Final = {
     "spark.scheduler.mode": "FAIR",
 }
 
+# Driver and executors of a local master are on this machine: nobody else needs to reach their ports.
+_LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# Spark makes the secret itself when driver and executors are one process; elsewhere a cluster has its own.
+_AUTHENTICATED: Final = {"spark.authenticate": "true"}
+
 _OLDEST_JAVA: Final = 17
 _CONNECT_PORT: Final = 15002  # where a Spark Connect server listens unless told otherwise
 
@@ -116,14 +121,23 @@ def build_session(
         raise SparkUnavailable("pyspark is not installed; pip install 'toril[spark]'") from None
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also for the processes of `local-cluster`
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "127.0.0.1")
     conf = SparkConf().setAppName("toril").setMaster(master)
-    conf.setAll(list({**_DEFAULTS, "spark.driver.memory": memory, **settings}.items()))
+    conf.setAll(list({**_DEFAULTS, **_protection(master), "spark.driver.memory": memory, **settings}.items()))
     if reason_of_end(process()):
         reset_pyspark(process())
     if active_context() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         _start(conf, spark_log=spark_log)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     return session
+
+
+def _protection(master: str) -> dict[str, str]:
+    """Returns the settings that keep other machines, and other users of this one, away from a local master."""
+    if not master.startswith("local"):
+        return {}
+    return dict(_LOOPBACK) if master.startswith("local-cluster") else {**_LOOPBACK, **_AUTHENTICATED}
 
 
 def _start(conf: SparkConf, *, spark_log: bool) -> None:
