@@ -34,6 +34,7 @@ from toril.app.composition import CallNode
 from toril.app.dependencies import Provider
 from toril.app.middleware import EnqueueMiddleware, Middleware, around_enqueue, check_middleware
 from toril.app.resources import Lifespan, Resources, resource_types, resources_of
+from toril.app.settings import options_from_outside
 from toril.app.task import Errors, Task, TaskSettings, make_task
 from toril.app.worker import AppWorker
 from toril.errors import InvalidOption
@@ -56,7 +57,7 @@ R = TypeVar("R")
 
 # Of `App.task`, beside those of jobs: for the remedy of an unknown name.
 _TASK_OPTIONS: Final = tuple(TaskSettings.__dataclass_fields__)
-Queues = Sequence[str] | Mapping[str, int]
+Queues = Sequence[str] | Mapping[str, int | None]
 
 
 class TaskDecorator(Protocol):
@@ -132,8 +133,9 @@ class App:
         self._queues[queue] = QueueOptions(queue, dict(options))
 
     def queue_options(self, queue: QueueName) -> QueueOptions:
-        """The options of a queue, with the defaults of the app."""
-        return self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
+        """The options of a queue, with the defaults of the app, the environment and pyproject.toml."""
+        said = self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
+        return said.with_defaults(options_from_outside(queue))
 
     @overload
     def task(self, function: Callable[P, C], /) -> Task[P, C]: ...
@@ -252,7 +254,8 @@ class App:
             if name not in self.queues:
                 known = ", ".join(str(one) for one in self.queues)
                 raise InvalidOption("queues", f"{name} has no tasks", f"queues with tasks are {known}")
-        each = {QueueName.parse(one): n for one, n in queues.items()} if isinstance(queues, Mapping) else {}
+        given = queues if isinstance(queues, Mapping) else {}
+        each = {QueueName.parse(one): number for one, number in given.items() if number is not None}
 
         def chosen(options: Mapping[str, Any]) -> dict[QueueName, QueueOptions]:
             found = {}

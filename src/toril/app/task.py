@@ -329,5 +329,7 @@ def _with_policy(settings: TaskSettings, options: JobOptions) -> JobOptions:
 
 
 def _imported(module: str, qualname: str) -> Task[..., Any]:
-    found = reduce(getattr, qualname.split("."), importlib.import_module(module))
-    return cast("Task[..., Any]", found)
+    found: Any = reduce(getattr, qualname.split("."), importlib.import_module(module))
+    return (
+        found if isinstance(found, Task) else cast("Task[..., Any]", found.task)
+    )  # a blocking task holds its own

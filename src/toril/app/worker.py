@@ -33,6 +33,7 @@ class AppWorker:
         self._workers = dict(make(self._resources))
         self._starting = asyncio.Lock()
         self._stack: AsyncExitStack | None = None  # what a start has entered; None: stopped
+        self._closing: Closing | None = None  # the last stop
 
     def __repr__(self) -> str:
         return f"<worker of {', '.join(str(one) for one in self._workers)}>"
@@ -71,45 +72,57 @@ class AppWorker:
     async def start(self) -> None:
         """Enters the lifespan, applies the schedules and begins to fetch jobs. May be called twice."""
         async with self._starting:
-            if self._stack is None:
-                await self._enter()
-                await self._started(asyncio.gather(*(one.start() for one in self.workers)))
+            await self._enter()
+            await self._or_undone(asyncio.gather(*(one.start() for one in self.workers)))
 
     async def _enter(self) -> None:
-        """Enters the lifespan and applies the schedules; undoes it if that fails."""
-        self._stack = AsyncExitStack()
-        await self._started(self._prepare(self._stack))
+        """Enters the lifespan and applies the schedules, unless that was done; undoes it if it fails."""
+        if self._closing is not None:
+            await self._closing.finish()
+            self._closing = None
+        if self._stack is None:
+            self._stack = AsyncExitStack()
+            await self._or_undone(self._prepare(self._stack))
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self._app.lifespan_entered(self._resources))
         await self._app.schedules.apply(self.queues)
 
-    async def _started(self, step: Awaitable[object]) -> None:
+    async def _or_undone(self, step: Awaitable[object]) -> None:
         try:
             await step
         except BaseException as error:
-            await Closing(lambda: self._stop_all(0.0), "toril-app-undo-start").after(error)
+            await self._begin_stop(0.0).after(error)
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Fetches no more jobs, lets running ones finish within the time-out, and leaves the lifespan."""
-        if self._stack is None:
+        """Fetches no more jobs, lets running ones finish within the time-out, and leaves the lifespan.
+
+        If the caller is cancelled, the stop continues. May be called again: the shortest time-out counts.
+        """
+        if self._closing is not None or self._stack is None:
             await asyncio.gather(*(one.stop(timeout) for one in self.workers))
-        else:
-            # It continues if the caller is cancelled.
-            await Closing(lambda: self._stop_all(timeout), "toril-app-stop").finish()
+        if self._stack is not None:
+            await self._begin_stop(timeout).finish()
+
+    def _begin_stop(self, timeout: float | None) -> Closing:
+        """The one stop of this run: all that wait for it wait until the lifespan is left."""
+        if self._closing is None:
+            self._closing = Closing(lambda: self._stop_all(timeout), "toril-app-stop")
+        return self._closing
 
     async def _stop_all(self, timeout: float | None) -> None:
-        stack, self._stack = self._stack, None
         try:
             await asyncio.gather(*(one.stop(timeout) for one in self.workers))
         finally:
+            stack, self._stack = self._stack, None
             if stack is not None:
                 await stack.aclose()
 
     async def run(self) -> None:
         """Runs until stopped, signalled or cancelled; raises if a worker fails."""
-        await self._entered_once()
+        async with self._starting:
+            await self._enter()
         try:
             async with asyncio.TaskGroup() as group:
                 for one in self.workers:
@@ -117,12 +130,7 @@ class AppWorker:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
-            await to_the_end(self._stop_all(None))
-
-    async def _entered_once(self) -> None:
-        async with self._starting:
-            if self._stack is None:
-                await self._enter()
+            await to_the_end(self.stop())
 
     async def run_until_idle(self) -> None:
         """Runs until no queue has jobs that wait, are active or are due for a retry."""
@@ -134,7 +142,8 @@ class AppWorker:
     async def _each_until_idle(self) -> int:
         """Waits until each queue was idle once; returns the number of jobs that have ended."""
         for one in self.workers:
-            await one.run_until_idle()
+            if self._closing is None:  # it was not stopped meanwhile
+                await one.run_until_idle()
         return self.processed + self.failed
 
     async def wait_stopped(self) -> None:

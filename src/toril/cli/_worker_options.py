@@ -18,17 +18,18 @@ _SPARK = "Spark"
 Handler = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODULE[:FUNCTION]",
-        help="A function that takes a job, or a mapping of job names to functions. A module alone: its task registry.",
+        metavar="MODULE[:NAME]",
+        help="An App, a Worker, a function that takes a job, a mapping of job names to functions, or a function "
+        "without arguments that makes one of them. A module alone: its app.",
         show_default=False,
     ),
 ]
 QueueOption = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--queue",
         "-q",
-        help="NAME, list:NAME or stream:NAME; can be repeated.",
+        help="NAME, list:NAME or stream:NAME; NAME=4 sets its concurrency; can be repeated. Default: all of an app.",
         autocompletion=complete_queue,
         show_default=False,
     ),
@@ -111,6 +112,9 @@ CronGenerationOption = Annotated[
     typer.Option(
         "--cron-generation", min=5, max=6, help="Read the patterns of schedulers as BullMQ 5 or 6 does."
     ),
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="For development: start again when a Python file here changes.")
 ]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when no jobs are left.")]
 

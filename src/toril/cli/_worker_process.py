@@ -9,24 +9,26 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from toril.app import App, AppWorker
+from toril.app.settings import options_from_outside
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, print_line, warn
 from toril.cli._process_supervisor import watch_parent
 from toril.cli._target import QueueName, Target
-from toril.errors import ExtraMissing, TorilError
+from toril.cli._worker_group import AnyWorker, FunctionWorkers, WorkerGroup
+from toril.errors import ExtraMissing, InvalidOption, TorilError
 from toril.http import Response, Route
 from toril.observe.health import QueueLengths, worker_exposition
 from toril.protocol.extras import needed
 from toril.transport import parse_address
 from toril.worker import ListWorker, StreamWorker, Worker
+from toril.worker.base_worker import BaseWorker
 
 if TYPE_CHECKING:
     from toril.browser import BrowserTasks
     from toril.telemetry.prometheus import PrometheusMetrics
-
-AnyWorker = Worker | ListWorker | StreamWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class PlannedQueue:
 
     queue: QueueName
     options: dict[str, Any]
+    concurrency: int | None = None  # of --queue NAME=CONCURRENCY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,9 @@ class WorkerPlan:
     """The workers that a process runs, and their options."""
 
     handler: str | None  # None: the browser tasks
-    queues: tuple[PlannedQueue, ...]
+    queues: tuple[PlannedQueue, ...]  # none: all of an app
+    options: dict[str, Any]  # of all queues
+    given: frozenset[str]  # the options that were given on the command line
     target: Target
     allow: tuple[str, ...]
     page_seconds: float | None  # for a whole browser job
@@ -67,22 +72,51 @@ def _browser_tasks(plan: WorkerPlan) -> BrowserTasks:
     return BrowserTasks(options)
 
 
-def make_workers(plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None = None) -> list[AnyWorker]:
+def make_workers(plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None = None) -> WorkerGroup:
     """Returns the workers, not yet started; raises InvalidOption."""
-    return [_make_worker(one, plan.target, handler, metrics) for one in plan.queues]
+    if isinstance(handler, App):
+        return _app_worker(plan, handler, metrics)
+    if isinstance(handler, BaseWorker):
+        for name in sorted(plan.given):
+            problem = f"is given, and {plan.handler} is a worker with options of its own"
+            raise InvalidOption(f"--{name.replace('_', '-')}", problem, "leave it out, or name a function")
+        return FunctionWorkers([cast("AnyWorker", handler)])
+    if not plan.queues:
+        raise InvalidOption("--queue", "is missing", "write --queue NAME, or name an App")
+    return FunctionWorkers([_make_worker(one, plan, handler, metrics) for one in plan.queues])
+
+
+def _app_worker(plan: WorkerPlan, app: App, metrics: PrometheusMetrics | None) -> AppWorker:
+    """The worker of an app: options of the command line come before those of the code."""
+    app.configure(redis=plan.target.redis)
+    options = {name: value for name, value in plan.options.items() if name in plan.given}
+    if plan.target.prefix is not None:
+        options["prefix"] = plan.target.prefix
+    if "env" in plan.given:
+        options["env"] = plan.target.env
+    if metrics is not None:
+        options["metrics"] = metrics
+    app.configure(**{name: value for name, value in options.items() if name in ("prefix", "env")})
+    queues = {str(one.queue): one.concurrency for one in plan.queues} or None
+    return app.worker(queues, **options)
 
 
 def _make_worker(
-    planned: PlannedQueue, target: Target, handler: Any, metrics: PrometheusMetrics | None
+    planned: PlannedQueue, plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None
 ) -> AnyWorker:
-    queue = planned.queue
+    queue, target = planned.queue, plan.target
+    outside = options_from_outside(queue)
     common: dict[str, Any] = {
         **planned.options,
+        **{name: value for name, value in outside.items() if name not in plan.given},
         "redis": target.redis,
         "prefix": target.prefix_of(queue.kind),
     }
+    if planned.concurrency is not None:
+        common["concurrency"] = planned.concurrency
     if metrics is not None:
         common["metrics"] = metrics
+    common.pop("env", None)
     if queue.kind == "bullmq":
         return Worker(queue.name, handler, **common)
     kind: type[ListWorker | StreamWorker] = ListWorker if queue.kind == "list" else StreamWorker
@@ -93,15 +127,16 @@ async def run_workers(plan: WorkerPlan) -> None:
     """Runs until a signal, the end of the parent process, or with --until-idle until no job is left."""
     metrics = _Metrics.of(plan)
     handler = load_plan_handler(plan)
-    workers = make_workers(plan, handler, metrics.collector)
+    group = make_workers(plan, handler, metrics.collector)
+    workers = group.workers
     if plan.handler is None and not all("keep_results" in one.options for one in plan.queues):
         warn("results of the browser tasks are not kept; keep them with --keep-results SECONDS")
     async with _handler_closed(handler), _http_served(plan, workers, metrics):
         parent_ended = asyncio.Event()
         watch_parent(parent_ended)
-        ending = asyncio.create_task(_stop_when(parent_ended, workers))
+        ending = asyncio.create_task(_stop_when(parent_ended, group))
         try:
-            await (_until_idle(workers, parent_ended) if plan.until_idle else _until_stopped(workers))
+            await (_until_idle(group) if plan.until_idle else group.run())
         finally:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -132,37 +167,14 @@ async def _handler_closed(handler: Any) -> AsyncIterator[None]:
             await handler.close()
 
 
-async def _until_stopped(workers: Sequence[AnyWorker]) -> None:
-    """Every worker handles signals; if one fails, the others end, too, and its error is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for one in workers:
-                group.create_task(one.run())
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+async def _until_idle(group: WorkerGroup) -> None:
+    async with group:
+        await group.run_until_idle()
 
 
-async def _until_idle(workers: Sequence[AnyWorker], parent_ended: asyncio.Event) -> None:
-    """Ends when all queues are idle, also those to which jobs of the others added."""
-    async with contextlib.AsyncExitStack() as running:
-        for one in workers:
-            await running.enter_async_context(one)
-        ended = await _each_until_idle(workers, parent_ended)
-        while len(workers) > 1 and ended != (ended := await _each_until_idle(workers, parent_ended)):
-            pass
-
-
-async def _each_until_idle(workers: Sequence[AnyWorker], parent_ended: asyncio.Event) -> int:
-    """Waits until each queue was idle once; returns the number of jobs that have ended."""
-    for one in workers:
-        if not parent_ended.is_set():
-            await one.run_until_idle()
-    return sum(one.processed + one.failed for one in workers)
-
-
-async def _stop_when(parent_ended: asyncio.Event, workers: Sequence[AnyWorker]) -> None:
+async def _stop_when(parent_ended: asyncio.Event, group: WorkerGroup) -> None:
     await parent_ended.wait()
-    await asyncio.gather(*(one.stop() for one in workers))
+    await group.stop()
 
 
 # --- HTTP --------------------------------------------------------------------------------------------------------

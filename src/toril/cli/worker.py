@@ -1,4 +1,4 @@
-"""`toril worker`: runs a function on the jobs of one or several queues, in one or several processes.
+"""`toril worker`: runs an app or a function on the jobs of one or several queues, in one or several processes.
 
 Guarantee: after SIGTERM or Ctrl-C running jobs may finish within the time-out, and the others are put back; after a
 second signal all are put back. An invalid option or handler is reported in one line, before the log begins.
@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
+from toril.app import App
+from toril.app.settings import parse_rate
 from toril.cli import _worker_options as cli_options
+from toril.cli._handlers import load_handler
 from toril.cli._options import AsJson, Env, Prefix, RedisUrl
 from toril.cli._output import emit_line, print_line, print_server, set_server_line
 from toril.cli._process_supervisor import ProcessSupervisor, child_index
+from toril.cli._reload import run_reloading
 from toril.cli._target import QueueName, Target
 from toril.cli._worker_process import PlannedQueue, WorkerPlan, load_plan_handler, make_workers, run_workers
 from toril.errors import InvalidOption
-from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE, RateLimit
+from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE
 from toril.transport.default_server import VARIABLE
 
 
@@ -30,9 +34,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def worker(
+    context: typer.Context,
     *,
     handler: cli_options.Handler = None,
-    queue: cli_options.QueueOption,
+    queue: cli_options.QueueOption = None,
     concurrency: cli_options.Concurrency = 1,
     processes: cli_options.Processes = 1,
     executor: cli_options.Executor = "auto",
@@ -60,6 +65,7 @@ def worker(
     max_jobs: cli_options.MaxJobs = None,
     data_schema: cli_options.DataSchema = None,
     tasks: cli_options.Tasks = None,
+    reload: cli_options.Reload = False,
     log_level: cli_options.LogLevel = "info",
     log_format: cli_options.LogFormat = "text",
     redis: RedisUrl = None,
@@ -67,11 +73,18 @@ def worker(
     env: Env = "prod",
     as_json: AsJson = False,
 ) -> None:
-    """Run a function, or the browser tasks, on the jobs of one or several queues until Ctrl-C or SIGTERM."""
-    queues = _queues(queue)
+    """Run an app, a function, or the browser tasks, on the jobs of one or several queues until Ctrl-C or SIGTERM."""
+    if reload:
+        raise typer.Exit(asyncio.run(run_reloading([one for one in sys.argv[1:] if one != "--reload"])))
+    each = _queues(queue or ())
+    queues = tuple(each)
     _check_handler(queues, handler, browser=browser, allow=allow)
     options = _set_options(concurrency=concurrency, executor=executor, lock_duration=lock)
-    options |= _set_options(shutdown_timeout=shutdown, max_attempts=attempts, rate_limit=_rate(rate))
+    options |= _set_options(
+        shutdown_timeout=shutdown,
+        max_attempts=attempts,
+        rate_limit=None if rate is None else parse_rate(rate),
+    )
     some_kinds = _set_options(reliable=reliable or None, consumer_group=consumer_group, claim_idle=claim_idle)
     some_kinds |= _set_options(keep_results=keep_results)
     options["max_result_size"] = max_result_size or None
@@ -83,8 +96,10 @@ def worker(
         options |= _set_options(job_timeout=timeout)
     plan = WorkerPlan(
         handler=handler,
-        queues=_planned_queues(queues, options, some_kinds),
-        target=Target.of(redis, prefix, env, quiet=True),
+        queues=_planned_queues(each, options, some_kinds),
+        options={**options, **some_kinds},
+        given=_given(context),
+        target=Target.of(redis or _server_of(handler), prefix, env, quiet=True),
         allow=tuple(allow or ()),
         page_seconds=timeout,
         contexts=concurrency * len(queues),
@@ -95,6 +110,8 @@ def worker(
     )
     on_spark = _set_options(max_jobs=max_jobs, data_schema=data_schema, tasks=tasks)
     if spark is not None:
+        if not queues:
+            raise InvalidOption("--queue", "is missing", "write --queue NAME")
         _run_on_spark(plan, spark, on_spark, log_level, log_format, processes=processes, browser=browser)
         return
     for name in on_spark:
@@ -130,13 +147,13 @@ def _run(plan: WorkerPlan, processes: int, level: cli_options.Level, style: str)
     # A Queue("…") that a handler makes uses the worker's server, with one process and with many.
     os.environ[VARIABLE] = plan.target.redis
     # Invalid options are reported here, once, and not by every child.
-    workers = make_workers(plan, load_plan_handler(plan))
+    workers = make_workers(plan, load_plan_handler(plan)).workers
     if child_index() is None:
         _print_server(plan, style)
     if processes > 1 and child_index() is None:
         if not plan.as_json:
             each = sum(one.options.concurrency for one in workers)
-            queues = ", ".join(str(one.queue) for one in plan.queues)
+            queues = ", ".join(one.label for one in workers)
             print_line(f"{processes} processes with {each} jobs each on {queues}; Ctrl-C ends them")
         raise typer.Exit(_run_processes(plan, processes))
     _write_log(level, style)
@@ -178,11 +195,48 @@ def _write_log(level: cli_options.Level, style: str) -> None:
 # --- options ---------------------------------------------------------------------------------------------------
 
 
-def _queues(texts: Sequence[str]) -> tuple[QueueName, ...]:
-    queues = tuple(QueueName.parse(text) for text in texts)
-    for at, queue in enumerate(queues):
-        if queue in queues[:at]:
+# The names of parameters of the command, where they differ from those of options.
+_OPTION_OF = {
+    "lock": "lock_duration",
+    "timeout": "job_timeout",
+    "shutdown": "shutdown_timeout",
+    "attempts": "max_attempts",
+    "rate": "rate_limit",
+    "retry_unknown": "unknown_errors",
+}
+_NOT_OF_WORKERS = frozenset(
+    "handler queue processes until_idle browser allow http_port http_host spark max_jobs data_schema tasks reload "
+    "log_level log_format redis prefix as_json context".split()
+)
+
+
+def _given(context: typer.Context) -> frozenset[str]:
+    """The options of workers that were written on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    written = [
+        name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
+    ]
+    return frozenset(_OPTION_OF.get(name, name) for name in written if name not in _NOT_OF_WORKERS)
+
+
+def _server_of(handler: str | None) -> str | None:
+    """The server that the code of an app names. A child process has the one of its parent."""
+    found = None if handler is None or child_index() is not None else load_handler(handler)
+    choice = found.connection.choice if isinstance(found, App) else None
+    return choice if isinstance(choice, str) else None
+
+
+def _queues(texts: Sequence[str]) -> dict[QueueName, int | None]:
+    """The queues, and the concurrency of those that are written as NAME=CONCURRENCY."""
+    queues: dict[QueueName, int | None] = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        queue = QueueName.parse(name)
+        if queue in queues:
             raise InvalidOption("--queue", f"names {queue} twice", "leave one of them out")
+        if equals and not number.isdigit():
+            raise InvalidOption("--queue", f"{text!r} has no concurrency", "write NAME=4")
+        queues[queue] = int(number) if equals else None
     return queues
 
 
@@ -192,7 +246,7 @@ def _check_handler(
     if browser and handler is not None:
         raise InvalidOption("handler", "is given together with --browser", "give one of them")
     if not browser and handler is None:
-        raise InvalidOption("handler", "is missing", "write MODULE:FUNCTION, or give --browser")
+        raise InvalidOption("handler", "is missing", "write MODULE:APP or MODULE:FUNCTION, or give --browser")
     for queue in queues if browser else ():
         if queue.kind == "bullmq":
             raise InvalidOption("--browser", f"is not for {queue}", "write --queue list:NAME or stream:NAME")
@@ -205,20 +259,22 @@ def _set_options(**options: Any) -> dict[str, Any]:
 
 
 def _planned_queues(
-    queues: Sequence[QueueName], options: dict[str, Any], some_kinds: dict[str, Any]
+    queues: Mapping[QueueName, int | None], options: dict[str, Any], some_kinds: dict[str, Any]
 ) -> tuple[PlannedQueue, ...]:
     """Returns each queue with its options; options of some kinds are given to queues of these kinds only."""
     for name in some_kinds:
-        if not any(queue.kind in _KINDS[name] for queue in queues):
+        if queues and not any(queue.kind in _KINDS[name] for queue in queues):
             wanted = " or ".join(f"{kind}:NAME" for kind in _KINDS[name])
             remedy = f"leave it out, or write --queue {wanted}"
             problem = f"is not for {', '.join(map(str, queues))}"
             raise InvalidOption(f"--{name.replace('_', '-')}", problem, remedy)
     return tuple(
         PlannedQueue(
-            queue, {**options, **{name: v for name, v in some_kinds.items() if queue.kind in _KINDS[name]}}
+            queue,
+            {**options, **{name: v for name, v in some_kinds.items() if queue.kind in _KINDS[name]}},
+            concurrency,
         )
-        for queue in queues
+        for queue, concurrency in queues.items()
     )
 
 
@@ -228,17 +284,3 @@ _KINDS = {
     "claim_idle": ("stream",),
     "keep_results": ("list", "stream"),
 }
-
-
-def _rate(text: str | None) -> RateLimit | None:
-    if text is None:
-        return None
-    count, _, period = text.partition("/")
-    try:
-        return RateLimit(int(count), float(period or 1))
-    except ValueError as error:
-        if isinstance(error, InvalidOption):
-            raise
-        raise InvalidOption(
-            "rate-limit", f"{text!r} is not a rate", "write JOBS/SECONDS, e.g. 100/60"
-        ) from None

@@ -399,15 +399,18 @@ class JobBase(Generic[T, R]):
 
     # --- result ---------------------------------------------------------------------------------------------
 
+    @property
+    def result_codec(self) -> PayloadCodec[R] | None:
+        """The type of the result, if it is known."""
+        return getattr(self, "_result_codec", None)
+
     def set_result_codec(self, codec: PayloadCodec[R]) -> None:
         """Sets the type of the result, as which `result` returns it."""
         self._result_codec = codec
 
     def _typed_result(self, raw: bytes | None) -> R:
-        codec = getattr(self, "_result_codec", None)
-        if codec is None:
-            return cast("R", returned(raw))
-        return cast("R", codec.decode(raw or b"null"))
+        codec = self.result_codec
+        return cast("R", returned(raw)) if codec is None else codec.decode(raw or b"null")
 
     # --- failure --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from toril.app import BlockingContext as Context
 from toril.jobs import BlockingJob as Job
+from toril.sync.app import App, AppWorker, Task
 from toril.sync.envelopes import ListQueue, ListWorker, StreamQueue, StreamWorker
 from toril.sync.flow import FlowProducer
 from toril.sync.manual import ManualWorker
@@ -16,6 +17,8 @@ from toril.sync.queue_events import QueueEvents
 from toril.sync.worker import Worker
 
 __all__ = [
+    "App",
+    "AppWorker",
     "Context",
     "FlowProducer",
     "Job",
@@ -26,5 +29,6 @@ __all__ = [
     "QueueEvents",
     "StreamQueue",
     "StreamWorker",
+    "Task",
     "Worker",
 ]

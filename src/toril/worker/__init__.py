@@ -9,7 +9,6 @@ from toril.worker._worker import JobHandler, Worker
 from toril.worker.configured_handler import ConfiguredHandler, ExecutorCall
 from toril.worker.health import WorkerHealth
 from toril.worker.manual import ManualWorker
-from toril.worker.registry import TaskRegistry
 
 __all__ = [
     "ConfiguredHandler",
@@ -19,7 +18,6 @@ __all__ = [
     "ManualWorker",
     "Returned",
     "StreamWorker",
-    "TaskRegistry",
     "Worker",
     "WorkerHealth",
     "WorkerState",

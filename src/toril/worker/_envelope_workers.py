@@ -37,7 +37,7 @@ EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], An
 class ListWorker(BaseWorker[EnvelopeDelivery]):
     """Fetches jobs of a list queue: at most once, or at least once with `reliable=True`.
 
-    `handler` is a function of one argument, the `Envelope`, or a mapping (such as a `TaskRegistry`) from task types to
+    `handler` is a function of one argument, the `Envelope`, or a mapping from task types to
     such functions. What it returns is kept for `keep_results` seconds; left out: not at all.
     """
 

@@ -1,4 +1,4 @@
-"""`toril worker` on list queues: tasks by name from a registry, and never by a name in a message."""
+"""`toril worker` on list queues: tasks of an app by name, and never by a name in a message."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from pathlib import Path
 import pytest
 
 from tests.servers import Server
-from toril import InvalidOption, ListQueue
-from toril.worker import TaskRegistry
+from toril import ListQueue
 
 TASKS = """
 from pathlib import Path
-from toril.worker import TaskRegistry
+from toril import App
 
-tasks = TaskRegistry()
+app = App()
 
-@tasks.register
-def write(envelope):
-    Path(envelope.payload["file"]).write_text(envelope.payload["text"])
-    return len(envelope.payload["text"])
+@app.task(queue="list:jobs.generic")
+def write(file: str, text: str) -> int:
+    Path(file).write_text(text)
+    return len(text)
 
-@tasks.register("numbers.sum")
-async def add_up(envelope):
-    return sum(envelope.payload["numbers"])
+@app.task(queue="list:jobs.generic", name="numbers.sum")
+async def add_up(numbers: list[int]) -> int:
+    return sum(numbers)
 
-def not_registered(envelope):
-    Path(envelope.payload["file"]).write_text("this must not be run")
+def not_registered(file: str) -> None:
+    Path(file).write_text("this must not be run")
+
+def handle(job):
+    return None
 """
 
 
@@ -41,7 +43,7 @@ def toril(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def app(tmp_path: Path) -> Path:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "tasks.py").write_text(TASKS)
-    (tmp_path / "app" / "two.py").write_text("from toril.worker import TaskRegistry as R\na, b = R(), R()\n")
+    (tmp_path / "app" / "two.py").write_text("from toril import App\na, b = App(), App()\n")
     return tmp_path
 
 
@@ -69,20 +71,29 @@ async def test_functions_run_by_their_task_type_and_only_if_registered(
     ("arguments", "problem"),
     [
         (("app.missing", "--queue", "list:q"), "cannot be imported"),
-        (("app.two", "--queue", "list:q"), "2 task registries"),
-        (("json", "--queue", "list:q"), "no task registries"),
+        (("app.two", "--queue", "list:q"), "2 apps"),
+        (("json", "--queue", "list:q"), "no apps"),
         (("--queue", "list:q"), "handler: is missing"),
         (("app.tasks", "--browser", "--queue", "stream:q"), "handler: is given together with --browser"),
         (("--browser", "--queue", "emails"), "--browser: is not for emails"),
         (
-            ("app.tasks", "--reliable", "--queue", "stream:q"),
+            ("app.tasks:handle", "--reliable", "--queue", "stream:q"),
             "--reliable: is not for stream:q; leave it out, or write --queue list:NAME",
         ),
-        (("app.tasks", "--keep-results", "5", "--queue", "emails"), "--keep-results: is not for emails"),
-        (("app.tasks", "--consumer-group", "g", "--queue", "list:q"), "--consumer-group: is not for list:q"),
-        (("app.tasks", "--claim-idle", "60", "--queue", "emails"), "--claim-idle: is not for emails"),
+        (
+            ("app.tasks:handle", "--keep-results", "5", "--queue", "emails"),
+            "--keep-results: is not for emails",
+        ),
+        (
+            ("app.tasks:handle", "--consumer-group", "g", "--queue", "list:q"),
+            "--consumer-group: is not for list:q",
+        ),
+        (("app.tasks:handle", "--claim-idle", "60", "--queue", "emails"), "--claim-idle: is not for emails"),
         (("app.tasks", "--allow", "10.0.0.1", "--queue", "stream:q"), "--allow: is for the browser tasks"),
-        (("app.tasks", "--claim-idle", "1", "--queue", "stream:q"), "claim_idle: is below two heartbeats"),
+        (
+            ("app.tasks:handle", "--claim-idle", "1", "--queue", "stream:q"),
+            "claim_idle: is below two heartbeats",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_said_in_one_line(app: Path, arguments: tuple[str, ...], problem: str) -> None:
@@ -90,24 +101,3 @@ def test_what_makes_no_sense_is_said_in_one_line(app: Path, arguments: tuple[str
     assert (run.returncode, run.stdout) == (2, "")
     assert problem in run.stderr
     assert run.stderr.count("\n") == 1
-
-
-def test_a_registry_knows_its_functions_by_name() -> None:
-    tasks = TaskRegistry()
-
-    @tasks.register
-    def one(envelope: object) -> int:
-        return 1
-
-    @tasks.register("second")
-    def two(envelope: object) -> int:
-        return 2
-
-    assert dict(tasks) == {"one": one, "second": two}
-    assert len(tasks) == 2
-    assert repr(tasks) == "TaskRegistry(one, second)"
-    tasks.register("second")(two)  # the same again does no harm
-    with pytest.raises(InvalidOption, match="registered already"):
-        tasks.register("second")(one)
-    with pytest.raises(InvalidOption, match="task_type"):
-        tasks.register("")(lambda envelope: None)
