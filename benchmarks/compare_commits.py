@@ -41,7 +41,7 @@ WORKS: Mapping[str, Workload] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    old = _side("old", _checked_out(options.commit))
+    old = _side("old", checked_out(options.commit))
     new = _side("new", ROOT)
     with Server.valkey(lazyfree_lazy_user_flush="no") as server:
         environment = Environment(server)
@@ -82,7 +82,7 @@ def _side(name: str, checkout: Path) -> Contender:
     return replace(TORIL, name=name, label=name, variables={"PYTHONPATH": str(checkout / "src")})
 
 
-def _checked_out(commit: str) -> Path:
+def checked_out(commit: str) -> Path:
     """Returns a folder with the sources of the commit and the official scripts of this working tree."""
     sha = _git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
     folder = CHECKOUTS / sha

@@ -13,6 +13,7 @@ import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
 from toril.cli._output import emit, emit_line, print_line, print_server, show, warn
+from toril.cli._step_progress import step_progress
 from toril.cli._target import Target
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 
@@ -74,6 +75,15 @@ SparkLogOption = Annotated[
 KeepOption = Annotated[
     float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="WHICH",
+        help="What computes the tables: driver (this process, without Java), spark, or auto (driver for up to a "
+        "million events, unless --master is given).",
+    ),
+]
 _TOLD_EVERY = 10.0  # seconds between two lines about a pipeline that is up
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
@@ -84,7 +94,7 @@ _REPORT = """
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
-    for command in (up, run, status, query, report, replay, maintain):
+    for command in (up, run, status, check, query, report, replay, maintain):
         group.command(command.__name__)(command)
     app.add_typer(group, name="pipeline")
 
@@ -172,6 +182,7 @@ def run(
     snapshots: SnapshotsOption = "all",
     fill: FillOption = None,
     starting: StartingOption = "earliest",
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
@@ -182,6 +193,7 @@ def run(
         redis,
         lake,
         master=master,
+        engine=engine,
         spark_log=spark_log,
         queues=queues,
         prefix=prefix,
@@ -192,7 +204,9 @@ def run(
         fill=fill,
         starting=starting,
     )
-    _summarise(pipeline.run_once(), as_json=as_json)
+    with step_progress(quiet=as_json) as on_step:
+        done = pipeline.run_once(on_step)
+    _summarise(done, as_json=as_json)
 
 
 def _summarise(summary: Any, *, as_json: bool) -> None:
@@ -232,6 +246,26 @@ def status(
     )
 
 
+def check(
+    lake: LakeOption = "./lake",
+    queues: PatternOption = "*",
+    prefix: PrefixOption = "bull",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the tables with Redis, with each other and with their files; exit code 1 if there is a fault."""
+    findings = _pipeline(redis, lake, queues=queues, prefix=prefix).examine()
+    if as_json:
+        emit(findings)
+    else:
+        rows = [(one.level, one.check, one.subject, f"{one.problem}\n→ {one.remedy}") for one in findings]
+        show(
+            ["", "check", "subject", "finding"], rows, empty="the tables agree with Redis and with each other"
+        )
+    if any(one.level == "fault" for one in findings):
+        raise typer.Exit(1)
+
+
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="Tables are called gold.queue_minute and so on.")],
     lake: LakeOption = "./lake",
@@ -269,6 +303,7 @@ def replay(
     queues: PatternOption = "*",
     prefix: PrefixOption = "bull",
     fill: FillOption = None,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
@@ -276,9 +311,18 @@ def replay(
 ) -> None:
     """Build silver and gold anew from bronze, as after an upgrade or when a table was rolled back."""
     pipeline = _pipeline(
-        redis, lake, master=master, spark_log=spark_log, queues=queues, prefix=prefix, fill=fill
+        redis,
+        lake,
+        master=master,
+        engine=engine,
+        spark_log=spark_log,
+        queues=queues,
+        prefix=prefix,
+        fill=fill,
     )
-    _summarise(pipeline.replay(), as_json=as_json)
+    with step_progress(quiet=as_json) as on_step:
+        done = pipeline.replay(on_step)
+    _summarise(done, as_json=as_json)
 
 
 def maintain(lake: LakeOption = "./lake", keep_hours: KeepOption = 168.0, as_json: AsJson = False) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from toril.spark.pipeline.bronze.queue_entries import EntryCollector
     from toril.spark.pipeline.bronze.worker_reports import ReportCollector
+    from toril.spark.pipeline.engines.engine import Engine
 
 
 class PipelineContext:
@@ -38,15 +39,25 @@ class PipelineContext:
             lambda master: require_named_server(master, options.redis),
             spark_log=options.spark_log,
         )
+        self.in_driver = False  # whether steps compute in this process, because there is little to do
         self.stopping = threading.Event()
         self.is_ingesting = False  # whether a thread keeps bronze/events up to date
         self.entry_collector: EntryCollector | None = None
         self.report_collector: ReportCollector | None = None
 
     @property
-    def spark(self) -> SparkSession:
-        """The session, which starts when a step first uses an attribute of it."""
-        return self.sessions.on_demand
+    def engine(self) -> Engine:
+        """What computes the steps: Spark, whose session starts when it is first used, or this process."""
+        if self.in_driver:
+            from toril.spark.pipeline.engines.driver_engine import DriverEngine
+
+            return DriverEngine(self._spark_engine)
+        return self._spark_engine()
+
+    def _spark_engine(self) -> Engine:
+        from toril.spark.pipeline.engines.spark_engine import SparkEngine
+
+        return SparkEngine(self.sessions.on_demand)
 
     @functools.cached_property
     def redis(self) -> str:

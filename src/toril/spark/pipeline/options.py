@@ -15,8 +15,9 @@ from toril.spark.sources.options import SourceOptions
 from toril.transport import parse_address
 
 if TYPE_CHECKING:
-    from toril.spark.transforms.alerts import Rule
+    from toril.spark.transforms.rules import Rule
 
+ENGINES: Final = ("auto", "driver", "spark")
 FILLS: Final = ("all", "failed", "none")  # each holds the next one
 
 
@@ -55,6 +56,10 @@ class PipelineOptions:
     maintain_every: float = 600.0
     keep_files_hours: float = 168.0  # how long files that are no longer in use stay for old readers
     rules: tuple[Rule, ...] = ()  # of the user, beside the default ones
+    # What computes a run: driver (this process, without Java), spark, or auto: driver for as many events as
+    # `driver_rows`, unless a session, a master or a checkpoint is given. `up` always computes on Spark.
+    engine: str = "auto"
+    driver_rows: int = 1_000_000
     master: str | None = None  # where Spark runs, for a pipeline that is given no session; None: here
     spark_log: bool = False  # whether what Spark writes reaches the terminal
 
@@ -63,6 +68,12 @@ class PipelineOptions:
             if getattr(self, name) not in (*FILLS, *([None] if name == "fill" else [])):
                 remedy = f"one of {', '.join(FILLS)}"
                 raise InvalidOption(name, f"cannot be {getattr(self, name)!r}", remedy)
+        if self.engine not in ENGINES:
+            raise InvalidOption("engine", f"cannot be {self.engine!r}", f"one of {', '.join(ENGINES)}")
+        if self.engine == "driver" and (self.checkpoint is not None or self.master is not None):
+            raise InvalidOption(
+                "engine", "is 'driver' beside a checkpoint or a master", "leave one of them out"
+            )
         if FILLS.index(self.filled) < FILLS.index(self.snapshots):
             problem = f"{self.filled!r} needs hashes that are not kept with snapshots {self.snapshots!r}"
             raise InvalidOption("fill", problem, f"say snapshots {self.filled!r}, or fill {self.snapshots!r}")

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from toril.lake import write_report
+from toril.spark.pipeline.check import LakeFinding, examine
 from toril.spark.pipeline.context import PipelineContext
+from toril.spark.pipeline.engine_choice import fits_the_driver
 from toril.spark.pipeline.files.lineage import check_layers, last_filled
 from toril.spark.pipeline.files.maintain import Maintained, maintain
 from toril.spark.pipeline.options import PipelineOptions, Summary
 from toril.spark.pipeline.status import Status, status
-from toril.spark.pipeline.steps import STEPS, resolve, run_steps, step, steps_once
+from toril.spark.pipeline.steps import STEPS, OnStep, resolve, run_steps, step, steps_once
 from toril.spark.pipeline.supervisor.supervisor import Ingest, Progress, Step, Supervisor
 from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names, warn_if_reachable
 from toril.spark.sources.server_choice import check_reachable
@@ -63,13 +65,14 @@ class Pipeline:
 
     # --- all steps -------------------------------------------------------------------------------------------
 
-    def run_once(self) -> Summary:
-        """Brings everything that is in Redis now through to gold."""
+    def run_once(self, on_step: OnStep = lambda *_: None) -> Summary:
+        """Brings everything that is in Redis now through to gold; `on_step` is called before each step."""
         check_reachable(self.redis)  # before Spark starts: a wrong address is reported at once
         self.check()
         self._context.create_folders()
         warn_about_unmatched_names(self._context)
-        return run_steps(self._context, steps_once(self._context))
+        self._context.in_driver = fits_the_driver(self._context)
+        return run_steps(self._context, steps_once(self._context), on_step)
 
     def check(self) -> None:
         """Raises `TableRolledBack` when a table holds less than what was computed from it."""
@@ -82,6 +85,7 @@ class Pipeline:
         self.check()
         context = self._context
         context.create_folders()
+        context.in_driver = False  # its steps must not slow down ingest, which runs in this process
         context.stopping = stop or threading.Event()
         steps = [
             Step(one.name, one.every(self.options), partial(one.run, context)) for one in STEPS if one.every
@@ -97,17 +101,19 @@ class Pipeline:
         finally:
             context.is_ingesting = False
 
-    def replay(self) -> Summary:
+    def replay(self, on_step: OnStep = lambda *_: None) -> Summary:
         """Computes silver and gold anew from bronze, as after a change of rules or when a table was rolled back.
 
         No row of bronze is changed, and Redis is asked only for hashes of events that are not refined yet. Without
         the option `fill`, the attempts that were completed from hashes before are completed again.
         """
         context = self._context
+        context.in_driver = fits_the_driver(context, anew=True)
         filled = self.options.fill or last_filled(self.lake)
         cast("Callable[[PipelineContext], None]", resolve("replay:prepare"))(context)
         rebuild = cast("Callable[[PipelineContext, str | None], int]", resolve("silver.steps:rebuild"))
-        return run_steps(context, [("silver", lambda: rebuild(context, filled)), ("gold", self.gold)])
+        steps = [("silver", lambda: rebuild(context, filled)), ("gold", self.gold)]
+        return run_steps(context, steps, on_step)
 
     # --- single steps ----------------------------------------------------------------------------------------
 
@@ -159,6 +165,10 @@ class Pipeline:
     def report(self, target: str | Path = "report.html") -> Path:
         """Writes one page with plots, without Spark."""
         return write_report(self.lake, target)
+
+    def examine(self) -> list[LakeFinding]:
+        """Compares the tables with Redis, with each other and with their files; needs no Spark."""
+        return examine(self.lake, self._context.queue_discovery(), self._context.connect)
 
     def status(self) -> Status:
         """Returns the state of the tables and how far they are behind the queues; needs no Spark."""

@@ -20,6 +20,9 @@ from toril.spark.pipeline.supervisor.spark_errors import cause_of, is_spark_erro
 
 StepFunction = Callable[[PipelineContext], int]
 NamedStep = tuple[str, Callable[[], int]]
+OnStep = Callable[
+    [str, int, int], object
+]  # the name of the step that begins, how many are done, and of how many
 _TRIES: Final = 3  # of a step whose commit conflicted with one of another pipeline
 
 
@@ -81,12 +84,15 @@ def steps_once(context: PipelineContext) -> list[NamedStep]:
     return [(one.name, partial(one.run, context)) for one in STEPS if one.once]
 
 
-def run_steps(context: PipelineContext, steps: Sequence[NamedStep]) -> Summary:
-    """Runs the steps in order and measures each."""
+def run_steps(
+    context: PipelineContext, steps: Sequence[NamedStep], on_step: OnStep = lambda *_: None
+) -> Summary:
+    """Runs the steps in order and measures each; `on_step` is called before each."""
     began = time.monotonic()
     seconds: dict[str, float] = {}
     events = 0
-    for name, function in steps:
+    for done_before, (name, function) in enumerate(steps):
+        on_step(name, done_before, len(steps))
         started = time.monotonic()
         done = _run_explained(context, name, function)
         events += done if name == "silver" else 0

@@ -72,6 +72,10 @@ class QueueSelection:
             raise QueueMissing(wanted, transport.address.label, self.options.prefix)
         return {queue: keys for queue, keys in queues.items() if queue in there}
 
+    def includes(self, queue: str) -> bool:
+        """Whether a name is one of those asked for, or matches a pattern."""
+        return any(fnmatch.fnmatchcase(queue, wanted) for wanted in self.options.queues)
+
     def unmatched(self, transport: BlockingTransport) -> list[str]:
         """The names and patterns for which there is no queue now."""
         queues = self.queues(transport)

@@ -39,6 +39,8 @@ class Position:
 
 
 ORIGIN: Final = Position("0-0", 0)
+# Of an id packed into one number: a million entries in one millisecond is more than a server can add.
+SEQ_BITS: Final = 20
 
 
 def id_parts(event_id: str) -> tuple[int, int]:

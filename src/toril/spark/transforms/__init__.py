@@ -5,10 +5,11 @@ Guarantee: nothing here reads or writes; the same rows in, the same rows out, in
 
 from __future__ import annotations
 
-from toril.spark.transforms.alerts import DEFAULT_RULES, Rule, alerts
+from toril.spark.transforms.alerts import alerts
 from toril.spark.transforms.errors import errors, with_fingerprint
 from toril.spark.transforms.gaps import gaps
 from toril.spark.transforms.queue_metrics import queue_hour, queue_minute
+from toril.spark.transforms.rules import DEFAULT_RULES, Rule
 from toril.spark.transforms.timelines import attempts, job_timelines, jobs, orphans
 from toril.spark.transforms.workers import workers
 

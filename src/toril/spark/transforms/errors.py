@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from toril.protocol.error_pattern import FINGERPRINT_DIGITS, LONGEST, PATTERNS, READ
+from toril.spark.transforms.gold_sql import ERRORS
 
 
 def with_fingerprint(attempts: DataFrame) -> DataFrame:
@@ -25,27 +26,4 @@ def with_fingerprint(attempts: DataFrame) -> DataFrame:
 
 def errors(attempts: DataFrame) -> DataFrame:
     """Rows of gold/errors: one per queue, job name, fingerprint and day."""
-    return (
-        with_fingerprint(attempts)
-        .groupBy("queue", "fingerprint", "pattern", "name", "day")
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            F.countDistinct("job_id").alias("jobs"),
-            F.min("ended_at").alias("first_at"),
-            F.max("ended_at").alias("last_at"),
-            F.max(F.struct("ended_at", "job_id", "attempt", "error")).alias("last"),
-        )
-        .select(
-            "queue",
-            "fingerprint",
-            "pattern",
-            "name",
-            "count",
-            "jobs",
-            "first_at",
-            "last_at",
-            F.substring("last.error", 1, 4000).alias("sample"),
-            F.col("last.job_id").alias("sample_job_id"),
-            "day",
-        )
-    )
+    return attempts.sparkSession.sql(ERRORS, attempts=with_fingerprint(attempts))

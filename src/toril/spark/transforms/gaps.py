@@ -6,19 +6,10 @@ Guarantee: one row for each gap; the sum of `lost` is the number of events that 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from toril.lake.tables import GAP_EVENT
+from toril.spark.transforms.gold_sql import GAPS
 
 
 def gaps(events: DataFrame) -> DataFrame:
     """Rows of silver/gaps."""
-    found = events.where(F.col("event") == GAP_EVENT)
-    return found.select(
-        "queue",
-        "ts",
-        F.col("id").alias("from_id"),
-        F.get_json_object("extra", "$.until").alias("until_id"),
-        "lost",
-        F.get_json_object("extra", "$.reason").alias("reason"),
-    )
+    return events.sparkSession.sql(GAPS, events=events)

@@ -4,21 +4,25 @@ Guarantee: the same rows, gaps and positions as those of the streaming query, by
 commits. Without a query there is no checkpoint: reading begins where the table ends.
 
 A query over a Python source starts five Python processes, one after the other, before it reads an event; here one
-is enough.
+is enough, or none: the engine says where the tasks run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import InputPartition
 
 from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader
+from toril.spark.pipeline.engines.engine import Engine
 from toril.spark.pipeline.files.manifest import Manifest
-from toril.spark.pipeline.session import in_pool
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
+_MANIFEST: Final = pa.schema([("manifest", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +38,18 @@ class TaskReader:
                 yield from self.reader.read(self.tasks[number])
 
 
-def ingest_once(spark: SparkSession, reader: IngestReader, writer: BronzeWriter) -> None:
-    """Ingests batches up to the ends that the streams had at the start."""
+def ingest_once(engine: Engine, reader: IngestReader, writer: BronzeWriter) -> None:
+    """Batch after batch, up to the ends that the streams had when it began."""
     reader.prepareForTriggerAvailableNow()
     start, number = reader.initialOffset(), 0
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         tasks = reader.partitions(start, end)
         if tasks:
-            writer.commit(_read(spark, reader, tasks), number)
+            writer.commit(_read(engine, reader, tasks), number)
         start, number = end, number + 1
 
 
-def _read(spark: SparkSession, reader: IngestReader, tasks: Sequence[InputPartition]) -> list[Manifest]:
-    with in_pool(spark, "toril_ingest"):
-        numbers = spark.range(0, len(tasks), 1, len(tasks))  # one to each Spark task
-        lines = numbers.mapInArrow(TaskReader(reader, tasks), "manifest string").toArrow()
+def _read(engine: Engine, reader: IngestReader, tasks: Sequence[InputPartition]) -> list[Manifest]:
+    numbers = pa.table({"number": pa.array(range(len(tasks)), pa.int64())})
+    lines = engine.each(numbers, TaskReader(reader, tasks), _MANIFEST, parts=len(tasks))
     return [Manifest.from_json(line) for line in lines["manifest"].to_pylist()]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from toril.commands.command import plain
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import LakeTable
 from toril.protocol.keys import ListKeys, StreamKeys
 from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.engines.engine import Engine
 from toril.spark.pipeline.files.manifest import Manifest, files_in
 from toril.spark.pipeline.files.parquet import write_file
 from toril.spark.sources.discovery import QueueSelection
@@ -30,6 +30,8 @@ from toril.transport import BlockingTransport
 APPLICATION: Final = "toril.entries"
 LIVE, DEAD = "bronze/stream_entries", "bronze/dlq_entries"
 _ORIGIN: Final = "0-0"
+_TASKS: Final = 8
+_ANSWER: Final = pa.schema([("files", pa.string())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class EntryWriter:
 class EntryCollector:
     """Stores the entries that are new since its last run."""
 
-    spark: Callable[[], SparkSession]  # asked only when there is something new
+    engine: Callable[[], Engine]  # asked only when there is something new
     lake: Lake
     url: str | None = field(repr=False)
     directories: Mapping[str, QueueSelection]  # kind → where its queues are looked up
@@ -99,10 +101,9 @@ class EntryCollector:
             fresh = [source for kind in self.directories for source in self._fresh(transport, kind)]
         if not fresh:
             return 0
-        rows = [(json.dumps(_field_values(source)),) for source in fresh]
-        frame = self.spark().createDataFrame(rows, "source string").repartition(min(len(rows), 8))
-        report: Any = frame.mapInArrow(EntryWriter(self.lake, self.url), "files string").toArrow()
-        files = files_in(report["files"].to_pylist())
+        rows = pa.table({"source": [json.dumps(_field_values(source)) for source in fresh]})
+        writer, parts = EntryWriter(self.lake, self.url), min(rows.num_rows, _TASKS)
+        files = files_in(self.engine().each(rows, writer, _ANSWER, parts=parts)["files"].to_pylist())
         for name in {source.table for source in fresh}:
             marks = {one.mark: packed_id(one.until) for one in fresh if one.table == name and one.until}
             self._commit(self.lake.ensure(name), files[name], marks)

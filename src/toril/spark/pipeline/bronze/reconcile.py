@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline.bronze.snapshot_writer import ASKED, JOBS, SnapshotWriter
+from toril.spark.pipeline.bronze.snapshot_writer import ANSWER, JOBS, SnapshotWriter
 from toril.spark.pipeline.bronze.snapshots import AfterGap, SnapshotTaker
+from toril.spark.pipeline.engines.engine import Engine
 from toril.spark.pipeline.files.lineage import GAPS, RECONCILED
 from toril.spark.pipeline.files.manifest import files_in
 from toril.spark.sources.jobs import list_jobs
@@ -35,7 +35,7 @@ _JOBS_PER_TASK: Final = 25_000  # a second or less of reading
 class Reconciler:
     """Reads the jobs of queues in which gaps were found since its last run."""
 
-    spark: SparkSession
+    engine: Engine
     lake: Lake
     url: str | None = field(repr=False)
     prefix: str
@@ -62,9 +62,8 @@ class Reconciler:
         if not asked.num_rows:
             return []
         writer = SnapshotWriter(self.lake, self.url, self.prefix, {}, with_logs=False)
-        jobs = self.spark.createDataFrame(asked, ASKED).repartition(1 + asked.num_rows // _JOBS_PER_TASK)
-        report: Any = jobs.mapInArrow(writer, "files string").toArrow()
-        return files_in(report["files"].to_pylist())[JOBS]
+        parts = 1 + asked.num_rows // _JOBS_PER_TASK
+        return files_in(self.engine.each(asked, writer, ANSWER, parts=parts)["files"].to_pylist())[JOBS]
 
     def _listed(self, queues: list[str]) -> pa.Table:
         options = SourceOptions.parse({"table": "jobs", "prefix": self.prefix})

@@ -32,10 +32,9 @@ from toril.spark.sources.readers import open_transport
 from toril.transport import BlockingTransport
 
 JOBS, LOGS = "bronze/jobs", "bronze/logs"
-ASKED: Final = "queue string, job_id string, state string, pickups long, first_id string, last_id string"
 _PIPELINE: Final = 1_000  # hashes per round trip
 _AT_WORK: Final = {b"state": b"active"}  # whoever has a lock is
-_LINE: Final = pa.schema([("files", pa.string())])
+ANSWER: Final = pa.schema([("files", pa.string())])
 # Of jobs that have not ended: what tells about their attempts. Data and results come when they end.
 _FIELDS: Final = (
     *("name", "opts", "timestamp", "delay", "priority", "processedOn", "finishedOn"),
@@ -73,7 +72,7 @@ class SnapshotWriter:
         if rows:
             found = self._read(pa.Table.from_batches(rows))
             files = {name: self._write(name, tables) for name, tables in found.items()}
-            yield pa.RecordBatch.from_pydict({"files": [Manifest(files).to_json()]}, schema=_LINE)
+            yield pa.RecordBatch.from_pydict({"files": [Manifest(files).to_json()]}, schema=ANSWER)
 
     def _read(self, jobs: pa.Table) -> dict[str, list[pa.Table]]:
         found: dict[str, list[pa.Table]] = {JOBS: [], LOGS: []}

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from functools import partial
+from typing import Final
 
 from toril.lake import Lake
 from toril.lake.delta_table import Changes, DataFile
-from toril.spark.pipeline.bronze.snapshot_writer import JOBS, LOGS, SnapshotWriter
-from toril.spark.pipeline.bronze.stream_positions import SEQ_BITS, positions_in
+from toril.spark.pipeline.bronze.snapshot_writer import ANSWER, JOBS, LOGS, SnapshotWriter
 from toril.spark.pipeline.bronze.stream_positions import TABLE as EVENTS
+from toril.spark.pipeline.bronze.stream_positions import positions_in
+from toril.spark.pipeline.engines.engine import Engine, Query, Rows
 from toril.spark.pipeline.files.lineage import GAPS, HASHES, RECONCILED, REFINED, reached
 from toril.spark.pipeline.files.manifest import files_in
-from toril.spark.pipeline.files.staging import frame_of
-from toril.spark.transforms.step_columns import TIMELINE_EVENTS
+from toril.spark.transforms.snapshot_sql import ended_jobs_sql
 
 _SILVER: Final = "silver/jobs"
-_JOB: Final = ["queue", "job_id"]
 _EVENTS_PER_TASK: Final = 100_000  # their jobs are read in a second or less
 
 
@@ -45,7 +42,7 @@ class AfterGap:
 class SnapshotTaker:
     """Brings bronze/jobs up to date with bronze/events."""
 
-    spark: SparkSession
+    engine: Engine
     lake: Lake
     url: str | None = field(repr=False)
     prefix: str
@@ -114,63 +111,13 @@ class SnapshotTaker:
         writer = SnapshotWriter(
             self.lake, self.url, self.prefix, positions_in(changes.marks), with_logs=with_logs
         )
-        events = frame_of(self.spark, self.lake, EVENTS, changes.files)
-        jobs = jobs_to_snapshot(events, everything=self.which == "all").repartition(
-            1 + changes.rows // _EVENTS_PER_TASK
+        query = Query(
+            sql=partial(ended_jobs_sql, everything=self.which == "all"),
+            tables={"events": Rows(lake=self.lake, table=EVENTS, files=changes.files)},
         )
-        report: Any = jobs.mapInArrow(writer, "files string").toArrow()
-        return files_in(report["files"].to_pylist())
+        parts = 1 + changes.rows // _EVENTS_PER_TASK
+        return files_in(self.engine.run(query, writer, ANSWER, parts=parts)["files"].to_pylist())
 
 
 def _gaps_in(changes: Changes, until: int) -> dict[str, int]:
     return {GAPS: until} if any(note.get("gaps") for note in changes.notes) else {}
-
-
-def jobs_to_snapshot(events: DataFrame, *, everything: bool) -> DataFrame:
-    """Jobs that ended an attempt in these events since they were last added, and what is known of them."""
-    # Numbers, not structs and strings: their aggregation needs no sorting.
-    names = F.lit(list(TIMELINE_EVENTS))
-    place = F.shiftleft(F.unix_millis("ts"), SEQ_BITS) + F.col("seq")
-    steps = events.where(F.col("job_id").isNotNull() & F.col("event").isin(*TIMELINE_EVENTS))
-
-    def when(condition: Column) -> Column:
-        return F.when(condition, place)
-
-    event = F.col("event")
-    back = event.isin("waiting", "waiting-children") & F.coalesce(F.col("prev") == "active", F.lit(False))
-    jobs = steps.groupBy(*_JOB).agg(
-        F.min(place).alias("first"),
-        F.max(place).alias("last"),
-        F.max_by(F.array_position(names, event), place).alias("code"),
-        F.max(when(event == "added")).alias("added"),
-        F.min(when(event == "active")).alias("active"),
-        F.count_if(event == "active").alias("pickups"),
-        F.max(when(event == "delayed")).alias("delayed"),
-        F.max(when(back | event.isin("failed", "stalled"))).alias("unfinished"),
-        F.max(when(event == "completed")).alias("completed"),
-    )
-    jobs = jobs.withColumn("event", F.element_at(names, F.col("code").cast("int")))
-    # A job that is added with a delay says `delayed`, too: only one that was taken ends an attempt by it.
-    retried = F.when(F.col("added").isNull() | (F.col("active") < F.col("delayed")), F.col("delayed"))
-    ended = (
-        F.greatest("unfinished", retried, "completed") if everything else F.greatest("unfinished", retried)
-    )
-    of_this_timeline = F.col("added").isNull() | (ended > F.col("added"))
-    return jobs.where(ended.isNotNull() & of_this_timeline & (F.col("event") != "removed")).select(
-        *_JOB, *_snapshot_columns()
-    )
-
-
-def _snapshot_columns() -> list[Column]:
-    """The state by the events, the pickups that the hash must count at least, and the events that it is read for."""
-    whole_timeline = F.col("added").isNull() | (F.col("added") == F.col("first"))
-    return [
-        F.when(F.col("event").isin("added", "stalled"), "waiting").otherwise(F.col("event")).alias("state"),
-        F.when(whole_timeline, F.col("pickups")).otherwise(F.lit(0)).alias("pickups"),
-        _id(F.coalesce("added", "first")).alias("first_id"),
-        _id(F.col("last")).alias("last_id"),
-    ]
-
-
-def _id(place: Column) -> Column:
-    return F.concat_ws("-", F.shiftright(place, SEQ_BITS), place.bitwiseAND(F.lit((1 << SEQ_BITS) - 1)))

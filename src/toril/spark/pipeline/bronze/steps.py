@@ -49,7 +49,7 @@ def _ingest_directly(context: PipelineContext) -> None:
     _note_starts(context)
     reader = reader_of(context.source_options())
     try:
-        ingest_once(context.spark, reader, BronzeWriter(context.lake))
+        ingest_once(context.engine, reader, BronzeWriter(context.lake))
     finally:
         reader.stop()
 
@@ -94,7 +94,7 @@ def stream_states(context: PipelineContext) -> dict[str, StreamState]:
 
 def snapshot_taker(context: PipelineContext) -> SnapshotTaker:
     options = context.options
-    return SnapshotTaker(context.spark, context.lake, context.redis, options.prefix, options.snapshots)
+    return SnapshotTaker(context.engine, context.lake, context.redis, options.prefix, options.snapshots)
 
 
 def take_snapshots(context: PipelineContext) -> int:
@@ -107,7 +107,7 @@ def _entry_collector(context: PipelineContext) -> EntryCollector:
     if context.entry_collector is None:
         searches = {kind: context.entry_discovery(kind) for kind in ("stream", "list")}
         context.entry_collector = EntryCollector(
-            context.sessions.session, context.lake, context.redis, searches, context.connect
+            lambda: context.engine, context.lake, context.redis, searches, context.connect
         )
     return context.entry_collector
 

@@ -10,11 +10,10 @@ from typing import Final
 
 from toril.lake import Lake
 from toril.lake.delta_table import LakeTable
-from toril.spark.sources.positions import ORIGIN, Position, id_parts
+from toril.spark.sources.positions import ORIGIN, SEQ_BITS, Position, id_parts
 
 TABLE: Final = "bronze/events"
 _ID_MARK: Final = "toril.events.id/"
-SEQ_BITS: Final = 20  # a million entries in one millisecond is more than a server can add
 
 
 def packed_id(entry_id: str) -> int:

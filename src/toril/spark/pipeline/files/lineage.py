@@ -30,7 +30,7 @@ FIGURED: Final = "toril.gold"  # of gold: the version of what the figures are ma
 _SILVER: Final = ("silver/attempts", "silver/gaps", "silver/jobs")
 _FIGURES: Final = ("gold/queue_minute", "gold/queue_hour", "gold/errors")
 # What is made of what, and under which mark.
-_LINKS: Final = (
+LINKS: Final = (
     *(("bronze/events", name, REFINED) for name in _SILVER),
     *(("bronze/events", name, HASHES) for name in ("bronze/jobs", "bronze/logs")),
     *(("bronze/jobs", name, REFINED_HASHES) for name in _SILVER),
@@ -54,12 +54,13 @@ def last_filled(lake: Lake) -> str | None:
 
 def check_layers(lake: Lake) -> None:
     """Raises `TableRolledBack` for the first table that holds less than what was made of it."""
-    for problem in _problems(lake):
+    for problem in rolled_back(lake):
         raise problem
 
 
-def _problems(lake: Lake) -> Iterator[TableRolledBack]:
-    for source, made, mark in _LINKS:
+def rolled_back(lake: Lake) -> Iterator[TableRolledBack]:
+    """All tables that hold less than what was made of them."""
+    for source, made, mark in LINKS:
         target = _opened(lake, made)
         if target is not None and target.committed(mark) > 0:
             yield from _compared(lake, source, target, mark)

@@ -7,28 +7,30 @@ percentiles are exact; doing it twice changes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
+from toril.spark.pipeline.engines.engine import Engine, Query, Rows
 from toril.spark.pipeline.files.lineage import FIGURED, reached
 from toril.spark.pipeline.files.parquet import read_columns, write_file
-from toril.spark.pipeline.files.staging import frame_of, read_table, stage
+from toril.spark.pipeline.gold.kept_alerts import merged_alerts
 from toril.spark.pipeline.gold.worker_alerts import worker_alerts
-from toril.spark.transforms import DEFAULT_RULES, Rule, alerts, errors, queue_hour, queue_minute
+from toril.spark.transforms.gold_sql import ERRORS, figures_sql
+from toril.spark.transforms.rules import DEFAULT_RULES, Rule
 from toril.spark.transforms.workers import WORKERS
 
 APPLICATION: Final = FIGURED
 _ATTEMPTS: Final = "silver/attempts"
+
+Spans = list[tuple[str, int]]  # queue and beginning, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +40,48 @@ class Figure:
     table: str
     label: str  # the column that holds the span
     seconds: int
-    transform: Callable[[DataFrame], DataFrame]
+    sql: str  # of `{attempts}`
+    with_fingerprints: bool = False
 
-    def span_of(self, moment: Column) -> Column:
-        """The beginning of the span that a moment lies in, in seconds since 1970."""
-        return F.floor(F.unix_seconds(moment) / self.seconds) * self.seconds
+    def span_of(self, moment: str) -> str:
+        """The beginning of the span that a moment lies in, in milliseconds since 1970."""
+        return f"unix_millis({moment}) - unix_millis({moment}) % {self.seconds * 1000}"
+
+    def query(self, attempts: Rows, spans: Spans, old: Rows) -> Query:
+        """The figures of some spans, and the old ones of all others."""
+        names = ", ".join(table_spec(self.table).schema.names)
+        chosen = "(select one.* from {{attempts}} one where {})".format(self._in_spans("one.ended_at"))
+        fresh = self.sql.format(attempts=chosen)
+        kept = f"select {names} from {{old}} one where not {self._in_spans(f'cast(one.{self.label} as timestamp)')}"
+        sql = f"select {names} from ({fresh}) fresh" + (f" union all {kept}" if old.files else "")
+        tables = {
+            "attempts": replace(attempts, with_fingerprints=self.with_fingerprints),
+            "spans": _table(spans),
+        }
+        return Query(sql=lambda _: sql, tables={**tables, **({"old": old} if old.files else {})})
+
+    def _in_spans(self, moment: str) -> str:
+        return (
+            "exists (select 1 from {spans} spans"
+            f" where spans.queue = one.queue and spans.span = {self.span_of(moment)})"
+        )
 
 
 FIGURES: Final = {
-    "queue_minute": Figure(table="gold/queue_minute", label="minute", seconds=60, transform=queue_minute),
-    "queue_hour": Figure(table="gold/queue_hour", label="hour", seconds=3600, transform=queue_hour),
-    "errors": Figure(table="gold/errors", label="day", seconds=86_400, transform=errors),
+    "queue_minute": Figure(
+        table="gold/queue_minute", label="minute", seconds=60, sql=figures_sql("minute", 60)
+    ),
+    "queue_hour": Figure(table="gold/queue_hour", label="hour", seconds=3600, sql=figures_sql("hour", 3600)),
+    "errors": Figure(table="gold/errors", label="day", seconds=86_400, sql=ERRORS, with_fingerprints=True),
 }
-# Up to that many spans are named in the plan itself; more are joined.
-_FEW_SPANS: Final = 200
-
 _DAYS_FOR_RULES: Final = 7  # so that a rule may compare with the week before
-
-Spans = list[tuple[str, int]]  # queue and beginning, in seconds since 1970
 
 
 @dataclass(slots=True)
 class GoldRefiner:
     """Brings gold up to date with silver."""
 
-    spark: SparkSession
+    engine: Engine
     lake: Lake
     rules: Sequence[Rule] = DEFAULT_RULES
     _minutes: dict[tuple[int, int], Spans] = field(default_factory=dict)
@@ -114,17 +133,13 @@ class GoldRefiner:
 
     def _replace(self, figure: Figure, spans: Spans, until: int) -> None:
         log = self.lake.ensure(figure.table)
-        days = sorted({datetime.fromtimestamp(at, UTC).date().isoformat() for _, at in spans})
-        old_files = [file for day in days for file in log.files(day=day)]
-        old = frame_of(self.spark, self.lake, figure.table, old_files)
-        kept = self._within(old, figure.span_of(F.col(figure.label).cast("timestamp")), spans, inside=False)
-        rows = self._within(
-            self._attempts(spans, figure), figure.span_of(F.col("ended_at")), spans, inside=True
-        )
-        names = table_spec(figure.table).schema.names
-        fresh = figure.transform(rows).select(*names)
-        whole = fresh.unionByName(kept.select(*names)) if old_files else fresh
-        self._commit(figure, stage(whole.repartition(1), self.lake, figure.table), until, old_files)
+        days = {datetime.fromtimestamp(at, UTC).date().isoformat() for _, at in spans}
+        old = self._rows(figure.table, [file for day in sorted(days) for file in log.files(day=day)])
+        query = figure.query(self._attempts(spans, figure), spans, old)
+        self._commit(figure, self.engine.write(query, self.lake, figure.table), until, old.files)
+
+    def _rows(self, name: str, files: Sequence[DataFile]) -> Rows:
+        return Rows(lake=self.lake, table=name, files=files)
 
     def _commit(
         self, figure: Figure, files: list[DataFile], until: int, removed: Sequence[DataFile] = ()
@@ -134,29 +149,15 @@ class GoldRefiner:
             files, removed=removed, application=APPLICATION, version=until, marks=marks
         )
 
-    def _within(self, rows: DataFrame, span: Column, spans: Spans, *, inside: bool) -> DataFrame:
-        if len(spans) <= _FEW_SPANS:
-            named = F.concat_ws("\n", span.cast("string"), "queue").isin(
-                [f"{at}\n{queue}" for queue, at in spans]
-            )
-            return rows.where(named if inside else ~named)
-        marks = F.broadcast(self.spark.createDataFrame(spans, "queue string, span long"))
-        found = rows.withColumn("span", span).join(marks, ["queue", "span"], "semi" if inside else "anti")
-        return found.drop("span")
-
-    def _attempts(self, spans: Spans, figure: Figure) -> DataFrame:
-        times = [at for _, at in spans]
-        return self._attempts_within(
-            datetime.fromtimestamp(min(times), UTC), datetime.fromtimestamp(max(times) + figure.seconds, UTC)
-        )
-
-    def _attempts_within(self, start: datetime, end: datetime) -> DataFrame:
-        """Attempts that ended in a span of time, from the files that may contain them."""
-        first, last = start.date().isoformat(), end.date().isoformat()
+    def _attempts(self, spans: Spans, figure: Figure) -> Rows:
+        """Attempts of the time of some spans, from the files that can have such."""
+        start, end = min(at for _, at in spans), max(at for _, at in spans) + figure.seconds
+        first, last = (datetime.fromtimestamp(at, UTC).date().isoformat() for at in (start, end))
         files = self.lake.ensure(_ATTEMPTS).files()
         near = [file for file in files if first <= (file.partition.get("day") or first) <= last]
-        rows = frame_of(self.spark, self.lake, _ATTEMPTS, near)
-        return rows.where((F.col("ended_at") >= F.lit(start)) & (F.col("ended_at") < F.lit(end)))
+        moment = "unix_millis(ended_at)"
+        rows = self._rows(_ATTEMPTS, near)
+        return rows.limited(f"{moment} >= {start * 1000} and {moment} < {end * 1000}")
 
     def _refresh_workers(self) -> bool:
         reports, log = self.lake.ensure("bronze/worker_reports"), self.lake.ensure("gold/workers")
@@ -186,21 +187,21 @@ class GoldRefiner:
         tables = {
             name: self._since(f"gold/{name}", since) for name in ("queue_minute", "queue_hour", "errors")
         }
-        tables["workers"] = read_table(self.spark, self.lake, "gold/workers")
-        found = alerts(self.spark, tables, self.rules)
-        old_files = log.files()
-        # Alerts about a worker are of the moment of its report: the table of workers forgets it, this one does not.
-        lasting = (F.col("subject") != "") | (F.col("raised_at") < F.lit(since.isoformat()).cast("timestamp"))
-        old = frame_of(self.spark, self.lake, "gold/alerts", old_files).where(lasting)
-        whole = found.unionByName(old).dropDuplicates(["rule", "queue", "subject", "raised_at"]).coalesce(1)
-        files = stage(whole, self.lake, "gold/alerts")
-        log.commit(files, removed=old_files, application=APPLICATION, version=log.version + 1)
+        tables["workers"] = self._rows("gold/workers", self.lake.ensure("gold/workers").files())
+        rows = merged_alerts(self.lake, self.engine.alerts(tables, self.rules), since)
+        files = [write_file(self.lake, "gold/alerts", rows, {})] if rows.num_rows else []
+        log.commit(files, removed=log.files(), application=APPLICATION, version=log.version + 1)
 
     def _first_day_touched(self) -> date:
         moments = [at for spans in self._minutes.values() for _, at in spans]
         return datetime.fromtimestamp(min(moments), UTC).date() if moments else datetime.now(UTC).date()
 
-    def _since(self, name: str, day: date) -> DataFrame:
+    def _since(self, name: str, day: date) -> Rows:
         files = self.lake.ensure(name).files()
         recent = [file for file in files if (file.partition.get("day") or "") >= day.isoformat()]
-        return frame_of(self.spark, self.lake, name, recent)
+        return self._rows(name, recent)
+
+
+def _table(spans: Spans) -> pa.Table:
+    queues, starts = [queue for queue, _ in spans], [at * 1000 for _, at in spans]
+    return pa.table({"queue": pa.array(queues, pa.string()), "span": pa.array(starts, pa.int64())})

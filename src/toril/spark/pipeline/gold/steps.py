@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from toril.spark.pipeline.context import PipelineContext
 from toril.spark.pipeline.gold.refiner import FIGURES, GoldRefiner
-from toril.spark.transforms import DEFAULT_RULES
+from toril.spark.transforms.rules import DEFAULT_RULES
 
 
 def refresh(context: PipelineContext, names: Sequence[str] = tuple(FIGURES)) -> int:
     """Computes the tables named from silver, then workers and alerts."""
     rules = (*DEFAULT_RULES, *context.options.rules)
-    GoldRefiner(context.spark, context.lake, rules).run(names)
+    GoldRefiner(context.engine, context.lake, rules).run(names)
     return 0
 
 

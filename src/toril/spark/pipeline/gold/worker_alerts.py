@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from toril.lake import Lake, LakeError, table_spec
-from toril.spark.transforms import Rule
+from toril.spark.transforms.rules import Rule
 
 _TABLES: Final = ("queue_minute", "queue_hour", "errors", "workers")
 _KEY: Final = ("rule", "queue", "subject", "raised_at")
@@ -40,9 +40,7 @@ def _mentioned(sql: str) -> set[str]:
 def _ask(lake: Lake, rule: Rule) -> list[dict[str, Any]]:
     # The SQL is the operator's own; `Lake.query` lets it read the lake and nothing else.
     sql = f"with workers as (select * from gold.workers) select * from ({rule.sql}) where value > ?"
-    rows = lake.query(sql, [rule.threshold]).to_pylist()
-    same = {"rule": rule.name, "threshold": float(rule.threshold), "message": rule.message}
-    return [{"subject": "", **row, "value": float(row["value"]), **same} for row in rows]
+    return rule.alerts(lake.query(sql, [rule.threshold]).to_pylist())
 
 
 def _known(lake: Lake) -> set[tuple[Any, ...]]:

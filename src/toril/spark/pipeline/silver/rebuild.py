@@ -13,14 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from toril.lake import Lake, TableMissing
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
+from toril.spark.pipeline.engines.engine import Query, Rows
 from toril.spark.pipeline.files.lineage import HASHES, RECONCILED, REFINED, reached
-from toril.spark.pipeline.files.staging import frame_of
 from toril.spark.pipeline.silver.refiner import EVENTS, HASHED, JOBS, Batch, RefinedUpTo, SilverRefiner
 
 APPLICATION: Final = "toril.rebuild"
@@ -28,6 +25,11 @@ _LOGS: Final = "bronze/logs"
 _ALWAYS: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _FIRST_DAY: Final = date(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
+_BY_MINUTE: Final = """
+    select minute, count(*) as events
+    from (select unix_millis(ts) - unix_millis(ts) % 60000 as minute from {events}) events
+    group by minute order by minute
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +106,24 @@ class SilverRebuilder:
 
     def _parts(self, day: Span) -> list[Span]:
         """A large day, cut at full minutes."""
-        minute = F.date_trunc("minute", "ts").alias("minute")
-        events = _within(frame_of(self.refiner.spark, self.refiner.lake, EVENTS, day.files), day)
-        counts = events.groupBy(minute).count().orderBy("minute").select(F.unix_seconds("minute"), "count")
+        rows_of_day = _within(Rows(lake=self.refiner.lake, table=EVENTS, files=day.files), day)
+        counts = self.refiner.engine.collect(Query(sql=lambda _: _BY_MINUTE, tables={"events": rows_of_day}))
         cuts, rows = [day.start], 0
-        for at, count in counts.collect():
+        for at, count in zip(*(counts[name].to_pylist() for name in ("minute", "events")), strict=True):
             if rows and rows + count > self.refiner.max_rows:
-                cuts.append(datetime.fromtimestamp(at, UTC))
+                cuts.append(datetime.fromtimestamp(at / 1000, UTC))
                 rows = 0
             rows += count
         ends = [*cuts[1:], day.end]
         return [replace(day, start=one, end=end) for one, end in zip(cuts, ends, strict=True)]
 
     def _batch(self, span: Span, number: int, reach: RefinedUpTo, *, last: bool) -> Batch:
-        spark, lake = self.refiner.spark, self.refiner.lake
+        lake = self.refiner.lake
         hashes = lake.ensure(HASHED)
         known = hashes.files() if self.refiner.fill or hashes.committed(RECONCILED) >= 0 else []
         return Batch(
-            _within(frame_of(spark, lake, EVENTS, span.files), span),
-            _hashes_within(frame_of(spark, lake, HASHED, known), span) if known else None,
+            _within(Rows(lake=lake, table=EVENTS, files=span.files), span),
+            _hashes_within(Rows(lake=lake, table=HASHED, files=known), span) if known else None,
             APPLICATION,
             number,
             self.refiner.marks_of(reach) if last else {},
@@ -130,20 +131,20 @@ class SilverRebuilder:
         )
 
 
-def _within(events: DataFrame, span: Span) -> DataFrame:
-    return events.where((F.col("ts") >= F.lit(span.start)) & (F.col("ts") < F.lit(span.end)))
+def _within(events: Rows, span: Span) -> Rows:
+    start, end = _bounds(span)
+    return events.limited(f"unix_millis(ts) >= {start} and unix_millis(ts) < {end}")
 
 
-def _hashes_within(hashes: DataFrame, span: Span) -> DataFrame:
+def _hashes_within(hashes: Rows, span: Span) -> Rows:
     """Those that complete attempts of the span, and those that were read in it after a gap."""
-    first, last = _ms("first_event_id"), _ms("last_event_id")
-    start, end = (int(one.timestamp() * 1000) for one in (span.start, span.end))
-    in_time = F.when(first.isNull(), last < end).otherwise(first < end)
-    return hashes.where((last >= start) & in_time)
+    start, end = _bounds(span)
+    first, last = (f"cast(split_part({name}_event_id, '-', 1) as bigint)" for name in ("first", "last"))
+    return hashes.limited(f"{last} >= {start} and coalesce({first}, {last}) < {end}")
 
 
-def _ms(event_id: str) -> Column:
-    return F.split_part(event_id, F.lit("-"), F.lit(1)).cast("long")
+def _bounds(span: Span) -> tuple[int, int]:
+    return int(span.start.timestamp() * 1000), int(span.end.timestamp() * 1000)
 
 
 def _moment(day: date) -> datetime:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
+from toril.spark.pipeline.engines.engine import Engine, Query, Rows
 from toril.spark.pipeline.files.lineage import (
     FILLED,
     HASHES,
@@ -28,18 +28,16 @@ from toril.spark.pipeline.files.lineage import (
     REFINED_HASHES,
     reached,
 )
-from toril.spark.pipeline.files.staging import frame_of, stage
 from toril.spark.pipeline.options import FILLS
 from toril.spark.pipeline.silver.hash_enrichment import HashEnricher
 from toril.spark.pipeline.silver.writer import REPORT, SilverWriter, files_of_tasks, jobs_without_start
-from toril.spark.transforms import gaps
+from toril.spark.transforms import gold_sql
 from toril.spark.transforms.rows import Filler
-from toril.spark.transforms.timelines import steps
+from toril.spark.transforms.step_sql import AFTER_GAP, steps_after_gap_sql, steps_of_named_sql, steps_sql
 
 EVENTS, HASHED = "bronze/events", "bronze/jobs"
 ATTEMPTS, GAPS, JOBS = "silver/attempts", "silver/gaps", "silver/jobs"
-_JOB: Final = ["queue", "job_id"]
-_AFTER_GAP: Final = "first_event_id is null and last_event_id is not null"
+_JOB: Final = ("job_id", "queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +52,20 @@ class RefinedUpTo:
 class Batch:
     """What is refined at once, and the marks of the commits that it ends in."""
 
-    events: DataFrame
-    hashes: DataFrame | None
+    events: Rows
+    hashes: Rows | None
     application: str
     version: int  # a batch is done where a table has this version of the application
     marks: Mapping[str, int]
     after_gap: bool = False  # among the hashes are those of whole queues, read after a gap
+    has_gaps: bool = True  # whether gap rows may be among the events
 
 
 @dataclass(slots=True)
 class SilverRefiner:
     """Brings silver up to date with bronze."""
 
-    spark: SparkSession
+    engine: Engine
     lake: Lake
     filled: str = "none"  # which attempts are completed from job hashes: all, failed, none
     max_rows: int = 4_000_000  # of one batch: more would not fit the memory of a small driver
@@ -118,12 +117,13 @@ class SilverRefiner:
             self._pass_over(reach)
             return 0
         batch = Batch(
-            frame_of(self.spark, self.lake, EVENTS, events.files),
-            frame_of(self.spark, self.lake, HASHED, hashes.files) if hashes.files else None,
+            Rows(lake=self.lake, table=EVENTS, files=events.files),
+            Rows(lake=self.lake, table=HASHED, files=hashes.files) if hashes.files else None,
             REFINED_HASHES,
             reach.hashes,
             self.marks_of(reach),
             after_gap=RECONCILED in hashes.marks,
+            has_gaps=any(note.get("gaps") for note in events.notes),
         )
         self.refine(batch)
         return events.rows
@@ -144,7 +144,7 @@ class SilverRefiner:
     def refine(self, batch: Batch) -> None:
         """One batch, from the state that the last one left behind."""
         if batch.hashes is not None and self.fill is None:
-            batch = replace(batch, hashes=batch.hashes.where(_AFTER_GAP))
+            batch = replace(batch, hashes=batch.hashes.limited(AFTER_GAP))
         open_files = self.lake.ensure(JOBS).files(phase="open")
         with ThreadPoolExecutor(1) as beside:
             lost = beside.submit(self._stage_gaps, batch)
@@ -155,7 +155,10 @@ class SilverRefiner:
         self._commit(JOBS, written[JOBS], batch, replaced=open_files)
 
     def _stage_gaps(self, batch: Batch) -> list[DataFile]:
-        return stage(gaps(batch.events), self.lake, GAPS) if self._lacks(GAPS, batch) else []
+        if not batch.has_gaps or not self._lacks(GAPS, batch):
+            return []
+        query = Query(sql=lambda _: gold_sql.GAPS, tables={"events": batch.events})
+        return self.engine.write(query, self.lake, GAPS)
 
     def _write_timelines(self, batch: Batch, open_files: list[DataFile]) -> dict[str, list[DataFile]]:
         done_files = self.lake.ensure(JOBS).files(phase="done")
@@ -165,33 +168,42 @@ class SilverRefiner:
             with_attempts=self._lacks(ATTEMPTS, batch),
             hold_without_start=bool(done_files),
         )
-        before = frame_of(self.spark, self.lake, JOBS, open_files)
-        if batch.hashes is not None and batch.after_gap and done_files:
-            before = before.unionByName(self._done_before(batch.hashes, before, done_files))
-        report = _write(writer, batch.events, before, batch.hashes)
+        report = self._write(writer, self._query(batch, self._jobs(open_files), self._jobs(done_files)))
         written, without_start = files_of_tasks(report), jobs_without_start(report)
         if without_start.num_rows:
             for name, files in self._write_continued(writer, batch, without_start, done_files).items():
                 written[name] += files
         return written
 
-    def _done_before(self, hashes: DataFrame, open_jobs: DataFrame, done_files: list[DataFile]) -> DataFrame:
-        """Jobs that were read after a gap and have ended before: `job_timeline` decides whether they ended again."""
-        after_gap = hashes.where(_AFTER_GAP).select(*_JOB).distinct()
-        done = frame_of(self.spark, self.lake, JOBS, done_files).join(after_gap, _JOB, "semi")
-        return _latest(done).join(open_jobs.select(*_JOB), _JOB, "anti")
+    def _jobs(self, files: list[DataFile]) -> Rows:
+        return Rows(lake=self.lake, table=JOBS, files=files)
+
+    def _query(self, batch: Batch, open_jobs: Rows, done_jobs: Rows) -> Query:
+        """The steps of a batch, also of jobs that ended before and were read after a gap: they may have ended again."""
+        tables: dict[str, Rows | pa.Table] = {"events": batch.events, "open_jobs": open_jobs}
+        if batch.hashes is None:
+            return Query(sql=partial(steps_sql, with_hashes=False), tables=tables)
+        tables["hashes"] = batch.hashes
+        if batch.after_gap and done_jobs.files:
+            return Query(sql=steps_after_gap_sql, tables={**tables, "done_jobs": done_jobs})
+        return Query(sql=partial(steps_sql, with_hashes=True), tables=tables)
 
     def _write_continued(
         self, writer: SilverWriter, batch: Batch, without_start: pa.Table, done_files: list[DataFile]
     ) -> dict[str, list[DataFile]]:
-        """Jobs that were finished and are touched again continue from where they ended."""
-        named = self.spark.createDataFrame(without_start)
-        before = frame_of(self.spark, self.lake, JOBS, done_files).join(named, _JOB, "semi")
-        touched = batch.events.join(named, _JOB, "semi")
-        hashes = None if batch.hashes is None else batch.hashes.join(named, _JOB, "semi")
-        return files_of_tasks(
-            _write(replace(writer, hold_without_start=False), touched, _latest(before), hashes)
-        )
+        """Jobs that were finished and are touched again go on from where they ended, not from nothing."""
+        tables: dict[str, Rows | pa.Table] = {
+            "events": batch.events,
+            "named": without_start,
+            "done_jobs": self._jobs(done_files),
+        }
+        if batch.hashes is not None:
+            tables["hashes"] = batch.hashes
+        query = Query(sql=partial(steps_of_named_sql, with_hashes=batch.hashes is not None), tables=tables)
+        return files_of_tasks(self._write(replace(writer, hold_without_start=False), query))
+
+    def _write(self, writer: SilverWriter, query: Query) -> pa.Table:
+        return self.engine.run(query, writer, REPORT, by=_JOB)
 
     def _lacks(self, name: str, batch: Batch) -> bool:
         return self.lake.ensure(name).committed(batch.application) < batch.version
@@ -207,16 +219,3 @@ class SilverRefiner:
                 version=batch.version,
                 marks=batch.marks,
             )
-
-
-def _write(
-    writer: SilverWriter, events: DataFrame, jobs_before: DataFrame, hashes: DataFrame | None
-) -> pa.Table:
-    return steps(events, jobs_before, hashes).mapInArrow(writer, REPORT).toArrow()
-
-
-def _latest(jobs_done: DataFrame) -> DataFrame:
-    from pyspark.sql import Window
-
-    newest = Window.partitionBy("queue", "job_id").orderBy(F.desc("updated_at"), F.desc("updated_seq"))
-    return jobs_done.withColumn("age", F.row_number().over(newest)).where("age = 1").drop("age")

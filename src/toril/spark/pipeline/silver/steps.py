@@ -24,13 +24,13 @@ def rebuild(context: PipelineContext, filled: str | None = None) -> int:
 
 
 def _refiner(context: PipelineContext, filled: str | None = None) -> SilverRefiner:
-    return SilverRefiner(context.spark, context.lake, filled or context.options.filled)
+    return SilverRefiner(context.engine, context.lake, filled or context.options.filled)
 
 
 def reconcile(context: PipelineContext) -> int:
     """Completes silver from job hashes where events are missing. Returns the number of jobs that were read."""
     reconciler = Reconciler(
-        context.spark,
+        context.engine,
         context.lake,
         context.redis,
         context.options.prefix,

@@ -23,8 +23,8 @@ from toril.spark.transforms.job_timeline import turning_points
 from toril.spark.transforms.rows import Filler, attempts_table, jobs_table, lacks_start
 
 ATTEMPTS, JOBS = "silver/attempts", "silver/jobs"
-REPORT: Final = "files string, queue string, job_id string"  # files, or a job whose timeline lacks its start
-_REPORT: Final = pa.schema([("files", pa.string()), ("queue", pa.string()), ("job_id", pa.string())])
+# A line about files, or a job whose timeline lacks its start.
+REPORT: Final = pa.schema([("files", pa.string()), ("queue", pa.string()), ("job_id", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ def _without(points: pa.Table, without_start: pa.Table) -> pa.Table:
 
 def _report(files: Mapping[str, Sequence[DataFile]], without_start: pa.Table) -> pa.RecordBatch:
     first = pa.table(
-        [[Manifest(files).to_json()], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=_REPORT
+        [[Manifest(files).to_json()], pa.nulls(1, pa.string()), pa.nulls(1, pa.string())], schema=REPORT
     )
     named = {
         "files": pa.nulls(len(without_start), pa.string()),
         **{n: without_start[n] for n in ("queue", "job_id")},
     }
-    whole = pa.concat_tables([first, pa.table(named).cast(_REPORT)]).combine_chunks()
+    whole = pa.concat_tables([first, pa.table(named).cast(REPORT)]).combine_chunks()
     return whole.to_batches()[0]
 
 

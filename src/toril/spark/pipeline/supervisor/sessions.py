@@ -69,6 +69,11 @@ class SessionSource:
         return build_session(self.master, memory, spark_log=self._spark_log, **settings)
 
     @property
+    def is_given(self) -> bool:
+        """Whether the caller made the session."""
+        return self._given is not None
+
+    @property
     def is_there(self) -> bool:
         """Whether a session was started."""
         return self._session is not None
