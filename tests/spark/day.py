@@ -319,12 +319,12 @@ def main() -> None:
     asked = argparse.ArgumentParser(prog="python -m tests.spark.day", description=__doc__)
     asked.add_argument("--jobs", type=int, default=20_000)
     asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--engine", default="spark", help="driver or spark")
     given = asked.parse_args()
     logging.getLogger("toril").setLevel(logging.CRITICAL)  # thousands of errors are meant to be
     with Server.valkey() as server, tempfile.TemporaryDirectory() as folder:
         day = Day(server.url, "day", given.jobs, given.seed)
-        pipeline = Pipeline(PipelineOptions(redis=server.url, prefix="day", lake=folder))
-        pipeline.spark.sparkContext.setLogLevel("OFF")
+        pipeline = Pipeline(PipelineOptions(redis=server.url, prefix="day", lake=folder, engine=given.engine))
         asyncio.run(day.live(lambda: asyncio.to_thread(pipeline.run_once)))
         print(f"seed {day.seed}: {dict(day.outcomes)}, {day.by_node} attempts by Node", flush=True)
         print(pipeline.run_once(), flush=True)
@@ -334,7 +334,8 @@ def main() -> None:
         print(f"every attempt is in the tables, once; {read} of {len(day.unsure)} unsure ones are complete")
         check_replay(day, pipeline)
         print("a replay with Redis empty changed no row", flush=True)
-        pipeline.spark.stop()
+        if given.engine == "spark":
+            pipeline.spark.stop()
 
 
 if __name__ == "__main__":

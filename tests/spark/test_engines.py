@@ -17,9 +17,9 @@ from tests.spark.records import whole_tables
 from toril import sync
 from toril.errors import InvalidOption
 from toril.lake import TABLES
+from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.transforms import Rule, with_fingerprint
-from toril.protocol.error_pattern import error_pattern, fingerprint
 
 MADE = [name for name in TABLES if name.startswith(("silver/", "gold/"))]
 

@@ -17,6 +17,7 @@ from tests.spark.factory import Factory
 from tests.spark.makers import Factories
 from toril import sync
 from toril.lake import Lake, table_spec
+from toril.observe.exporter import Exporter
 from toril.spark.pipeline import Pipeline, PipelineOptions
 
 
@@ -46,7 +47,7 @@ class Place:
         self.commits(table)[-1].unlink()
 
     def remove_file(self, table: str) -> None:
-        next((self.lake / table).rglob("*.parquet")).unlink()
+        (self.lake / table / Lake(self.lake).table(table).files()[0].path).unlink()
 
     def add_rows(self, table: str) -> None:
         rows = [{"queue": "checked", "job_id": "foreign", "outcome": "completed"}]
@@ -132,3 +133,26 @@ def test_the_command_prints_findings_and_ends_with_1(place: Place) -> None:
     assert done.returncode == 1
     (finding,) = json.loads(done.stdout)
     assert (finding["check"], finding["subject"]) == ("files", "gold/errors")
+
+
+async def test_the_exporter_serves_the_lag_of_a_lake(place: Place) -> None:
+    place.queue.add(3)
+    async with Exporter(place.url, prefix=place.queue.prefix, lake=str(place.lake)) as exporter:
+        values = {
+            (one.name, *one.labels.values()): one.value
+            for family in await exporter.families()
+            for one in family.samples
+        }
+    assert values["bullmq_pipeline_up",] == 1
+    assert values["bullmq_pipeline_lag_events", "checked"] == place.pipeline().lag().queues[0].behind == 6
+    assert 0 <= values["bullmq_pipeline_last_commit_age_seconds", "bronze/events"] < 600
+    assert ("bullmq_pipeline_last_commit_age_seconds", "gold/queue_hour") in values
+
+
+async def test_a_lake_that_cannot_be_read_is_a_metric(place: Place) -> None:
+    for commit in place.commits("bronze/events"):
+        commit.write_text("no log")
+    async with Exporter(place.url, prefix=place.queue.prefix, lake=str(place.lake)) as exporter:
+        families = {one.name: one for one in await exporter.families()}
+    assert families["bullmq_pipeline_up"].samples[0].value == 0
+    assert families["bullmq_exporter_up"].samples[0].value == 1

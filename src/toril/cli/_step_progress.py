@@ -1,4 +1,4 @@
-"""The progress of a pipeline by step: a bar in a terminal, otherwise a line for each step.
+"""The progress of a pipeline by step: a bar in a terminal, otherwise a line for each step that takes a while.
 
 Guarantee: it is written to standard error, so that what a command prints stays as it is.
 """
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+_A_WHILE = 1.0  # seconds: a run with nothing new prints no steps
 OnStep = Callable[
     [str, int, int], object
 ]  # the name of the step that begins, how many are done, and of how many
@@ -45,8 +46,9 @@ class _Lines:
         self._step, self._began = f"step {done + 1} of {count}: {name}", self._now()
 
     def end(self) -> None:
-        if self._step:
-            typer.echo(f"{self._step}, {self._now() - self._began:.1f} s", err=True)
+        seconds = self._now() - self._began
+        if self._step and seconds >= _A_WHILE:
+            typer.echo(f"{self._step}, {seconds:.1f} s", err=True)
         self._step = ""
 
 

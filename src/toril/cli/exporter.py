@@ -30,6 +30,10 @@ def exporter(
     max_queues: Annotated[
         int, typer.Option("--max-queues", min=1, help="Maximum number of queues to export.")
     ] = 1_000,
+    lake: Annotated[
+        str | None,
+        typer.Option("--lake", metavar="DIR", help="Tables whose lag behind the queues is served, too."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
     show: Annotated[
         Literal["grafana", "alerts"] | None,
@@ -56,6 +60,7 @@ def exporter(
             env=env,
             search_every=search_every,
             max_queues=max_queues,
+            lake=lake,
         )
         if once:
             async with made:

@@ -72,8 +72,16 @@ StartingOption = Annotated[
 SparkLogOption = Annotated[
     bool, typer.Option("--spark-log", help="Show what Spark itself writes, from its start-up lines on.")
 ]
-KeepOption = Annotated[
+KeepFilesOption = Annotated[
     float, typer.Option("--keep-hours", help="How long files that are no longer in use stay for readers.")
+]
+KeepOption = Annotated[
+    str,
+    typer.Option(
+        "--keep",
+        metavar="LAYER=SPAN,…",
+        help="How long rows stay, by layer or table, such as bronze=30d,silver=1y (d, w, m, y); others stay for ever.",
+    ),
 ]
 EngineOption = Annotated[
     str,
@@ -122,6 +130,7 @@ def up(
     snapshots: SnapshotsOption = "all",
     fill: FillOption = None,
     starting: StartingOption = "earliest",
+    keep: KeepOption = "",
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
@@ -144,6 +153,7 @@ def up(
         snapshots=snapshots,
         fill=fill,
         starting=starting,
+        keep=keep,
     )
     if not as_json:
         print_line(f"tables in {pipeline.lake.url} follow the queues; Ctrl-C ends it")
@@ -304,6 +314,9 @@ def replay(
     prefix: PrefixOption = "bull",
     fill: FillOption = None,
     engine: EngineOption = "auto",
+    drop_older: Annotated[
+        bool, typer.Option("--drop-older", help="Remove attempts that are older than the events in bronze.")
+    ] = False,
     master: MasterOption = None,
     spark_log: SparkLogOption = False,
     redis: RedisUrl = None,
@@ -321,20 +334,26 @@ def replay(
         fill=fill,
     )
     with step_progress(quiet=as_json) as on_step:
-        done = pipeline.replay(on_step)
+        done = pipeline.replay(on_step, drop_older=drop_older)
     _summarise(done, as_json=as_json)
 
 
-def maintain(lake: LakeOption = "./lake", keep_hours: KeepOption = 168.0, as_json: AsJson = False) -> None:
-    """Compact small files and remove unused ones; `up` does it automatically; needs no Spark."""
+def maintain(
+    lake: LakeOption = "./lake",
+    keep: KeepOption = "",
+    keep_hours: KeepFilesOption = 168.0,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old rows, compact small files and remove unused ones; `up` does it by itself; needs no Spark."""
     from toril.spark.pipeline import Pipeline, PipelineOptions
 
-    done = Pipeline(PipelineOptions(lake=lake, keep_files_hours=keep_hours)).maintain()
+    done = Pipeline(PipelineOptions(lake=lake, keep_files_hours=keep_hours, keep=keep)).maintain()
     if as_json:
-        emit([{"table": one.table, "compacted": one.compacted, "removed": one.removed} for one in done])
+        emit(done)
         return
-    rows = [(one.table, one.compacted, one.removed) for one in done]
-    show(["table", "compacted", "removed"], rows, right=["compacted", "removed"], empty="no tables yet")
+    rows = [(one.table, one.expired, one.compacted, one.removed) for one in done]
+    columns = ["expired rows", "compacted", "removed"]
+    show(["table", *columns], rows, right=columns, empty="no tables yet")
 
 
 def _lake(place: str) -> Any:

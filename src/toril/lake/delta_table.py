@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from toril.errors import CommitGone, LakeTooNew, TableMissing
+from toril.errors import CommitGone, LakeError, LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
 
 _VERSION_KEY: Final = "toril.schemaVersion"
@@ -69,6 +69,11 @@ class LakeTable:
             delta = DeltaTable(url, storage_options=dict(storage) if storage else None)
         except TableNotFoundError:
             raise TableMissing(spec.name, lake) from None
+        except DeltaError as error:
+            problem = str(error).partition("\n")[0]
+            raise LakeError(
+                f"{spec.name} cannot be opened: {problem}; `toril pipeline check` says more"
+            ) from error
         return cls(spec, url, storage, delta)
 
     @classmethod
@@ -183,12 +188,18 @@ class LakeTable:
         version: int,
         marks: Mapping[str, int] | None = None,
         note: Mapping[str, Any] | None = None,
+        data_change: bool = True,
     ) -> None:
-        """One transaction, tagged with (`application`, `version`) and with further marks of the same kind."""
+        """One transaction, tagged with (`application`, `version`) and with further marks of the same kind.
+
+        Without `data_change` the added files have only rows that were in the table before.
+        """
         tags = {**(marks or {}), application: version}
         now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [_add_action(one, now) for one in added]
-        actions += [RemoveAction(one.path, True, now, one.size, dict(one.partition)) for one in removed]
+        actions: list[AddAction | RemoveAction] = [_add_action(one, now, data_change) for one in added]
+        actions += [
+            RemoveAction(one.path, data_change, now, one.size, dict(one.partition)) for one in removed
+        ]
         self.delta.create_write_transaction(
             actions,
             mode="append",
@@ -213,13 +224,13 @@ def _note_action(found: Changes, action: Mapping[str, Any]) -> None:
         found.notes.append(json.loads(action["commitInfo"]["toril"]))
 
 
-def _add_action(file: DataFile, now: int) -> AddAction:
+def _add_action(file: DataFile, now: int, data_change: bool) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.size,
         partition_values=dict(file.partition),
         modification_time=now,
-        data_change=True,
+        data_change=data_change,
         # The count only: deltalake takes extremes of some columns for a proof that the others are empty.
         stats=json.dumps({"numRecords": file.rows}),
     )

@@ -13,10 +13,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from toril.commands.overview import EnvelopeOverview
-from toril.errors import TorilError
+from toril.errors import InvalidOption, TorilError
 from toril.http import HttpServer, Response
 from toril.observe.discovery import QueueDiscovery
 from toril.observe.health import lengths_of
@@ -30,6 +30,9 @@ from toril.transport.discovery import FoundQueue
 with needed("prometheus"):
     from prometheus_client import generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from toril.observe.pipeline_metrics import PipelineMetrics
 
 logger = logging.getLogger("toril.exporter")
 
@@ -52,10 +55,12 @@ class Exporter:
         env: str = "prod",
         search_every: float = 60.0,
         max_queues: int = MAX_QUEUES,
+        lake: str | None = None,
     ) -> None:
         """`queues` are written as in the shell (`emails`, `list:NAME`, `stream:NAME`); none: all that exist.
 
-        Of more than `max_queues` queues, the first by kind and name are exported.
+        Of more than `max_queues` queues, the first by kind and name are exported. With `lake`, the lag of its
+        pipeline is served as well.
         """
         self._max_queues = check_integer("max_queues", max_queues, least=1, most=MAX_COUNT)
         self._left_out = 0
@@ -64,6 +69,7 @@ class Exporter:
             self._transport, queues, prefix=prefix, env=env, search_every=search_every
         )
         self._scraping = asyncio.Lock()
+        self._pipeline = _pipeline_metrics(lake, redis, prefix) if lake is not None else None
 
     async def prepare(self) -> None:
         """Searches for queues before the first scrape; if the server does not answer, the first scrape searches."""
@@ -80,7 +86,8 @@ class Exporter:
             began = time.monotonic()
             overview, error = await self._read_overview()
             seconds = time.monotonic() - began
-        return list(_families(overview, error, seconds, self._left_out))
+            more = await asyncio.to_thread(self._pipeline.families) if self._pipeline is not None else []
+        return [*_families(overview, error, seconds, self._left_out), *more]
 
     async def _read_overview(self) -> tuple[ServerOverview, TorilError | None]:
         try:
@@ -116,6 +123,14 @@ class Exporter:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _pipeline_metrics(lake: str, redis: Any, prefix: str | None) -> PipelineMetrics:
+    from toril.observe.pipeline_metrics import PipelineMetrics
+
+    if redis is not None and not isinstance(redis, str):
+        raise InvalidOption("redis", "is a client beside a lake", "give the address of the server")
+    return PipelineMetrics(lake, redis, prefix)
 
 
 def encode_metrics(families: list[Metric]) -> bytes:

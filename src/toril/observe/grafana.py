@@ -67,6 +67,11 @@ _MISSED: Final = (
 # A worker that serves its own metrics is reported by the exporter, too: it is counted once.
 _WORKERS: Final = "count by (queue) (max by (queue, worker_id) (bullmq_active_workers%s) == 1)"
 
+_COMMIT_AGE: Final = (
+    'max(bullmq_pipeline_last_commit_age_seconds{table="bronze/events"})'
+    " and on() (sum(bullmq_pipeline_lag_events) > 0)"
+)
+
 PANELS: Final = (
     Panel(
         title="Throughput",
@@ -302,6 +307,37 @@ PANELS: Final = (
             "lag {{queue}}": "max by (queue) (bullmq_stream_lag%s)",
             "pending {{queue}}": "max by (queue) (bullmq_stream_pending%s)",
         },
+    ),
+    Panel(
+        title="Pipeline lag",
+        text="Events that the tables of the pipeline have yet to read, by queue.",
+        queries={"{{queue}}": "max by (queue) (bullmq_pipeline_lag_events%s)"},
+        alerts=(
+            Alert(
+                name="TorilPipelineBehind",
+                above=5000,  # half of the events that a queue keeps by default
+                lasting="2m",
+                severity="warning",
+                summary="the pipeline reads events of {{ $labels.queue }} more slowly than they come",
+                remedy="look whether `toril pipeline up` runs and what it prints; events that are trimmed are lost",
+            ),
+        ),
+    ),
+    Panel(
+        title="Pipeline commits",
+        text="Time since the last commit to bronze/events while there are events to read.",
+        unit="s",
+        queries={"age": _COMMIT_AGE},
+        alerts=(
+            Alert(
+                name="TorilPipelineStands",
+                above=900,
+                lasting="5m",
+                severity="warning",
+                summary="the pipeline has committed nothing for a quarter of an hour, and there are events to read",
+                remedy="start `toril pipeline up`, or the job that runs `toril pipeline run`",
+            ),
+        ),
     ),
     Panel(
         title="Redis",

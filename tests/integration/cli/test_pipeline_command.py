@@ -55,7 +55,7 @@ def test_a_run_whose_queues_match_nothing_says_so(
     process = start("pipeline", "run", "--queues", "nope*", "--lake", str(tmp_path / "lake"), *here)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, out.partition(" in ")[0]) == (0, "0 events")
-    assert "queues: no queue matches 'nope*' under prefix" in err.splitlines()[-1]
+    assert "queues: no queue matches 'nope*' under prefix" in err.splitlines()[1]
     assert err.splitlines()[-1].endswith("check name, prefix and server")
 
 

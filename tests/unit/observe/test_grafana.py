@@ -28,6 +28,8 @@ OF_THE_EXPORTER = {
     "bullmq_broken_schedulers",
     "bullmq_stream_lag",
     "bullmq_stream_pending",
+    "bullmq_pipeline_lag_events",
+    "bullmq_pipeline_last_commit_age_seconds",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final, Literal
 
 from deltalake.exceptions import DeltaError
@@ -21,6 +22,7 @@ from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.bronze.stream_positions import TABLE as EVENTS
 from toril.spark.pipeline.bronze.stream_positions import committed_position
 from toril.spark.pipeline.files.lineage import FIGURED, LINKS, rolled_back
+from toril.spark.pipeline.files.retention import first_day_kept
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.positions import ORIGIN, Position, id_parts, read_stream_states
 from toril.transport import BlockingTransport
@@ -34,12 +36,9 @@ _RESTORE: Final = (
 )
 # Every step of a pipeline commits under an application of this name; compaction and new columns bring no rows.
 _OWN: Final = "toril."
-_FIGURES: Final = {
-    "gold/queue_minute": "select queue, sum(attempts)::bigint as n from gold.queue_minute group by 1",
-    "gold/queue_hour": "select queue, sum(attempts)::bigint as n from gold.queue_hour group by 1",
-    "gold/errors": 'select queue, sum("count")::bigint as n from gold.errors group by 1',
-}
-_ATTEMPTS: Final = "select queue, count(*) as n from silver.attempts{} group by 1"
+_FIGURES: Final = {"gold/queue_minute": "attempts", "gold/queue_hour": "attempts", "gold/errors": '"count"'}
+_COUNTED: Final = "select queue, sum({column})::bigint as n from {table} where day >= $since group by 1"
+_ATTEMPTS: Final = "select queue, count(*) as n from silver.attempts where day >= $since{} group by 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,20 +152,22 @@ def _has_rows_after(log: LakeTable, version: int) -> bool:
 
 def _figures(lake: Lake) -> Iterator[LakeFinding]:
     attempts = _opened(lake, "silver/attempts")
-    for name, sql in _FIGURES.items():
+    for name, column in _FIGURES.items():
         log = _opened(lake, name)
         if attempts is None or log is None or log.committed(FIGURED) != attempts.version:
             continue  # it is behind, which was said
-        of = " where error is not null" if name == "gold/errors" else ""
-        silver, gold = _by_queue(lake, _ATTEMPTS.format(of)), _by_queue(lake, sql)
+        since = {"since": max(first_day_kept(one) or date(1970, 1, 1) for one in (attempts, log))}
+        of = " and error is not null" if name == "gold/errors" else ""
+        counted = _COUNTED.format(column=column, table=name.replace("/", "."))
+        silver, gold = _by_queue(lake, _ATTEMPTS.format(of), since), _by_queue(lake, counted, since)
         for queue in sorted(silver.keys() | gold.keys()):
             if silver.get(queue, 0) != gold.get(queue, 0):
                 problem = f"{queue}: {gold.get(queue, 0)} attempts, silver has {silver.get(queue, 0)}"
                 yield _fault("figures", name, problem, _REPLAY)
 
 
-def _by_queue(lake: Lake, sql: str) -> dict[str, int]:
-    return {row["queue"]: row["n"] for row in lake.query(sql).to_pylist()}
+def _by_queue(lake: Lake, sql: str, since: dict[str, date]) -> dict[str, int]:
+    return {row["queue"]: row["n"] for row in lake.query(sql, since).to_pylist()}
 
 
 def _gaps(lake: Lake) -> Iterator[LakeFinding]:

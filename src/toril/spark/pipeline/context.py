@@ -39,7 +39,9 @@ class PipelineContext:
             lambda master: require_named_server(master, options.redis),
             spark_log=options.spark_log,
         )
-        self.in_driver = False  # whether steps compute in this process, because there is little to do
+        self.in_driver = (
+            options.engine == "driver"
+        )  # whether steps compute in this process, because there is little to do
         self.stopping = threading.Event()
         self.is_ingesting = False  # whether a thread keeps bronze/events up to date
         self.entry_collector: EntryCollector | None = None

@@ -55,6 +55,9 @@ class PipelineOptions:
     reconcile_every: float = 60.0
     maintain_every: float = 600.0
     keep_files_hours: float = 168.0  # how long files that are no longer in use stay for old readers
+    keep: str = (
+        ""  # how long rows stay, by layer or table: bronze=30d,silver=1y; a table that is not named keeps all
+    )
     rules: tuple[Rule, ...] = ()  # of the user, beside the default ones
     # What computes a run: driver (this process, without Java), spark, or auto: driver for as many events as
     # `driver_rows`, unless a session, a master or a checkpoint is given. `up` always computes on Spark.
@@ -80,6 +83,7 @@ class PipelineOptions:
         for name in ("max_rows", "tasks"):
             if getattr(self, name) < 1:
                 raise InvalidOption(name, "must be at least 1", "give a whole number above zero")
+        _check_keep(self.keep)
         if self.redis is not None:
             parse_address(self.redis)
         words = {"queues": self.queues, "prefix": self.prefix, "starting": self.starting}
@@ -89,6 +93,12 @@ class PipelineOptions:
     def filled(self) -> str:
         """Which attempts are completed: silver is made of what bronze holds."""
         return self.snapshots if self.fill is None else self.fill
+
+
+def _check_keep(text: str) -> None:
+    from toril.spark.pipeline.files.retention import parse_keep  # which needs these options itself
+
+    parse_keep(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from toril.spark.pipeline.engine_choice import fits_the_driver
 from toril.spark.pipeline.files.lineage import check_layers, last_filled
 from toril.spark.pipeline.files.maintain import Maintained, maintain
 from toril.spark.pipeline.options import PipelineOptions, Summary
-from toril.spark.pipeline.status import Status, status
+from toril.spark.pipeline.status import PipelineLag, Status, lag, status
 from toril.spark.pipeline.steps import STEPS, OnStep, resolve, run_steps, step, steps_once
 from toril.spark.pipeline.supervisor.supervisor import Ingest, Progress, Step, Supervisor
 from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names, warn_if_reachable
@@ -101,16 +101,19 @@ class Pipeline:
         finally:
             context.is_ingesting = False
 
-    def replay(self, on_step: OnStep = lambda *_: None) -> Summary:
+    def replay(self, on_step: OnStep = lambda *_: None, *, drop_older: bool = False) -> Summary:
         """Computes silver and gold anew from bronze, as after a change of rules or when a table was rolled back.
 
         No row of bronze is changed, and Redis is asked only for hashes of events that are not refined yet. Without
-        the option `fill`, the attempts that were completed from hashes before are completed again.
+        the option `fill`, the attempts that were completed from hashes before are completed again. Attempts that are
+        older than bronze, because it keeps less than silver, are removed only with `drop_older`; without it the replay
+        is refused.
         """
         context = self._context
         context.in_driver = fits_the_driver(context, anew=True)
         filled = self.options.fill or last_filled(self.lake)
-        cast("Callable[[PipelineContext], None]", resolve("replay:prepare"))(context)
+        prepare = cast("Callable[..., None]", resolve("replay:prepare"))
+        prepare(context, drop_older=drop_older)
         rebuild = cast("Callable[[PipelineContext, str | None], int]", resolve("silver.steps:rebuild"))
         steps = [("silver", lambda: rebuild(context, filled)), ("gold", self.gold)]
         return run_steps(context, steps, on_step)
@@ -169,6 +172,10 @@ class Pipeline:
     def examine(self) -> list[LakeFinding]:
         """Compares the tables with Redis, with each other and with their files; needs no Spark."""
         return examine(self.lake, self._context.queue_discovery(), self._context.connect)
+
+    def lag(self) -> PipelineLag:
+        """Returns how far the tables are behind the queues; reads no rows and needs no Spark."""
+        return lag(self.lake, self._context.queue_discovery(), self._context.connect)
 
     def status(self) -> Status:
         """Returns the state of the tables and how far they are behind the queues; needs no Spark."""

@@ -85,6 +85,25 @@ def status(lake: Lake, directory: QueueSelection, connect: Callable[[], Blocking
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLag:
+    """How far the tables are behind the queues, and when they were last written."""
+
+    queues: list[QueueStatus]
+    committed_at: dict[str, float]  # table → seconds since 1970
+
+
+def lag(lake: Lake, directory: QueueSelection, connect: Callable[[], BlockingTransport]) -> PipelineLag:
+    """Reads positions and logs, no rows; `RedisError` if the server does not answer."""
+    times = {name: _last_commit(lake.table(name)) for name in lake.tables()}
+    known = {name: at / 1000 for name, at in times.items() if at is not None}
+    return PipelineLag(queues=_queue_status(lake, directory, connect), committed_at=known)
+
+
+def _last_commit(log: LakeTable) -> int | None:
+    return log.commit_time(log.version)
+
+
 def _rolled_back(lake: Lake) -> str | None:
     try:
         check_layers(lake)

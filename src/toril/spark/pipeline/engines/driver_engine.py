@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
+from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.protocol.extras import needed
 from toril.spark.pipeline.engines.engine import Engine, Query, Rows, Task
 from toril.spark.pipeline.files.parquet import write_parts
 from toril.spark.transforms.dialect import DUCKDB
-from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.spark.transforms.rules import DEFAULT_RULES
 
 if TYPE_CHECKING:

@@ -1,15 +1,16 @@
-"""Maintain: compacts small files and removes unused ones.
+"""Maintain: removes old rows, compacts small files and removes unused ones.
 
 Guarantee: readers are not affected; a file is removed only when it has been unused for the configured time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from toril.lake import TABLES, Lake
 from toril.spark.pipeline.context import PipelineContext
+from toril.spark.pipeline.files.retention import Kept, Retention, parse_keep
 
 _MANY_FILES: Final = 20  # below that, compacting costs more than it brings
 _LARGE_BYTES: Final = 128 * 1024 * 1024
@@ -24,6 +25,7 @@ class Maintained:
     table: str
     compacted: int  # files that were put together
     removed: int  # files that were deleted
+    expired: int = 0  # rows that were older than the table keeps
 
 
 @dataclass(slots=True)
@@ -32,12 +34,14 @@ class Maintainer:
 
     lake: Lake
     keep_hours: float
+    keep: Kept = field(default_factory=dict)
 
     def run(self) -> list[Maintained]:
+        expired = Retention(self.lake, self.keep).run()
         existing = set(self.lake.tables())
-        return [self._maintain(name) for name in TABLES if name in existing]
+        return [self._maintain(name, expired.get(name, 0)) for name in TABLES if name in existing]
 
-    def _maintain(self, name: str) -> Maintained:
+    def _maintain(self, name: str, expired: int) -> Maintained:
         log = self.lake.table(name)
         compacted = 0
         if len(log.files()) >= _MANY_FILES:
@@ -51,12 +55,13 @@ class Maintainer:
         )
         log.delta.create_checkpoint()
         log.refresh()
-        return Maintained(table=name, compacted=compacted, removed=len(removed))
+        return Maintained(table=name, compacted=compacted, removed=len(removed), expired=expired)
 
 
 def maintain(context: PipelineContext) -> list[Maintained]:
     """Compacts and vacuums the tables of a pipeline."""
-    return Maintainer(context.lake, context.options.keep_files_hours).run()
+    options = context.options
+    return Maintainer(context.lake, options.keep_files_hours, parse_keep(options.keep)).run()
 
 
 def maintain_tables(context: PipelineContext) -> int:
