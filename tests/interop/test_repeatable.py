@@ -13,6 +13,7 @@ from tests.interop.lockstep import Lockstep
 from tests.interop.reference import Bench, Reference
 from tests.interop.steps import Outcome, Step
 from tests.servers import Server
+from toril import Queue
 
 REPEATS = [
     {"every": 10_000},
@@ -60,6 +61,24 @@ def test_the_chain_of_a_repeatable_job_goes_on(inherited: Lockstep, repeat: dict
             break
         end = {"id": taken["id"], "value": 1, "token": "t", "fetch_next": False, "worker": "w"}
         inherited.do(Step("complete", end))
+
+
+@pytest.mark.parametrize("repeat", REPEATS, ids=str)
+async def test_repeatable_jobs_of_node_are_listed_and_removed_like_schedulers(
+    bullmq: Reference, repeat: dict[str, Any]
+) -> None:
+    with Server.valkey() as server:
+        bench = bullmq.bench(QUEUE, url=server.url)
+        bench.call("reset")
+        bench.call("add", name="tick", data={}, opts={"repeat": repeat})
+        async with Queue(QUEUE, redis=server.url) as queue:
+            (listed,) = await queue.schedulers.list()
+            assert (listed.name, listed.cron) == ("tick", repeat.get("pattern"))
+            assert listed.every == (repeat["every"] / 1000 if "every" in repeat else None)
+            assert await queue.schedulers.remove(listed.id)
+            assert await queue.schedulers.list() == []
+            assert (await queue.get_job_counts()).delayed == 0
+        bench.close()
 
 
 def _until_due(lockstep: Lockstep) -> int:

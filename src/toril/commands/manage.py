@@ -8,7 +8,7 @@ would do or return something else has an effect once: repeated after a lost repl
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -39,6 +39,12 @@ _RETRY_FINISHED = OwnScript(
     "retry_finished",
     keys="job events source wait meta paused active marker",
     args="job_id push_command property state reset_attempts_made reset_attempts_started",
+)
+_REMOVE_ORPHANS = OwnScript(
+    "remove_orphans",
+    keys="completed failed delayed active wait paused waiting_children prioritized",
+    args="base limit",
+    each="job_id",
 )
 _REQUEUE_LEFT = OwnScript("requeue_left", keys="deduplication_key", args="base deduplication_id now_ms")
 _OBLITERATE = OwnScript("obliterate", keys="meta base", args="limit force")
@@ -287,6 +293,30 @@ def _obliterated(reply: int) -> bool:
     if reply < 0:
         raise obliterate_refusal(reply)
     return reply == 1
+
+
+def remove_orphans(
+    keys: QueueKeys, job_ids: Sequence[str], *, limit: int | None = None, calls: Calls | None = None
+) -> Command[list[str]]:
+    """Removes those of these jobs that are in no list, at most `limit`; returns their ids."""
+    most = len(job_ids) if limit is None else limit
+    args = [*_REMOVE_ORPHANS.args(base=keys.base, limit=most), *job_ids]
+    return once(keys, _REMOVE_ORPHANS.call(_REMOVE_ORPHANS.keys(keys), args, _removed_ids), calls)
+
+
+def _removed_ids(reply: list[bytes]) -> list[str]:
+    return [one.decode(errors="replace") for one in reply]
+
+
+def publish_event(keys: QueueKeys, name: str, fields: Mapping[str, str], *, max_len: int) -> Command[str]:
+    """Adds an event of the application to the stream; returns its id."""
+    pairs = [part for pair in fields.items() for part in pair]
+    command = plain(_text, "XADD", keys.events, "MAXLEN", "~", max_len, "*", "event", name, *pairs)
+    return once(keys, command)
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode()
 
 
 def requeue_left(keys: QueueKeys, deduplication_id: str, *, now_ms: int) -> Command[str | None]:

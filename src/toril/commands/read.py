@@ -289,6 +289,47 @@ def get_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]],
     return processed, plain(_lines_of_set, "SMEMBERS", keys.dependencies(job_id))
 
 
+DependencyKind = Literal["processed", "unprocessed", "ignored", "failed"]
+
+
+def _dependency_keys(keys: QueueKeys, job_id: str) -> dict[DependencyKind, str]:
+    return {
+        "processed": keys.processed(job_id),
+        "unprocessed": keys.dependencies(job_id),
+        "ignored": keys.ignored_failures(job_id),
+        "failed": keys.unsuccessful(job_id),
+    }
+
+
+def get_dependency_counts(keys: QueueKeys, job_id: str) -> Command[dict[str, int]]:
+    """Returns how many children of each kind a job has."""
+    by_kind = _dependency_keys(keys, job_id)
+    kinds = tuple(by_kind)
+    decode = functools.partial(_by_name, kinds)
+    return call(official("getDependencyCounts"), tuple(by_kind.values()), kinds, decode, Replay.SAFE)
+
+
+def _by_name(names: tuple[str, ...], reply: list[int]) -> dict[str, int]:
+    return dict(zip(names, reply, strict=True))
+
+
+def scan_dependencies(
+    keys: QueueKeys, job_id: str, kind: DependencyKind, cursor: str, count: int
+) -> Command[tuple[str, dict[str, str | None]]]:
+    """One page of the children of a kind: the next cursor, `0` at the end, and the children with their values."""
+    key = _dependency_keys(keys, job_id)[kind]
+    name = {"unprocessed": "SSCAN", "failed": "ZSCAN"}.get(kind, "HSCAN")
+    return plain(functools.partial(_page, kind), name, key, cursor, "COUNT", count)
+
+
+def _page(kind: DependencyKind, reply: list[Reply]) -> tuple[str, dict[str, str | None]]:
+    texts = [one.decode(errors="replace") for one in reply[1]]
+    if kind == "unprocessed":
+        return reply[0].decode(), dict.fromkeys(texts)
+    values: list[str | None] = [None if kind == "failed" else value for value in texts[1::2]]
+    return reply[0].decode(), dict(zip(texts[::2], values, strict=True))
+
+
 def get_failed_children(keys: QueueKeys, job_id: str) -> tuple[Command[dict[str, str]], Command[list[str]]]:
     """Returns the reasons of children whose failure is ignored, by key, and the keys of those whose failure counts."""
     ignored = plain(_string_map, "HGETALL", keys.ignored_failures(job_id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast, get_args
 
 from toril.commands import manage, read
 from toril.commands.command import Command
@@ -56,6 +56,24 @@ class Dependencies:
     unprocessed: list[str]  # those that have not ended
     ignored: Mapping[str, str]  # reasons of those whose failure the parent ignores
     failed: list[str]  # those whose failure counts against the parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependencyCounts:
+    """How many children a job has, by what became of them."""
+
+    processed: int
+    unprocessed: int
+    ignored: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependencyPage:
+    """Some children of one kind, by their keys."""
+
+    children: Mapping[str, Any]  # with the result (processed) or the reason (ignored), or None
+    cursor: str  # of the next page; "0" at the end
 
 
 class JobBase(Generic[T, R]):
@@ -234,6 +252,20 @@ class JobBase(Generic[T, R]):
         return self.record.parent
 
     @property
+    def deduplication_id(self) -> str | None:
+        """The id under which duplicates of it are dropped."""
+        return self.record.deduplication_id
+
+    @property
+    def repeat_job_key(self) -> str | None:
+        """The id of the scheduler that added it."""
+        return self.record.repeat_job_key
+
+    def as_json(self) -> dict[str, Any]:
+        """The job in JSON types, under Node's names, times in milliseconds; what has no value is left out."""
+        return self.record.as_dict()
+
+    @property
     def keys(self) -> QueueKeys:
         """The keys of its queue."""
         return self._calls.keys
@@ -376,6 +408,21 @@ class JobBase(Generic[T, R]):
     def _get_children_values(self) -> Operation[dict[str, Any]]:
         processed = yield read.get_children(self.keys, self.id)[0]
         return _values(processed)
+
+    def _get_dependency_counts(self) -> Operation[DependencyCounts]:
+        counts = yield read.get_dependency_counts(self.keys, self.id)
+        return DependencyCounts(**counts)
+
+    def _get_dependencies_page(
+        self, kind: read.DependencyKind, cursor: str, count: int
+    ) -> Operation[DependencyPage]:
+        if kind not in get_args(read.DependencyKind):
+            choices = ", ".join(get_args(read.DependencyKind))
+            raise InvalidOption("kind", f"is {kind!r}", f"choose one of {choices}")
+        following, children = yield read.scan_dependencies(self.keys, self.id, kind, cursor, count)
+        return DependencyPage(
+            children=_values(children) if kind == "processed" else children, cursor=following
+        )
 
     def _get_dependencies(self) -> Operation[Dependencies]:
         processed, pending = read.get_children(self.keys, self.id)

@@ -9,9 +9,19 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from toril.commands.manage import ResetAttempts
+from toril.commands.read import DependencyKind
 from toril.errors import JobNotFound
 from toril.jobs._operations import Operation, run_operation
-from toril.jobs.base import Dependencies, FinalState, JobBase, R, T, returned
+from toril.jobs.base import (
+    Dependencies,
+    DependencyCounts,
+    DependencyPage,
+    FinalState,
+    JobBase,
+    R,
+    T,
+    returned,
+)
 from toril.jobs.calls import JobCalls
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
@@ -122,6 +132,19 @@ class Job(JobBase[T, R]):
     async def get_children_values(self) -> dict[str, Any]:
         """Returns the return values of the children that completed, by their keys."""
         return await self._run(self._get_children_values())
+
+    async def get_dependency_counts(self) -> DependencyCounts:
+        """Returns how many children it has, by what became of them."""
+        return await self._run(self._get_dependency_counts())
+
+    async def get_dependencies_page(
+        self, kind: DependencyKind, cursor: str = "0", count: int = 100
+    ) -> DependencyPage:
+        """Returns about `count` children of one kind, for jobs with many: processed, unprocessed, ignored or failed.
+
+        A page may be empty before the last one, whose `cursor` is "0".
+        """
+        return await self._run(self._get_dependencies_page(kind, cursor, count))
 
     async def get_dependencies(self) -> Dependencies:
         """Returns all children, by how they ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toril.producer._inspection import ConnectedWorker, JobLogs
+from toril.producer._inspection import ConnectedWorker, JobLogs, QueueMeta
 from toril.producer.flow import FlowNode, FlowProducer, JobNode
 from toril.producer.list_queue import ListQueue
 from toril.producer.queue import Queue
@@ -17,6 +17,7 @@ __all__ = [
     "JobNode",
     "ListQueue",
     "Queue",
+    "QueueMeta",
     "Scheduler",
     "Schedulers",
     "StreamQueue",

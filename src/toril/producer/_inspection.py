@@ -6,7 +6,7 @@ list and the reading of the job is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +28,34 @@ class JobLogs:
 
     lines: list[str]
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMeta:
+    """The settings that are stored with a queue."""
+
+    version: str | None  # of the library that made it
+    paused: bool
+    concurrency: int | None  # over all workers; None: no limit
+    rate_limit: RateLimit | None  # over all workers
+    max_len_events: int | None  # about how many events are stored
+    fields: Mapping[str, str]  # all fields of the hash
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> QueueMeta:
+        count, span = _positive(fields.get("max")), _positive(fields.get("duration"))
+        return cls(
+            version=fields.get("version"),
+            paused="paused" in fields,
+            concurrency=_positive(fields.get("concurrency")),
+            rate_limit=RateLimit(count, span / 1000) if count and span else None,
+            max_len_events=_positive(fields.get("opts.maxLenEvents")),
+            fields=dict(fields),
+        )
+
+
+def _positive(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() and int(text) > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +124,29 @@ class Inspection(QueuePart[T]):
         """Returns how many jobs are in each state, counted at one moment."""
         counts = await self._run(read.get_counts(self.keys))
         return JobCounts.of(counts)
+
+    async def get_job_count_by_types(self, *states: str | JobState) -> int:
+        """Returns how many jobs are in these states together (default: all)."""
+        counts = await self._run(read.get_counts(self.keys))
+        wanted = _states(states or None)
+        return sum(counts["wait" if state is JobState.WAITING else state.value] for state in wanted)
+
+    async def get_ranges(
+        self,
+        states: str | JobState | Sequence[str | JobState],
+        start: int = 0,
+        end: int = -1,
+        *,
+        ascending: bool = False,
+    ) -> list[str]:
+        """Returns the ids of jobs in these states, newest first, without reading the jobs."""
+        names = [state.value for state in _states(states)]
+        return await self._run(read.get_ranges(self.keys, names, start=start, end=end, ascending=ascending))
+
+    async def get_meta(self) -> QueueMeta:
+        """Returns the settings that are stored with the queue."""
+        fields = await self._run(read.get_meta(self.keys))
+        return QueueMeta.of(fields)
 
     async def count(self) -> int:
         """Returns how many jobs are not active and not finished."""

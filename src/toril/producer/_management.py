@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
 
@@ -21,7 +21,10 @@ from toril.jobs import Job
 from toril.jobs.base import FinalState, T, log_line, progress_to_json
 from toril.jobs.calls import KEEP_LOGS
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, check_count, check_lookup_id
+from toril.protocol.codec import to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
+from toril.protocol.event import KNOWN_EVENTS
+from toril.protocol.keys import RESERVED_IDS, check_text
 from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import RateLimit
 from toril.protocol.state import JobState
@@ -38,6 +41,8 @@ CANCEL_LIFE_MS: Final = 60_000
 CANCEL_LOOKS: Final = 3
 # Clients know the server's time to within half a round trip.
 CLOCK_SLACK_MS: Final = 1000
+# Jobs that one call examines when it looks for orphans: some milliseconds of the server's time.
+LOOKED_AT: Final = 200
 
 Reason = str | re.Pattern[str]
 
@@ -127,6 +132,50 @@ class Management(QueuePart[T]):
     async def wake_worker(self) -> None:
         """Makes a waiting worker look for jobs that are due now."""
         await self._run(worker.set_marker(self.keys))
+
+    async def publish_event(
+        self, name: str, fields: Mapping[str, object] | None = None, *, max_len: int = 10_000
+    ) -> str:
+        """Adds an event of your own to the queue's events; `QueueEvents` and Node's listeners receive it.
+
+        Values that are no text become JSON. `max_len` is about how many events stay. Returns the id of the event.
+        """
+        check_text("name", name)
+        if name in KNOWN_EVENTS:
+            raise InvalidOption("name", f"{name!r} is an event of the queue itself", "choose another name")
+        texts = {
+            check_text("fields", key): value if isinstance(value, str) else to_json(value).decode()
+            for key, value in (fields or {}).items()
+        }
+        if "event" in texts:
+            raise InvalidOption("fields", 'contains "event", which is the name', "rename the field")
+        return await self._run(
+            manage.publish_event(self.keys, name, texts, max_len=check_count("max_len", max_len, least=1))
+        )
+
+    @knows_its_names("an argument of remove_orphaned_jobs")
+    async def remove_orphaned_jobs(self, *, limit: int | None = None) -> list[str]:
+        """Removes jobs that are in no list, so that no worker takes them, at most `limit`; returns their ids.
+
+        They are left where keys were deleted by hand or by a faulty client. `toril doctor --repair` puts them back
+        instead. All keys of the server are looked through in bounded steps.
+        """
+        if limit is not None:
+            check_count("limit", limit, least=1)
+        calls, cursor, removed = Calls(self.keys), "0", list[str]()
+        base = self.keys.base
+        while True:
+            cursor, found = await self._run(read.scan_keys(self.keys, cursor, [base]))
+            ids = [one for one in (key.removeprefix(base) for key in found) if _may_be_job(one)]
+            for start in range(0, len(ids), LOOKED_AT):
+                left = None if limit is None else limit - len(removed)
+                part = ids[start : start + LOOKED_AT]
+                if left is None or left > 0:
+                    command = manage.remove_orphans(self.keys, part, limit=left, calls=calls)
+                    gone = await self._run(command)
+                    removed += gone
+            if cursor == "0" or (limit is not None and len(removed) >= limit):
+                return removed
 
     async def trim_events(self, max_len: int) -> int:
         """Shortens the event stream to about `max_len`; returns how many events were removed."""
@@ -291,6 +340,12 @@ class Management(QueuePart[T]):
             count, more = await self._run(command)
             moved += count
         return moved
+
+
+def _may_be_job(name: str) -> bool:
+    """Whether a key of the queue may be the hash of a job."""
+    is_run = name.startswith("repeat:") and name.count(":") == 2
+    return name not in RESERVED_IDS and (":" not in name or is_run)
 
 
 class _RateLimiter:

@@ -8,7 +8,7 @@ that does not exist, a child of another parent, a deduplicated parent) before it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -19,9 +19,9 @@ from toril.jobs import Job, JobCalls
 from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, CallLedger
 from toril.producer._trace_context import with_trace_context
 from toril.producer.job_builder import JobBuilder, PreparedJob
-from toril.protocol.keys import QueueKeys, check_text, hash_tag_of
+from toril.protocol.keys import QueueKeys, check_queue_name, check_text, hash_tag_of
 from toril.protocol.option_names import knows_its_options
-from toril.protocol.options import JobOptions, ParentRef
+from toril.protocol.options import JobOptions, ParentRef, merge
 from toril.protocol.record import JobRecord
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
 from toril.transport import AsyncTransport, ConnectionPolicy
@@ -30,6 +30,7 @@ from toril.transport.waiting import Closing
 J = TypeVar("J")
 
 NO_OPTIONS: Final = JobOptions()
+NO_QUEUES: Final[Mapping[str, JobOptions]] = {}
 # Deeper flows are loops or mistakes.
 _DEEPEST: Final = 200
 
@@ -112,10 +113,15 @@ class FlowProducer:
         prefix: str = "bull",
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
+        queue_defaults: Mapping[str, JobOptions] = NO_QUEUES,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        """`defaults` are the options of jobs that do not set them; `queue_defaults`, by queue, replace some of them."""
+        self._queue_defaults = {
+            check_queue_name(queue): merge(defaults, options) for queue, options in queue_defaults.items()
+        }
         self._transport = AsyncTransport(redis, policy=policy)
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
@@ -205,7 +211,11 @@ class FlowProducer:
     def _planned(self, node: FlowNode, parent: _PlannedJob | None, carrier: str | None) -> _PlannedJob:
         calls = self._calls(node.queue, node.prefix or self._prefix)
         job_builder = JobBuilder(
-            calls.keys, defaults=self._defaults, ids="uuid", payload=None, cluster=self._transport.is_cluster
+            calls.keys,
+            defaults=self._queue_defaults.get(node.queue, self._defaults),
+            ids="uuid",
+            payload=None,
+            cluster=self._transport.is_cluster,
         )
         given = dict(with_trace_context(node.options, carrier))
         if parent is not None:

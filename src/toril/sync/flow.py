@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
 from toril.producer import FlowNode, JobNode
 from toril.producer import FlowProducer as AsyncFlowProducer
-from toril.producer.flow import NO_OPTIONS
+from toril.producer.flow import NO_OPTIONS, NO_QUEUES
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.json_types import JsonValue
 from toril.protocol.option_names import knows_its_options
@@ -30,6 +30,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
+        queue_defaults: Mapping[str, JobOptions] = NO_QUEUES,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -40,6 +41,7 @@ class FlowProducer(Facade[AsyncFlowProducer]):
                 prefix=prefix,
                 hash_tag=hash_tag,
                 defaults=defaults,
+                queue_defaults=queue_defaults,
                 policy=policy,
                 metrics=metrics,
                 tracer=tracer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, Unpack, overload
 
@@ -16,7 +16,7 @@ from toril.commands.read import Metrics
 from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
 from toril.jobs.base import FinalState, T
-from toril.producer import ConnectedWorker, JobLogs
+from toril.producer import ConnectedWorker, JobLogs, QueueMeta
 from toril.producer import Queue as AsyncQueue
 from toril.producer.job_builder import NO_DATA, Ids
 from toril.protocol.codec import PayloadCodec
@@ -257,6 +257,35 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
     def wake_worker(self) -> None:
         """Makes a waiting worker look for jobs that are due now."""
         self._call(self._inner.wake_worker)
+
+    def publish_event(
+        self, name: str, fields: Mapping[str, object] | None = None, *, max_len: int = 10_000
+    ) -> str:
+        """Adds an event of your own to the queue's events; returns its id."""
+        return self._call(self._inner.publish_event, name, fields, max_len=max_len)
+
+    def remove_orphaned_jobs(self, *, limit: int | None = None) -> list[str]:
+        """Removes jobs that are in no list, so that no worker takes them, at most `limit`; returns their ids."""
+        return self._call(self._inner.remove_orphaned_jobs, limit=limit)
+
+    def get_job_count_by_types(self, *states: str | JobState) -> int:
+        """Returns how many jobs are in these states together (default: all)."""
+        return self._call(self._inner.get_job_count_by_types, *states)
+
+    def get_ranges(
+        self,
+        states: str | JobState | Sequence[str | JobState],
+        start: int = 0,
+        end: int = -1,
+        *,
+        ascending: bool = False,
+    ) -> list[str]:
+        """Returns the ids of jobs in these states, newest first, without reading the jobs."""
+        return self._call(self._inner.get_ranges, states, start, end, ascending=ascending)
+
+    def get_meta(self) -> QueueMeta:
+        """Returns the settings that are stored with the queue."""
+        return self._call(self._inner.get_meta)
 
     def trim_events(self, max_len: int) -> int:
         """Trims the event stream to about `max_len`; returns how many events were removed."""

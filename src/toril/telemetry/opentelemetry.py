@@ -166,6 +166,12 @@ class OpenTelemetryMetrics:
     def __init__(self, meter_provider: metrics.MeterProvider | None = None) -> None:
         meter = metrics.get_meter(INSTRUMENTATION, meter_provider=meter_provider)
         self._processed = meter.create_counter("bullmq.jobs.processed", "{attempt}", "Attempts that ended.")
+        # Node counts what ended well, and what will be tried again, under names of their own.
+        self._ended = {
+            "completed": meter.create_counter("bullmq.jobs.completed", "{job}", "Jobs that completed."),
+            "retried": meter.create_counter("bullmq.jobs.retried", "{attempt}", "Attempts to be repeated."),
+        }
+        self._jobs = meter.create_gauge("bullmq.queue.jobs", "{job}", "Jobs in one state.")
         self._failed = meter.create_counter("bullmq.jobs.failed", "{job}", "Jobs that failed for good.")
         self._unknown = meter.create_counter(
             "bullmq.jobs.unknown_name", "{job}", "Jobs put back: no handler for their name."
@@ -192,6 +198,8 @@ class OpenTelemetryMetrics:
 
     def increment_jobs_processed(self, queue: str, status: JobStatus, count: int = 1) -> None:
         self._processed.add(count, {"queue": queue, "status": status})
+        if status in self._ended:
+            self._ended[status].add(count, {"bullmq.queue.name": queue})
 
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
         self._failed.add(1, {"queue": queue, "reason": reason})
@@ -213,6 +221,7 @@ class OpenTelemetryMetrics:
 
     def set_queue_length(self, queue: str, state: str, length: int) -> None:
         self._length.set(length, {"queue": queue, "state": state})
+        self._jobs.set(length, {"bullmq.queue.name": queue, "bullmq.queue.jobs.state": state})
 
     def increment_stalled_jobs(self, queue: str, count: int = 1) -> None:
         self._stalled.add(count, {"queue": queue})
