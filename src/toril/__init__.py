@@ -4,6 +4,8 @@ The packages by layer. A package may import those below it, never those above:
 
     cli                 the command `toril`
     testing             for tests of applications
+    dashboard           the web page about queues and jobs
+    integrations        FastAPI, Starlette, Litestar, Flask and Django
     browser             the browser tasks
     observe             doctor, exporter, health checks
     spark               sources, sinks, transforms and the pipeline

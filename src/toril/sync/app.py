@@ -92,13 +92,14 @@ class App:
 
     def enqueue(self, call: TaskCall[R] | Composition[R]) -> BlockingJob[JsonObject, R]:
         """Adds the job of a call, or the jobs of a composition."""
-        return self._blocking(self.call(call.enqueue))
+        return self.blocking_job(self.call(call.enqueue))
 
     def enqueue_many(self, calls: Iterable[TaskCall[R]]) -> list[BlockingJob[JsonObject, R]]:
         """Adds the jobs of calls, in order."""
-        return [self._blocking(job) for job in self.call(self.app.enqueue_many, calls)]
+        return [self.blocking_job(job) for job in self.call(self.app.enqueue_many, calls)]
 
-    def _blocking(self, job: AsyncJob[JsonObject, R]) -> BlockingJob[JsonObject, R]:
+    def blocking_job(self, job: AsyncJob[JsonObject, R]) -> BlockingJob[JsonObject, R]:
+        """The same job with blocking methods."""
         if isinstance(job, DetachedJob):
             made: BlockingJob[JsonObject, R] = blocking_form(job, self.call)
         else:

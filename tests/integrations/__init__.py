@@ -1,0 +1,1 @@
+"""Tests with the real frameworks and databases."""
