@@ -40,7 +40,7 @@ def draw_flow(nodes: Sequence[FlowNodeView]) -> Markup:
     parts = [_edge(nodes, heights, at) for at in range(len(nodes)) if nodes[at].parent is not None]
     parts += [_box(node, row) for node, row in zip(nodes, heights, strict=True)]
     return Markup(
-        '<svg class="flow" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" '
+        '<svg class="flow" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="group" '
         'aria-label="The jobs of the flow and their states; the table below has the same">{body}</svg>'
     ).format(w=f"{width:.0f}", h=f"{height:.0f}", body=Markup("").join(parts))
 

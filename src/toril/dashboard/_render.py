@@ -7,6 +7,7 @@ template does not get is an error, not an empty text. No hidden character reache
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,9 +21,13 @@ from toril.dashboard._view import Page, View
 from toril.dashboard._words import STATE_SIGNS
 from toril.plots import Series, sparkline
 
+# Replaced by the token of the person who receives a live part. Nobody can guess it, so no value can contain it.
+TOKEN_PLACE: Final = secrets.token_hex(16)
+
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "number": _texts.number,
     "size": _texts.size,
+    "brief": _texts.brief,
     "span": _texts.span,
     "span_ms": _texts.span_ms,
     "moment": _texts.moment,
@@ -85,6 +90,6 @@ def render_page(view: View, page: Page) -> HTMLResponse:
 
 
 def render_live(view: View, page: Page) -> str:
-    """Returns the part of a page that changes."""
-    text = environment().get_template(f"live/{page.template}.html").render(_values(view, page))
-    return _texts.visible(text)
+    """Returns the part of a page that changes. People share it, so `TOKEN_PLACE` stands for the token of each."""
+    values = {**_values(view, page), "csrf": TOKEN_PLACE}
+    return _texts.visible(environment().get_template(f"live/{page.template}.html").render(values))

@@ -88,6 +88,12 @@ def span(seconds: float | None) -> str:
     return f"{whole // 86_400:,} d"
 
 
+def brief(seconds: float | None) -> str:
+    """Returns a duration with its largest unit only, for tables."""
+    parts = span(seconds).split()
+    return " ".join(parts[:2])
+
+
 def span_ms(ms: float | None) -> str:
     return span(None if ms is None else ms / 1000)
 
@@ -115,7 +121,7 @@ def ago(ms: float | None, now_ms: float) -> Markup:
     except (ValueError, OverflowError, OSError):
         return Markup('<span class="bad">{}</span>').format(f"{ms:.0f}")
     seconds = (now_ms - ms) / 1000
-    words = f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+    words = f"{brief(seconds)} ago" if seconds >= 0 else f"in {brief(-seconds)}"
     return Markup('<time datetime="{}" title="{} UTC" data-relative>{}</time>').format(
         f"{at:%Y-%m-%dT%H:%M:%S}Z", f"{at:%Y-%m-%d %H:%M:%S}", words
     )

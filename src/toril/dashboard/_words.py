@@ -10,7 +10,7 @@ STATE_SIGNS: Final = {
     "prioritized": "◆",
     "active": "▶",
     "delayed": "◷",
-    "waiting-children": "⧉",
+    "waiting-children": "◇",
     "paused": "❚❚",
     "completed": "✓",
     "failed": "✕",

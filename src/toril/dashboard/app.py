@@ -26,7 +26,7 @@ from toril.dashboard._findings import Findings
 from toril.dashboard._history import History
 from toril.dashboard._live import LiveHub
 from toril.dashboard._operations import Operations
-from toril.dashboard._render import environment, render_live, render_page
+from toril.dashboard._render import TOKEN_PLACE, environment, render_live, render_page
 from toril.dashboard._security import TOKEN_COOKIE, SecurityFrame, has_form_token, token_cookie
 from toril.dashboard._sources import Sources
 from toril.dashboard._texts import visible
@@ -232,8 +232,12 @@ def _live(dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
         async def render() -> str:
             return render_live(view, await _live_page(view, found.function))
 
+        async def messages() -> AsyncIterator[str]:
+            async for message in dashboard.live.messages(key, render):
+                yield message.replace(TOKEN_PLACE, request.scope["toril.csrf"])
+
         return StreamingResponse(
-            dashboard.live.messages(key, render),
+            messages(),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no"},
         )

@@ -64,7 +64,7 @@ def stacked_bars(
                 f'height="{max(bottom - top, 0.5):.1f}"><title>{escape(tip)}</title></rect>'
             )
             base += value
-    return _svg(parts)
+    return _svg(parts, series)
 
 
 def bands(
@@ -97,7 +97,7 @@ def bands(
         parts.append(f'<polygon class="band {middle.kind}" points="{" ".join([*upper, *lower])}"/>')
         parts.append(f'<polyline class="line {middle.kind}" points="{" ".join(centre)}"/>')
         parts += [_tip(percentiles, times[at], at, x, unit, seconds) for x, at in places]
-    return _svg(parts)
+    return _svg(parts, percentiles)
 
 
 def _tip(percentiles: Sequence[Series], moment: datetime, at: int, x: float, unit: str, seconds: int) -> str:
@@ -169,7 +169,7 @@ def sparkline(series: Sequence[Series], *, columns: int = 60, unknown: Sequence[
             if value:
                 box = f'x="{at * width * step / size:.1f}" y="{top:.1f}" height="{max(tall, 0.7):.1f}"'
                 parts.append(f'<rect class="{one.kind}" {box} width="{width * step / size * 0.85:.1f}"/>')
-    return f'<svg class="spark" viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
+    return f'<svg class="spark" viewBox="0 0 {width} {height}" role="img" {_label(series)}>{"".join(parts)}</svg>'
 
 
 def timeline(start: datetime, end: datetime, marks: Sequence[datetime], seconds: int) -> str:
@@ -185,7 +185,7 @@ def timeline(start: datetime, end: datetime, marks: Sequence[datetime], seconds:
             f'<rect class="alarm-mark" x="{x:.1f}" width="{wide:.1f}" height="{height}"><title>{tip}</title></rect>'
         )
     box = f'viewBox="0 0 {width} {height}" preserveAspectRatio="none"'
-    return f'<svg class="strip" {box} role="img">{"".join(parts)}</svg>'
+    return f'<svg class="strip" {box} role="img" aria-label="times of the alert">{"".join(parts)}</svg>'
 
 
 # --- axes ----------------------------------------------------------------------------------------------------
@@ -285,5 +285,10 @@ def _short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _svg(parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+def _svg(parts: Sequence[str], series: Sequence[Series]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" {_label(series)}>{"".join(parts)}</svg>'
+
+
+def _label(series: Sequence[Series]) -> str:
+    """Returns what a plot is called where it cannot be seen."""
+    return f'aria-label="{escape(", ".join(one.name for one in series))} over time"'

@@ -191,3 +191,12 @@ def test_a_huge_envelope_is_cut_and_ends_its_page(
     for wrong in ("x", "-1", "1-2"):
         with pytest.raises(InvalidOption, match="after"):
             pages.envelope_page(keys, "jobs", after=wrong)
+
+
+def test_a_key_that_is_no_hash_is_a_job_without_fields(driver: QueueDriver, raw_command: Raw) -> None:
+    driver.add("good")
+    raw_command("LPUSH", driver.keys.wait, "strange")
+    raw_command("SET", driver.keys.job("strange"), "a string")
+    page = driver.run(pages.job_page(driver.keys, JobState.WAITING))
+    assert [(row.id, row.fields["name"]) for row in page.rows] == [("strange", None), ("good", b"draw")]
+    assert search_all(driver, JobState.WAITING, JobFilter(text="draw"))[0] == ["good"]

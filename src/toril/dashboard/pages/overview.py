@@ -55,13 +55,13 @@ def _row(queue: ShownQueue, findings: list[Finding]) -> OverviewRow:
         return OverviewRow(queue=queue, verdict="attention", reasons=[queue.error], findings=findings)
     reasons = []
     if figures.ready and not figures.workers and figures.oldest_waiting > LONG_WAIT_SECONDS:
-        reasons.append("jobs wait and no toril worker reports")
+        reasons.append("no worker")
     elif figures.oldest_waiting > LONG_WAIT_SECONDS and not figures.paused:
-        reasons.append("the next job waits for long")
+        reasons.append("long wait")
     if figures.dead:
         reasons.append(f"{figures.dead:,} failed")
     if figures.broken_schedulers:
-        reasons.append("a scheduler is broken")
+        reasons.append("broken scheduler")
     serious = [one for one in findings if one.level == "problem"]
     verdict: Verdict = "attention" if reasons or serious else "busy" if figures.states.get("active") else "ok"
     if figures.paused and verdict != "attention":
