@@ -52,6 +52,12 @@ def add(
         str | None, typer.Option("--job-id", help="Id of the job; a job with the same id is not added again.")
     ] = None,
     lifo: Annotated[bool, typer.Option("--lifo", help="Add it to the front of the queue.")] = False,
+    expires: Annotated[
+        float | None,
+        typer.Option(
+            "--expires", metavar="SECONDS", help="Do not run it later than this after it was added."
+        ),
+    ] = None,
     wait: Annotated[
         float | None,
         typer.Option("--wait", metavar="SECONDS", help="Wait for the end of the job and print its result."),
@@ -68,12 +74,20 @@ def add(
     if job_id is not None and len(payloads) > 1:
         raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
     if where.kind != "bullmq":
-        _reject_options(where, priority=priority, backoff=backoff, lifo=lifo or None, wait=wait)
+        _reject_options(
+            where, priority=priority, backoff=backoff, lifo=lifo or None, wait=wait, expires=expires
+        )
         ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
         _print(where, ids, [], None, as_json=as_json)
         return
     options = _job_options(
-        backoff, delay=delay, priority=priority, attempts=attempts, job_id=job_id, lifo=lifo or None
+        backoff,
+        delay=delay,
+        priority=priority,
+        attempts=attempts,
+        job_id=job_id,
+        lifo=lifo or None,
+        expires=expires,
     )
     jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
     existing = [job.id for job in jobs if not job.added]

@@ -17,6 +17,7 @@
     │   ├── ResultTooLarge                   the handler returned more than the worker's max_result_size
     │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
+    │   ├── JobExpired                       it was fetched after it had expired; its handler did not run
     │   ├── StalledTooOften                  too many workers died while they ran the job
     │   ├── ProcessDied                      the process of the handler ended: .exit_code
     │   ├── JobCancelled                     the job was cancelled while it ran
@@ -97,6 +98,7 @@ from toril.errors._base import (
     Interrupted,
     InvalidOption,
     JobCancelled,
+    JobExpired,
     JobFailed,
     JobTimedOut,
     MalformedValue,
@@ -209,6 +211,7 @@ __all__ = [
     "InvalidOption",
     "JobBelongsToScheduler",
     "JobCancelled",
+    "JobExpired",
     "JobFailed",
     "JobLocked",
     "JobNotFound",

@@ -123,6 +123,10 @@ class StalledTooOften(PermanentError):
     """Too many workers died while they ran the job; the next one fails it."""
 
 
+class JobExpired(PermanentError):
+    """A worker fetched the job after it had expired (`expires`); its handler did not run."""
+
+
 class ProcessDied(PermanentError):
     """The process of a handler ended before the handler did."""
 

@@ -17,7 +17,7 @@ from toril.errors import InvalidOption, TorilError
 from toril.protocol.backoff import Backoff
 from toril.protocol.codec import pack, to_json
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
-from toril.protocol.given_fields import default, seconds, take_defaults
+from toril.protocol.given_fields import default, no_seconds, seconds, take_defaults
 from toril.protocol.json_types import JsonFields, JsonObject, JsonValue
 from toril.protocol.keys import check_job_id, check_text
 from toril.protocol.option_names import knows_its_options, refuse_unknown
@@ -33,7 +33,7 @@ from toril.protocol.option_parts import (
 from toril.protocol.worker_options import RateLimit, WorkerOptions
 
 if TYPE_CHECKING:
-    from toril.protocol.given_fields import Seconds
+    from toril.protocol.given_fields import OptionalSeconds, Seconds
 
 __all__ = [
     "MAX_PRIORITY",
@@ -99,6 +99,10 @@ def _metadata(name: str, value: object) -> str:
     return value
 
 
+def _expiry(name: str, value: Duration) -> float:
+    return to_seconds(name, value, positive=True)
+
+
 def _repeat(name: str, value: object) -> JsonFields:
     if not isinstance(value, Mapping):
         raise InvalidOption(name, f"is a {type(value).__name__}", "give a mapping")
@@ -153,6 +157,7 @@ _TABLE: dict[str, tuple[Check, str, Spell]] = {
     "telemetry_metadata": (_metadata, "tm", _same),
     "omit_context": (check_boolean, "omc", _same),
     "repeat": (_repeat, "repeat", _same),
+    "expires": (_expiry, "expires", to_ms),
 }
 ON_FAILURE = (
     "fail_parent_on_failure",
@@ -191,6 +196,7 @@ class JobOptions:
     telemetry_metadata: str | None = default(None)  # trace context, a JSON string
     omit_context: bool = default(False)  # do not pass the trace context on
     repeat: JsonFields | None = default(None)  # of repeatable jobs, carried as it is
+    expires: OptionalSeconds = no_seconds()  # not run later than this after it was added: it fails then
 
     given: tuple[str, ...] = field(init=False)  # the fields that were set, in the order above
     _packed: bytes | None = field(init=False, compare=False)
@@ -293,6 +299,7 @@ def _read_removal(value: JsonValue) -> KeepJobs | JsonValue:
 _READ: dict[str, Spell] = {
     "backoff": Backoff.from_wire,
     "delay": lambda value: None if value is None else value / 1000,
+    "expires": lambda value: None if value is None else value / 1000,
     "remove_on_complete": _read_removal,
     "remove_on_fail": _read_removal,
     "deduplication": lambda value: Deduplication.from_wire(value) if value else None,
@@ -350,3 +357,4 @@ class JobOptionsDict(TypedDict, total=False):
     telemetry_metadata: str | None
     omit_context: bool
     repeat: JsonFields | None
+    expires: Duration | None

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from toril.errors import (
     JobCancelled,
+    JobExpired,
     JobTimedOut,
     PermanentError,
     Postpone,
@@ -177,6 +178,8 @@ def _lack(name: str, known: Sequence[str]) -> str:
 def _kind_of(error: BaseException) -> FailureReason:
     if isinstance(error, JobCancelled):
         return "cancelled"
+    if isinstance(error, JobExpired):
+        return "expired"
     return "stalled" if isinstance(error, StalledTooOften) else "permanent"
 
 

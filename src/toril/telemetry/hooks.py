@@ -17,7 +17,9 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 JobStatus: TypeAlias = Literal["completed", "failed", "retried"]
 # The operations that add jobs, by the names of Node's spans.
 Adding: TypeAlias = Literal["add", "addBulk", "addFlow", "addBulkFlows", "addNode"]
-FailureReason: TypeAlias = Literal["permanent", "transient_exhausted", "stalled", "timeout", "cancelled"]
+FailureReason: TypeAlias = Literal[
+    "permanent", "transient_exhausted", "stalled", "timeout", "cancelled", "expired"
+]
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from toril.backends.base import D, Delivery
 from toril.errors import (
     FailedChildren,
     JobCancelled,
+    JobExpired,
     JobTimedOut,
     LockLapsed,
     PendingChildren,
@@ -42,7 +43,7 @@ from toril.protocol.outcome import (
 from toril.protocol.worker_options import WorkerOptions
 from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._executors import Executor, LoopExecutor
-from toril.worker._job_adapter import JobAdapter
+from toril.worker._job_adapter import EXPIRED, JobAdapter
 from toril.worker._name_refusals import NameRefusals
 from toril.worker._observer import WorkerObserver
 from toril.worker._results import Returned, note_move
@@ -355,6 +356,8 @@ class AttemptRunner(Generic[D]):
 
 
 def _rejection(reason: str) -> PermanentError:
+    if reason == EXPIRED:
+        return JobExpired(reason)
     return StalledTooOften(reason) if reason == STALLED_TOO_OFTEN else PermanentError(reason)
 
 

@@ -21,6 +21,7 @@ from toril.protocol.refusals import JOB_FIELD, Refusals
 from toril.protocol.worker_options import WorkerOptions, keep_to_wire
 from toril.transport import Address, AsyncTransport, BlockingTransport, ConnectionPolicy
 from toril.worker._executors import Executor, Handler
+from toril.worker._job_adapter import EXPIRED
 from toril.worker._process_pool import ProcessExecutor
 from toril.worker._reconnect import one_attempt
 from toril.worker._results import Encode, encode_result
@@ -159,7 +160,17 @@ class BullmqAdapter:
             return "the job's data is gone: it was removed while it waited"
         if self._max_started is not None and delivery.attempts_started > self._max_started:
             return STARTED_TOO_OFTEN
+        if b'"expires"' in fields.get(b"opts", b"") and self._is_expired(delivery.record):
+            return EXPIRED
         return delivery.record.deferred_failure if b"defa" in fields else None
+
+    def _is_expired(self, record: JobRecord) -> bool:
+        try:
+            expires = record.opts.get("expires")
+            due = record.timestamp_ms + expires if isinstance(expires, (int, float)) else None
+        except MalformedValue:
+            return False  # the attempt itself reports it
+        return due is not None and self._transport.clock.now_ms() > due
 
     def backoff_of(self, delivery: BullmqDelivery) -> Backoff | None:
         return Backoff.from_wire(delivery.record.opts.get("backoff"))

@@ -12,6 +12,9 @@ from toril.protocol.backoff import Backoff
 from toril.worker._executors import Executor, Handler
 from toril.worker._results import Encode
 
+# Why a job is rejected that was fetched after its time.
+EXPIRED = "the job expired before it was run"
+
 
 class JobAdapter(Protocol[D]):
     """One kind of queue, for one worker. A job object is what a handler gets: a `Job` or an `Envelope`."""

@@ -28,6 +28,7 @@ from toril.protocol.options import (
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 
 EVERY_OPTION: dict[str, Any] = {
+    "expires": 90,
     "priority": 3,
     "delay": timedelta(seconds=2),
     "attempts": 5,
@@ -63,6 +64,7 @@ def test_the_defaults_are_the_data_models() -> None:
 
 def test_every_option_is_spelled_as_node_spells_it() -> None:
     assert JobOptions(**EVERY_OPTION).to_wire() == {
+        "expires": 90_000,
         "priority": 3,
         "delay": 2000,
         "attempts": 5,
