@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from toril.jobs import Job
     from toril.producer import FlowNode, FlowProducer, ListQueue, Queue, StreamQueue
     from toril.protocol.backoff import Backoff
+    from toril.protocol.batch import Batch
     from toril.protocol.classify import ErrorCategory, categorize_error
     from toril.protocol.envelope import Envelope
     from toril.protocol.event import Event
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "App": "toril.app",
     "Backoff": "toril.protocol.backoff",
+    "Batch": "toril.protocol.batch",
     "ConnectionPolicy": "toril.transport",
     "Context": "toril.app",
     "Deduplication": "toril.protocol.options",
@@ -91,6 +93,7 @@ _MODULE_OF = {
 __all__ = [
     "App",
     "Backoff",
+    "Batch",
     "ConnectionPolicy",
     "Context",
     "Deduplication",

@@ -75,6 +75,10 @@ class QueueOptions:
             raise InvalidOption(
                 "rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead"
             )
+        if self.fields.get("batch") is not None:
+            raise InvalidOption(
+                "batch", "is not for apps: a task is one call with its own arguments", "use a Worker"
+            )
         _ = self.worker_options  # raises if one of them is not valid
 
     @property

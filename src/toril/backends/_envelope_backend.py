@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from toril.backends._call_tasks import CallTasks
 from toril.backends._unwritten import Unwritten
 from toril.backends._worker_report import publish_report
-from toril.backends.base import Fetched, FinishedJob, OnReply
+from toril.backends.base import Fetched, FinishedJob, OnReply, ReadyJobs, ready_jobs
 from toril.backends.envelopes import (
     LONGEST_WAIT,
     EnvelopeDelivery,
@@ -28,6 +28,7 @@ from toril.backends.envelopes import (
     reject_fields,
     settle_fields,
 )
+from toril.commands import envelopes
 from toril.commands.command import Command
 from toril.commands.envelope_settle import FetchedEnvelope, FetchReply, Settlement
 from toril.commands.envelopes import EnvelopeKeys
@@ -112,6 +113,14 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
     @abstractmethod
     def _has_more(self, reply: R, /) -> bool:
         """Whether another fetch may return more at once."""
+
+    @abstractmethod
+    async def _count_waiting(self) -> int:
+        """Jobs that a fetch could return now, without scheduled ones."""
+
+    def _count_claimed(self) -> int:
+        """Claimed jobs that were not delivered yet."""
+        return 0
 
     _may_recover = False  # whether jobs of dead workers may be left for us
 
@@ -279,6 +288,16 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
         self._deliveries.pop(delivery.reference, None)
 
     # --- waiting and reporting ------------------------------------------------------------------------------------
+
+    async def count_ready(self) -> ReadyJobs:
+        now_ms = self.transport.clock.now_ms()
+        waiting, due, first = await asyncio.gather(
+            self._count_waiting(),
+            self.transport.run(envelopes.count_due(self.keys, now_ms)),
+            self.transport.run(envelopes.scheduled(self.keys, 0, 0)),
+        )
+        first_due = first[0][1] if first else None
+        return ready_jobs([waiting, due], first_due, now_ms, held=self._count_claimed())
 
     async def wait(self, seconds: float) -> None:
         if self._reader is None or self._unwritten.rejected:

@@ -77,6 +77,21 @@ class Fetched(Generic[D]):
     at_ms: int = 0  # when the outcomes were accepted, by the server's clock
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyJobs:
+    """How many jobs a fetch could return now."""
+
+    count: int
+    next_due_in: float | None = None  # seconds until a delayed job is due; None: none known
+    held: int = 0  # of these, those that this worker has claimed and not delivered yet
+
+
+def ready_jobs(counts: Sequence[int], first_due_ms: int | None, now_ms: int, *, held: int = 0) -> ReadyJobs:
+    """The sum of these counts, and when the first delayed job is due."""
+    due_in = None if first_due_ms is None else max(0.0, (first_due_ms - now_ms) / 1000)
+    return ReadyJobs(sum(counts) + held, due_in, held)
+
+
 OnReply: TypeAlias = Callable[[Fetched[D] | Exception], None]
 
 
@@ -111,6 +126,9 @@ class Backend(Protocol[D]):
         recognises what had been accepted before (by the lock, the pending entry or the ledger). It is
         `Interrupted` when the event loop ends.
         """
+
+    async def count_ready(self) -> ReadyJobs:
+        """Counts the jobs that are ready, those included whose delay is over. Nothing is fetched."""
 
     async def wait(self, seconds: float) -> None:
         """Waits until there may be jobs, at most this long. Never cancelled: `wake` ends it early."""

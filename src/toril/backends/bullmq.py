@@ -6,6 +6,7 @@ reply was lost is submitted again, and one that had been accepted is recognised 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +17,7 @@ from toril.backends._outcome_encoding import ms, record_after
 from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends._silent_workers import SilentWorkers
 from toril.backends._worker_report import publish_report
-from toril.backends.base import BackendHost, FinishedJob, OnReply, Promise
+from toril.backends.base import BackendHost, FinishedJob, OnReply, Promise, ReadyJobs, ready_jobs
 from toril.commands import locks, manage, name_refusals, read, worker
 from toril.commands.locks import Sweep
 from toril.commands.name_refusals import RefusedNames
@@ -85,6 +86,13 @@ class BullmqBackend:
         on_reply: OnReply[BullmqDelivery],
     ) -> None:
         self._calls.submit(finished, capacity, on_reply)
+
+    async def count_ready(self) -> ReadyJobs:
+        now_ms = self.transport.clock.now_ms()
+        *counts, first_due = await asyncio.gather(
+            *(self.transport.run(one) for one in worker.count_ready(self.keys, now_ms))
+        )
+        return ready_jobs([one or 0 for one in counts], first_due, now_ms)
 
     # --- waiting --------------------------------------------------------------------------------------------
 

@@ -77,6 +77,9 @@ class ListBackend(EnvelopeBackend[ListKeys, ListConfig, ListFetchReply]):
     def _has_more(self, reply: ListFetchReply) -> bool:
         return reply.left > 0
 
+    async def _count_waiting(self) -> int:
+        return await self.transport.run(list_worker.count_waiting(self.keys))
+
     def _wait_command(self, timeout: float) -> Command[bool]:
         return list_worker.wait_for_job(self.keys, timeout)
 

@@ -106,6 +106,13 @@ class StreamBackend(EnvelopeBackend[StreamKeys, StreamConfig, StreamFetchReply])
     def _has_more(self, _: StreamFetchReply, /) -> bool:
         return bool(self._claimed) or self._may_recover
 
+    async def _count_waiting(self) -> int:
+        self._wants_jobs = True  # only a worker with capacity counts them
+        return (await self.transport.run(stream_worker.counts(self.keys))).waiting
+
+    def _count_claimed(self) -> int:
+        return len(self._claimed)
+
     def _wait_command(self, timeout: float) -> Command[bool]:
         return stream_worker.wait_for_entry(self.keys, self._wait_after, timeout)
 

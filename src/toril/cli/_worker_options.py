@@ -75,6 +75,39 @@ RateOption = Annotated[
         help="BullMQ queues: maximum rate over all workers, e.g. 100/60.",
     ),
 ]
+_BATCHES = "Batches"
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        min=1,
+        help="The function takes a list of up to so many jobs.",
+        rich_help_panel=_BATCHES,
+    ),
+]
+BatchWait = Annotated[
+    float | None,
+    typer.Option(
+        "--batch-wait",
+        min=0,
+        help="Seconds that fewer jobs stay in the queue, so that others can join. Default: 0.5.",
+        rich_help_panel=_BATCHES,
+    ),
+]
+BatchMinSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-min-size", min=1, help="Fewer jobs than this stay in the queue.", rich_help_panel=_BATCHES
+    ),
+]
+BatchBy = Annotated[
+    Literal["name", "group"] | None,
+    typer.Option(
+        "--batch-by",
+        help="All jobs of a batch have the same name, or the same group.",
+        rich_help_panel=_BATCHES,
+    ),
+]
 RetryUnknown = Annotated[
     bool,
     typer.Option(

@@ -25,6 +25,7 @@ from toril.cli._reload import run_reloading
 from toril.cli._target import QueueName, Target
 from toril.cli._worker_process import PlannedQueue, WorkerPlan, load_plan_handler, make_workers, run_workers
 from toril.errors import InvalidOption
+from toril.protocol.batch import Batch
 from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE
 from toril.transport.default_server import VARIABLE
 
@@ -47,6 +48,10 @@ def worker(
     attempts: cli_options.MaxAttempts = None,
     max_result_size: cli_options.MaxResultSize = DEFAULT_MAX_RESULT_SIZE,
     rate: cli_options.RateOption = None,
+    batch_size: cli_options.BatchSize = None,
+    batch_wait: cli_options.BatchWait = None,
+    batch_min_size: cli_options.BatchMinSize = None,
+    batch_by: cli_options.BatchBy = None,
     retry_unknown: cli_options.RetryUnknown = False,
     unknown_names: cli_options.UnknownNames = "requeue",
     remove_on_complete: cli_options.RemoveOnComplete = None,
@@ -85,6 +90,7 @@ def worker(
         max_attempts=attempts,
         rate_limit=None if rate is None else parse_rate(rate),
     )
+    options |= _batch(size=batch_size, wait=batch_wait, min_size=batch_min_size, by=batch_by)
     some_kinds = _set_options(reliable=reliable or None, consumer_group=consumer_group, claim_idle=claim_idle)
     some_kinds |= _set_options(keep_results=keep_results)
     options["max_result_size"] = max_result_size or None
@@ -284,3 +290,13 @@ _KINDS = {
     "claim_idle": ("stream",),
     "keep_results": ("list", "stream"),
 }
+
+
+def _batch(**fields: Any) -> dict[str, Any]:
+    given = _set_options(**fields)
+    if not given:
+        return {}
+    if "size" not in given:
+        option = f"--batch-{next(iter(given)).replace('_', '-')}"
+        raise InvalidOption(option, "is given without --batch-size", "give both")
+    return {"batch": Batch(**given)}

@@ -191,6 +191,11 @@ def _due(score: float) -> int:
     return int(min(max(score, 0.0), LATEST_MS))
 
 
+def count_due(keys: EnvelopeKeys, now_ms: int) -> Command[int]:
+    """Returns the number of scheduled jobs that are due."""
+    return plain(int, "ZCOUNT", keys.scheduled, "-inf", now_ms)
+
+
 def unschedule(keys: EnvelopeKeys, text: bytes, calls: Calls | None = None) -> Command[bool]:
     """Removes one scheduled job; returns False when it was not there."""
     return once(keys, Command(("ZREM", keys.scheduled, text), bool), calls)

@@ -220,17 +220,22 @@ def remove_consumer(keys: ListKeys, consumer: str) -> list[Command[int]]:
 def counts(keys: ListKeys) -> list[Command[Reply]]:
     """Returns the numbers of waiting and scheduled jobs and of dead letters, and the workers with processing lists."""
     return [
-        plain(int, "LLEN", keys.queue),
+        count_waiting(keys),
         plain(int, "ZCARD", keys.scheduled),
         plain(int, "XLEN", keys.dlq),
         consumers(keys),
     ]
 
 
+def count_waiting(keys: ListKeys) -> Command[int]:
+    """Returns the number of waiting jobs."""
+    return plain(int, "LLEN", keys.queue)
+
+
 def recount(keys: ListKeys, consumers: Sequence[str]) -> list[Command[int]]:
     """Returns the number of jobs of each worker, then waiting and scheduled: a job that moved meanwhile counts once."""
     processing = [count_processing(keys, one) for one in consumers]
-    return [*processing, plain(int, "LLEN", keys.queue), plain(int, "ZCARD", keys.scheduled)]
+    return [*processing, count_waiting(keys), plain(int, "ZCARD", keys.scheduled)]
 
 
 def consumers(keys: ListKeys) -> Command[list[str]]:

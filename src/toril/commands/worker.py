@@ -28,6 +28,10 @@ SCRIPTS: dict[str, str] = {
 }
 
 
+# The score of a delayed job is its time in milliseconds, times this, plus a sequence number.
+DELAYED_FACTOR = 4096
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pickup:
     """How jobs are fetched: lock token and time, the worker's name, and the rate limit."""
@@ -196,6 +200,21 @@ def _nothing(_: object) -> None:
 
 def _marker_score(reply: list[Reply] | None) -> float | None:
     return None if reply is None else float(reply[2])
+
+
+def count_ready(keys: QueueKeys, now_ms: int) -> list[Command[int | None]]:
+    """Returns the numbers of waiting and prioritized jobs, of delayed ones that are due, and when the first one is."""
+    due = (now_ms + 1) * DELAYED_FACTOR - 1
+    return [
+        plain(int, "LLEN", keys.wait),
+        plain(int, "ZCARD", keys.prioritized),
+        plain(int, "ZCOUNT", keys.delayed, "-inf", due),
+        plain(_first_due, "ZRANGE", keys.delayed, 0, 0, "WITHSCORES"),
+    ]
+
+
+def _first_due(reply: list[bytes]) -> int | None:
+    return int(float(reply[1])) // DELAYED_FACTOR if reply else None
 
 
 def move_to_waiting_children(

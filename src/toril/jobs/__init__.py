@@ -7,6 +7,7 @@ from toril.jobs.blocking import BlockingJob
 from toril.jobs.calls import BlockingJobCalls, JobCalls
 from toril.jobs.detached import DetachedBlockingJob, DetachedJob, DetachedState
 from toril.jobs.job import Job
+from toril.jobs.job_batch import JobBatch
 
 __all__ = [
     "BlockingJob",
@@ -16,5 +17,6 @@ __all__ = [
     "DetachedJob",
     "DetachedState",
     "Job",
+    "JobBatch",
     "JobCalls",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.errors import InvalidOption
 from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
+from toril.protocol.batch import Batch
 from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.given_fields import default, no_seconds, seconds, take_defaults
@@ -123,6 +124,7 @@ class WorkerOptions:
     max_result_size: int | None = default(
         DEFAULT_MAX_RESULT_SIZE
     )  # JSON bytes; a larger result fails; None: any
+    batch: Batch | None = default(None)  # the handler gets a list of jobs
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
     cron_generation: CronGeneration = default(5)  # whose parser reads patterns: that of BullMQ 5 or 6
     repeat_strategy: RepeatStrategy | None = default(None)  # times of schedulers' patterns, in place of cron
@@ -205,6 +207,7 @@ class WorkerOptions:
             "backoffs": (Mapping, "a mapping from names to functions"),
             "job_timeouts": (Mapping, "a mapping from job names to seconds"),
             "error_rules": (Sequence, "a list of rules"),
+            "batch": (Batch, "Batch(size=100)"),
             "rate_limit": (RateLimit, "RateLimit(count, period)"),
             "tracer": (Tracer, "an object with the methods of Tracer"),
             "logger": (
@@ -332,6 +335,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     max_jobs_per_process: int | None
     max_process_memory: int | None
     max_result_size: int | None
+    batch: Batch | None
     drain_delay: Duration
     cron_generation: CronGeneration
     repeat_strategy: RepeatStrategy | None

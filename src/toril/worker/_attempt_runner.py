@@ -224,17 +224,20 @@ class AttemptRunner(Generic[D]):
         if not attempt.given_up:
             self.attempts.pop(id(delivery), None)
             self._end(attempt, outcome)
-        if attempt.error is not None and _is_ctrl_c(attempt):
+        if attempt.error is not None and is_ctrl_c(attempt):
             raise attempt.error  # settled, and still meant for the whole process
 
     def _limit(self, attempt: Attempt[D]) -> None:
-        name = attempt.delivery.name
-        chosen = self._timeouts.get(name, self._options_of(name).job_timeout)
-        if chosen is None:
+        seconds = self._timeout_of(attempt.delivery.name)
+        if seconds is None:
             return
-        seconds = to_seconds("job_timeout", chosen)
         overdue = JobTimedOut(attempt.delivery.id, seconds)
         attempt.timer = self._loop.call_later(seconds, self._stop, attempt, overdue)
+
+    def _timeout_of(self, name: str) -> float | None:
+        """How long an attempt at a job of this name may run; None: for ever."""
+        chosen = self._timeouts.get(name, self._options_of(name).job_timeout)
+        return None if chosen is None else to_seconds("job_timeout", chosen)
 
     async def _traced(self, attempt: Attempt[D], executor: Executor) -> Outcome:
         with self._observer.trace(attempt.delivery):
@@ -300,7 +303,7 @@ class AttemptRunner(Generic[D]):
         """Whether a handler was cancelled because its worker ends: whatever it raises then is not its failure."""
         if attempt.reason is not None:
             return isinstance(attempt.reason, StoppedByWorker)
-        if _is_ctrl_c(attempt):
+        if is_ctrl_c(attempt):
             return True
         return attempt.task is not None and attempt.task.cancelling() > 0 and self._status.is_loop_ending
 
@@ -368,7 +371,7 @@ def _max_attempts(delivery: Delivery) -> int:
         return 1
 
 
-def _is_ctrl_c(attempt: Attempt[Any]) -> bool:
+def is_ctrl_c(attempt: Attempt[Any]) -> bool:
     """Whether Ctrl-C came while the handler ran in the event loop. Python raises it nowhere else: in a thread or a
     process, the handler itself has raised `KeyboardInterrupt`."""
     return isinstance(attempt.error, KeyboardInterrupt) and isinstance(attempt.executor, LoopExecutor)

@@ -20,6 +20,7 @@ from toril.protocol.record import JobRecord
 from toril.protocol.refusals import JOB_FIELD, Refusals
 from toril.protocol.worker_options import WorkerOptions, keep_to_wire
 from toril.transport import Address, AsyncTransport, BlockingTransport, ConnectionPolicy
+from toril.worker._batch_handler import BatchProcessExecutor
 from toril.worker._executors import Executor, Handler
 from toril.worker._job_adapter import EXPIRED
 from toril.worker._process_pool import ProcessExecutor
@@ -131,7 +132,7 @@ class BullmqAdapter:
     def blocking_job(self, job: AnyJob) -> BlockingJob[Any]:
         return BlockingJob(job.record, self._blocking_calls, job.token)
 
-    def make_process_executor(self, handler: Handler) -> Executor:
+    def make_process_executor(self, handler: Handler, *, batches: bool = False) -> Executor:
         keys = self._keys
         open_job = functools.partial(
             open_in_child,
@@ -142,7 +143,8 @@ class BullmqAdapter:
             keys.hash_tag,
             self._options.payload,
         )
-        return ProcessExecutor(
+        make = BatchProcessExecutor if batches else ProcessExecutor
+        return make(
             handler,
             open_job,
             _transfer_job,
@@ -174,6 +176,14 @@ class BullmqAdapter:
 
     def backoff_of(self, delivery: BullmqDelivery) -> Backoff | None:
         return Backoff.from_wire(delivery.record.opts.get("backoff"))
+
+    def group_of(self, delivery: BullmqDelivery) -> str | None:
+        try:
+            group = delivery.record.opts.get("group")
+        except MalformedValue:
+            return None  # the attempt itself fails with this error
+        name = group.get("id") if isinstance(group, dict) else None
+        return None if name is None else str(name)
 
     # --- job objects ----------------------------------------------------------------------------------------
 

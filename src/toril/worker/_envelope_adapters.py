@@ -26,6 +26,7 @@ from toril.protocol.outcome import Completed, Failed, Retry
 from toril.protocol.refusals import META_FIELD
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import Address, AsyncTransport, BlockingTransport, ConnectionPolicy
+from toril.worker._batch_handler import BatchProcessExecutor
 from toril.worker._executors import Executor, Handler
 from toril.worker._process_pool import ProcessExecutor
 from toril.worker._reconnect import one_attempt
@@ -92,8 +93,9 @@ class EnvelopeAdapter:
     def blocking_job(self, job: Envelope, /) -> Envelope:
         return job
 
-    def make_process_executor(self, handler: Handler) -> Executor:
-        return ProcessExecutor(
+    def make_process_executor(self, handler: Handler, *, batches: bool = False) -> Executor:
+        make = BatchProcessExecutor if batches else ProcessExecutor
+        return make(
             handler,
             Envelope.from_bytes,
             Envelope.rewritten,
@@ -112,6 +114,9 @@ class EnvelopeAdapter:
 
     def backoff_of(self, _: EnvelopeDelivery, /) -> Backoff:
         return _BACKOFF
+
+    def group_of(self, _: EnvelopeDelivery, /) -> None:
+        """Jobs of list and stream queues have no groups."""
 
     # --- job objects ----------------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class StreamAdapter(EnvelopeAdapter):
         config = StreamConfig(
             worker_id=self._worker_id,
             consumer=self.consumer,
-            concurrency=options.concurrency,
+            concurrency=options.concurrency * (1 if options.batch is None else options.batch.size),
             claim_idle_ms=to_ms(settings.claim_idle),
             own_idle_ms=to_ms(min(float(options.lock_duration), settings.claim_idle)),
             consumer_idle_ms=to_ms(settings.consumer_idle),

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from toril.backends.envelopes import EnvelopeDelivery
 from toril.errors import InvalidOption
+from toril.jobs import JobBatch
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.envelope import Envelope
@@ -30,7 +31,13 @@ from toril.worker._reconnect import policy_of
 from toril.worker.base_worker import BaseWorker
 from toril.worker.configured_handler import ConfiguredHandler
 
-EnvelopeHandler = Callable[[Envelope], Awaitable[Any]] | Callable[[Envelope], Any] | ConfiguredHandler
+EnvelopeHandler = (
+    Callable[[Envelope], Awaitable[Any]]
+    | Callable[[Envelope], Any]
+    | Callable[[JobBatch[Envelope]], Awaitable[Any]]
+    | Callable[[JobBatch[Envelope]], Any]
+    | ConfiguredHandler
+)
 
 
 @knows_its_options("an argument of ListWorker")
@@ -61,7 +68,7 @@ class ListWorker(BaseWorker[EnvelopeDelivery]):
         chosen, own_policy = with_envelope_backoff(given), policy_of(given, policy)
         worker_id = chosen.worker_id or new_worker_id()
         handlers = checked_handlers(handler, chosen)
-        _refuse_rate_limit(chosen)
+        _refuse_bullmq_options(chosen)
         result_ms = _result_ms(keep_results)
         tagged = address.is_cluster if hash_tag is None else hash_tag
         self.keys = ListKeys(name, prefix, env, tagged)
@@ -101,7 +108,7 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         chosen, own_policy = with_envelope_backoff(given), policy_of(given, policy)
         worker_id = chosen.worker_id or new_worker_id()
         handlers = checked_handlers(handler, chosen)
-        _refuse_rate_limit(chosen)
+        _refuse_bullmq_options(chosen)
         result_ms = _result_ms(keep_results)
         tagged = address.is_cluster if hash_tag is None else hash_tag
         self.keys = StreamKeys(name, prefix, env, tagged, consumer_group)
@@ -115,7 +122,11 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         return self._stream.consumer
 
 
-def _refuse_rate_limit(options: WorkerOptions) -> None:
+def _refuse_bullmq_options(options: WorkerOptions) -> None:
+    if options.batch is not None and options.batch.by == "group":
+        raise InvalidOption(
+            "batch.by", "is 'group', and only BullMQ queues have groups", 'use "name" or None'
+        )
     if options.rate_limit is not None:
         raise InvalidOption("rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead")
 

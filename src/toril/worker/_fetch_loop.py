@@ -54,8 +54,7 @@ class FetchLoop(Generic[D]):
         self._runner = runner
         self._connection = connection
         self._observer = observer
-        self._concurrency = options.concurrency
-        self._batch_size = _batch_size(options.concurrency)
+        self._set_concurrency(options.concurrency)
         self._drain_delay = float(options.drain_delay)
         # By delivery, not by job: one whose lock was lost and that was fetched again has two for a while.
         self.running: dict[int, D] = {}  # jobs whose handlers run
@@ -133,11 +132,14 @@ class FetchLoop(Generic[D]):
 
     @concurrency.setter
     def concurrency(self, concurrency: int) -> None:
-        self._concurrency = concurrency
-        self._batch_size = _batch_size(concurrency)
+        self._set_concurrency(concurrency)
         if self._fetching:
             self._may_have_jobs = True
             self._plan_flush()
+
+    def _set_concurrency(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._batch_size = _batch_size(concurrency)
 
     @property
     def is_fetching(self) -> bool:

@@ -10,6 +10,7 @@ from toril.protocol.keys import check_text
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.worker._callables import takes_one_argument
 from toril.worker._executors import Handler, executor_for
+from toril.worker.batch_function import BatchFunction
 from toril.worker.configured_handler import ConfiguredHandler, configured
 
 AnyHandler = Handler | ConfiguredHandler
@@ -33,6 +34,8 @@ def checked_handlers(
     handlers = _by_name(handler)
     for one in handlers.values():
         executor_for(one.function, one.options(options).executor)
+        if options.batch is not None and (one.around is not None or isinstance(one.function, BatchFunction)):
+            raise InvalidOption("batch", "is for functions that take a list of jobs", "leave it out")
     return handlers
 
 

@@ -38,8 +38,8 @@ class JobAdapter(Protocol[D]):
     def blocking_job(self, job: Any, /) -> Any:
         """The same job object with blocking methods, for a function in a thread."""
 
-    def make_process_executor(self, handler: Handler) -> Executor:
-        """An executor that runs the handler in processes."""
+    def make_process_executor(self, handler: Handler, *, batches: bool = False) -> Executor:
+        """An executor that runs the handler in processes, on jobs or on batches of them."""
 
     def encoder(self) -> Encode:
         """The function that encodes a result; it can be sent to a process."""
@@ -49,6 +49,9 @@ class JobAdapter(Protocol[D]):
 
     def backoff_of(self, delivery: D, /) -> Backoff | None:
         """The backoff that the job asks for."""
+
+    def group_of(self, delivery: D, /) -> str | None:
+        """The group of the job, if it has one."""
 
     # --- job objects ----------------------------------------------------------------------------------------
 

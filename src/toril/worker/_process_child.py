@@ -21,7 +21,7 @@ from toril.protocol.classify import ErrorCategory, known_category, retry_after
 from toril.protocol.stack_trace import message_of, stack_of
 from toril.transport import default_server
 from toril.worker._process_stats import resident_bytes
-from toril.worker._results import Encode, note_move
+from toril.worker._results import Encode, Returned, note_move
 
 BEGUN = "begun"  # what a child sends before it runs a job
 Opener = Callable[[Any], Any]  # creates the handler's job object from what was sent, in the child
@@ -91,11 +91,24 @@ def _attempt(run: Callable[[Any], Any], make_job: Opener, encode: Encode, transf
         result = run(job)
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
-        json = encode(result)
-        return Answer(True, pickle.dumps(result), json, _unreadable("returned"), resident_bytes())
+        return _success(result, encode(result))
     except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
         note_move(error, job)
         return _failure(error)
+
+
+def answer_of(result: Returned | BaseException) -> Answer:
+    """The answer for one job of a batch."""
+    if isinstance(result, BaseException):
+        return _failure(result)
+    try:
+        return _success(result.value, result.json)
+    except Exception as error:  # noqa: BLE001  # pickling a result runs a user's code, which may raise anything
+        return _failure(error)
+
+
+def _success(result: Any, json: bytes | None) -> Answer:
+    return Answer(True, pickle.dumps(result), json, _unreadable("returned"), resident_bytes())
 
 
 def _failure(error: BaseException) -> Answer:

@@ -102,7 +102,7 @@ class _Child:
                 raise Requeue("the program ends")
             raise ProcessDied(job_id, self.process.exitcode)
         self.memory = answer.memory
-        return _read(answer)
+        return result_of(answer)
 
     def _answer(self, transfer_job: Any) -> tuple[bool, Answer | None]:
         """Whether the child began, and its answer; None when the child has ended."""
@@ -140,7 +140,7 @@ class _Child:
         self.process.close()
 
 
-def _read(answer: Answer) -> Returned:
+def result_of(answer: Answer) -> Returned:
     """The result of a job; its error is raised."""
     try:
         value = pickle.loads(answer.value)  # our own child's bytes
@@ -207,8 +207,11 @@ class ProcessExecutor:
         self._threads = JobThreads("toril-child")
 
     async def run(self, job: Any) -> Returned:
+        return await self._send(job.id, self._pack(job))
+
+    async def _send(self, job_id: str, transfer_job: Any) -> Returned:
         use = _Use()
-        call = self._threads.call(functools.partial(self._in_thread, use, job.id, self._pack(job)))
+        call = self._threads.call(functools.partial(self._in_thread, use, job_id, transfer_job))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:

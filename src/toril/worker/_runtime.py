@@ -18,7 +18,9 @@ from typing import Generic
 from toril.backends.base import Backend, D
 from toril.protocol.worker_options import WorkerOptions
 from toril.transport import ConnectionPolicy
-from toril.worker._batch_runner import make_runner
+from toril.worker._batch_fetch_loop import BatchFetchLoop
+from toril.worker._batch_handler import AsyncBatchHandler, BatchHandler
+from toril.worker._batch_runner import BatchRunner, batch_rules, make_runner
 from toril.worker._connection import Connection
 from toril.worker._executors import AroundExecutor, Executor, LoopExecutor, ThreadExecutor, executor_for
 from toril.worker._fetch_loop import FetchLoop
@@ -27,6 +29,7 @@ from toril.worker._lock_renewer import LockRenewer
 from toril.worker._name_refusals import NameRefusals
 from toril.worker._observer import WorkerObserver
 from toril.worker._process_stats import resident_bytes
+from toril.worker._results import drop_result
 from toril.worker._stalled_sweeper import StalledSweeper
 from toril.worker._status import WorkerState, WorkerStatus
 from toril.worker.configured_handler import ConfiguredHandler
@@ -59,7 +62,7 @@ class WorkerRuntime(Generic[D]):
         self.connection = Connection(self.backend, policy, observer, status)
         refusals = NameRefusals(names, self.backend, adapter, observer, options)
         self.runner = make_runner(handlers, self.executors, options, adapter, observer, status, refusals)
-        self.fetch_loop = FetchLoop(self.backend, self.runner, self.connection, observer, options)
+        self.fetch_loop = self._make_fetch_loop(options)
         heartbeat = float(options.heartbeat_interval)
         self.lock_renewer = LockRenewer(
             self.backend,
@@ -75,6 +78,12 @@ class WorkerRuntime(Generic[D]):
         self.stalled_sweeper = StalledSweeper(
             self.backend, self.connection, self.fetch_loop, self.lock_renewer, observer, options
         )
+
+    def _make_fetch_loop(self, options: WorkerOptions) -> FetchLoop[D]:
+        backend, runner, connection, observer = self.backend, self.runner, self.connection, self._observer
+        if options.batch is not None and isinstance(runner, BatchRunner):
+            return BatchFetchLoop(backend, runner, connection, observer, options, options.batch)
+        return FetchLoop(backend, runner, connection, observer, options)
 
     def start(self, *, fetches: bool) -> None:
         """Starts the services; the backend must be open."""
@@ -136,7 +145,11 @@ def make_executors(
     handlers: Mapping[str | None, ConfiguredHandler], options: WorkerOptions, adapter: JobAdapter[D]
 ) -> dict[str | None, Executor]:
     """An executor for each handler."""
-    return {name: _make_executor(one, options, adapter) for name, one in handlers.items()}
+    rules = batch_rules(handlers, options)
+    if rules is not None and rules.gives_deliveries:
+        return {name: ThreadExecutor(one.function, drop_result) for name, one in handlers.items()}
+    make = _make_executor if rules is None else _make_batch_executor
+    return {name: make(one, options, adapter) for name, one in handlers.items()}
 
 
 def _make_executor(handler: ConfiguredHandler, options: WorkerOptions, adapter: JobAdapter[D]) -> Executor:
@@ -149,3 +162,16 @@ def _make_executor(handler: ConfiguredHandler, options: WorkerOptions, adapter: 
         case _:
             executor = ThreadExecutor(handler.function, adapter.encoder())
     return executor if handler.around is None else AroundExecutor(executor, handler.around, adapter)
+
+
+def _make_batch_executor(
+    handler: ConfiguredHandler, options: WorkerOptions, adapter: JobAdapter[D]
+) -> Executor:
+    function, encode = handler.function, adapter.encoder()
+    match executor_for(function, handler.options(options).executor):
+        case "async":
+            return LoopExecutor(AsyncBatchHandler(function, encode))
+        case "process":
+            return adapter.make_process_executor(function, batches=True)
+        case _:
+            return ThreadExecutor(BatchHandler(function, encode), drop_result)

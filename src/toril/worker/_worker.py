@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from toril.backends.bullmq import BullmqDelivery
-from toril.jobs import BlockingJob, Job
+from toril.jobs import BlockingJob, Job, JobBatch
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict, new_worker_id
@@ -17,7 +17,13 @@ from toril.worker._reconnect import policy_of
 from toril.worker.base_worker import BaseWorker
 from toril.worker.configured_handler import ConfiguredHandler
 
-JobHandler = Callable[[Job[Any]], Awaitable[Any]] | Callable[[BlockingJob[Any]], Any] | ConfiguredHandler
+JobHandler = (
+    Callable[[Job[Any]], Awaitable[Any]]
+    | Callable[[BlockingJob[Any]], Any]
+    | Callable[[JobBatch[Job[Any]]], Awaitable[Any]]
+    | Callable[[JobBatch[BlockingJob[Any]]], Any]
+    | ConfiguredHandler
+)
 
 
 @knows_its_options("an argument of Worker")
@@ -26,7 +32,8 @@ class Worker(BaseWorker[BullmqDelivery]):
 
     `handler` is a function of one argument, the job, or a mapping from job names to such functions (`"*"` for others).
     A coroutine function runs in the event loop; a plain function runs in a thread and gets the blocking job. What it
-    returns is the job's result; what it raises decides between a retry and failure.
+    returns is the job's result; what it raises decides between a retry and failure. With `batch=Batch(…)` it gets a
+    list of jobs, a `JobBatch`.
     """
 
     def __init__(

@@ -79,6 +79,7 @@ MISTAKES = {
     "a handler that is none": ["worker", "json:decoder", "--queue", "emails"],
     "a handler without a name": ["worker", "json", "--queue", "emails"],
     "a rate that is none": ["worker", "json:dumps", "--queue", "emails", "--rate-limit", "fast"],
+    "a batch without a size": ["worker", "json:dumps", "--queue", "emails", "--batch-wait", "1"],
     "a filter that is none": ["dlq", "list", "list:gen", "--filter", "colour=red"],
 }
 

@@ -122,3 +122,14 @@ class NeverSent:
 
 def never_sent(job: Job[Any]) -> NeverSent:
     return NeverSent(job.data["bytes"])
+
+
+def double_all(jobs: list[Job[Any]]) -> list[int]:
+    for job in jobs:
+        job.update_progress(50)
+    return [int(job.data["n"]) * 2 for job in jobs]
+
+
+def crash_batch(jobs: list[Job[Any]]) -> None:
+    if any(job.data["crash"] for job in jobs):
+        os.kill(os.getpid(), signal.SIGSEGV)

@@ -11,7 +11,7 @@ import toril
 
 PUBLIC_NAMES = set(
     """
-App Backoff ConnectionPolicy Context Deduplication Depends Envelope ErrorCategory Event FlowNode FlowProducer
+App Backoff Batch ConnectionPolicy Context Deduplication Depends Envelope ErrorCategory Event FlowNode FlowProducer
 InvalidOption Job JobCounts JobFailed JobOptions JobState KeepJobs ListQueue ListWorker ManualWorker NewJob ParentRef
 PermanentError Queue QueueEvents RateLimit StreamQueue StreamWorker TorilError TransientError Worker WorkerOptions
 __version__ categorize_error sync
