@@ -28,7 +28,7 @@ class Contender:
     fast: bool = False  # runs more jobs, so that all runs take about the same time
     python: bool = True
     one_at_a_time: bool = False  # has no concurrency inside a process
-    kind: str = ""  # list or stream, for libraries that offer both
+    kind: str = ""  # list or stream, for libraries that offer both; app: tasks of an app of toril
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -97,6 +97,8 @@ CONTENDERS: Mapping[str, Contender] = {
         Contender(name="docket", folder="docket", label="docket 0.27.0"),
         Contender(name="celery", folder="celery", label="celery 5.7.0"),
         Contender(name="rq", folder="rq", label="rq 2.12.0", one_at_a_time=True),
+        # A task of an app, compared with a handler of a worker.
+        Contender(name="toril-app", folder="toril", label="toril, App", fast=True, kind="app"),
         # toril's list and stream queues, compared with rivals that use a list or a stream.
         Contender(name="toril-list", folder="toril", label="toril, list queue", fast=True, kind="list"),
         Contender(name="toril-stream", folder="toril", label="toril, stream queue", fast=True, kind="stream"),

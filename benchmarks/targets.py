@@ -84,6 +84,13 @@ TARGETS: Sequence[Target] = (
     ),
     _other_python(least=5),
     Target(
+        title="tasks of an app, concurrency 100, beside a handler of a worker",
+        workload="app-100",
+        ours="toril-app",
+        against=("toril",),
+        least=0.9,
+    ),
+    Target(
         title="processing, concurrency 1, beside Node 5.62.0", workload="process-1", against=("node-5",), least=1.0
     ),
     Target(title="bulk adds, beside Node 5.62.0", workload="bulk", against=("node-5",), least=1.5),

@@ -143,6 +143,15 @@ def growth(depth: int) -> Workload:
     )
 
 
+APP = Workload(
+    name="app-100",
+    title="processing tasks of an app, concurrency 100, beside a handler of a worker",
+    measure=_processing,
+    jobs=24_000,
+    contenders=("toril", "toril-app"),
+    parameters={"concurrency": 100},
+    repeat=5,  # The difference is small.
+)
 MEMORY = Workload(
     name="memory",
     title="server memory of 10,000 completed jobs, equal options",
@@ -190,6 +199,7 @@ def quick_plan() -> list[Workload]:
         bulk(30_000, "node-5"),
         adding(50, 20_000, "node-5"),
         latency(120, "node-5"),
+        APP,
         MEMORY,
         RESIDENT,
         LIMITS,
@@ -214,6 +224,7 @@ def full_plan() -> list[Workload]:
         *(_mixed(mix) for mix in ("retries", "delayed", "prioritized")),
         _on_kind("list", ON_LISTS),
         _on_kind("stream", ON_STREAMS),
+        APP,
         MEMORY,
         replace(RESIDENT, contenders=("toril", "node-5")),
         LIMITS,

@@ -12,6 +12,7 @@ import pytest
 NAMES = (
     "applications",
     "testing",
+    "errors-and-retries",
     "queues",
     "workers",
     "events",

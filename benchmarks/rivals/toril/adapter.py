@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from toril import (
+    App,
     Backoff,
     JobOptions,
     ListQueue,
@@ -22,13 +23,14 @@ from toril import (
     Worker,
 )
 
-QUEUES = {"": Queue, "list": ListQueue, "stream": StreamQueue}
+QUEUES = {"": Queue, "app": Queue, "list": ListQueue, "stream": StreamQueue}
+ENVELOPES = ("list", "stream")
 WORKERS = {"": Worker, "list": ListWorker, "stream": StreamWorker}
 
 
 async def bulk(task: Task) -> dict[str, Any]:
     async with QUEUES[task.kind](task.queue, redis=task.url) as queue:
-        if task.kind:
+        if task.kind in ENVELOPES:
             return await add_in_chunks(
                 task, lambda part: queue.add_bulk([("job", task.payload(i)) for i in part])
             )
@@ -59,6 +61,24 @@ async def single(task: Task) -> dict[str, Any]:
 
 
 async def process(task: Task) -> dict[str, Any]:
+    return await (_process_as_app(task) if task.kind == "app" else _process_by_worker(task))
+
+
+async def _process_as_app(task: Task) -> dict[str, Any]:
+    """The same job as a task with typed arguments."""
+    meter = Meter(task)
+    app = App(redis=task.url, concurrency=task.concurrency)
+
+    @app.task(queue=task.queue)
+    async def job(i: int, pad: str = "") -> None:  # noqa: ARG001  # the names of the payload
+        meter.tick()
+
+    async with app.worker():
+        await meter.finished()
+    return meter.figures()
+
+
+async def _process_by_worker(task: Task) -> dict[str, Any]:
     meter = Meter(task)
 
     async def handle(_: Any) -> None:

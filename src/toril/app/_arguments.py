@@ -113,6 +113,10 @@ class TaskArguments:
 
     # --- of a job -------------------------------------------------------------------------------------------
 
+    def direct_decoder(self) -> Callable[[bytes], dict[str, Any]] | None:
+        """A faster `decode` for data without reserved names; None if there is none. Errors are those of msgspec."""
+        return self._codec.direct_decoder() if self._version == 1 else None
+
     def decode(self, raw: bytes) -> dict[str, Any]:
         """The arguments for the function; those that are left out have its defaults."""
         if self._version != 1 or _VERSION_MARK in raw:

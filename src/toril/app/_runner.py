@@ -75,13 +75,24 @@ class TaskRunner:
     def _in_loop(self) -> Callable[[Any], Awaitable[Any]]:
         if self._middleware or self._injected:
             return self.run
-        decode, function = self._decode, self._task.function
+        direct = self._task.arguments.direct_decoder()
+        if direct is None or self._task.queue.kind != "bullmq":
+            return self.run
+        return self._direct(direct)
+
+    def _direct(self, decode: Callable[[bytes], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:
+        """Most tasks: nothing between the worker and the function but the decoder."""
+        function, decode_with_place = self._task.function, self._decode
 
         async def run(job: Any) -> Any:
-            data = data_of(job)
+            data = job.record.fields.get(b"data") or b"{}"
             if RESERVED in data:
-                data = await with_results(data, as_job(job))
-            return await function(**decode(data))
+                return await self.run(job)
+            try:
+                arguments = decode(data)
+            except Exception:  # noqa: BLE001  # decoding it again raises the error with the place
+                arguments = decode_with_place(data)
+            return await function(**arguments)
 
         return run
 

@@ -246,6 +246,20 @@ class PayloadCodec(Generic[T]):
             self._decode(raw)
         return raw
 
+    def direct_decoder(self) -> Callable[[bytes], T] | None:
+        """Decodes without a step between: for what is decoded for every job. None if the model has no such decoder.
+
+        It raises errors of msgspec; `decode` raises the error with the place for the same text.
+        """
+        if (
+            self.model is None
+            or isinstance(self.model, Mapping)
+            or hasattr(self.model, "model_validate_json")
+        ):
+            return None
+        model: Any = self.model
+        return cast("Callable[[bytes], T]", _decoder(model).decode)
+
     def decode(self, raw: bytes) -> T:
         """The payload as an instance of the model."""
         return cast(T, self._decode(raw))
