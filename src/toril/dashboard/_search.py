@@ -1,7 +1,7 @@
 """The search in the jobs of one state.
 
-Guarantee: a request examines jobs for a bounded time and then says how far it came; its link continues there. When the
-browser closes the request, the search ends with the call that runs. With `redact`, a job is found by what is shown.
+Guarantee: a request examines jobs for a bounded time and then says how far it came; its link continues there. So a
+search that nobody waits for any more ends within a second. With `redact`, a job is found by what is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toril.dashboard._view import View
 from toril.protocol.state import JobState
 
 # A page that is searched for longer is shown with what was found, and continues.
-MOST_SECONDS: Final = 1.5
+MOST_SECONDS: Final = 0.8
 # A longer value is not read at all.
 MOST_VALUE_BYTES: Final = 64 * 1024 * 1024
 
