@@ -17,6 +17,7 @@ from tests.spark.records import whole_tables
 from toril import sync
 from toril.errors import InvalidOption
 from toril.lake import TABLES
+from toril.lake.delta_table import LakeTable
 from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.transforms import Rule, with_fingerprint
@@ -134,6 +135,33 @@ def test_rules_of_a_user_are_asked_in_spark(
     both = Both(valkey.url, prefix, tmp_path, spark, rules=(rule,))
     both.run()
     assert both.check()["gold/alerts"]
+
+
+def test_alerts_that_a_killed_run_did_not_commit_are_found_by_the_next_one(
+    factory: Factories, valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = factory("alerted")
+    queue.add(40)
+    queue.work(retry=0.9)
+    options = PipelineOptions(redis=valkey.url, prefix=queue.prefix, lake=tmp_path, engine="driver")
+    real = LakeTable.commit
+
+    def end_before_alerts(self: LakeTable, *words: Any, **more: Any) -> None:
+        if self.spec.name == "gold/alerts":
+            raise KeyboardInterrupt
+        real(self, *words, **more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LakeTable, "commit", end_before_alerts)
+        with pytest.raises(KeyboardInterrupt):
+            Pipeline(options).run_once()
+    pipeline = Pipeline(options)
+    assert pipeline.lake.read("gold/alerts").num_rows == 0
+    pipeline.run_once()
+    assert set(pipeline.lake.read("gold/alerts")["rule"].to_pylist()) == {"retries"}
+    version = pipeline.lake.table("gold/alerts").version
+    pipeline.run_once()
+    assert pipeline.lake.table("gold/alerts").version == version, "a run with nothing new computes no alerts"
 
 
 def test_both_engines_find_the_same_pattern_in_a_message(spark: SparkSession) -> None:

@@ -74,6 +74,7 @@
     ├── QueueStaysFull                    a Spark sink waited for a full queue: .queue .waiting
     ├── RunChanged                        rows of an earlier run of a Spark sink cannot be recognised: .run
     ├── OutsideSparkTask                  a writer was called outside of a Spark task
+    ├── EventsLost                        a Spark source met lost events with on_gap=fail: .queue .lost
     ├── Closed                            the object was used after it was closed
     │   └── Interrupted                      the call was cancelled before it had its result
     └── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
@@ -181,6 +182,7 @@ from toril.errors._server import (
     ServerStartFailed,
 )
 from toril.errors._spark import (
+    EventsLost,
     OutsideSparkTask,
     PipelineFailed,
     QueueMissing,
@@ -202,6 +204,7 @@ __all__ = [
     "Detached",
     "DiskFull",
     "EmbeddedServerFailed",
+    "EventsLost",
     "ExtraMissing",
     "FailedChildren",
     "FolderTooNew",

@@ -64,3 +64,19 @@ class RunChanged(TorilError):
 
 class OutsideSparkTask(TorilError):
     """A writer was called outside of a Spark task."""
+
+
+class EventsLost(TorilError):
+    """Events were trimmed before they were read, and the reader was told to fail."""
+
+    def __init__(self, queue: str, lost: int | None) -> None:
+        count = "an unknown number of" if lost is None else str(lost)
+        super().__init__(
+            f"{count} events of {queue!r} were trimmed before they were read; leave on_gap out to get a row for them, "
+            "or start after them (since, starting)"
+        )
+        self.queue = queue
+        self.lost = lost
+
+    def __reduce__(self) -> tuple[type[EventsLost], tuple[str, int | None]]:
+        return type(self), (self.queue, self.lost)

@@ -21,6 +21,7 @@ with needed("spark"):
     from toril.spark.sinks.identity import CONTENT_COLUMN
     from toril.spark.sinks.options import SinkOptions
     from toril.spark.sinks.writers import BatchWriter, StreamWriter
+    from toril.spark.sources.lake_reader import LakeOptions, LakeReader
     from toril.spark.sources.options import SourceOptions
     from toril.spark.sources.readers import EventStreamReader, TableReader, source_schema
     from toril.spark.sources.server_choice import Driver, check_reachable, choose
@@ -36,6 +37,8 @@ class TorilDataSource(DataSource):
         return "toril"
 
     def schema(self) -> StructType:
+        if self._is_of_lake:
+            return from_arrow_schema(LakeOptions.parse(dict(self.options)).schema)
         options = SourceOptions.parse(dict(self.options))
         if self.driver is not None:
             self.driver.url_for(options.url)  # refused when the DataFrame is made, not when it is used
@@ -47,7 +50,13 @@ class TorilDataSource(DataSource):
         choice = choose(options.url, self.driver, streams=streams)
         return replace(options, url=choice.url, jvm=choice.jvm)
 
+    @property
+    def _is_of_lake(self) -> bool:
+        return any(name.lower() == "lake" for name in self.options)
+
     def reader(self, schema: StructType) -> Any:
+        if self._is_of_lake:
+            return LakeReader(LakeOptions.parse(dict(self.options)), schema)
         return TableReader(self._source_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
@@ -67,6 +76,8 @@ class TorilDataSource(DataSource):
         return replace(options, url=choice.url, jvm=choice.jvm)
 
     def streamReader(self, schema: StructType) -> Any:
+        if self._is_of_lake:
+            raise InvalidOption("lake", "cannot be streamed", "read its tables in batches")
         table = SourceOptions.parse(dict(self.options)).table
         if table != "events":
             raise InvalidOption(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from toril.commands.read import get_state
 from toril.commands.snapshot import all_lines, finished_ids, ids_by_state, job_hash
 from toril.errors import AccessDenied, RedisUnavailable, TorilError
 from toril.lake.tables import JOBS, LOGS
@@ -65,6 +66,8 @@ class JobChunk:
 
 def list_jobs(transport: BlockingTransport, keys: QueueKeys, options: SourceOptions) -> dict[bytes, str]:
     """Id → state. Finished sets are read around the moving ones, so that a job that moves meanwhile is not missed."""
+    if options.ids:
+        return _named(transport, keys, options)
     moving = [state for state in options.states if state not in FINISHED]
     found: dict[bytes, str] = {}
     if moving:
@@ -75,6 +78,20 @@ def list_jobs(transport: BlockingTransport, keys: QueueKeys, options: SourceOpti
     for state in FINISHED:
         if state in options.states:
             found.update(_finished(transport, keys, state, options))
+    return found
+
+
+def _named(transport: BlockingTransport, keys: QueueKeys, options: SourceOptions) -> dict[bytes, str]:
+    """The jobs that the options name, without a look at any other."""
+    found: dict[bytes, str] = {}
+    for start in range(0, len(options.ids), _ID_PAGE):
+        ids = options.ids[start : start + _ID_PAGE]
+        replies = transport.run_many([get_state(keys, job_id) for job_id in ids])
+        for job_id, state in zip(ids, replies, strict=True):
+            if isinstance(state, TorilError):
+                raise state
+            if state in options.states:
+                found[job_id.encode()] = state
     return found
 
 

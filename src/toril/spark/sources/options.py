@@ -48,7 +48,7 @@ JOB_STATES: Final = (
 
 _KNOWN: Final = frozenset(
     "url table queues prefix env kind states since until columns starting max_rows rows_per_task "
-    "discover_every missing path".split()
+    "discover_every missing path ids on_gap".split()
 )
 _TIMED: Final = ("events", "jobs", "logs", "stream", "dlq", "rejects")
 _ONLY_FOR: Final = {
@@ -58,6 +58,8 @@ _ONLY_FOR: Final = {
     "starting": ("events",),
     "max_rows": ("events",),
     "rows_per_task": ("events",),
+    "on_gap": ("events",),
+    "ids": ("jobs", "logs"),
     "env": ("stream", "dlq", "rejects"),
 }
 
@@ -81,6 +83,8 @@ class SourceOptions:
     max_rows: int = 1_000_000  # of one micro-batch
     rows_per_task: int = 250_000  # a longer stretch of one stream is read by several tasks
     discover_every: float = 30.0  # seconds between two searches for queues that match a pattern
+    ids: tuple[str, ...] = ()  # jobs, logs: of these jobs only; empty: of all
+    on_gap: str = "record"  # events that were lost: a row for them, or an error (fail)
     missing: str = ""  # what to do about a named queue that does not exist: error, or ignore
 
     @property
@@ -112,6 +116,8 @@ class SourceOptions:
             max_rows=_count("max_rows", options.get("max_rows", "1000000")),
             rows_per_task=_count("rows_per_task", options.get("rows_per_task", "250000")),
             discover_every=_seconds("discover_every", options.get("discover_every", "30")),
+            ids=_names(options.get("ids", "")),
+            on_gap=_one_of("on_gap", options.get("on_gap", "record"), ("record", "fail")),
             missing=_one_of("missing", options.get("missing", ""), ("", "error", "ignore")),
         )
         parsed._check_together(options.keys())
@@ -126,6 +132,8 @@ class SourceOptions:
                 )
         if self.since and self.until and self.since > self.until:
             raise InvalidOption("since", "is later than until", "exchange them")
+        if self.ids and (self.since or self.until):
+            raise InvalidOption("ids", "beside since or until", 'filter by "finished_at"')
         if (self.since or self.until) and (self.table, self.kind) == ("stream", "list"):
             raise InvalidOption("since", "is not for lists, which hold no times", 'filter by "enqueue_ts"')
         self.start_time()

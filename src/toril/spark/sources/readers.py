@@ -6,12 +6,14 @@ each task opens its own connection.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -21,7 +23,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from toril.errors import InvalidOption
+from toril.errors import EventsLost, InvalidOption
+from toril.lake.tables import GAP_EVENT
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.spark.python import Portable
 from toril.spark.sources.discovery import QueueSelection, check_named
@@ -48,6 +51,7 @@ from toril.transport.discovery import AnyKeys
 # Pages hold thousands of values; a slow network may need longer for them than for a worker's small replies.
 POLICY = ConnectionPolicy(command_timeout=60.0)
 _JOBS_PER_TASK = 25_000  # a second or less of reading
+_FEW_ROWS = 20_000  # below that, a second task costs more than it brings
 _LAST_SEQ = 2**64 - 1  # no entry of a millisecond has a higher number
 
 
@@ -109,10 +113,19 @@ def read_task(task: InputPartition, options: SourceOptions, schema: StructType) 
                 yield from table.select(expected.names).cast(expected).to_batches()
 
 
+def _refuse_gaps(pages: Iterator[pa.Table], queue: str) -> Iterator[pa.Table]:
+    for page in pages:
+        gaps = page.filter(pc.equal(page["event"], GAP_EVENT))
+        if gaps.num_rows:
+            raise EventsLost(queue, pc.sum(gaps["lost"]).as_py())
+        yield page
+
+
 def _read_part(transport: BlockingTransport, part: Any, options: SourceOptions) -> Iterator[pa.Table]:
     match part:
         case Stretch():
-            return read_with_gap(transport, part)
+            pages = read_with_gap(transport, part)
+            return _refuse_gaps(pages, part.queue) if options.on_gap == "fail" else pages
         case JobChunk():
             return (read_logs if options.table == "logs" else read_jobs)(transport, part)
         case Entries(queue, QueueKeys() as keys) if options.table == "worker_reports":
@@ -211,7 +224,13 @@ def plan_tasks(
         one = stretch(queue, streams[queue], start.get(queue, ORIGIN), position)
         if one is not None:
             parts += split_exactly(transport, one, rows)
-    return list(pack(parts, lambda part: part.expected or rows, rows))
+    total = sum(part.expected or rows for part in parts)
+    return list(pack(parts, lambda part: part.expected or rows, _rows_of_a_task(total, rows)))
+
+
+def _rows_of_a_task(total: int, most: int) -> int:
+    """A share of all rows for each core of the driver's machine; not so few that a task costs more than it reads."""
+    return min(most, max(_FEW_ROWS, -(-total // (os.cpu_count() or 1))))
 
 
 def stream_keys(queues: Mapping[str, AnyKeys]) -> dict[str, str]:

@@ -25,6 +25,8 @@ REFINED_HASHES: Final = "toril.refine.hashes"  # of silver: the version of bronz
 FILLED: Final = (
     "toril.refine.fill"  # of silver/jobs: which attempts were completed from hashes, a place in FILLS
 )
+# Of gold/alerts: the version of silver/attempts whose figures it was computed from.
+ALERTED: Final = "toril.gold.alerts"
 FIGURED: Final = "toril.gold"  # of gold: the version of what the figures are made of
 
 _SILVER: Final = ("silver/attempts", "silver/gaps", "silver/jobs")

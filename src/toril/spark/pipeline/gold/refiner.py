@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.engines.engine import Engine, Query, Rows
-from toril.spark.pipeline.files.lineage import FIGURED, reached
+from toril.spark.pipeline.files.lineage import ALERTED, FIGURED, reached
 from toril.spark.pipeline.files.parquet import read_columns, write_file
 from toril.spark.pipeline.gold.kept_alerts import merged_alerts
 from toril.spark.pipeline.gold.worker_alerts import worker_alerts
@@ -94,7 +94,7 @@ class GoldRefiner:
             parts = [at_once.submit(self._refresh, FIGURES[name]) for name in names]
             parts.append(at_once.submit(self._refresh_workers))
             *figures, workers_changed = [part.result() for part in parts]
-        if any(figures) or (workers_changed and not self._alert_about_workers()):
+        if any(figures) or self._lacks_alerts() or (workers_changed and not self._alert_about_workers()):
             self._refresh_alerts()
         return any(figures) or workers_changed
 
@@ -180,6 +180,13 @@ class GoldRefiner:
             log.commit([file], application=APPLICATION, version=log.version + 1)
         return True
 
+    def _lacks_alerts(self) -> bool:
+        """Whether a run ended after it had committed figures and before it had committed their alerts."""
+        return self.lake.ensure("gold/alerts").committed(ALERTED) < self._figured()
+
+    def _figured(self) -> int:
+        return max(self.lake.ensure("gold/queue_minute").committed(APPLICATION), 0)
+
     def _refresh_alerts(self) -> None:
         """Rules look at the days that changed and the week before; alerts that are older stay as they are."""
         since = self._first_day_touched() - timedelta(days=_DAYS_FOR_RULES)
@@ -190,7 +197,8 @@ class GoldRefiner:
         tables["workers"] = self._rows("gold/workers", self.lake.ensure("gold/workers").files())
         rows = merged_alerts(self.lake, self.engine.alerts(tables, self.rules), since)
         files = [write_file(self.lake, "gold/alerts", rows, {})] if rows.num_rows else []
-        log.commit(files, removed=log.files(), application=APPLICATION, version=log.version + 1)
+        marks = {ALERTED: self._figured()}
+        log.commit(files, removed=log.files(), application=APPLICATION, version=log.version + 1, marks=marks)
 
     def _first_day_touched(self) -> date:
         moments = [at for spans in self._minutes.values() for _, at in spans]
