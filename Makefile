@@ -39,6 +39,10 @@ check: lint  ## run lint and the unit tests
 lint: python-setup  ## check style, types, import contracts and names; report sizes
 	@scripts/lint
 
+.PHONY: audit
+audit: python-setup  ## compare the pinned packages with known vulnerabilities (needs the network)
+	@$(VENV)/bin/pip-audit --disable-pip --require-hashes --requirement requirements/dev.txt
+
 .PHONY: format
 format: python-setup  ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff check --quiet --fix-only .

@@ -211,3 +211,23 @@ async def test_a_host_that_cannot_be_a_name_is_unreachable(host: str) -> None:
     async with BrowserTasks() as tasks:
         with pytest.raises(PageUnreachable, match="NAME_NOT_RESOLVED"):
             await tasks["pdf"](job("pdf", url=f"http://{host}/"))
+
+
+MEMORY_OF_A_WORKER = """<script>new Worker(URL.createObjectURL(new Blob([`
+    const kept = []; setInterval(() => kept.push(new Uint8Array(40_000_000).fill(1)), 5);
+`])))</script>"""
+MEMORY_OF_A_FRAME = """<iframe srcdoc="<script>const kept = [];
+    setInterval(() => kept.push(new Uint8Array(40_000_000).fill(1)), 5)</script>"></iframe>"""
+
+
+@pytest.mark.parametrize("page", [MEMORY_OF_A_WORKER, MEMORY_OF_A_FRAME], ids=["worker", "frame"])
+async def test_a_browser_that_uses_too_much_memory_is_killed_while_its_page_is_open(
+    site: Site, page: str
+) -> None:
+    site.pages["/hoard"] = page
+    options = BrowserOptions(allow=("127.0.0.1",), timeout=60, max_open_memory=800 * 1024 * 1024)
+    async with BrowserTasks(options) as tasks:
+        with pytest.raises(BrowserCrashed):
+            await extract(tasks, site.url("/hoard"), ".never")
+        assert (await extract(tasks, site.url()))["status"] == 200
+    assert tasks.pool.launched == 2

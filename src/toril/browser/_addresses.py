@@ -15,6 +15,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Addresses of IPv4 hosts as IPv6 networks write them (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+# Addresses that count as public, where clouds answer with secrets of the machine or of its network.
+_METADATA = (
+    ipaddress.ip_network("168.63.129.16/32"),  # Azure's host
+    ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments: Oracle's metadata, relays of networks
+    ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4, which nobody runs any more
+)
 # All IPv6 addresses that are assigned to the public internet. Python's tables list exceptions, and lack old ones.
 _UNICAST = ipaddress.ip_network("2000::/3")
 
@@ -26,6 +32,8 @@ def is_public(address: Address) -> bool:
 
 def _is_global_unicast(address: Address) -> bool:
     if address.version == 6 and address not in _UNICAST:
+        return False
+    if any(address in network for network in _METADATA if network.version == address.version):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -27,9 +28,11 @@ from playwright.async_api import (
 )
 from playwright.async_api import Error as PlaywrightError
 
-from toril.browser._proxy import AddressProxy, Resolve, system_resolve
-from toril.browser.options import BrowserOptions, find_chromium
+from toril.browser._proxy import USER, AddressProxy, Resolve, system_resolve
+from toril.browser.options import MEGABYTE, BrowserOptions, find_chromium
 from toril.errors import BrowserCrashed
+
+logger = logging.getLogger("toril.browser")
 
 # No traffic of the browser itself, and no traffic outside the proxy. The switch for WebRTC has two names; Chromium
 # ignores the one that it does not know.
@@ -51,6 +54,7 @@ PAGES_PER_MEMORY_CHECK = 5
 # A working browser opens a page, closes it, or ends, within this time, also on a busy machine.
 ANSWER_SECONDS = 10.0
 LAUNCH_SECONDS = 60.0
+MEMORY_SECONDS = 0.5  # between two measurements while a page is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class BrowserPool:
     def __init__(self, options: BrowserOptions | None = None, *, resolve: Resolve = system_resolve) -> None:
         self.options = options or BrowserOptions()
         # For connections of the browser outside of pages; every page has its own proxy.
-        self.proxy = AddressProxy(self.options, resolve)
+        self.proxy = AddressProxy(self.options, resolve, serves_page=False)
         self.launched = 0  # browsers started so far
         self._resolve = resolve
         self._free_pages = asyncio.Semaphore(self.options.contexts)
@@ -115,9 +119,12 @@ class BrowserPool:
             pooled.open += 1
             pooled.pages_served += 1
             contexts: list[BrowserContext] = []
+            watching = asyncio.create_task(self._watch_memory(pooled), name="toril-browser-memory")
             try:
                 yield Tab(await self._open(pooled, proxy, contexts), proxy)
             finally:
+                watching.cancel()
+                await asyncio.wait([watching])
                 pooled.open -= 1
                 await self._release(pooled, contexts)
 
@@ -147,6 +154,15 @@ class BrowserPool:
             "proxy": _proxy_settings(proxy),
             **({} if user_agent is None else {"user_agent": user_agent}),
         }
+
+    async def _watch_memory(self, pooled: _PooledBrowser) -> None:
+        """Kills a browser that uses too much memory while a page is open: its frames, workers and windows included."""
+        while pooled.usable:
+            await asyncio.sleep(MEMORY_SECONDS)
+            memory = await self._with_timeout(pooled, memory_of(pooled.browser))
+            if memory is not None and memory > self.options.max_open_memory:
+                logger.warning("a browser used %d MB and was killed", memory // MEGABYTE)
+                pooled.kill()
 
     async def _release(self, pooled: _PooledBrowser, contexts: list[BrowserContext]) -> None:
         for context in contexts:
@@ -239,7 +255,7 @@ class BrowserPool:
 
 def _proxy_settings(proxy: AddressProxy) -> ProxySettings:
     """Returns settings that send all traffic through the proxy, also that to loopback."""
-    return {"server": proxy.url, "bypass": "<-loopback>"}
+    return {"server": proxy.url, "bypass": "<-loopback>", "username": USER, "password": proxy.password}
 
 
 async def processes_of(browser: Browser) -> list[int]:

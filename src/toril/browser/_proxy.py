@@ -3,14 +3,18 @@
 Guarantee: a connection is made to the address that was checked. So neither redirects, nor frames, scripts and images,
 nor a name that resolves to another address the second time, reach an address that is not allowed. Each connection
 carries one request to one host, so that no request goes over the connection of another host. Received bytes are
-counted for all parts of the page (frames, workers, sockets, other windows), and limited.
+counted for all parts of the page (frames, workers, sockets, other windows), and limited. Only the browser knows the
+proxy's password: other programs of the machine cannot use it. A proxy that belongs to no page makes no connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hmac
 import ipaddress
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +27,7 @@ from toril.errors import AddressRefused
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
+USER = "toril"  # of the proxy
 REFUSED_HEADER = "x-toril-refused"  # distinguishes a refusal of the proxy from a 403 of the server
 _HEAD_LIMIT = 64 * 1024
 _CHUNK = 64 * 1024
@@ -44,17 +49,27 @@ class _Head:
     port: int
     path: str
     lines: list[bytes]  # headers without the hop-by-hop ones
+    login: bytes  # the value of Proxy-Authorization
 
 
 class AddressProxy:
     """A forward proxy for one page; `limit` is the number of bytes that may be received (None: no limit)."""
 
     def __init__(
-        self, options: BrowserOptions, resolve: Resolve = system_resolve, limit: int | None = None
+        self,
+        options: BrowserOptions,
+        resolve: Resolve = system_resolve,
+        limit: int | None = None,
+        *,
+        serves_page: bool = True,
     ) -> None:
+        """`serves_page=False`: it checks addresses, and refuses every connection."""
         self._options = options
         self._resolve = resolve
         self._limit = limit
+        self._serves_page = serves_page
+        self.password = secrets.token_urlsafe(24)
+        self._login = b"Basic " + base64.b64encode(f"{USER}:{self.password}".encode())
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._refused: set[str] = set()
@@ -110,7 +125,7 @@ class AddressProxy:
             pass
         try:
             return await self._resolve(host, port)
-        except UnicodeError as error:  # empty or too long labels cannot be encoded
+        except ValueError as error:  # empty or too long labels cannot be encoded, null characters are refused
             raise OSError(f"{host!r} is not a host name") from error
 
     # --- one connection -------------------------------------------------------------------------------------
@@ -135,7 +150,12 @@ class AddressProxy:
                 writer, "400 Bad Request", "this proxy takes CONNECT and absolute http:// URLs"
             )
             return
+        if not hmac.compare_digest(head.login, self._login):
+            await _send_response(writer, "407 Proxy Authentication Required", "this proxy needs a password")
+            return
         try:
+            if not self._serves_page:
+                raise AddressRefused(head.host, "no page is open")  # noqa: TRY301
             address = await self.check(head.host, head.port)
             async with asyncio.timeout(_CONNECT_SECONDS):
                 from_host, to_host = await asyncio.open_connection(address, head.port, limit=_HEAD_LIMIT)
@@ -171,15 +191,23 @@ def _parse(raw: bytes) -> _Head | None:
     if len(parts_of_line) != 3:
         return None
     method, target, _ = parts_of_line
-    parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
     try:
+        parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = parts.hostname, parts.port
     except ValueError:
         return None
     if not host or (method != "CONNECT" and parts.scheme != "http"):
         return None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Head(method, host, port or (443 if method == "CONNECT" else 80), path, _end_to_end_headers(lines))
+    port = port or (443 if method == "CONNECT" else 80)
+    return _Head(method, host, port, path, _end_to_end_headers(lines), _login_of(lines))
+
+
+def _login_of(lines: Sequence[bytes]) -> bytes:
+    named = (line.partition(b":") for line in lines)
+    return next(
+        (value.strip() for name, _, value in named if name.strip().lower() == b"proxy-authorization"), b""
+    )
 
 
 def _end_to_end_headers(lines: Sequence[bytes]) -> list[bytes]:
@@ -231,6 +259,8 @@ async def _send_response(
 ) -> None:
     body = text.encode()
     refused_line = f"{REFUSED_HEADER}: 1\r\n" if refused else ""
+    if status.startswith("407"):
+        refused_line = 'Proxy-Authenticate: Basic realm="toril"\r\n'
     size = f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
     head = f"HTTP/1.1 {status}\r\n{refused_line}{size}Connection: close\r\n\r\n"
     writer.write(head.encode() + body)

@@ -39,6 +39,7 @@ class BrowserOptions:
     max_result_bytes: int = 5 * MEGABYTE  # what one job may return
     pages_per_browser: int = 200  # then the browser is replaced: Chromium does not free all memory
     max_browser_memory: int = 1024 * MEGABYTE  # or above so many bytes, over all its processes
+    max_open_memory: int = 2048 * MEGABYTE  # bytes above which it is killed while pages are open
     viewport: tuple[int, int] = (1280, 800)
     user_agent: str | None = None  # None: Chromium's own
     java_script: bool = True
@@ -54,6 +55,7 @@ class BrowserOptions:
             "max_result_bytes",
             "pages_per_browser",
             "max_browser_memory",
+            "max_open_memory",
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -35,6 +35,15 @@ def test_addresses_of_the_public_internet_may_be_visited(address: str) -> None:
             "4000::1",
             "8000::1",
         ),
+        "168.63.129.16",
+        "192.0.0.192",
+        "192.0.0.9",
+        "192.88.99.1",
+        "::ffff:168.63.129.16",
+        "64:ff9b::a83f:8110",
+        "100.100.100.200",
+        "fd00:ec2::254",
+        "169.254.169.254",
     ],
 )
 def test_no_other_address_may_be_visited_however_it_is_written(address: str) -> None:
