@@ -94,7 +94,7 @@ class App:
         self._queues: dict[QueueName, QueueOptions] = {}
         self._tasks: dict[str, Task[..., Any]] = {}
         self._overrides: dict[Provider, Provider] = {}
-        self._resources: Resources | None = None  # while a lifespan of this app is entered
+        self._entered: list[Resources] = []  # of lifespans of this app that are entered now
         self.connection: Final = Connection(redis, policy)
         self.producers: Final = Producers(self.connection, self.queue_options)
         self.schedules: Final = Schedules(self.name, self.producers)
@@ -292,17 +292,17 @@ class App:
             entered = await stack.enter_async_context(resources_of(self, self.lifespan))
             own = resources if resources is not None else Resources()
             own.set(entered.yielded)
-            before, self._resources = self._resources, own
+            self._entered.append(own)
             try:
                 yield own
             finally:
-                self._resources = before
+                self._entered.remove(own)
 
     @contextlib.asynccontextmanager
     async def current_resources(self) -> AsyncIterator[Resources]:
         """The resources of the lifespan that is entered, or of one for this block only."""
-        if self._resources is not None:
-            yield self._resources
+        if self._entered:
+            yield self._entered[-1]
         else:
             async with resources_of(self, self.lifespan) as resources:
                 yield resources

@@ -87,6 +87,18 @@ def test_the_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
     assert "5 passed" in run.stdout
 
 
+def test_the_example_has_tests_that_pass(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "examples" / "first_task"
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", str(tmp_path / "pytest.ini"))
+    command = [sys.executable, "-B", "-m", "pytest", *options, str(folder)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 passed" in run.stdout
+
+
 def test_loading_the_plugin_imports_no_package_of_toril() -> None:
     program = "import toril.testing.plugin, sys; print([m for m in sys.modules if m[:6] == 'toril.' or m == 'redis'])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
