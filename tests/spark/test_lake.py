@@ -19,6 +19,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from toril.lake import Lake, TableMissing, write_report
+from toril.lake._report_sections import alert_list, by_severity
 from toril.lake.report import render
 from toril.lake.tables import TABLES
 from toril.plots import Series, bands, sparkline, stacked_bars, timeline
@@ -288,3 +289,29 @@ def test_moments_on_the_axis_are_round_few_and_equally_far_apart(minutes: int) -
     assert 1 <= len(moments) <= 7
     assert times[0] <= moments[0] and moments[-1] <= times[-1] + timedelta(seconds=seconds)
     assert len({b - a for a, b in itertools.pairwise(moments)}) <= 1
+
+
+def test_queues_are_in_the_order_of_their_severity() -> None:
+    def rows(attempts: int, failed: int) -> list[dict[str, int]]:
+        return [{"attempts": attempts, "failed": failed}]
+
+    queues = {
+        "calm": rows(50, 0),
+        "busy": rows(900, 0),
+        "failing": rows(10, 5),
+        "alarmed": rows(10, 1),
+        "idle": rows(0, 0),
+    }
+    assert by_severity(queues, ["alarmed"]) == ["alarmed", "failing", "busy", "calm", "idle"]
+
+
+def test_the_strip_of_an_alert_has_a_time_axis() -> None:
+    start = datetime(2026, 1, 1, 10, tzinfo=UTC)
+    period = (start, start + timedelta(hours=4))
+    alert = {
+        "rule": "failure_rate", "queue": "emails", "subject": "", "worst": 0.5, "threshold": 0.1, "times": 1,
+        "last": start, "message": "too many", "moments": [start + timedelta(hours=1)],
+    }  # fmt: skip
+    page = alert_list([alert], period, 60)
+    for moment in ("01 Jan 10:00", "01 Jan 12:00", "01 Jan 14:00"):
+        assert f"<span>{moment}</span>" in page

@@ -5,7 +5,7 @@ Guarantee: every text that comes from a job, an error or a worker is escaped her
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final
@@ -83,10 +83,8 @@ def overview(
     seconds: int,
     unknown: Mapping[str, Sequence[datetime]],
 ) -> str:
-    """One line for each queue, those with alerts first."""
-    order = sorted(
-        queues, key=lambda queue: (queue not in alarmed, -sum(row["completed"] for row in queues[queue]))
-    )
+    """One line for each queue, the most severe first."""
+    order = by_severity(queues, alarmed)
     lines = [
         _line(
             queue,
@@ -102,6 +100,17 @@ def overview(
     head = "".join(f"<th>{one}</th>" for one in heads)
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<section><h2>All queues</h2><table class="numbers">{body}</table></section>'
+
+
+def by_severity(queues: Mapping[str, Sequence[Row]], alarmed: Collection[str]) -> list[str]:
+    """Returns the queues: those with alerts first, then by the share of attempts that failed, then by their number."""
+
+    def severity(queue: str) -> tuple[bool, float, int]:
+        attempts = sum(row["attempts"] for row in queues[queue])
+        failed = sum(row["failed"] for row in queues[queue])
+        return queue not in alarmed, -failed / attempts if attempts else 0.0, -attempts
+
+    return sorted(queues, key=severity)
 
 
 def _line(
@@ -139,11 +148,18 @@ def _alert(row: Row, period: tuple[datetime, datetime] | None, seconds: int) -> 
         f"{row['times']}×, last {row['last']:%d %b %H:%M}"
     )
     inside = [one for one in row["moments"] if period and period[0] <= one <= period[1]]
-    strip = timeline(*period, inside, seconds) if period and inside else ""
+    strip = timeline(*period, inside, seconds) + _strip_times(*period) if period and inside else ""
     return (
         f'<div class="alert"><p><b>{escape(where)}</b> {escape(row["message"])}<br>'
         f"<small>{escape(facts)}</small></p>{strip}</div>"
     )
+
+
+def _strip_times(start: datetime, end: datetime) -> str:
+    """The axis of a strip: its beginning, middle and end."""
+    moments = (start, start + (end - start) / 2, end)
+    words = "".join(f"<span>{one:%d %b %H:%M}</span>" for one in moments)
+    return f'<div class="strip-times">{words}</div>'
 
 
 def _value(value: float) -> str:

@@ -72,7 +72,7 @@ def _body(part: _Part, now: datetime) -> list[str]:
     period = _period(part, rows, unit)
     alarms = _alarms(alerts, unit)
     unknown = _unknown(part, unit, period)
-    busiest = sorted(queues, key=lambda queue: -sum(row["attempts"] for row in queues[queue]))
+    most_severe = sections.by_severity(queues, alarms)
     return [
         _head(period, now, alerts),
         sections.tiles(rows, _latency(part), _lost(part), seconds),
@@ -84,7 +84,7 @@ def _body(part: _Part, now: datetime) -> list[str]:
             sections.queue_plots(
                 queue, queues[queue], unit, seconds, alarms.get(queue, ()), unknown.get(queue, ())
             )
-            for queue in busiest[:_MOST_QUEUES]
+            for queue in most_severe[:_MOST_QUEUES]
         ),
         sections.error_list(_errors(part)),
         sections.worker_list(part.query(_WORKERS)),
