@@ -7,7 +7,8 @@ An own script includes an official one with a line `--@official NAME scriptName`
 `local function NAME(KEYS, ARGV) <official text> end`. So a batch runs the same text that upstream runs for one job.
 `--@own NAME part` includes a file of `lua/parts/` as a function that takes further arguments behind these two.
 
-`remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`).
+`remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`), and
+`leased` one that takes jobs once for each lease (`lua/parts/lease.lua`).
 """
 
 from __future__ import annotations
@@ -129,6 +130,16 @@ def remembered(script: Script) -> Script:
     remember = _include_part("remember", part, Signature())
     inner = f"local function script(KEYS, ARGV)\n{script.text}\nend"
     return Script(script.name, f"{remember}\n{inner}\nreturn remember(KEYS, ARGV, script)")
+
+
+@functools.cache
+def leased(name: str) -> Script:
+    """An own script that takes jobs, which does so once for each lease (`lua/parts/lease.lua`)."""
+    part, script = "parts/lease", own(name)
+    check_header(f"lua/{part}.lua", Signature.of_header(_read_own(part)), DECLARED[part])
+    lease = _include_part("lease", part, DECLARED[name])
+    inner = f"local function script(KEYS, ARGV)\n{script.text}\nend"
+    return Script(f"{script.name}.leased", f"{lease}\n{inner}\nreturn lease(KEYS, ARGV, script)")
 
 
 def own_names() -> list[str]:

@@ -5,7 +5,9 @@ Guarantee: every invalid option is refused when the DataFrame is made, not in th
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from toril.errors import InvalidOption
@@ -39,11 +41,28 @@ class TorilDataSource(DataSource):
     def schema(self) -> StructType:
         if self._is_of_lake:
             return from_arrow_schema(LakeOptions.parse(dict(self.options)).schema)
+        if self._is_work:
+            schema_of_work: StructType = self._work.schema(dict(self.options), self.driver)
+            return schema_of_work
         options = SourceOptions.parse(dict(self.options))
         if self.driver is not None:
             self.driver.url_for(options.url)  # refused when the DataFrame is made, not when it is used
         schema: StructType = from_arrow_schema(source_schema(options))
         return schema
+
+    @property
+    def _is_work(self) -> bool:
+        """Whether jobs are taken as rows."""
+        return self.options.get("table", self.options.get("path")) == "work"
+
+    @property
+    def _is_settle(self) -> bool:
+        return self.options.get("op") == "settle"
+
+    @property
+    def _work(self) -> ModuleType:
+        """Imported when it is used: it loads worker code, which other readers and writers do not need."""
+        return importlib.import_module("toril.spark.worker.data_source")
 
     def _source_options(self, *, streams: bool = False) -> SourceOptions:
         options = SourceOptions.parse(dict(self.options))
@@ -57,12 +76,18 @@ class TorilDataSource(DataSource):
     def reader(self, schema: StructType) -> Any:
         if self._is_of_lake:
             return LakeReader(LakeOptions.parse(dict(self.options)), schema)
+        if self._is_work:
+            return self._work.batch_reader(dict(self.options), self.driver, schema)
         return TableReader(self._source_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
+        if self._is_settle:
+            return self._work.batch_writer(dict(self.options), self.driver, schema, overwrite=overwrite)
         return BatchWriter(self._sink_options(schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        if self._is_settle:
+            return self._work.stream_writer(dict(self.options), self.driver, schema, overwrite=overwrite)
         return StreamWriter(self._sink_options(schema, overwrite=overwrite))
 
     def _sink_options(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -78,6 +103,8 @@ class TorilDataSource(DataSource):
     def streamReader(self, schema: StructType) -> Any:
         if self._is_of_lake:
             raise InvalidOption("lake", "cannot be streamed", "read its tables in batches")
+        if self._is_work:
+            return self._work.stream_reader(dict(self.options), self.driver, schema)
         table = SourceOptions.parse(dict(self.options)).table
         if table != "events":
             raise InvalidOption(

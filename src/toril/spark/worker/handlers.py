@@ -33,9 +33,10 @@ def engine_of(shape: Shape, engine: Engine) -> ChosenEngine:
     """The engine for a handler; raises when the one that is asked for cannot run it."""
     if shape == "dataframe" and engine == "loop":
         raise InvalidOption("engine", "is 'loop', but the handler takes a DataFrame", "use 'rows' or 'auto'")
-    if shape == "job" and engine == "rows":
-        remedy = "use 'loop' or 'auto', or annotate the argument with pandas.DataFrame or pyspark's DataFrame"
-        raise InvalidOption("engine", "is 'rows', but the handler takes a job", remedy)
+    if shape != "dataframe" and engine == "rows":
+        what = "a job" if shape == "job" else f"a batch of {shape}"
+        remedy = "use 'loop' or 'auto', or write a function of a DataFrame of Spark that calls mapInPandas"
+        raise InvalidOption("engine", f"is 'rows', but the handler takes {what}", remedy)
     if engine == "auto":
         return "rows" if shape == "dataframe" else "loop"
     return engine

@@ -1,20 +1,22 @@
 """The loop engine on the driver: Spark jobs of long tasks, one after another.
 
-Guarantee: a round is one Spark job. When it has failed, `has_ended` names the workers of its tasks, so that what they
-held can be given back.
+Guarantee: a round is one Spark job. When it has failed, `release` gives back what the workers of its tasks held.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from toril.protocol.keys import QueueKeys
 from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE
 from toril.spark.sources.server_choice import Choice
 from toril.spark.worker.data_types import data_type_of
+from toril.spark.worker.give_back import give_back_of
 from toril.spark.worker.handlers import Shape
 from toril.spark.worker.loop_slice import REPORT_SCHEMA, LoopSlice
 from toril.spark.worker.options import LOOP_JOBS, SparkWorkerOptions
 from toril.spark.worker.work_summary import WorkSummary
+from toril.transport import BlockingTransport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,9 +49,12 @@ class LoopEngine:
         )
         return done, any(one.idle for one in reports)
 
-    def has_ended(self, worker: str) -> bool:
-        """Whether a worker on an executor belongs to a slice of this engine: none runs between two rounds."""
-        return worker.startswith(f"{self._worker}.")
+    def release(self, transport: BlockingTransport, keys: QueueKeys) -> int:
+        """Gives back what the workers of a failed slice held: none runs between two rounds."""
+        return give_back_of(transport, keys, lambda worker: worker.startswith(f"{self._worker}."))
+
+    def close(self) -> None:
+        """There is nothing to remove."""
 
     def _slice(self, *, until_idle: bool) -> LoopSlice:
         options = self._options

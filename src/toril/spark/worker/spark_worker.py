@@ -28,8 +28,8 @@ with needed("spark"):
     from toril.spark.sources.discovery import mark_keys
     from toril.spark.sources.readers import open_transport
     from toril.spark.sources.server_choice import Choice, Driver, check_reachable, choose
-    from toril.spark.worker.give_back import give_back_of
     from toril.spark.worker.loop_engine import LoopEngine
+    from toril.spark.worker.rows_engine import RowsEngine
     from toril.spark.worker.stop_signal import StopSignal, stop_key
     from toril.spark.worker.work_summary import WorkSummary
 
@@ -47,9 +47,9 @@ _LOCAL: Final = f"local[{os.cpu_count() or 1},4]"
 class SparkWorker:
     """Takes the jobs of queues and runs a handler on Spark's executors.
 
-    `handler` takes a job, like a handler of `Worker`, or a batch of jobs: a `pandas.DataFrame` or a `pyarrow.Table`, by
-    the annotation of its argument or `takes=`. A batch has the columns queue, job_id, token, position, name, data
-    (JSON text, or parsed by `data_schema`), attempts_made, opts, group and added_at.
+    `handler` takes a job, like a handler of `Worker`, or a batch of jobs: a `pandas.DataFrame`, a `pyarrow.Table` or a
+    DataFrame of Spark, by the annotation of its argument or `takes=`. A batch has the columns queue, job_id, token,
+    position, name, data (JSON text, or parsed by `data_schema`), attempts_made, opts, group and added_at.
     """
 
     def __init__(
@@ -67,10 +67,6 @@ class SparkWorker:
         self.options = _options_of(queues, options, fields)
         self.shape = shape_of(handler, self.options.takes)
         self.engine = engine_of(self.shape, self.options.engine)
-        if self.engine == "rows":
-            raise InvalidOption(
-                "handler", "takes a DataFrame of Spark", "write one of pandas or Arrow batches"
-            )
         self.id = new_worker_id()
         self._handler = handler
         self._redis = redis
@@ -113,21 +109,34 @@ class SparkWorker:
         server = self._server()
         with open_transport(server.url) as transport, self._stop_signal(transport):
             self._check_queues(transport)
-            engine = LoopEngine(self.options, self._handler, self.shape, server, self.id)
-            total, failures = WorkSummary(), 0
-            while not self._stop.is_set():
-                try:
-                    done, is_idle = engine.round(self._sessions.session(), until_idle=until_idle)
-                except Exception as error:  # noqa: BLE001  # Spark's errors have many types
-                    failures += 1
-                    self._recover(error, failures, transport, engine)
-                    total = replace(total, restarts=total.restarts + 1)
-                    continue
-                failures = 0
-                total = total.plus(done)
-                if until_idle and is_idle:
-                    break
-            return total
+            engine = self._engine(server)
+            try:
+                return self._rounds(engine, transport, until_idle=until_idle)
+            finally:
+                engine.close()
+
+    def _engine(self, server: Choice) -> LoopEngine | RowsEngine:
+        if self.engine == "rows":
+            return RowsEngine(self.options, self._handler, server, self.id, self._stop)
+        return LoopEngine(self.options, self._handler, self.shape, server, self.id)
+
+    def _rounds(
+        self, engine: LoopEngine | RowsEngine, transport: BlockingTransport, *, until_idle: bool
+    ) -> WorkSummary:
+        total, failures = WorkSummary(), 0
+        while not self._stop.is_set():
+            try:
+                done, is_idle = engine.round(self._sessions.session(), until_idle=until_idle)
+            except Exception as error:  # noqa: BLE001  # Spark's errors have many types
+                failures += 1
+                self._recover(error, failures, transport, engine)
+                total = replace(total, restarts=total.restarts + 1)
+                continue
+            failures = 0
+            total = total.plus(done)
+            if until_idle and is_idle:
+                break
+        return total
 
     def _server(self) -> Choice:
         session = self._sessions.session()
@@ -156,7 +165,7 @@ class SparkWorker:
             raise QueueMissing(absent, transport.address.label, self.options.prefix)
 
     def _recover(
-        self, error: Exception, failures: int, transport: BlockingTransport, engine: LoopEngine
+        self, error: Exception, failures: int, transport: BlockingTransport, engine: LoopEngine | RowsEngine
     ) -> None:
         """After a failure: gives back what was held, and waits; raises when there were too many in a row."""
         if self._stop.is_set():
@@ -170,10 +179,10 @@ class SparkWorker:
         _log.warning("work on %s failed, again in %.1f s: %s", ", ".join(self.options.queues), pause, reason)
         self._stop.wait(pause)
 
-    def _give_back(self, transport: BlockingTransport, engine: LoopEngine) -> None:
+    def _give_back(self, transport: BlockingTransport, engine: LoopEngine | RowsEngine) -> None:
         try:
             for keys in self._keys(transport):
-                count = give_back_of(transport, keys, engine.has_ended)
+                count = engine.release(transport, keys)
                 if count:
                     _log.warning("%d jobs of %s were given back after a failure", count, keys.name)
         except TorilError as error:  # the stalled sweep returns them when their locks have expired

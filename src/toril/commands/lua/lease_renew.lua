@@ -1,0 +1,39 @@
+--[[
+  Renews the locks of the jobs of one lease, and the lease. A lock that has expired is taken again if no other worker can
+  have had the job, as in `extend_locks`.
+
+  Reply  the number of jobs that are still locked by the lease
+]]
+--@keys lease stalled active
+--@args base token lock_ms lease_ms
+local held = 0
+local active_ids -- read once, and only if a lock has expired
+
+local function is_active(id)
+  if not active_ids then
+    active_ids = {}
+    for _, one in ipairs(redis.call("LRANGE", active, 0, -1)) do
+      active_ids[one] = true
+    end
+  end
+  return active_ids[id]
+end
+
+for _, entry in ipairs(redis.call("LRANGE", lease, 1, -1)) do
+  local colon = string.find(entry, ":", 1, true)
+  local id = string.sub(entry, colon + 1)
+  local lock = base .. id .. ":lock"
+  local owner = redis.call("GET", lock)
+  if owner == token then
+    redis.call("PEXPIRE", lock, lock_ms)
+    redis.call("SREM", stalled, id)
+    held = held + 1
+  elseif not owner and redis.call("HGET", base .. id, "ats") == string.sub(entry, 1, colon - 1) and is_active(id) then
+    if not redis.pcall("SET", lock, token, "PX", lock_ms).err then
+      redis.call("SREM", stalled, id)
+      held = held + 1
+    end
+  end
+end
+redis.call("PEXPIRE", lease, lease_ms)
+return held

@@ -1,0 +1,172 @@
+"""Renews leases while a query runs, closes those of committed micro-batches, and sweeps stalled jobs.
+
+Guarantee: jobs of an open lease keep their locks as long as the process of the query lives. A closed lease holds no
+job: what its query dropped was given back in its order, or failed with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from toril.backends.base import FinishedJob
+from toril.backends.blocking import BlockingBackend, BullmqConfig, outcome_of
+from toril.backends.bullmq import BullmqDelivery
+from toril.commands import read
+from toril.commands.leases import close_lease, jobs_of, open_leases, renew_lease
+from toril.errors import PermanentError, TorilError
+from toril.protocol.keys import QueueKeys
+from toril.protocol.record import JobRecord
+from toril.protocol.worker_options import WorkerOptions
+from toril.spark.sources.readers import open_transport
+from toril.spark.worker.give_back import give_back_jobs
+from toril.spark.worker.lease_names import is_of, token_of
+from toril.transport import BlockingTransport
+
+_log = logging.getLogger("toril.spark")
+_DROPPED: Final = "the query returned no row for this job"
+# What the outcome of a job depends on.
+OUTCOME_FIELDS: Final = ("opts", "atm", "attemptsMade", "stacktrace")
+Queues = Mapping[str, QueueKeys]
+
+
+def config_of(worker: str, lock: float, max_stalled: int = 1) -> BullmqConfig:
+    """How leases lock and report."""
+    return BullmqConfig(
+        worker_id=worker,
+        lock_ms=round(lock * 1000),
+        stalled_ms=round(lock * 1000 / 2),
+        max_stalled=max_stalled,
+        heartbeat=lock / 3,
+        names=("*",),
+    )
+
+
+class LeaseRenewer:
+    """Renews the leases of one owner, from a thread of its own."""
+
+    def __init__(self, url: str | None, config: BullmqConfig, queues: Callable[[], Queues]) -> None:
+        self._url = url
+        self._config = config
+        self._queues = queues
+        self._owner = ""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._renewed = self._failed = self._swept = 0
+
+    def start(self, owner: str) -> None:
+        """Begins to renew. May be called again; the owner of the last call counts."""
+        self._owner = owner
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="toril-leases", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with open_transport(self._url) as transport:
+            while not self._stop.wait(self._config.heartbeat):
+                try:
+                    self._round(transport)
+                except TorilError as error:
+                    self._failed += 1
+                    _log.warning("leases could not be renewed: %s", error)
+
+    def _round(self, transport: BlockingTransport) -> None:
+        for keys in self._queues().values():
+            held = renew_all(transport, keys, self._owner, self._config.lock_ms)
+            self._renewed += held
+            backend = BlockingBackend(keys, transport, self._config)
+            self._swept += len(backend.sweep())
+            backend.publish_report(self._figures(held))
+
+    def _figures(self, held: int) -> dict[str, object]:
+        return {
+            "state": "running",
+            "jobs": held,
+            "heartbeats_ok": self._renewed,
+            "heartbeats_failed": self._failed,
+            "sweeps_done": self._swept,
+            "uptime": round(time.monotonic(), 1),
+        }
+
+
+def renew_all(transport: BlockingTransport, keys: QueueKeys, owner: str, lock_ms: int) -> int:
+    """Renews the open leases of an owner; returns the number of jobs that they hold."""
+    names = [one for one in transport.run(open_leases(keys)) if is_of(one, owner)]
+    replies = transport.run_many([renew_lease(keys, one, token_of(one), lock_ms=lock_ms) for one in names])
+    return sum(_checked(replies))
+
+
+def close_all(
+    transport: BlockingTransport,
+    keys: QueueKeys,
+    owner: str,
+    *,
+    nonce: str | None = None,
+    dropped: str = "give_back",
+) -> int:
+    """Closes the open leases of an owner, or of one micro-batch; returns how many jobs they still held."""
+    names = [one for one in transport.run(open_leases(keys)) if is_of(one, owner, nonce)]
+    left: list[tuple[str, str]] = []
+    for name, jobs in zip(names, _checked_lists(transport, keys, names), strict=True):
+        left += [(one, token_of(name)) for one in jobs]
+    count = 0
+    if left:
+        settle = fail_jobs if dropped == "fail" else give_back_jobs
+        count = settle(transport, keys, left)
+        _log.warning("%s: %d jobs whose rows were dropped: %s", keys.name, count, dropped.replace("_", " "))
+    transport.run_many([close_lease(keys, one) for one in names])
+    return count
+
+
+def _checked_lists(transport: BlockingTransport, keys: QueueKeys, names: Sequence[str]) -> list[list[str]]:
+    """The jobs that each lease still holds."""
+    found: list[list[str]] = []
+    for name in names:
+        jobs = transport.run(jobs_of(keys, name))
+        owners = transport.run_many([read.get_lock(keys, one.job_id) for one in jobs])
+        token = token_of(name)
+        found.append([one.job_id for one, owner in zip(jobs, owners, strict=True) if owner == token])
+    return found
+
+
+def fail_jobs(transport: BlockingTransport, keys: QueueKeys, held: Sequence[tuple[str, str]]) -> int:
+    """Fails jobs, each with its token, because their rows were dropped; returns how many were accepted."""
+    options = WorkerOptions()
+    finished = [
+        FinishedJob(one, outcome_of(PermanentError(_DROPPED), one, options))
+        for one in deliveries_of(transport, keys, held)
+    ]
+    backend = BlockingBackend(keys, transport, config_of("", 60.0))
+    return sum(error is None for error in backend.settle(finished))
+
+
+def deliveries_of(
+    transport: BlockingTransport, keys: QueueKeys, held: Sequence[tuple[str, str]]
+) -> list[BullmqDelivery]:
+    """Deliveries with the fields that their outcome depends on."""
+    replies = transport.run_many([read.get_fields(keys, one, OUTCOME_FIELDS) for one, _ in held])
+    names = [name.encode() for name in OUTCOME_FIELDS]
+    return [
+        BullmqDelivery(
+            JobRecord(
+                one, {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            ),
+            token,
+        )
+        for (one, token), values in zip(held, _checked(replies), strict=True)
+    ]
+
+
+def _checked(replies: Sequence[Any]) -> list[Any]:
+    for one in replies:
+        if isinstance(one, TorilError):
+            raise one
+    return list(replies)
