@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ const { Worker } = require('bullmq');
 %s
 const patience = { maxStalledCount: 20, lockDuration: 8000, stalledInterval: 8000 };
 const options = { connection, prefix: '%s', concurrency: 20, ...patience };
-const worker = new Worker('%s', async (job) => job.data.n * 2, options);
+const pause = () => new Promise((done) => setTimeout(done, 50));
+const worker = new Worker('%s', async (job) => { await pause(); return job.data.n * 2; }, options);
 worker.on('error', () => {});
 """
 Process = subprocess.Popen[bytes]
@@ -101,7 +102,8 @@ class Crew:
 
     def end(self) -> None:
         for one in self.processes.values():
-            os.killpg(one.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has stopped
+                os.killpg(one.pid, signal.SIGKILL)
             one.wait()
 
     def stop(self) -> None:
@@ -158,7 +160,10 @@ def run(folder: Path, jobs: int, kills: int, *, seed: int, seconds: float, say: 
         subprocess.run(["node", "-e", program], cwd=NODE, check=True, timeout=300)
         with made.server.client() as client:
             client.hset(keys.meta, "opts.maxLenEvents", 20 * jobs + 100_000)
-        for name in ("loop", "rows", "plain", "node"):
+        for name in ("loop", "rows"):
+            made.start(name)
+            await_first(made.server, keys, chance, 180)
+        for name in ("plain", "node"):
             made.start(name)
         restart_at = kills // 2
         for number in range(kills):
@@ -172,6 +177,16 @@ def run(folder: Path, jobs: int, kills: int, *, seed: int, seconds: float, say: 
         await_end(made.server, keys, jobs, seconds, say)
         made.stop()
         check(made.server, keys, jobs, made, say)
+
+
+def await_first(server: Server, keys: QueueKeys, chance: random.Random, seconds: float) -> None:
+    """Waits until jobs are completed: Spark needs longer to start than others need for all jobs."""
+    deadline = time.monotonic() + seconds
+    with server.client() as client:
+        before = client.zcard(keys.completed)
+        while client.zcard(keys.completed) <= before + chance.randint(0, 10):
+            assert time.monotonic() < deadline, "a Spark worker did not begin"
+            time.sleep(0.1)
 
 
 def await_end(server: Server, keys: QueueKeys, jobs: int, seconds: float, say: Callable[[str], Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ LOCK = 8.0
 
 
 def double(batch: pa.Table) -> list[int]:
+    time.sleep(0.2)  # so that kills meet batches
     return [2 * row["n"] for row in batch["data"].to_pylist()]
 
 
@@ -32,6 +34,7 @@ def double_rows(rows: DataFrame) -> DataFrame:
 
 
 async def double_job(job: Any) -> int:
+    await asyncio.sleep(0.05)  # leaves jobs for the others
     return 2 * int(job.data["n"])
 
 
