@@ -22,6 +22,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django_tasks",
     "toril.integrations.django",
+    "toril.integrations.django.outbox",
     "orders",
 ]
 MIDDLEWARE = [

@@ -20,6 +20,7 @@ NAMES = (
     "blocking",
     "connections",
     "moving",
+    "outbox",
 )
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PROGRAM_AND_OUTPUT = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)

@@ -21,13 +21,18 @@ from django.test import Client  # noqa: E402
 from django.utils import timezone  # noqa: E402
 from django_tasks import TaskResultStatus, default_task_backend  # noqa: E402
 from django_tasks.exceptions import TaskResultDoesNotExist  # noqa: E402
+from orders.jobs import app, ship  # noqa: E402
 from orders.models import Order  # noqa: E402
 from orders.tasks import count_orders, refuse, send_receipt  # noqa: E402
 
 from toril.errors import InvalidOption  # noqa: E402
 from toril.integrations.django.backend import TorilBackend  # noqa: E402
 from toril.integrations.django.calls import close_apps  # noqa: E402
+from toril.integrations.django.outbox import calls as outbox  # noqa: E402
+from toril.integrations.django.outbox.models import OutboxJob  # noqa: E402
+from toril.integrations.django.outbox.store import DjangoStore  # noqa: E402
 from toril.integrations.django.queues import close_queues, open_queue  # noqa: E402
+from toril.integrations.outbox import OutboxRelay, RelayOptions  # noqa: E402
 
 
 def a_committed_order_has_its_jobs() -> None:
@@ -35,11 +40,13 @@ def a_committed_order_has_its_jobs() -> None:
     assert created.status_code == 201
     number = created.json()["number"]
     assert Client().get(f"/orders/{number}/").json()["receipt"] is None
+    call_command("toril_outbox", once=True)
     call_command("toril_worker", until_idle=True)
     shown = Client().get(f"/orders/{number}/").json()
     assert shown == {
         "state": "paid",
         "invoice": f"invoice {number}",
+        "shipped": True,
         "receipt": "Dear customer, 2 × tea",
     }
 
@@ -48,6 +55,8 @@ def a_transaction_that_is_rolled_back_adds_no_job() -> None:
     before = open_queue("default", None, "bull").get_job_counts()
     assert Client().post("/orders/", {"product": "tea", "amount": "2000"}).status_code == 422
     assert open_queue("default", None, "bull").get_job_counts() == before
+    call_command("toril_outbox", once=True)
+    assert open_queue("parcels", None, "bull").get_job_counts().waiting == 0
     with transaction.atomic():
         result = send_receipt.enqueue(1)
         assert result.enqueued_at is None
@@ -92,6 +101,28 @@ def urgent_tasks_run_first() -> None:
     queue.drain()
 
 
+def a_row_of_the_outbox_becomes_one_job() -> None:
+    queue = open_queue("parcels", None, "bull")
+    ids = [outbox.enqueue(ship.bind(number), key="tea") for number in range(5)]
+    relay = OutboxRelay(app, DjangoStore(), RelayOptions(rows=2, keep=1e-6))
+    assert relay.send_all() == 5
+    assert [job.id for job in queue.get_waiting()] == ids
+    queue.drain()
+    OutboxJob.objects.filter(id__in=ids).update(sent_at=None)
+    assert relay.send_all() == 5
+    assert queue.count() == 0
+    assert relay.remove_expired() >= 5
+    assert OutboxJob.objects.count() == 0
+    refused, held = (outbox.enqueue(ship.bind(number), key="tea") for number in range(2))
+    OutboxJob.objects.filter(id=refused).update(options="broken")
+    assert relay.send_all() == 0
+    assert OutboxJob.objects.get(id=refused).error
+    OutboxJob.objects.filter(id=refused).update(options='{"attempts": 1}', error=None)
+    assert relay.send_all() == 2
+    assert [job.id for job in queue.get_waiting()] == [refused, held]
+    relay.close()
+
+
 def wrong_settings_and_arguments_are_refused() -> None:
     with pytest.raises(InvalidOption, match="attempts"):
         TorilBackend("default", {"OPTIONS": {"attemps": 3}})
@@ -117,6 +148,7 @@ if __name__ == "__main__":
     a_transaction_that_is_rolled_back_adds_no_job()
     results_are_those_of_the_jobs()
     urgent_tasks_run_first()
+    a_row_of_the_outbox_becomes_one_job()
     wrong_settings_and_arguments_are_refused()
     the_admin_leads_to_the_dashboard()
     close_queues()

@@ -41,11 +41,14 @@ def test_the_shop_runs_with_its_web_server_and_its_worker(env: dict[str, str]) -
     run("manage.py", "migrate", "--verbosity", "0", env=env)
     with (
         program("manage.py", "toril_worker", env=env, cwd=SHOP),
+        program("manage.py", "toril_outbox", "--poll", "0.05", env=env, cwd=SHOP),
         web_server("manage.py", "runserver", "--noreload", "{port}", env=env, cwd=SHOP) as client,
     ):
         number = client.post("/orders/", data={"product": "tea", "amount": 3}).json()["number"]
         deadline = time.monotonic() + 30
-        while not (shown := client.get(f"/orders/{number}/").json())["receipt"] or not shown["invoice"]:
+        shown: dict[str, object] = {}
+        while not all(shown.get(part) for part in ("receipt", "invoice", "shipped")):
             assert time.monotonic() < deadline, shown
             time.sleep(0.05)
+            shown = client.get(f"/orders/{number}/").json()
         assert shown["receipt"] == "Dear customer, 3 × tea"

@@ -9,12 +9,14 @@ from __future__ import annotations
 from tests.servers.certificates import Certificates, make_certificates
 from tests.servers.cluster import ValkeyCluster
 from tests.servers.guard import LeftBehind, guarded
+from tests.servers.postgres import Postgres
 from tests.servers.process import Server, free_port, redis_binary, valkey_binary
 from tests.servers.sentinel import ValkeySentinel
 
 __all__ = [
     "Certificates",
     "LeftBehind",
+    "Postgres",
     "Server",
     "ValkeyCluster",
     "ValkeySentinel",

@@ -9,6 +9,13 @@ from toril.integrations.django.calls import with_old_connections_closed
 app = App(name="django-shop")
 
 
+@app.task(queue="parcels", attempts=10)
+@with_old_connections_closed
+def ship(number: int) -> None:
+    """Ships an order. Its job is written with the order: each committed order is shipped."""
+    Order.objects.filter(pk=number).update(shipped=True)
+
+
 @app.task(queue="invoices", attempts=5, job_timeout=30)
 @with_old_connections_closed
 def write_invoice(number: int) -> int:

@@ -12,4 +12,5 @@ class Order(models.Model):
     amount = models.PositiveIntegerField()
     state = models.CharField(max_length=20, default="new")
     invoice = models.TextField(default="")
+    shipped = models.BooleanField(default=False)
     receipt_task = models.CharField(max_length=64, default="")

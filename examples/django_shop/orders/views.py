@@ -9,10 +9,11 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 from django_tasks.exceptions import TaskResultDoesNotExist
 
-from orders.jobs import write_invoice
+from orders.jobs import ship, write_invoice
 from orders.models import Order
 from orders.tasks import send_receipt
 from toril.integrations.django.calls import enqueue_on_commit
+from toril.integrations.django.outbox import calls as outbox
 
 
 @csrf_exempt  # the example has no forms
@@ -24,6 +25,7 @@ def create(request: HttpRequest) -> JsonResponse:
         order.receipt_task = send_receipt.enqueue(order.pk).id
         order.save(update_fields=["receipt_task"])
         enqueue_on_commit(write_invoice.bind(order.pk))
+        outbox.enqueue(ship.bind(order.pk), key=order.product)
         if order.amount > 1000:
             transaction.set_rollback(True)
             return JsonResponse({"error": "too many"}, status=422)
@@ -36,6 +38,7 @@ def show(request: HttpRequest, number: int) -> JsonResponse:
     try:
         receipt = send_receipt.get_result(order.receipt_task)
     except TaskResultDoesNotExist:
-        return JsonResponse({"state": order.state, "invoice": order.invoice, "receipt": None})
+        return JsonResponse({"state": order.state, "receipt": None})
     text = receipt.return_value if receipt.is_finished else None
-    return JsonResponse({"state": order.state, "invoice": order.invoice, "receipt": text})
+    shown = {"state": order.state, "invoice": order.invoice, "shipped": order.shipped, "receipt": text}
+    return JsonResponse(shown)

@@ -19,6 +19,7 @@ PARTS = [
     ("import toril.integrations.fastapi", "fastapi", "fastapi"),
     ("import toril.integrations.litestar", "litestar", "litestar"),
     ("import toril.integrations.flask", "flask", "flask"),
+    ("import toril.integrations.outbox.sqlalchemy", "sqlalchemy", "sqlalchemy"),
     ("import toril.integrations.django.apps", "django", "django"),
     ("import pyspark_toril", "pyspark", "spark"),
     ("import toril.spark; toril.spark.register(None)", "pyspark", "spark"),

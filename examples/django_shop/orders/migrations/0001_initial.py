@@ -24,6 +24,7 @@ class Migration(migrations.Migration):
                 ("amount", models.PositiveIntegerField()),
                 ("state", models.CharField(default="new", max_length=20)),
                 ("invoice", models.TextField(default="")),
+                ("shipped", models.BooleanField(default=False)),
                 ("receipt_task", models.CharField(default="", max_length=64)),
             ],
         ),

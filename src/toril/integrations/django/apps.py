@@ -14,3 +14,4 @@ class TorilConfig(AppConfig):
     name = "toril.integrations.django"
     label = "toril"
     verbose_name = "Jobs"
+    default_auto_field = "django.db.models.BigAutoField"
