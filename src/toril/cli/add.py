@@ -58,6 +58,9 @@ def add(
             "--expires", metavar="SECONDS", help="Do not run it later than this after it was added."
         ),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="Its group; the groups of a queue are served in turns.")
+    ] = None,
     wait: Annotated[
         float | None,
         typer.Option("--wait", metavar="SECONDS", help="Wait for the end of the job and print its result."),
@@ -75,7 +78,13 @@ def add(
         raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
     if where.kind != "bullmq":
         _reject_options(
-            where, priority=priority, backoff=backoff, lifo=lifo or None, wait=wait, expires=expires
+            where,
+            priority=priority,
+            backoff=backoff,
+            lifo=lifo or None,
+            wait=wait,
+            expires=expires,
+            group=group,
         )
         ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
         _print(where, ids, [], None, as_json=as_json)
@@ -88,6 +97,7 @@ def add(
         job_id=job_id,
         lifo=lifo or None,
         expires=expires,
+        group=group,
     )
     jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
     existing = [job.id for job in jobs if not job.added]

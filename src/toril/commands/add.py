@@ -89,9 +89,11 @@ class JobToAdd:
 
     @property
     def kind(self) -> str:
-        """Which script adds it, decided as upstream does."""
+        """Which script adds it, decided as upstream does; a job of a group gets its priority in the script."""
         if self.waits_for_children:
             return "parent"
+        if "group" in self.options:
+            return "grouped"
         if (self.options.get("delay") or 0) > 0:
             return "delayed"
         if self.options.get("priority"):

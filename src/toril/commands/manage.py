@@ -372,6 +372,26 @@ def set_global_concurrency(keys: QueueKeys, limit: int | None) -> Command[None]:
     return plain(_nothing, "HSET", keys.meta, "concurrency", limit)
 
 
+def set_group_weight(keys: QueueKeys, group: str, weight: float | None) -> Command[None]:
+    """Sets how many jobs of a group are served while one of a group of weight 1 is; None means 1."""
+    weights = keys.toril("group-weights")
+    if weight is None:
+        return plain(_nothing, "HDEL", weights, group)
+    return plain(_nothing, "HSET", weights, group, weight)
+
+
+def get_group_weights(keys: QueueKeys) -> Command[dict[str, float]]:
+    """Returns the weights that were set, by group."""
+    return plain(_weights, "HGETALL", keys.toril("group-weights"))
+
+
+def _weights(reply: list[bytes]) -> dict[str, float]:
+    return {
+        group.decode(errors="replace"): float(weight)
+        for group, weight in zip(reply[::2], reply[1::2], strict=True)
+    }
+
+
 def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:
     """Limits the rate over all workers to (jobs, span in ms); None removes the limit."""
     if limit is None:

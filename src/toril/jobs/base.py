@@ -177,8 +177,13 @@ class JobBase(Generic[T, R]):
         return self.record.options
 
     @property
+    def group(self) -> str | None:
+        """The group of the job; None if it has none."""
+        return self.record.group
+
+    @property
     def priority(self) -> int:
-        """1 is the highest; 0 means none."""
+        """1 is the highest; 0 means none. Of a job with a group: where it stands in the order of the groups."""
         return self.record.priority
 
     @property

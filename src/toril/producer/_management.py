@@ -189,6 +189,23 @@ class Management(QueuePart[T]):
             check_count("limit", limit, least=1)
         await self._run(manage.set_global_concurrency(self.keys, limit))
 
+    async def set_group_weight(self, group: str, weight: float | None) -> None:
+        """Sets the share of a group: of two groups with jobs, one of weight 2 is served twice as often; None means 1.
+
+        It counts for jobs that are added from now on.
+        """
+        check_text("group", group)
+        given: object = weight
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 / 16 <= given <= 16
+        ):
+            raise InvalidOption("weight", f"is {given!r}", "give a number from 1/16 to 16, or None")
+        await self._run(manage.set_group_weight(self.keys, group, weight))
+
+    async def get_group_weights(self) -> dict[str, float]:
+        """The weights that were set, by group."""
+        return await self._run(manage.get_group_weights(self.keys))
+
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """Sets how many jobs may start in a period over all workers; None removes the limit."""
         if limit is not None and not isinstance(limit, RateLimit):

@@ -88,6 +88,12 @@ class PreparedJob:
         return Job(JobRecord.from_flat(reply.id, reply.hash), calls, added=False)
 
 
+def refuse_group(job: PreparedJob, where: str) -> None:
+    """Jobs of flows and schedulers are added by scripts that serve no groups."""
+    if job.options.group is not None:
+        raise InvalidOption("group", f"cannot be given to a job of a {where}", "add the job by queue.add(…)")
+
+
 class JobBuilder:
     """Checks and builds the jobs of one queue."""
 

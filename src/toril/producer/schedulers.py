@@ -20,7 +20,7 @@ from toril.errors import InvalidOption, JobNotFound, MalformedValue
 from toril.jobs import Job, JobCalls
 from toril.producer._base import check_count
 from toril.producer._trace_context import with_trace_context
-from toril.producer.job_builder import NO_DATA, JobBuilder, PreparedJob
+from toril.producer.job_builder import NO_DATA, JobBuilder, PreparedJob, refuse_group
 from toril.protocol.codec import from_json
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.protocol.keys import QueueKeys, check_text
@@ -114,6 +114,7 @@ class Schedulers:
         check_scheduler_id(scheduler_id)
         _check_template(options)
         prepared = self._job_builder.build(name or scheduler_id, data, options)
+        refuse_group(prepared, "scheduler")
         repeat = _repeat(self._rules, cron, every, tz, start, end, limit)
         if offset is not None:
             repeat["offset"] = _offset(offset, repeat)

@@ -127,6 +127,10 @@ def _part(value: Deduplication | ParentRef | None) -> JsonObject | None:
     return None if value is None else value.to_wire()
 
 
+def _group_wire(group: JsonValue) -> JsonValue:
+    return {"id": group}
+
+
 def _timestamp(value: datetime) -> int:
     return datetime_to_ms("timestamp", value)
 
@@ -158,6 +162,7 @@ _TABLE: dict[str, tuple[Check, str, Spell]] = {
     "omit_context": (check_boolean, "omc", _same),
     "repeat": (_repeat, "repeat", _same),
     "expires": (_expiry, "expires", to_ms),
+    "group": (check_text, "group", _group_wire),
 }
 ON_FAILURE = (
     "fail_parent_on_failure",
@@ -197,6 +202,7 @@ class JobOptions:
     omit_context: bool = default(False)  # do not pass the trace context on
     repeat: JsonFields | None = default(None)  # of repeatable jobs, carried as it is
     expires: OptionalSeconds = no_seconds()  # not run later than this after it was added: it fails then
+    group: str | None = default(None)  # groups of one queue are served in turns
 
     given: tuple[str, ...] = field(init=False)  # the fields that were set, in the order above
     _packed: bytes | None = field(init=False, compare=False)
@@ -218,6 +224,10 @@ class JobOptions:
         chosen = [name for name in ON_FAILURE if getattr(self, name)]
         if len(chosen) > 1:
             raise InvalidOption(chosen[1], f"cannot be combined with {chosen[0]}", "choose one of them")
+        if self.group is not None and (self.priority or self.lifo):
+            name = "priority" if self.priority else "lifo"
+            remedy = "leave one of them out: groups are served in turns, and the jobs of a group in order"
+            raise InvalidOption(name, "cannot be combined with group", remedy)
         if self.repeat is not None and self.delay and not self.repeat.get("count"):
             raise InvalidOption("delay", "cannot be combined with repeat", "leave one of them out")
 
@@ -278,6 +288,9 @@ class JobOptions:
                     fields[name] = check(name, value)
             except (TorilError, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
                 continue
+        if "group" in fields:
+            fields.pop("priority", None)  # made when the job was added
+            fields.pop("lifo", None)
         return cls(**fields)
 
 
@@ -305,6 +318,7 @@ _READ: dict[str, Spell] = {
     "deduplication": lambda value: Deduplication.from_wire(value) if value else None,
     "parent": lambda value: ParentRef(value["id"], value["queue"]) if value else None,
     "timestamp": lambda value: ms_to_datetime(value) if value else None,
+    "group": lambda value: str(value["id"]) if value else None,
 }
 
 
@@ -358,3 +372,4 @@ class JobOptionsDict(TypedDict, total=False):
     omit_context: bool
     repeat: JsonFields | None
     expires: Duration | None
+    group: str | None

@@ -138,6 +138,13 @@ class JobRecord:
         return max(1, int(attempts)) if isinstance(attempts, (int, float)) else 1
 
     @property
+    def group(self) -> str | None:
+        """The group of the job; None if it has none."""
+        group = self.opts.get("group")
+        name = group.get("id") if isinstance(group, dict) else None
+        return None if name is None else str(name)
+
+    @property
     def priority(self) -> int:
         """1 is first; 0 is none."""
         return self._number(b"priority")

@@ -295,6 +295,14 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         """How many jobs may be active at once over all workers; None removes the limit."""
         self._call(self._inner.set_global_concurrency, limit)
 
+    def set_group_weight(self, group: str, weight: float | None) -> None:
+        """Sets the share of a group, 1/16 to 16; one of weight 2 is served twice as often as others. None means 1."""
+        self._call(self._inner.set_group_weight, group, weight)
+
+    def get_group_weights(self) -> dict[str, float]:
+        """The weights that were set, by group."""
+        return self._call(self._inner.get_group_weights)
+
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """How many jobs may start in a time over all workers; None removes the limit."""
         self._call(self._inner.set_global_rate_limit, limit)

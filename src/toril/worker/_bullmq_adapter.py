@@ -179,11 +179,9 @@ class BullmqAdapter:
 
     def group_of(self, delivery: BullmqDelivery) -> str | None:
         try:
-            group = delivery.record.opts.get("group")
+            return delivery.record.group
         except MalformedValue:
             return None  # the attempt itself fails with this error
-        name = group.get("id") if isinstance(group, dict) else None
-        return None if name is None else str(name)
 
     # --- job objects ----------------------------------------------------------------------------------------
 

@@ -367,6 +367,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "clean": (3600, 0, "completed"),
     "trim_events": (1000,),
     "set_global_concurrency": (5,),
+    "set_group_weight": ("tenant-7", 2),
     "set_global_rate_limit": (RateLimit(5, 1.0),),
     "rate_limit": (0.01,),
     "remove_rate_limit_key": (),

@@ -12,7 +12,7 @@
 
   sequence   number of the call, "" for no ledger
   ledger_ms  how long the reply is remembered
-  kind       standard, delayed, prioritized or parent
+  kind       standard, delayed, prioritized, parent or grouped (prioritized or delayed, with a priority made here)
   arguments  packed, as options
   Reply      for each job its id, { id, hash } when it was not added because the job of that id exists (the hash is empty
              when that job was removed), a negative code, or { error text }; an error when the server accepts no writes
@@ -63,13 +63,21 @@ local PACKED_NIL = 0xC0 -- no text in UTF-8 has this byte
 local scripts -- made only when it is needed
 local function add_by_script(at)
   scripts = scripts or official_adds(KEYS, ARGV)
-  local script, packed = scripts[ARGV[at + KIND]], ARGV[at + ARGUMENTS]
+  local kind, packed, options = ARGV[at + KIND], ARGV[at + ARGUMENTS], ARGV[at + OPTIONS]
   -- Of the packed arguments, an array of nine, only the first two are read; the last is the deduplication key, or nil.
   local _, base, id = cmsgpack.unpack_limit(packed, 2, 1)
   local deduplicated = string.byte(packed, -1) ~= PACKED_NIL
   local existed = id ~= "" and call("EXISTS", base .. id) == 1
-  local args = {packed, ARGV[at + DATA], ARGV[at + OPTIONS]}
-  return add_official(KEYS, ARGV, script[1], script[2], args, base, id, existed, deduplicated, id_counter)
+  local group, tick
+  if kind == "grouped" then
+    kind, options, group, tick = scripts.charge_group(base, options)
+  end
+  local script, args = scripts[kind], {packed, ARGV[at + DATA], options}
+  local reply = add_official(KEYS, ARGV, script[1], script[2], args, base, id, existed, deduplicated, id_counter)
+  if group and type(reply) == "string" then
+    call("ZADD", base .. "toril:groups", tick, group)
+  end
+  return reply
 end
 
 local at = FIRST_ITEM
