@@ -120,7 +120,7 @@ def test_many_processes_serve_every_queue_that_is_named(start: Start, toril: Tor
     [
         (["-q", "a", "-q", "a"], "--queue: names a twice; leave one of them out"),
         (["-q", "a", "-q", "stream:b", "--reliable"], "--reliable: is not for a, stream:b; leave it out"),
-        ([], "Missing option '--queue'"),
+        ([], "--queue: is missing; write --queue NAME"),
     ],
 )
 def test_queues_that_cannot_be_served_are_refused(
