@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import Server
-from tests.spark.places import standalone
+from tests.spark.places import ENVIRONMENT, standalone
 from tests.spark.work_worker import QUEUE
 from toril.protocol.keys import QueueKeys
 
@@ -79,7 +79,7 @@ class Crew:
             words = [name, self.master, self.server.url, self.prefix]
             command, where = [sys.executable, "-m", "tests.spark.work_worker", *words], ROOT
         self.processes[name] = subprocess.Popen(
-            command, cwd=where, stdout=log, stderr=log, start_new_session=True
+            command, cwd=where, stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT
         )
         log.close()
 
