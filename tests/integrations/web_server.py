@@ -40,10 +40,11 @@ def program(*command: str, env: Mapping[str, str] | None = None, cwd: Path = REP
 
 @contextlib.contextmanager
 def web_server(*command: str, env: Mapping[str, str], cwd: Path = REPOSITORY) -> Iterator[httpx.Client]:
-    """Runs a web server; `{port}` in its arguments is replaced. Yields a client, when the server answers."""
+    """Runs a web server, `{port}` in its arguments and environment replaced; yields a client when it answers."""
     port = free_port()
+    placed = {name: value.format(port=port) for name, value in env.items()}
     with (
-        program(*(part.format(port=port) for part in command), env=env, cwd=cwd),
+        program(*(part.format(port=port) for part in command), env=placed, cwd=cwd),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False) as client,
     ):
         _wait_for(client)
