@@ -21,6 +21,7 @@ NAMES = (
     "connections",
     "moving",
     "outbox",
+    "deployment",
 )
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PROGRAM_AND_OUTPUT = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)
