@@ -7,6 +7,7 @@ would do or return something else has an effect once: repeated after a lost repl
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -386,10 +387,12 @@ def get_group_weights(keys: QueueKeys) -> Command[dict[str, float]]:
 
 
 def _weights(reply: list[bytes]) -> dict[str, float]:
-    return {
-        group.decode(errors="replace"): float(weight)
-        for group, weight in zip(reply[::2], reply[1::2], strict=True)
-    }
+    """What other programs stored and is no number has no effect in the script, and is left out."""
+    weights: dict[str, float] = {}
+    for group, weight in zip(reply[::2], reply[1::2], strict=True):
+        with contextlib.suppress(ValueError):
+            weights[group.decode(errors="replace")] = float(weight)
+    return weights
 
 
 def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:

@@ -33,6 +33,7 @@ READING = {
 CHANGING = {
     "retry": ["retry", "hostile", "--all"],
     "promote": ["promote", "hostile", "--all"],
+    "groups": ["groups", "hostile"],
     "pause": ["pause", "hostile"],
     "resume": ["resume", "hostile"],
     "clean": ["clean", "hostile", "--state", "failed", "--yes"],

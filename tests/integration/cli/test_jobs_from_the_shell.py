@@ -256,3 +256,14 @@ def test_characters_that_the_locale_lacks_are_escaped(here: list[str]) -> None:
     shell("add", "emails", "send", "--job-id", "first", "--data", '{"to": "😀"}')
     assert "\\U0001f600" in shell("inspect", "emails")
     assert json.loads(shell("inspect", "emails", "first", "--json"))["data"] == {"to": "😀"}
+
+
+def test_groups_are_given_weights_and_jobs(toril: Toril, here: list[str]) -> None:
+    assert toril("groups", "emails", *here).out == "all groups of emails have weight 1\n"
+    set_to_two = toril("groups", "emails", "tenant-7", "--weight", "2", *here)
+    assert set_to_two.out == "group tenant-7 of emails has weight 2\n"
+    assert toril("groups", "emails", *here).out == "tenant-7  2\n"
+    assert toril("groups", "emails", "--json", *here).data == {"tenant-7": 2.0}
+    toril("add", "emails", "send", "--group", "tenant-7", "--job-id", "first", *here)
+    found = toril("inspect", "emails", "first", "--json", *here).data
+    assert found["opts"]["group"] == {"id": "tenant-7"} and found["priority"] == 8

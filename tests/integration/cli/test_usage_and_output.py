@@ -22,7 +22,7 @@ from toril.cli._app import app
 
 COMMANDS = """
     demo server add worker queues inspect top pause resume drain clean retry promote remove cancel logs events dlq
-    exporter pipeline doctor scripts bench flow schedulers
+    exporter pipeline doctor scripts bench flow schedulers groups
 """.split()
 
 
@@ -80,6 +80,8 @@ MISTAKES = {
     "a handler without a name": ["worker", "json", "--queue", "emails"],
     "a rate that is none": ["worker", "json:dumps", "--queue", "emails", "--rate-limit", "fast"],
     "a batch without a size": ["worker", "json:dumps", "--queue", "emails", "--batch-wait", "1"],
+    "a group without a weight": ["groups", "emails", "tenant-7"],
+    "a weight that is too large": ["groups", "emails", "tenant-7", "--weight", "17"],
     "a filter that is none": ["dlq", "list", "list:gen", "--filter", "colour=red"],
 }
 
