@@ -12,7 +12,7 @@ import pytest
 from tests.dashboard.conftest import MakePerson
 from toril import Queue
 from toril.lake import Lake
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 
 NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 

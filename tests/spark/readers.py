@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from toril.lake import Lake
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "spark.md"
 WARNED_OF: Final = """

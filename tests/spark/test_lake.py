@@ -26,7 +26,7 @@ from toril.plots import Series, bands, sparkline, stacked_bars, timeline
 from toril.plots.time_plots import _time_ticks
 from toril.spark.pipeline.bronze.stream_positions import committed_position, position_marks
 from toril.spark.pipeline.files.maintain import Maintainer
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 from toril.spark.sources.positions import ORIGIN, Position, fair_shares, split_by_time, stretch
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

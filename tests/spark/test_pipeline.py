@@ -21,7 +21,7 @@ from toril import Queue
 from toril.lake import Lake, LakeError, LakeTooNew, TableMissing
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 
 
 def counts(pipeline: Pipeline, sql: str) -> Any:

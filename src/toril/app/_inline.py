@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from toril.app._call_sender import AnyJob, typed
 from toril.app._children import Children, with_children_field
-from toril.app._delivery import AnyJob, typed
 from toril.app.call import TaskCall
 from toril.app.composition import CallNode
 from toril.app.resources import Resources
@@ -80,7 +80,7 @@ class _Here:
         return blocking_form(job)
 
 
-class InlineDelivery:
+class InlineCallSender:
     """Runs calls instead of sending them."""
 
     def __init__(self, app: App) -> None:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from toril.app import _direct_call
+from toril.app._call_sender import AnyJob, CallSender, QueueCallSender
 from toril.app._caller import caller_frame
-from toril.app._delivery import AnyJob, Delivery, QueueDelivery
 from toril.app._producers import Connection, Producers
 from toril.app._queue_options import AnyQueue, AnyWorker, QueueOptions, QueueOptionsDict, all_names
 from toril.app._runner import TaskRunner
@@ -98,7 +98,7 @@ class App:
         self.connection: Final = Connection(redis, policy)
         self.producers: Final = Producers(self.connection, self.queue_options)
         self.schedules: Final = Schedules(self.name, self.producers)
-        self.delivery: Delivery = QueueDelivery(self.producers)
+        self.call_sender: CallSender = QueueCallSender(self.producers)
 
     def __repr__(self) -> str:
         return f"<app {self.name!r} with {len(self._tasks)} tasks>"
@@ -205,14 +205,14 @@ class App:
             return []
         if self.enqueue_middleware:
             return list(await asyncio.gather(*(self.enqueue(call) for call in given)))
-        return await self.delivery.send(given)
+        return await self.call_sender.send(given)
 
     async def enqueue_flow(self, root: CallNode) -> Job[JsonObject, Any]:
         """Adds calls that depend on each other; see `chain` and `parallel_then`."""
-        return await self.delivery.send_flow(root)
+        return await self.call_sender.send_flow(root)
 
     async def _send_one(self, call: TaskCall[Any]) -> AnyJob:
-        (job,) = await self.delivery.send([call])
+        (job,) = await self.call_sender.send([call])
         return job
 
     def get_queue(self, name: str) -> AnyQueue:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from toril.app._delivery import AnyJob, Delivery
-from toril.app._inline import InlineDelivery
+from toril.app._call_sender import AnyJob, CallSender
+from toril.app._inline import InlineCallSender
 from toril.app.call import TaskCall
 from toril.app.composition import CallNode
 from toril.app.task import Task
@@ -30,7 +30,7 @@ Mode: TypeAlias = Literal["inline", "capture"]
 _WHY: Final = "it was captured by a test: it does not run"
 
 
-class CaptureDelivery:
+class CaptureCallSender:
     """Runs nothing."""
 
     async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
@@ -59,15 +59,15 @@ class Captured:
             raise InvalidOption("mode", f"is {mode!r}", 'choose "inline" or "capture"')
         self._app = app
         self._mode: Final = mode
-        self._to: Delivery = InlineDelivery(app) if mode == "inline" else CaptureDelivery()
-        self._before: Delivery | None = None
+        self._to: CallSender = InlineCallSender(app) if mode == "inline" else CaptureCallSender()
+        self._before: CallSender | None = None
         self._lifespan = AsyncExitStack()
         self.calls: list[TaskCall[Any]] = []  # in the order in which they were enqueued
 
     def __repr__(self) -> str:
         return f"<{len(self.calls)} calls, {self._mode}>"
 
-    # --- as a delivery --------------------------------------------------------------------------------------
+    # --- as a call sender --------------------------------------------------------------------------------------
 
     async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
         """Records calls."""
@@ -84,12 +84,12 @@ class Captured:
     def __enter__(self) -> Self:
         if self._before is not None:
             raise InvalidOption("testing", "is entered already", "call app.testing(…) again")
-        self._before, self._app.delivery = self._app.delivery, self
+        self._before, self._app.call_sender = self._app.call_sender, self
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
-            self._app.delivery, self._before = self._before, None
+            self._app.call_sender, self._before = self._before, None
 
     async def __aenter__(self) -> Self:
         if self._mode == "inline":

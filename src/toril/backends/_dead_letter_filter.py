@@ -78,7 +78,7 @@ def _no_condition(text: str) -> InvalidOption:
 def _condition(match: re.Match[str]) -> DeadLetterFilter:
     name, sign, quoted = match["field"], match["sign"], match["quoted"]
     wanted = match["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-    read = _reader(name)
+    read = _reader_of_field(name)
     if sign in _ORDERS:
         return _ordered(name, read, _ORDERS[sign], wanted)
     if sign == "~":
@@ -86,7 +86,7 @@ def _condition(match: re.Match[str]) -> DeadLetterFilter:
     return lambda letter: (_text(read(letter)) == wanted) is (sign == "=")
 
 
-def _reader(name: str) -> _ReadField:
+def _reader_of_field(name: str) -> _ReadField:
     if name in _FIELDS:
         return _FIELDS[name]
     root, _, path = name.partition(".")

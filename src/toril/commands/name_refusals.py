@@ -52,10 +52,10 @@ def refuse_names(
 
 def reporting_workers(keys: QueueKeys) -> Command[list[str]]:
     """Returns the ids of the workers that publish reports, and with them the names of their handlers."""
-    return plain(_ids, "ZRANGE", keys.toril("workers"), 0, -1)
+    return plain(_worker_ids, "ZRANGE", keys.toril("workers"), 0, -1)
 
 
-def _ids(reply: list[bytes]) -> list[str]:
+def _worker_ids(reply: list[bytes]) -> list[str]:
     return [one.decode(errors="replace") for one in reply]
 
 

@@ -140,7 +140,9 @@ class Operations:
 
     async def _run(self, view: View, queue: ShownQueue, run: _Run) -> None:
         operation = run.operation
-        heartbeat = asyncio.create_task(self._renew(queue.source, run), name="toril-operation-heartbeat")
+        heartbeat = asyncio.create_task(
+            self._store_repeatedly(queue.source, run), name="toril-operation-heartbeat"
+        )
         try:
             async for done, skipped in run_bulk(
                 view, queue, operation.act, operation.selection, run.cancelled
@@ -157,7 +159,7 @@ class Operations:
             await self._store(queue.source, operation)
             await queue.source.run(commands.release_operation(queue.source.prefix, operation.id))
 
-    async def _renew(self, source: QueueSource, run: _Run) -> None:
+    async def _store_repeatedly(self, source: QueueSource, run: _Run) -> None:
         while True:
             with contextlib.suppress(TorilError):
                 if await self._store(source, run.operation):

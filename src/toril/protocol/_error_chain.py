@@ -16,7 +16,7 @@ LONGEST_CHAIN = 50
 _ARGUMENTS = 5
 _WRAPPED_IN = ("reason", "orig", "os_error")  # urllib and urllib3, SQLAlchemy, aiohttp
 # Raised by defects in the code that handles another error, never in order to wrap it.
-_MISTAKES = (
+_PROGRAMMING_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -67,7 +67,7 @@ def _cause(error: BaseException) -> BaseException | None:
 def _inner_errors(error: BaseException) -> Iterator[BaseException]:
     """Yields errors within an error that are not its cause."""
     context = read(error, "__context__")
-    if isinstance(context, BaseException) and _cause(error) is None and not _is_mistake(error):
+    if isinstance(context, BaseException) and _cause(error) is None and not _is_programming_error(error):
         yield context
     arguments = read(error, "args")
     wrapped = [*(arguments[:_ARGUMENTS] if isinstance(arguments, tuple) else ())]
@@ -75,8 +75,8 @@ def _inner_errors(error: BaseException) -> Iterator[BaseException]:
     yield from (one for one in wrapped if isinstance(one, BaseException))
 
 
-def _is_mistake(error: BaseException) -> bool:
+def _is_programming_error(error: BaseException) -> bool:
     """Returns whether the error is a defect in the handling of another one; `raise … from None` is deliberate."""
     if read(error, "__suppress_context__") is True:
         return False
-    return type(error).__module__ == "builtins" and isinstance(error, _MISTAKES)
+    return type(error).__module__ == "builtins" and isinstance(error, _PROGRAMMING_ERRORS)

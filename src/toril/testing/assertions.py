@@ -19,7 +19,7 @@ def assert_not_enqueued(task: Task[..., Any], /, **arguments: Any) -> None:
 
 
 def _captured(task: Task[..., Any]) -> Captured:
-    delivery = task.app.delivery
-    if not isinstance(delivery, Captured):
+    sender = task.app.call_sender
+    if not isinstance(sender, Captured):
         raise InvalidOption("task", "belongs to an app that is not in a mode for tests", "use app.testing(…)")
-    return delivery
+    return sender

@@ -29,7 +29,7 @@ from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.bronze.read_ahead import ReadAhead
 from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position, position_marks
 from toril.spark.pipeline.files.manifest import Manifest, PartRead
-from toril.spark.pipeline.files.parquet import read_columns, write_parts
+from toril.spark.pipeline.files.parquet_files import read_columns, write_parts
 from toril.spark.sources.events import SOURCE_SCHEMA, gap_table, read_stretch
 from toril.spark.sources.options import SourceOptions
 from toril.spark.sources.positions import (

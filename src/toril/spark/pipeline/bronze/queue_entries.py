@@ -20,7 +20,7 @@ from toril.protocol.keys import ListKeys, StreamKeys
 from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
 from toril.spark.pipeline.engines.engine import Engine
 from toril.spark.pipeline.files.manifest import Manifest, files_in
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.entries import read_list, read_stream_entries
 from toril.spark.sources.positions import id_parts, read_stream_states

@@ -24,7 +24,7 @@ from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.files.manifest import Manifest
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 from toril.spark.sources.columns import whole_number
 from toril.spark.sources.jobs import FINISHED, JobChunk, jobs_table, read_logs
 from toril.spark.sources.positions import id_parts

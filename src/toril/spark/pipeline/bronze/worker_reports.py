@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from toril.lake import Lake
 from toril.protocol.keys import QueueKeys
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.worker_reports import read_reports
 from toril.transport import BlockingTransport

@@ -18,7 +18,7 @@ from toril.lake.delta_table import DataFile
 from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.protocol.extras import needed
 from toril.spark.pipeline.engines.engine import Engine, Query, Rows, Task
-from toril.spark.pipeline.files.parquet import write_parts
+from toril.spark.pipeline.files.parquet_files import write_parts
 from toril.spark.transforms.dialect import DUCKDB
 from toril.spark.transforms.rules import DEFAULT_RULES
 

@@ -19,7 +19,7 @@ from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.lake.storage import file_system
 from toril.spark.pipeline.files.manifest import Manifest, files_in
-from toril.spark.pipeline.files.parquet import write_parts
+from toril.spark.pipeline.files.parquet_files import write_parts
 
 _FILES: Final = "path string, partition string"
 _LINES: Final = "line string"

@@ -20,7 +20,7 @@ from toril.lake import TABLES, Lake, TableMissing
 from toril.lake.delta_table import DataFile, LakeTable
 from toril.lake.files import files_dataset
 from toril.spark.pipeline.files.lineage import REFINED
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 
 KEPT: Final = "toril.keep"  # of every table: the number of the first day that it keeps, counted from 1970
 _DAYS: Final = {"d": 1, "w": 7, "m": 30, "y": 365}

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from toril.lake import Lake, table_spec
 from toril.spark.pipeline.files.lineage import FIGURED
-from toril.spark.pipeline.files.parquet import write_file
+from toril.spark.pipeline.files.parquet_files import write_file
 
 _ALERTS: Final = "gold/alerts"
 _LASTING: Final = "select * from gold.alerts where subject <> '' or raised_at < cast($since as timestamptz)"

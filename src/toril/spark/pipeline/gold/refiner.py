@@ -20,7 +20,7 @@ from toril.lake import Lake, table_spec
 from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.engines.engine import Engine, Query, Rows
 from toril.spark.pipeline.files.lineage import ALERTED, FIGURED, reached
-from toril.spark.pipeline.files.parquet import read_columns, write_file
+from toril.spark.pipeline.files.parquet_files import read_columns, write_file
 from toril.spark.pipeline.gold.kept_alerts import merged_alerts
 from toril.spark.pipeline.gold.worker_alerts import worker_alerts
 from toril.spark.transforms.gold_sql import ERRORS, figures_sql

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from toril.lake import Lake
 from toril.lake.delta_table import DataFile
 from toril.spark.pipeline.files.manifest import Manifest, files_in
-from toril.spark.pipeline.files.parquet import write_parts
+from toril.spark.pipeline.files.parquet_files import write_parts
 from toril.spark.transforms.job_timeline import turning_points
 from toril.spark.transforms.rows import Filler, attempts_table, jobs_table, lacks_start
 

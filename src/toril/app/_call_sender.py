@@ -1,4 +1,4 @@
-"""How the calls of an app become jobs: `QueueDelivery` adds them to queues. Tests replace it.
+"""How the calls of an app become jobs: `QueueCallSender` adds them to queues. Tests replace it.
 
 Guarantee: the jobs are returned in the order of the calls. Calls of one queue are sent in one step.
 """
@@ -33,7 +33,7 @@ _ENVELOPE_OPTIONS: Final = ("attempts", "delay", "job_id")
 AnyJob = Job[Any, Any]
 
 
-class Delivery(Protocol):
+class CallSender(Protocol):
     """Where calls go."""
 
     async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
@@ -43,7 +43,7 @@ class Delivery(Protocol):
         """Enqueues calls that depend on each other; returns the job of the last."""
 
 
-class QueueDelivery:
+class QueueCallSender:
     """Adds jobs to queues on the server."""
 
     def __init__(self, producers: Producers) -> None:
