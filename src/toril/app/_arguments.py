@@ -66,7 +66,7 @@ class TaskArguments:
 
     # --- of a call ------------------------------------------------------------------------------------------
 
-    def bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
         """The arguments of a call by name, with defaults; raises `TypeError` like a call of the function."""
         positional = self._names if not self._keyword_only else self._positional()
         if len(args) > len(positional):
@@ -113,7 +113,7 @@ class TaskArguments:
 
     # --- of a job -------------------------------------------------------------------------------------------
 
-    def direct_decoder(self) -> Callable[[bytes], dict[str, Any]] | None:
+    def direct_decoder(self) -> Callable[[bytes], dict[str, object]] | None:
         """A faster `decode` for data without reserved names; None if there is none. Errors are those of msgspec."""
         return self._codec.direct_decoder() if self._version == 1 else None
 
@@ -139,7 +139,7 @@ class TaskArguments:
             data = dict(self._upcast(step, data))
         return to_json(data)
 
-    def _upcast(self, version: int, data: JsonObject) -> Mapping[str, Any]:
+    def _upcast(self, version: int, data: JsonObject) -> Mapping[str, object]:
         upcaster = self._upcasters.get(version)
         return data if upcaster is None else upcaster(data)
 

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -30,13 +30,13 @@ from toril.protocol.state import JobState
 POLL_SECONDS: Final = 0.1
 _ENVELOPE_OPTIONS: Final = ("attempts", "delay", "job_id")
 
-AnyJob = Job[Any, Any]
+AnyJob = Job
 
 
 class CallSender(Protocol):
     """Where calls go."""
 
-    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         """Enqueues calls; returns their jobs in the same order."""
 
     async def send_flow(self, root: CallNode) -> AnyJob:
@@ -49,7 +49,7 @@ class QueueCallSender:
     def __init__(self, producers: Producers) -> None:
         self._producers = producers
 
-    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         if len(calls) == 1:
             return [await self._add_one(calls[0])]
         places: dict[QueueName, list[int]] = {}
@@ -89,14 +89,14 @@ class QueueCallSender:
             return child
         return dataclasses.replace(child, options=merge(options, {"fail_parent_on_failure": True}))
 
-    async def _add_one(self, call: TaskCall[Any]) -> AnyJob:
+    async def _add_one(self, call: TaskCall) -> AnyJob:
         queue = self._producers.queue(call.task.queue)
         if not isinstance(queue, Queue):
             return await _add_envelope(queue, call)
         added = await queue.add(call.task.name, msgspec.Raw(call.data), **call.options.given_fields())
         return typed(added, call)
 
-    async def _add_all(self, name: QueueName, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def _add_all(self, name: QueueName, calls: Sequence[TaskCall]) -> list[AnyJob]:
         queue = self._producers.queue(name)
         if not isinstance(queue, Queue):
             return list(await asyncio.gather(*(_add_envelope(queue, one) for one in calls)))
@@ -105,7 +105,7 @@ class QueueCallSender:
         return [typed(job, call) for job, call in zip(added, calls, strict=True)]
 
 
-def typed(job: AnyJob, call: TaskCall[Any]) -> AnyJob:
+def typed(job: AnyJob, call: TaskCall) -> AnyJob:
     """The job, whose result has the type that its task returns."""
     codec = call.task.result_codec
     if codec is not None:
@@ -113,7 +113,7 @@ def typed(job: AnyJob, call: TaskCall[Any]) -> AnyJob:
     return job
 
 
-async def _add_envelope(queue: ListQueue | StreamQueue, call: TaskCall[Any]) -> AnyJob:
+async def _add_envelope(queue: ListQueue | StreamQueue, call: TaskCall) -> AnyJob:
     options = call.options.given_fields()
     for name in options:
         if name not in _ENVELOPE_OPTIONS:
@@ -122,7 +122,7 @@ async def _add_envelope(queue: ListQueue | StreamQueue, call: TaskCall[Any]) -> 
     if "attempts" in options:
         options["max_attempts"] = options.pop("attempts")
     envelope = await queue.add(call.task.name, msgspec.json.decode(call.data), **options)
-    state: DetachedState[Any] = DetachedState(state=JobState.UNKNOWN, why=WHY)
+    state: DetachedState = DetachedState(state=JobState.UNKNOWN, why=WHY)
     state.wait = functools.partial(_result, queue, envelope.job_id)
     return typed(DetachedJob(record_of(envelope), queue.name, state), call)
 

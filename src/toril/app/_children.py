@@ -8,7 +8,7 @@ Guarantee: the results are in the order of the keys. A parent without this field
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Children(msgspec.Struct, kw_only=True):
 class ParentJob(Protocol):
     """A job that can read the results of its children."""
 
-    async def get_children_values(self) -> dict[str, Any]:
+    async def get_children_values(self) -> dict[str, object]:
         """The results by the keys of the children."""
 
 
@@ -54,9 +54,9 @@ async def with_results(data: bytes, job: ParentJob) -> bytes:
     return to_json({**decoded, children.argument: _results(children, await job.get_children_values())})
 
 
-def _results(children: Children, values: Mapping[str, Any]) -> Any:
+def _results(children: Children, values: Mapping[str, object]) -> object:
     """The results; those of children whose failure the parent ignores are left out."""
-    found: Sequence[Any] = [values[key] for key in children.keys if key in values]
+    found: Sequence[object] = [values[key] for key in children.keys if key in values]
     if children.many:
         return found
     return found[0] if found else None

@@ -20,7 +20,7 @@ from toril.protocol.codec import to_json
 
 
 async def call(
-    task: Task[..., Any],
+    task: Task,
     args: tuple[Any, ...],
     named: Mapping[str, Any],
     resources: Resources,
@@ -33,8 +33,8 @@ async def call(
     arguments = task.arguments.bind(args, own)
     missing = {name: source for name, source in injected.items() if name not in given}
     record = detached_record(task.name, to_json(arguments), job_id=uuid.uuid4().hex)
-    job = DetachedJob[Any, Any](record, task.queue.name, DetachedState(why="the task was called directly"))
+    job = DetachedJob(record, task.queue.name, DetachedState(why="the task was called directly"))
     async with AsyncExitStack() as stack:
-        context: Context[Any] = Context(task, job, resources)
+        context: Context = Context(task, job, resources)
         values = await Scope(context, stack, overrides).values(missing)
         return await task.function(**arguments, **given, **values)

@@ -6,8 +6,6 @@ these stay in memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 from toril.jobs import BlockingJob, DetachedBlockingJob, DetachedJob, DetachedState, Job
 from toril.jobs.detached import detached_record
 from toril.protocol.codec import to_json
@@ -15,7 +13,7 @@ from toril.protocol.envelope import Envelope
 from toril.protocol.options import JobOptions
 from toril.protocol.record import JobRecord
 
-AnyJob = Job[Any, Any] | BlockingJob[Any, Any] | Envelope
+AnyJob = Job | BlockingJob | Envelope
 
 WHY = "it is in a list or stream queue"
 
@@ -25,14 +23,14 @@ def data_of(job: AnyJob) -> bytes:
     return to_json(job.payload) if isinstance(job, Envelope) else job.record.raw_data
 
 
-def as_job(job: AnyJob) -> Job[Any, Any]:
+def as_job(job: AnyJob) -> Job:
     """A job with the methods of `Job`."""
     if isinstance(job, Envelope):
         return DetachedJob(record_of(job), "envelopes", DetachedState(why=WHY))
     return job  # type: ignore[return-value]  # the worker gives the asyncio job where it is expected
 
 
-def as_blocking_job(job: AnyJob) -> BlockingJob[Any, Any]:
+def as_blocking_job(job: AnyJob) -> BlockingJob:
     """A job with the methods of `BlockingJob`."""
     if isinstance(job, Envelope):
         return DetachedBlockingJob(record_of(job), "envelopes", DetachedState(why=WHY))

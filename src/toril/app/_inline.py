@@ -45,12 +45,12 @@ _WHY: Final = "it was run inline"
 MOST_RUNS: Final = 1000
 
 
-class InlineJob(DetachedJob[Any, Any]):
+class InlineJob(DetachedJob):
     """The job of a call that is run inline. `children` are the results of calls before it, by their keys."""
 
     __slots__ = ("children",)
 
-    def __init__(self, call: TaskCall[Any], job_id: str, data: bytes, children: dict[str, Any]) -> None:
+    def __init__(self, call: TaskCall, job_id: str, data: bytes, children: dict[str, Any]) -> None:
         record = detached_record(call.task.name, data, job_id=job_id, options=call.options)
         super().__init__(record, call.task.queue.name, DetachedState(why=_WHY))
         self.children = children
@@ -76,7 +76,7 @@ class _Here:
             result = await result
         return Returned(result, to_json(result, field="result"))
 
-    def blocking_job(self, job: DetachedJob[Any, Any]) -> Any:
+    def blocking_job(self, job: DetachedJob) -> Any:
         return blocking_form(job)
 
 
@@ -86,7 +86,7 @@ class InlineCallSender:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         return [
             await self._run(call, call.options.job_id or uuid.uuid4().hex, call.data, {}) for call in calls
         ]
@@ -117,16 +117,14 @@ class InlineCallSender:
         _set_failed(job, f"a child of job {node.job_id} failed", "", None)
         return job
 
-    async def _run(
-        self, call: TaskCall[Any], job_id: str, data: bytes, children: dict[str, Any]
-    ) -> InlineJob:
+    async def _run(self, call: TaskCall, job_id: str, data: bytes, children: dict[str, Any]) -> InlineJob:
         job = InlineJob(call, job_id, data, children)
         async with self._app.current_resources() as resources:
             await self._attempts(call, job, resources)
         typed(job, call)
         return job
 
-    async def _attempts(self, call: TaskCall[Any], job: InlineJob, resources: Resources) -> None:
+    async def _attempts(self, call: TaskCall, job: InlineJob, resources: Resources) -> None:
         handler = self._app.runner(call.task, resources).handler()
         options = handler.options(self._app.worker_options(call.task.queue))
         for _ in range(MOST_RUNS):

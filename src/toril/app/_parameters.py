@@ -90,7 +90,7 @@ class _Reader:
         self._local_names = local_names
         self._is_async = is_async
 
-    def source_of(self, parameter: inspect.Parameter, annotation: Any, depth: int) -> Source | None:
+    def source_of(self, parameter: inspect.Parameter, annotation: object, depth: int) -> Source | None:
         """Where an injected value comes from; None for an argument."""
         dependency = _dependency_in(parameter, annotation)
         if dependency is not None:
@@ -124,9 +124,9 @@ class _Reader:
         return FromProvider(provider, sources)
 
 
-def annotations_of(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
+def annotations_of(function: Callable[..., object], local_names: Mapping[str, object]) -> dict[str, object]:
     """The annotations of a function or class as types; raises `NameError` while a name in them is unknown."""
-    target: Any = function.__init__ if inspect.isclass(function) else function
+    target: object = function.__init__ if inspect.isclass(function) else function
     if not hasattr(target, "__annotations__"):  # an object that can be called
         target = type(target).__call__
     return typing.get_type_hints(target, localns=dict(local_names), include_extras=True)
@@ -144,14 +144,14 @@ def _check_by_name(parameter: inspect.Parameter) -> None:
         )
 
 
-def _dependency_in(parameter: inspect.Parameter, annotation: Any) -> Dependency | None:
+def _dependency_in(parameter: inspect.Parameter, annotation: object) -> Dependency | None:
     if isinstance(parameter.default, Dependency):
         return parameter.default
     extras = getattr(annotation, "__metadata__", ())
     return next((one for one in extras if isinstance(one, Dependency)), None)
 
 
-def _bare(annotation: Any) -> Any:
+def _bare(annotation: object) -> object:
     """An annotation as msgspec knows it: the extras of others do not matter to it."""
     return Any if annotation is inspect.Parameter.empty else annotation
 

@@ -10,7 +10,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from toril.app._queue_options import AnyQueue, QueueOptions
 from toril.app.settings import redis_from_file
@@ -85,7 +84,7 @@ class Producers:
             here.queues[name] = found = options.open(self._connection.address, self._connection.policy)
         return found
 
-    def bullmq(self, name: QueueName, what: str) -> Queue[Any]:
+    def bullmq(self, name: QueueName, what: str) -> Queue:
         """A BullMQ queue; `what` needs one."""
         found = self.queue(name)
         if not isinstance(found, Queue):

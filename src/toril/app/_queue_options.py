@@ -21,7 +21,7 @@ from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.transport import Address, ConnectionPolicy
 from toril.worker import ConfiguredHandler, ListWorker, StreamWorker, Worker
 
-AnyQueue = Queue[Any] | ListQueue | StreamQueue
+AnyQueue = Queue | ListQueue | StreamQueue
 AnyWorker = Worker | ListWorker | StreamWorker
 
 
@@ -86,7 +86,7 @@ class QueueOptions:
         """The options of its workers."""
         return WorkerOptions(**self._chosen(_WORKER))
 
-    def with_defaults(self, defaults: Mapping[str, Any]) -> QueueOptions:
+    def with_defaults(self, defaults: Mapping[str, object]) -> QueueOptions:
         """The same options; those that are left out follow `defaults`, as far as this kind of queue has them."""
         known = known_names(self.queue.kind)
         usable = {name: value for name, value in defaults.items() if name in known}

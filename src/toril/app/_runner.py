@@ -32,7 +32,7 @@ class PlainCall(NamedTuple):
     values: Mapping[str, Any]
 
 
-def make_call(call: PlainCall) -> Any:
+def make_call(call: PlainCall) -> object:
     """Runs in the thread."""
     return call.function(**call.values)
 
@@ -42,7 +42,7 @@ class TaskRunner:
 
     def __init__(
         self,
-        task: Task[..., Any],
+        task: Task,
         middleware: tuple[Middleware, ...],
         resources: Resources,
         overrides: Mapping[Provider, Provider],
@@ -72,7 +72,7 @@ class TaskRunner:
 
     # --- coroutine functions --------------------------------------------------------------------------------
 
-    def _in_loop(self) -> Callable[[Any], Awaitable[Any]]:
+    def _in_loop(self) -> Callable[[Any], Awaitable[object]]:
         if self._middleware or self._injected:
             return self.run
         direct = self._task.arguments.direct_decoder()
@@ -80,7 +80,7 @@ class TaskRunner:
             return self.run
         return self._direct(direct)
 
-    def _direct(self, decode: Callable[[bytes], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:
+    def _direct(self, decode: Callable[[bytes], dict[str, object]]) -> Callable[[Any], Awaitable[object]]:
         """Most tasks: nothing between the worker and the function but the decoder."""
         function, decode_with_place = self._task.function, self._decode
 
@@ -98,16 +98,16 @@ class TaskRunner:
 
     async def run(self, job: Any) -> Any:
         """Runs a coroutine function for a job."""
-        context: Context[Any] = Context(self._task, as_job(job), self._resources)
+        context: Context = Context(self._task, as_job(job), self._resources)
         return await around_job(self._middleware, context, functools.partial(self._call, context, job))
 
-    async def _call(self, context: Context[Any], job: Any) -> Any:
+    async def _call(self, context: Context, job: Any) -> Any:
         arguments = self._decode(await with_results(data_of(job), context.job))
         return await self._with_values(context, lambda values: self._task.function(**arguments, **values))
 
     async def _with_values(
-        self, context: BaseContext[Any], call: Callable[[Mapping[str, Any]], Awaitable[Any]]
-    ) -> Any:
+        self, context: BaseContext, call: Callable[[Mapping[str, Any]], Awaitable[object]]
+    ) -> object:
         """Calls a function with its injected values, and closes them afterwards."""
         if not self._injected:
             return await call({})
@@ -126,7 +126,7 @@ class TaskRunner:
     # --- plain functions ------------------------------------------------------------------------------------
 
     async def _in_thread(self, job: Any, executor: ExecutorCall) -> Any:
-        async def call(context: Context[Any]) -> Any:
+        async def call(context: Context) -> Any:
             arguments = self._decode(await with_results(data_of(job), context.job))
             own = BlockingContext(
                 self._task, as_blocking_job(executor.blocking_job(job)), self._resources, context
@@ -138,16 +138,16 @@ class TaskRunner:
         return await self._around(job, call)
 
     async def _in_process(self, job: Any, executor: ExecutorCall) -> Any:
-        async def call(context: Context[Any]) -> Any:
+        async def call(context: Context) -> Any:
             if RESERVED in data_of(job) and not isinstance(job, Envelope):
                 job.set_local_field("data", await with_results(data_of(job), context.job))
             return await executor.call(job)
 
         return await self._around(job, call)
 
-    async def _around(self, job: Any, call: Callable[[Context[Any]], Awaitable[Any]]) -> Any:
+    async def _around(self, job: Any, call: Callable[[Context], Awaitable[Any]]) -> Any:
         """Calls middleware, which gets the value of the result; its JSON is kept unless middleware replaces it."""
-        context: Context[Any] = Context(self._task, as_job(job), self._resources)
+        context: Context = Context(self._task, as_job(job), self._resources)
         if not self._middleware:
             return await call(context)
         returned: Any = None
@@ -161,13 +161,13 @@ class TaskRunner:
         return returned if returned is not None and result is returned.value else result
 
 
-def call_in_process(task: Task[..., Any], job: Any) -> Any:
+def call_in_process(task: Task, job: Any) -> Any:
     """Runs in the process: calls the function of a task with the arguments of a job."""
     arguments = task.arguments.decode(data_of(job))
     injected = task.parameters.injected
     if not injected:
         return task.function(**arguments)
-    context: BlockingContext[Any] = BlockingContext(task, as_blocking_job(job), Resources())
+    context: BlockingContext = BlockingContext(task, as_blocking_job(job), Resources())
 
     async def call() -> Any:
         async with AsyncExitStack() as stack:

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -30,7 +29,7 @@ class DeclaredSchedule:
     """A call that is enqueued by a cron pattern or at an interval."""
 
     id: str
-    call: TaskCall[Any]
+    call: TaskCall
     cron: str | None
     every: float | None  # seconds
     tz: str | None
@@ -59,7 +58,7 @@ class Schedules:
 
     def declare(
         self,
-        call: TaskCall[Any],
+        call: TaskCall,
         id: str,
         *,
         cron: str | None,
@@ -95,7 +94,7 @@ class Schedules:
             if name.kind == "bullmq":
                 await self._apply_to(self._producers.bullmq(name, "a schedule"), name)
 
-    async def _apply_to(self, queue: Queue[Any], name: QueueName) -> None:
+    async def _apply_to(self, queue: Queue, name: QueueName) -> None:
         declared = {id: one for (own, id), one in self._declared.items() if own == name}
         before = await queue.schedulers.declared_by(self._app)
         for id in before - declared.keys():
@@ -108,14 +107,14 @@ class Schedules:
             await queue.schedulers.set_declared_by(self._app, declared)
 
 
-def _without_deduplication(call: TaskCall[Any]) -> TaskCall[Any]:
+def _without_deduplication(call: TaskCall) -> TaskCall:
     """The same call without the option of unique calls: a scheduler has one next job at a time."""
     given = call.options.given_fields()
     given.pop("deduplication", None)
     return dataclasses.replace(call, options=JobOptions.of(given))
 
 
-async def _upsert(queue: Queue[Any], one: DeclaredSchedule) -> None:
+async def _upsert(queue: Queue, one: DeclaredSchedule) -> None:
     await queue.schedulers.upsert(
         one.id,
         cron=one.cron,

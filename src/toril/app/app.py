@@ -92,7 +92,7 @@ class App:
         )
         self._defaults: dict[str, Any] = dict(options)
         self._queues: dict[QueueName, QueueOptions] = {}
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self._tasks: dict[str, Task] = {}
         self._overrides: dict[Provider, Provider] = {}
         self._entered: list[Resources] = []  # of lifespans of this app that are entered now
         self.connection: Final = Connection(redis, policy)
@@ -168,19 +168,19 @@ class App:
         own = {name: value for name, value in options.items() if name in _TASK_OPTIONS}
         job_options = JobOptions.of({name: options[name] for name in options if name not in own})
 
-        def decorate(decorated: Callable[..., Any]) -> Task[..., Any]:
+        def decorate(decorated: Callable[..., object]) -> Task:
             return self._add(make_task(self, decorated, TaskSettings.of(decorated, own), job_options))
 
         return decorate if function is None else decorate(function)
 
-    def _add(self, task: Task[..., Any]) -> Task[..., Any]:
+    def _add(self, task: Task) -> Task:
         if task.name in self._tasks:
             raise InvalidOption("name", f"{task.name!r} is the name of another task", "give each its own")
         self._tasks[task.name] = task
         return task
 
     @property
-    def tasks(self) -> Mapping[str, Task[..., Any]]:
+    def tasks(self) -> Mapping[str, Task]:
         """The tasks by name."""
         return self._tasks
 
@@ -211,7 +211,7 @@ class App:
         """Adds calls that depend on each other; see `chain` and `parallel_then`."""
         return await self.call_sender.send_flow(root)
 
-    async def _send_one(self, call: TaskCall[Any]) -> AnyJob:
+    async def _send_one(self, call: TaskCall) -> AnyJob:
         (job,) = await self.call_sender.send([call])
         return job
 
@@ -279,7 +279,7 @@ class App:
         """The options of workers of a queue."""
         return self.queue_options(queue).worker_options
 
-    def runner(self, task: Task[..., Any], resources: Resources) -> TaskRunner:
+    def runner(self, task: Task, resources: Resources) -> TaskRunner:
         """Runs a task with the middleware of this app."""
         return TaskRunner(task, self.middleware, resources, self._overrides)
 
@@ -307,9 +307,7 @@ class App:
             async with resources_of(self, self.lifespan) as resources:
                 yield resources
 
-    async def call_here(
-        self, task: Task[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> object:
+    async def call_here(self, task: Task, args: tuple[object, ...], named: Mapping[str, object]) -> object:
         """Runs a task in this task of asyncio, without a job; see `Task`."""
         async with self.current_resources() as resources:
             return await _direct_call.call(task, args, named, resources, self._overrides)

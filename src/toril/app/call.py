@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack
 
 from toril.errors import InvalidOption
 from toril.jobs import Job
@@ -20,16 +20,23 @@ from toril.protocol.json_types import JsonFields, JsonObject
 from toril.protocol.options import Deduplication, JobOptions, JobOptionsDict, merge
 
 if TYPE_CHECKING:
+    # Type checkers provide this module; it is not needed at run time.
+    from typing_extensions import TypeVar
+
     from toril.app.task import Task
 
-R_co = TypeVar("R_co", covariant=True)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCall(Generic[R_co]):
     """A task, its arguments and the options of the job: what `task.bind` returns."""
 
-    task: Task[..., Any]
+    task: Task
     data: bytes  # the arguments as JSON
     options: JobOptions
 

@@ -33,14 +33,14 @@ _WHY: Final = "it was captured by a test: it does not run"
 class CaptureCallSender:
     """Runs nothing."""
 
-    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         return [_captured_job(call) for call in calls]
 
     async def send_flow(self, root: CallNode) -> AnyJob:
         return _captured_job(root.call)
 
 
-def _captured_job(call: TaskCall[Any]) -> AnyJob:
+def _captured_job(call: TaskCall) -> AnyJob:
     job_id = call.options.job_id or uuid.uuid4().hex
     record = detached_record(call.task.name, call.data, job_id=job_id, options=call.options)
     state = JobState.DELAYED if call.options.delay else JobState.WAITING
@@ -62,14 +62,14 @@ class Captured:
         self._to: CallSender = InlineCallSender(app) if mode == "inline" else CaptureCallSender()
         self._before: CallSender | None = None
         self._lifespan = AsyncExitStack()
-        self.calls: list[TaskCall[Any]] = []  # in the order in which they were enqueued
+        self.calls: list[TaskCall] = []  # in the order in which they were enqueued
 
     def __repr__(self) -> str:
         return f"<{len(self.calls)} calls, {self._mode}>"
 
     # --- as a call sender --------------------------------------------------------------------------------------
 
-    async def send(self, calls: Sequence[TaskCall[Any]]) -> list[AnyJob]:
+    async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         """Records calls."""
         self.calls += calls
         return await self._to.send(calls)
@@ -102,19 +102,19 @@ class Captured:
 
     # --- what was enqueued ----------------------------------------------------------------------------------
 
-    def calls_of(self, task: Task[..., Any], /, **arguments: Any) -> list[TaskCall[Any]]:
+    def calls_of(self, task: Task, /, **arguments: Any) -> list[TaskCall]:
         """The calls of a task whose arguments have these values; others may have any."""
         wanted = from_json(to_json(arguments))
         return [one for one in self.calls if one.task.name == task.name and _fits(one, wanted)]
 
-    def assert_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> TaskCall[Any]:
+    def assert_enqueued(self, task: Task, /, **arguments: Any) -> TaskCall:
         """Fails unless a call of this task with these arguments was enqueued; returns the newest one."""
         found = self.calls_of(task, **arguments)
         if not found:
             raise AssertionError(_missing(task, arguments, self.calls))
         return found[-1]
 
-    def assert_not_enqueued(self, task: Task[..., Any], /, **arguments: Any) -> None:
+    def assert_not_enqueued(self, task: Task, /, **arguments: Any) -> None:
         """Fails if a call of this task with these arguments was enqueued."""
         found = self.calls_of(task, **arguments)
         if found:
@@ -125,12 +125,12 @@ class Captured:
         self.calls.clear()
 
 
-def _fits(call: TaskCall[Any], wanted: dict[str, Any]) -> bool:
+def _fits(call: TaskCall, wanted: dict[str, object]) -> bool:
     arguments = call.arguments
     return all(name in arguments and arguments[name] == value for name, value in wanted.items())
 
 
-def _missing(task: Task[..., Any], arguments: dict[str, Any], calls: Sequence[TaskCall[Any]]) -> str:
+def _missing(task: Task, arguments: dict[str, object], calls: Sequence[TaskCall]) -> str:
     wanted = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     own = [one for one in calls if one.task.name == task.name]
     if own:
@@ -139,7 +139,7 @@ def _missing(task: Task[..., Any], arguments: dict[str, Any], calls: Sequence[Ta
     return f"no call of {task.name!r} was enqueued; calls are: {others}"
 
 
-def _listed(calls: Iterable[TaskCall[Any]]) -> str:
+def _listed(calls: Iterable[TaskCall]) -> str:
     return "; ".join(
         f"{one.task.name}({', '.join(f'{name}={value!r}' for name, value in one.arguments.items())})"
         for one in calls

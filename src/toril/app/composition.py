@@ -34,14 +34,14 @@ R_co = TypeVar("R_co", covariant=True)
 Step: TypeAlias = Task[Concatenate[A, ...], Coroutine[Any, Any, B]] | TaskCall[B]
 """A task whose first argument is the result of the step before, or a call with all its arguments."""
 
-AnyStep: TypeAlias = Task[..., Any] | TaskCall[Any]
+AnyStep: TypeAlias = Task | TaskCall
 
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
     """A call with the calls that run before it. `argument` gets their results."""
 
-    call: TaskCall[Any]
+    call: TaskCall
     job_id: str
     children: tuple[CallNode, ...] = ()
     argument: str | None = None
@@ -78,8 +78,8 @@ def chain(
     first: TaskCall[A], second: Step[A, B], third: Step[B, C], fourth: Step[C, D], fifth: Step[D, E], /
 ) -> Composition[E]: ...
 @overload
-def chain(first: TaskCall[Any], /, *others: AnyStep) -> Composition[Any]: ...
-def chain(first: TaskCall[Any], /, *others: AnyStep) -> Composition[Any]:
+def chain(first: TaskCall, /, *others: AnyStep) -> Composition[Any]: ...
+def chain(first: TaskCall, /, *others: AnyStep) -> Composition[Any]:
     """Runs one call after another. A step that is a task gets the result of the one before as its first argument."""
     node = _leaf(first)
     for step in others:
@@ -96,8 +96,8 @@ def parallel_then(
     calls: Iterable[TaskCall[A]], then: Task[Concatenate[list[A], ...], R]
 ) -> Composition[R]: ...
 @overload
-def parallel_then(calls: Iterable[TaskCall[Any]], then: TaskCall[R]) -> Composition[R]: ...
-def parallel_then(calls: Iterable[TaskCall[Any]], then: AnyStep) -> Composition[Any]:
+def parallel_then(calls: Iterable[TaskCall], then: TaskCall[R]) -> Composition[R]: ...
+def parallel_then(calls: Iterable[TaskCall], then: AnyStep) -> Composition[Any]:
     """Runs calls at the same time, and then a task, whose first argument is the list of their results in order."""
     children = tuple(_leaf(call) for call in calls)
     if not children:
@@ -105,7 +105,7 @@ def parallel_then(calls: Iterable[TaskCall[Any]], then: AnyStep) -> Composition[
     return Composition(_after(then, children, many=True))
 
 
-def _leaf(call: TaskCall[Any]) -> CallNode:
+def _leaf(call: TaskCall) -> CallNode:
     _check_call(call)
     return _node(call, (), None, many=False)
 
@@ -114,13 +114,11 @@ def _after(step: AnyStep, children: tuple[CallNode, ...], *, many: bool) -> Call
     if isinstance(step, TaskCall):
         return _node(step, children, None, many=many)
     argument = step.arguments.first
-    call: TaskCall[Any] = TaskCall(step, step.arguments.encode_without(argument), step.job_options)
+    call: TaskCall = TaskCall(step, step.arguments.encode_without(argument), step.job_options)
     return _node(call, children, argument, many=many)
 
 
-def _node(
-    call: TaskCall[Any], children: tuple[CallNode, ...], argument: str | None, *, many: bool
-) -> CallNode:
+def _node(call: TaskCall, children: tuple[CallNode, ...], argument: str | None, *, many: bool) -> CallNode:
     if call.task.queue.kind != "bullmq":
         raise InvalidOption("calls", f"have one of {call.task.queue}", "flows are for BullMQ queues")
     job_id = call.options.job_id or uuid.uuid4().hex

@@ -31,14 +31,14 @@ class BaseContext(Generic[S]):
 
     __slots__ = ("_job", "_resources", "_task", "values")
 
-    def __init__(self, task: Task[..., Any], job: JobBase[Any, Any], resources: Resources) -> None:
+    def __init__(self, task: Task, job: JobBase, resources: Resources) -> None:
         self._task = task
         self._job = job
         self._resources = resources
         self.values: dict[str, Any] = {}  # for middleware: what it passes to tasks and to other middleware
 
     @property
-    def task(self) -> Task[..., Any]:
+    def task(self) -> Task:
         """The task that runs."""
         return self._task
 
@@ -93,9 +93,9 @@ class Context(BaseContext[S]):
     __slots__ = ()
 
     @property
-    def job(self) -> Job[Any, Any]:
+    def job(self) -> Job:
         """The job itself, with all its methods."""
-        return cast("Job[Any, Any]", self._job)
+        return cast("Job", self._job)
 
     async def log(self, line: str) -> int:
         """Appends a line to the log of the job; returns how many lines it has now."""
@@ -113,8 +113,8 @@ class BlockingContext(BaseContext[S]):
 
     def __init__(
         self,
-        task: Task[..., Any],
-        job: BlockingJob[Any, Any],
+        task: Task,
+        job: BlockingJob,
         resources: Resources,
         origin: BaseContext[S] | None = None,
     ) -> None:
@@ -124,9 +124,9 @@ class BlockingContext(BaseContext[S]):
             self.values = origin.values
 
     @property
-    def job(self) -> BlockingJob[Any, Any]:
+    def job(self) -> BlockingJob:
         """The job itself, with all its methods."""
-        return cast("BlockingJob[Any, Any]", self._job)
+        return cast("BlockingJob", self._job)
 
     @property
     def cancelled(self) -> bool:
@@ -149,7 +149,7 @@ class BlockingContext(BaseContext[S]):
         self.job.update_progress(progress, message)
 
 
-def check_context_kind(name: str, kind: type[BaseContext[Any]], *, is_async: bool) -> None:
+def check_context_kind(name: str, kind: type[BaseContext], *, is_async: bool) -> None:
     """Raises if a coroutine function has the blocking context, or a plain function the asyncio one."""
     if is_async and kind is BlockingContext:
         raise InvalidOption(name, "is the blocking context of a coroutine function", "use toril.Context")

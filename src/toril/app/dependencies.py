@@ -93,18 +93,18 @@ class Scope:
     __slots__ = ("_context", "_made", "_overrides", "_stack")
 
     def __init__(
-        self, context: BaseContext[Any], stack: AsyncExitStack, overrides: Mapping[Provider, Provider]
+        self, context: BaseContext, stack: AsyncExitStack, overrides: Mapping[Provider, Provider]
     ) -> None:
         self._context = context
         self._stack = stack
         self._overrides = overrides
-        self._made: dict[Provider, Any] = {}
+        self._made: dict[Provider, object] = {}
 
     async def values(self, parameters: Mapping[str, Source]) -> dict[str, Any]:
         """The values of parameters, by name."""
         return {name: await self._value(source) for name, source in parameters.items()}
 
-    async def _value(self, source: Source) -> Any:
+    async def _value(self, source: Source) -> object:
         match source:
             case FromContext():
                 return self._context
@@ -115,7 +115,7 @@ class Scope:
             case FromProvider():
                 return await self._provided(source)
 
-    async def _provided(self, source: FromProvider) -> Any:
+    async def _provided(self, source: FromProvider) -> object:
         if source.provider not in self._made:
             replacement = self._overrides.get(source.provider)
             if replacement is not None:
@@ -125,7 +125,7 @@ class Scope:
                 self._made[source.provider] = await self._make(source.provider, values)
         return self._made[source.provider]
 
-    async def _make(self, provider: Provider, values: Mapping[str, Any]) -> Any:
+    async def _make(self, provider: Provider, values: Mapping[str, object]) -> object:
         inner = inspect.unwrap(provider)
         if inspect.isasyncgenfunction(inner):
             entered = contextlib.asynccontextmanager(provider) if provider is inner else provider

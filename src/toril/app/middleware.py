@@ -7,7 +7,7 @@
         finally:
             metrics.observe(ctx.task.name, time.monotonic() - started)
 
-    async def with_tenant(call: TaskCall[Any], proceed: ProceedEnqueue) -> Job:
+    async def with_tenant(call: TaskCall, proceed: ProceedEnqueue) -> Job:
         return await proceed(call.with_options(priority=tenant_priority.get()))
 
 Guarantee: the first in the list is the outermost. Middleware around a job runs in the event loop, also if the task runs
@@ -28,17 +28,17 @@ from toril.jobs import Job
 Proceed: TypeAlias = Callable[[], Awaitable[Any]]
 """Runs the task, and middleware further inside; returns the result."""
 
-Middleware: TypeAlias = Callable[[Context[Any], Proceed], Awaitable[Any]]
+Middleware: TypeAlias = Callable[[Context, Proceed], Awaitable[Any]]
 """Around a job: (context, proceed) → result."""
 
-ProceedEnqueue: TypeAlias = Callable[[TaskCall[Any]], Awaitable[Job[Any, Any]]]
+ProceedEnqueue: TypeAlias = Callable[[TaskCall], Awaitable[Job]]
 """Adds the job, and calls middleware further inside."""
 
-EnqueueMiddleware: TypeAlias = Callable[[TaskCall[Any], ProceedEnqueue], Awaitable[Job[Any, Any]]]
+EnqueueMiddleware: TypeAlias = Callable[[TaskCall, ProceedEnqueue], Awaitable[Job]]
 """Around enqueue: (call, proceed) → job."""
 
 
-def around_job(middleware: Sequence[Middleware], context: Context[Any], task: Proceed) -> Awaitable[Any]:
+def around_job(middleware: Sequence[Middleware], context: Context, task: Proceed) -> Awaitable[Any]:
     """Calls the middleware around a task."""
     step = task
     for one in reversed(middleware):
@@ -47,8 +47,8 @@ def around_job(middleware: Sequence[Middleware], context: Context[Any], task: Pr
 
 
 def around_enqueue(
-    middleware: Sequence[EnqueueMiddleware], call: TaskCall[Any], add: ProceedEnqueue
-) -> Awaitable[Job[Any, Any]]:
+    middleware: Sequence[EnqueueMiddleware], call: TaskCall, add: ProceedEnqueue
+) -> Awaitable[Job]:
     """Calls the middleware around the add of a job."""
     step = add
     for one in reversed(middleware):
@@ -56,13 +56,11 @@ def around_enqueue(
     return step(call)
 
 
-def _call(
-    middleware: EnqueueMiddleware, proceed: ProceedEnqueue, call: TaskCall[Any]
-) -> Awaitable[Job[Any, Any]]:
+def _call(middleware: EnqueueMiddleware, proceed: ProceedEnqueue, call: TaskCall) -> Awaitable[Job]:
     return middleware(call, proceed)
 
 
-def check_middleware(field: str, given: Sequence[Callable[..., Any]]) -> tuple[Any, ...]:
+def check_middleware(field: str, given: Sequence[Callable[..., object]]) -> tuple[Any, ...]:
     """Middleware as a tuple; raises if one is not a function."""
     for one in given:
         if not callable(one):

@@ -51,7 +51,7 @@ def redis_from_file() -> str | None:
     return None if redis is None else str(redis)
 
 
-def _variables() -> dict[str, Any]:
+def _variables() -> dict[str, object]:
     texts = {name: os.environ.get(f"{PREFIX}{name.upper()}") for name in all_names() - _NOT_TEXT}
     return {name: _value(name, text) for name, text in texts.items() if text is not None}
 
@@ -71,7 +71,7 @@ def _table() -> Mapping[str, Any]:
     return found
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> object:
     """A value of an option; text is read as the number or the word that it is."""
     if name == "rate_limit" and isinstance(value, str):
         return parse_rate(value)

@@ -47,12 +47,20 @@ from toril.protocol.queue_name import QueueName
 from toril.protocol.worker_options import Executor
 
 if TYPE_CHECKING:
+    # Type checkers provide this module; it is not needed at run time.
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from toril.app.app import App
 
-P = ParamSpec("P")
+    P = ParamSpecWithDefault("P", default=...)
+    C_co = TypeVarWithDefault("C_co", covariant=True, default=Any)
+else:
+    P = ParamSpec("P")
+    C_co = TypeVar("C_co", covariant=True)
+
 Q = ParamSpec("Q")
 C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
 R = TypeVar("R")
 
 DEFAULT_QUEUE: Final = "default"  # of tasks that name none
@@ -115,7 +123,7 @@ class TaskSettings:
         return ErrorCategory.TRANSIENT if isinstance(error, tuple(self.retry_on)) else None
 
 
-def _error_types(field_name: str, given: Any) -> tuple[type[BaseException], ...]:
+def _error_types(field_name: str, given: object) -> tuple[type[BaseException], ...]:
     kinds = tuple(given) if isinstance(given, (Sequence, set, frozenset)) else (given,)
     for one in kinds:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
@@ -202,10 +210,10 @@ class Task(Generic[P, C_co]):
     # --- calling --------------------------------------------------------------------------------------------
 
     @overload
-    def __call__(self: Task[Concatenate[Context[Any], Q], C], *args: Q.args, **named: Q.kwargs) -> C: ...
+    def __call__(self: Task[Concatenate[Context, Q], C], *args: Q.args, **named: Q.kwargs) -> C: ...
     @overload
     def __call__(self, *args: P.args, **named: P.kwargs) -> C_co: ...
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: object, **named: object) -> Any:
         """Runs the function here and now. Values for a coroutine function that are not given are injected."""
         if self.is_async and self.parameters.injected:
             return self.app.call_here(self, args, named)
@@ -215,28 +223,28 @@ class Task(Generic[P, C_co]):
 
     @overload
     def bind(
-        self: Task[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[Context, Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
     ) -> TaskCall[R]: ...
     @overload
     def bind(self: Task[Q, Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs) -> TaskCall[R]: ...
     @overload
     def bind(
-        self: Task[Concatenate[BlockingContext[Any], Q], R], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[BlockingContext, Q], R], *args: Q.args, **named: Q.kwargs
     ) -> TaskCall[R]: ...
     @overload
     def bind(self: Task[Q, R], *args: Q.args, **named: Q.kwargs) -> TaskCall[R]: ...
-    def bind(self, *args: Any, **named: Any) -> TaskCall[Any]:
+    def bind(self, *args: object, **named: Any) -> TaskCall:
         """A call with these arguments that is not enqueued yet; the arguments are checked."""
         data = self.arguments.encode(self.arguments.bind(args, named))
         options, unique = self.job_options, self.settings.unique
-        call: TaskCall[Any] = TaskCall(self, data, options)
+        call: TaskCall = TaskCall(self, data, options)
         if unique is None or options.deduplication is not None:
             return call
         return call.with_options(deduplication=unique.deduplication(self.name, call.arguments))
 
     @overload
     async def enqueue(
-        self: Task[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[Context, Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
     ) -> Job[JsonObject, R]: ...
     @overload
     async def enqueue(
@@ -244,13 +252,13 @@ class Task(Generic[P, C_co]):
     ) -> Job[JsonObject, R]: ...
     @overload
     async def enqueue(
-        self: Task[Concatenate[BlockingContext[Any], Q], R], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[BlockingContext, Q], R], *args: Q.args, **named: Q.kwargs
     ) -> Job[JsonObject, R]: ...
     @overload
     async def enqueue(self: Task[Q, R], *args: Q.args, **named: Q.kwargs) -> Job[JsonObject, R]: ...
     async def enqueue(self, *args: Any, **named: Any) -> Job[JsonObject, Any]:
         """Adds a job that calls the function with these arguments; a worker runs it."""
-        call: TaskCall[Any] = self.bind(*args, **named)
+        call: TaskCall = self.bind(*args, **named)
         return await self.app.enqueue(call)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[R]]) -> list[Job[JsonObject, R]]:
@@ -285,15 +293,11 @@ class Task(Generic[P, C_co]):
         if missing:
             problem = f"needs {', '.join(sorted(missing))}"
             raise InvalidOption(self.name, problem, f"write {self.__name__}.bind(…).schedule(…)")
-        call: TaskCall[Any] = TaskCall(
-            self, self.arguments.encode(self.arguments.bind((), {})), self.job_options
-        )
+        call: TaskCall = TaskCall(self, self.arguments.encode(self.arguments.bind((), {})), self.job_options)
         call.schedule(cron=cron, every=every, tz=tz, start=start, end=end, limit=limit, id=id)
 
 
-def make_task(
-    app: App, function: Callable[..., Any], settings: TaskSettings, options: JobOptions
-) -> Task[..., Any]:
+def make_task(app: App, function: Callable[..., object], settings: TaskSettings, options: JobOptions) -> Task:
     """A task of a function. Its parameters are checked now, unless their types are defined later."""
     if not callable(function):
         raise InvalidOption("task", f"is a {type(function).__name__}", "decorate a function")
@@ -304,7 +308,7 @@ def make_task(
         )
     if not is_async and settings.executor == "async":
         raise InvalidOption("executor", "is 'async', but the function is a plain one", "use 'auto'")
-    task: Task[..., Any] = Task(app, function, settings, options)
+    task: Task = Task(app, function, settings, options)
     try:
         _ = task.arguments
     except InvalidOption as error:
@@ -313,7 +317,7 @@ def make_task(
     return task
 
 
-def _local_names(function: Callable[..., Any]) -> Mapping[str, Any]:
+def _local_names(function: Callable[..., object]) -> Mapping[str, object]:
     """The names in the function that defines a task, while it runs; none for tasks of modules."""
     if "<locals>" not in getattr(function, "__qualname__", ""):
         return {}
@@ -328,8 +332,6 @@ def _with_policy(settings: TaskSettings, options: JobOptions) -> JobOptions:
     return merge(options, {"backoff": Backoff.custom(settings.name)})
 
 
-def _imported(module: str, qualname: str) -> Task[..., Any]:
+def _imported(module: str, qualname: str) -> Task:
     found: Any = reduce(getattr, qualname.split("."), importlib.import_module(module))
-    return (
-        found if isinstance(found, Task) else cast("Task[..., Any]", found.task)
-    )  # a blocking task holds its own
+    return found if isinstance(found, Task) else cast("Task", found.task)  # a blocking task holds its own

@@ -96,7 +96,7 @@ def _reader_of_field(name: str) -> _ReadField:
     return lambda letter: _found(letter.envelope.payload, path)
 
 
-def _found(value: object, path: str) -> Any:
+def _found(value: object, path: str) -> object:
     """The value at a path; a name that contains dots itself comes first."""
     if not isinstance(value, Mapping) or path in value:
         return value.get(path) if isinstance(value, Mapping) else None

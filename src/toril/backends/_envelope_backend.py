@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from toril.backends._call_tasks import CallTasks
 from toril.backends._unwritten import Unwritten
@@ -323,7 +323,7 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
         more = self._report_commands(self._renewer_transport.now_ms())
         self.known_names = publish_report(self._renewer_transport, self.keys, self._config, figures, more)
 
-    def _report_commands(self, _now_ms: int, /) -> list[Command[Any]]:
+    def _report_commands(self, _now_ms: int, /) -> list[Command[object]]:
         """Commands that are sent with each report."""
         return []
 

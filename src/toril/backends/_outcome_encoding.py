@@ -155,7 +155,7 @@ def _keep(own: Any, fallback: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {name: value for name, value in limits.items() if value is not None} or {"count": -1}
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     """A number as the scripts can hold it; None for everything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -93,7 +93,7 @@ def is_over(repeat: Mapping[str, Any], now_ms: int) -> bool:
 
 
 def next_time(
-    repeat: Mapping[str, Any],
+    repeat: Mapping[str, object],
     from_ms: int,
     rules: RepeatRules = DEFAULT_RULES,
     *,
@@ -113,7 +113,7 @@ def next_time(
     return None if end and due_ms > _to_ms(end) else max(due_ms, from_ms)
 
 
-def _to_ms(when: Any) -> int:
+def _to_ms(when: object) -> int:
     """Node stores numbers, but accepts dates and their texts, too."""
     if isinstance(when, (int, float)):
         return int(when)

@@ -6,7 +6,7 @@ Guarantee: a valid payload has an http(s) URL and values of the right types; any
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -48,7 +48,7 @@ class Pdf(Visit, kw_only=True, frozen=True):
 T = TypeVar("T", bound=Visit)
 
 
-def read_request(model: type[T], payload: Mapping[str, Any]) -> T:
+def read_request(model: type[T], payload: Mapping[str, object]) -> T:
     """Returns the payload as a request of this type."""
     try:
         request = msgspec.convert(payload, model)

@@ -125,7 +125,7 @@ def _dead_letter_row(dead_letter: DeadLetter) -> DeadJob:
 class _FailedJobs:
     """The failed set of a BullMQ queue."""
 
-    def __init__(self, queue: Queue[Any]) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
     async def rows(self, selection: Selection, *, newest_first: bool = True) -> AsyncIterator[DeadJob]:

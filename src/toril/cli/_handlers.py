@@ -48,7 +48,7 @@ def _checked(found: Any, text: str) -> Any:
     raise InvalidOption("handler", f"{text} is a {type(found).__name__}", remedy)
 
 
-def _is_factory(found: Any) -> bool:
+def _is_factory(found: object) -> bool:
     """Whether a function takes no argument, and hence is not a handler."""
     if not inspect.isroutine(found):
         return False
@@ -70,7 +70,7 @@ def _app_in(module_name: str) -> App:
     return app
 
 
-def _is_app(value: Any) -> bool:
+def _is_app(value: object) -> bool:
     return isinstance(value, (App, sync.App))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from toril.errors import InvalidOption
 
 
-def parse_json(text: str, field: str, remedy: str = 'quote it like \'{"to": "a@b.c"}\'') -> Any:
+def parse_json(text: str, field: str, remedy: str = 'quote it like \'{"to": "a@b.c"}\'') -> object:
     """Returns the value; raises InvalidOption for `field` if the text is not JSON."""
     try:
         return json.loads(text)

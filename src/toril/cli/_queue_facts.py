@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toril.cli._target import Target
 from toril.observe.overview import QueueFigures, ServerOverview, read_overview
 from toril.transport import AsyncTransport
@@ -17,7 +15,7 @@ async def read_queues(target: Target, only: FoundQueue | None = None) -> ServerO
         return await read_overview(transport, found)
 
 
-def queue_facts(figures: QueueFigures) -> dict[str, Any]:
+def queue_facts(figures: QueueFigures) -> dict[str, object]:
     """Returns the figures of a queue for JSON output."""
     return {
         "queue": figures.label,

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -199,7 +199,7 @@ def _workers(picture: Picture, *, narrow: bool) -> _Part:
     return _Part(columns, rows, 3)
 
 
-def _megabytes(value: Any) -> str:
+def _megabytes(value: object) -> str:
     return f"{value / 2**20:.0f} MB" if isinstance(value, (int, float)) else "?"
 
 

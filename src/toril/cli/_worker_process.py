@@ -58,7 +58,7 @@ class WorkerPlan:
     as_json: bool
 
 
-def load_plan_handler(plan: WorkerPlan) -> Any:
+def load_plan_handler(plan: WorkerPlan) -> object:
     """Returns the handler of the workers; raises InvalidOption if it cannot be loaded."""
     return load_handler(plan.handler) if plan.handler is not None else _browser_tasks(plan)
 
@@ -72,7 +72,7 @@ def _browser_tasks(plan: WorkerPlan) -> BrowserTasks:
     return BrowserTasks(options)
 
 
-def make_workers(plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None = None) -> WorkerGroup:
+def make_workers(plan: WorkerPlan, handler: object, metrics: PrometheusMetrics | None = None) -> WorkerGroup:
     """Returns the workers, not yet started; raises InvalidOption."""
     if isinstance(handler, App):
         return _app_worker(plan, handler, metrics)

@@ -104,15 +104,15 @@ def add(
     _print(where, [job.id for job in jobs], existing, results, as_json=as_json)
 
 
-def _job_options(backoff: str | None, **given: float | str | None) -> dict[str, Any]:
+def _job_options(backoff: str | None, **given: float | str | None) -> dict[str, object]:
     """Returns the options that were given, by name."""
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if backoff is not None:
         options["backoff"] = _backoff(backoff)
     return options
 
 
-def _payloads(data: str, lines: Path | None, count: int) -> Iterator[Any]:
+def _payloads(data: str, lines: Path | None, count: int) -> Iterator[object]:
     if lines is None:
         payload = parse_json(data, "data")
         yield from (payload for _ in range(count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,7 +56,7 @@ class _Printer:
         self._job = job
         self._as_json = as_json
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: object) -> None:
         if not isinstance(event, Event):
             warn(f"events are missing: {event}")
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -101,7 +101,7 @@ def show_flow(
         console().print(_tree(found, states))
 
 
-def _as_json(node: JobNode[Job], states: dict[tuple[str, str], str]) -> dict[str, Any]:
+def _as_json(node: JobNode[Job], states: dict[tuple[str, str], str]) -> dict[str, object]:
     job = node.job
     state = states.get((job.queue_name, job.id))
     return {

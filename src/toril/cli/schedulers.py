@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -50,7 +50,7 @@ def list_schedulers(
     show(columns, rows, right=["runs"], empty="no schedulers")
 
 
-def _facts(one: Scheduler) -> dict[str, Any]:
+def _facts(one: Scheduler) -> dict[str, object]:
     return {
         "id": one.id,
         "name": one.name,

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -144,7 +144,7 @@ def url(
 
 
 def _print_status(found: ServerStatus, *, as_json: bool) -> None:
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "folder": str(found.folder),
         "running": found.running,
         "url": found.url,

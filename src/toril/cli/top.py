@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.live import Live
@@ -215,7 +215,7 @@ def _show(picture: Picture, live: Live | None, *, as_json: bool) -> None:
         screen_like.print(render(picture, screen_like.width))
 
 
-def _as_json(picture: Picture) -> dict[str, Any]:
+def _as_json(picture: Picture) -> dict[str, object]:
     return {
         "time_ms": picture.overview.now_ms,
         "queues": [

@@ -58,7 +58,7 @@ class Selection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", tuple(self.ids))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @property

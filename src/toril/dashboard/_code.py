@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from toril.commands.pages import PageValue
 from toril.dashboard._rows import redacted_text, text_of
@@ -39,5 +38,5 @@ def code_examples(queue: ShownQueue, fields: Mapping[str, PageValue], view: View
     return {"Python": visible(python), "Node": visible(node), "CLI": visible(command)}
 
 
-def _python(value: Any) -> str:
+def _python(value: object) -> str:
     return repr(value)

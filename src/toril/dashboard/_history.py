@@ -46,7 +46,7 @@ class History:
             self.problem = str(error)
             return []
 
-    def _query(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    def _query(self, sql: str, parameters: Mapping[str, object]) -> Rows:
         if self._lake is None:
             with needed("lake"):
                 from toril.lake import Lake

@@ -81,7 +81,7 @@ class View:
             raise NotHere(f"there is no queue {name!r}")
         return found
 
-    def redacted(self, queue: str, field_name: str, value: Any) -> Any:
+    def redacted(self, queue: str, field_name: str, value: object) -> object:
         return value if self.options.redact is None else self.options.redact(queue, field_name, value)
 
 

@@ -325,7 +325,7 @@ async def _on_queue(queue: Queue, act: str, form: FormData) -> None:
             await queue.set_global_rate_limit(RateLimit(int(count), period or 1.0) if count else None)
 
 
-def _json(form: FormData, name: str) -> Any:
+def _json(form: FormData, name: str) -> object:
     try:
         return json.loads(text(form, name) or "{}")
     except (ValueError, RecursionError) as error:

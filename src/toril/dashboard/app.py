@@ -257,7 +257,7 @@ def _function_of(request: Request, page: str) -> _Found | None:
     """Returns the page that an address within the dashboard names."""
     parts = urlsplit(page)
     root = request.scope.get("root_path", "")
-    scope: dict[str, Any] = {
+    scope: dict[str, object] = {
         **request.scope,
         "path": root + parts.path,
         "query_string": parts.query.encode(errors="replace"),

@@ -6,12 +6,12 @@ Guarantee: every error pickles with all its fields.
 from __future__ import annotations
 
 import signal
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _Error = TypeVar("_Error", bound="TorilError")
 
 
-def _restore(cls: type[_Error], args: tuple[Any, ...], state: dict[str, Any]) -> _Error:
+def _restore(cls: type[_Error], args: tuple[object, ...], state: dict[str, object]) -> _Error:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
@@ -21,7 +21,7 @@ def _restore(cls: type[_Error], args: tuple[Any, ...], state: dict[str, Any]) ->
 class TorilError(Exception):
     """The base of all errors of this library."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Exceptions pickle by calling their class with `args`; those of toril have fields, so their state is stored.
         return _restore, (type(self), self.args, dict(self.__dict__))
 

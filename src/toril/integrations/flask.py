@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from toril.app import App, TaskCall
 from toril.errors import InvalidOption, JobNotFound
@@ -59,10 +59,10 @@ class Toril:
         """Adds the jobs of calls, in order."""
         return self._blocking.enqueue_many(calls)
 
-    def get_job(self, queue: str, job_id: str) -> BlockingJob[Any, Any] | None:
+    def get_job(self, queue: str, job_id: str) -> BlockingJob | None:
         """The job, if it exists."""
 
-        async def find() -> Job[Any, Any] | None:
+        async def find() -> Job | None:
             return await self._updates.bullmq(queue).get_job(job_id)
 
         found = self._blocking.call(find)

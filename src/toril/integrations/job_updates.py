@@ -54,13 +54,13 @@ class _Follower:
 
     def __init__(self) -> None:
         self._arrived = asyncio.Event()
-        self._newest: list[Any] = []
+        self._newest: list[object] = []
 
-    def put(self, progress: Any) -> None:
+    def put(self, progress: object) -> None:
         self._newest = [progress]
         self._arrived.set()
 
-    async def take(self) -> list[Any]:
+    async def take(self) -> list[object]:
         await self._arrived.wait()
         return self.taken()
 
@@ -73,7 +73,7 @@ class _Follower:
 class _QueueFollowers:
     """Those who follow jobs of one queue, and the reader of its events, which runs while there are some."""
 
-    def __init__(self, app: App, queue: Queue[Any]) -> None:
+    def __init__(self, app: App, queue: Queue) -> None:
         keys = queue.keys
         self.queue = queue
         self._followers: dict[str, set[_Follower]] = {}
@@ -117,14 +117,14 @@ class JobUpdates:
         self._app = app
         self._by_queue: dict[str, _QueueFollowers] = {}
 
-    async def find(self, queue: str, job_id: str) -> Job[Any, Any]:
+    async def find(self, queue: str, job_id: str) -> Job:
         """The job; raises `JobNotFound`."""
         job = await self.bullmq(queue).get_job(job_id)
         if job is None:
             raise JobNotFound(job_id, command="follow")
         return job
 
-    def bullmq(self, name: str) -> Queue[Any]:
+    def bullmq(self, name: str) -> Queue:
         """The queue, which must be a BullMQ queue."""
         found = self._app.get_queue(name)
         if not isinstance(found, Queue):
@@ -166,9 +166,7 @@ class JobUpdates:
                 yield b": keep-alive\n\n" if update is None else update.to_sse()
 
 
-async def _updates(
-    job: Job[Any, Any], follower: _Follower, end: asyncio.Task[JobUpdate]
-) -> AsyncIterator[JobUpdate]:
+async def _updates(job: Job, follower: _Follower, end: asyncio.Task[JobUpdate]) -> AsyncIterator[JobUpdate]:
     """The progress that is stored, that of the events, the last one that was stored, and the end."""
     await _refreshed(job)
     last = job.progress
@@ -185,7 +183,7 @@ async def _updates(
     yield end.result()
 
 
-async def _next_progress(follower: _Follower, end: asyncio.Task[JobUpdate]) -> list[Any]:
+async def _next_progress(follower: _Follower, end: asyncio.Task[JobUpdate]) -> list[object]:
     """Waits for progress or the end; empty if there is no new progress."""
     arrival = asyncio.ensure_future(follower.take())
     try:
@@ -196,12 +194,12 @@ async def _next_progress(follower: _Follower, end: asyncio.Task[JobUpdate]) -> l
         await asyncio.wait([arrival])
 
 
-async def _refreshed(job: Job[Any, Any]) -> None:
+async def _refreshed(job: Job) -> None:
     with contextlib.suppress(JobNotFound):  # removed: the wait for its end finds it out, too
         await job.refresh()
 
 
-async def _end_of(job: Job[Any, Any]) -> JobUpdate:
+async def _end_of(job: Job) -> JobUpdate:
     try:
         return JobUpdate("completed", await job.wait_until_finished())
     except JobFailed as error:

@@ -52,7 +52,7 @@ class TorilPlugin(InitPluginProtocol):
             app_config.dependencies[parameter] = Provide(self._provider(queue))
         return app_config
 
-    def _provider(self, name: str) -> Callable[[], Awaitable[Any]]:
+    def _provider(self, name: str) -> Callable[[], Awaitable[object]]:
         async def queue() -> Any:
             return self.app.get_queue(name)
 

@@ -102,7 +102,7 @@ class JobBase(Generic[T, R]):
 
     if not TYPE_CHECKING:
 
-        def __class_getitem__(cls, parameters: Any) -> Any:
+        def __class_getitem__(cls, parameters: object) -> Any:
             """`Job[Data]` is `Job[Data, Any]`: type variables have no defaults before Python 3.13."""
             given = parameters if isinstance(parameters, tuple) else (parameters,)
             return super().__class_getitem__((*given, Any) if len(given) == 1 else given)

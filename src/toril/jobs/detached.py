@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from toril.errors import Detached
 from toril.jobs._operations import NOW_MS, Operation
@@ -78,7 +78,7 @@ class DetachedBase(JobBase[T, R]):
 
     __slots__ = ("detached",)
 
-    detached: DetachedState[Any]
+    detached: DetachedState
 
     def _refresh(self) -> Operation[None]:
         yield from ()
@@ -131,7 +131,7 @@ class DetachedJob(DetachedBase[T, R], Job[T, R]):
 
     __slots__ = ()
 
-    def __init__(self, record: JobRecord, queue: str, state: DetachedState[Any] | None = None) -> None:
+    def __init__(self, record: JobRecord, queue: str, state: DetachedState | None = None) -> None:
         calls = cast("JobCalls", DetachedCalls(QueueKeys(queue)))
         super().__init__(record, calls)
         self.detached = state or DetachedState()
@@ -154,8 +154,8 @@ class DetachedBlockingJob(DetachedBase[T, R], BlockingJob[T, R]):
         self,
         record: JobRecord,
         queue: str,
-        state: DetachedState[Any] | None = None,
-        call: Callable[..., Any] | None = None,
+        state: DetachedState | None = None,
+        call: Callable[..., object] | None = None,
     ) -> None:
         calls = cast("BlockingJobCalls", DetachedCalls(QueueKeys(queue)))
         super().__init__(record, calls)
@@ -173,7 +173,7 @@ class DetachedBlockingJob(DetachedBase[T, R], BlockingJob[T, R]):
 
 
 def blocking_form(
-    job: DetachedJob[T, R], call: Callable[..., Any] | None = None
+    job: DetachedJob[T, R], call: Callable[..., object] | None = None
 ) -> DetachedBlockingJob[T, R]:
     """The same job with blocking methods."""
     return DetachedBlockingJob(job.record, job.queue_name, job.detached, call)

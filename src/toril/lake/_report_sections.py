@@ -23,7 +23,7 @@ _MUCH: Final = 0.10
 def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int) -> str:
     """The tiles with the largest figures."""
     total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
-    busiest: dict[Any, int] = {}
+    busiest: dict[object, int] = {}
     for row in rows:
         busiest[row["at"]] = busiest.get(row["at"], 0) + row["completed"]
     peak = max(busiest.values(), default=0) / seconds

@@ -102,7 +102,7 @@ def _period(part: _Part, rows: Rows, unit: str) -> tuple[datetime, datetime] | N
 
 
 def _head(
-    period: tuple[datetime, datetime] | None, now: datetime, alerts: Sequence[Mapping[str, Any]]
+    period: tuple[datetime, datetime] | None, now: datetime, alerts: Sequence[Mapping[str, object]]
 ) -> str:
     covered = _period_text(*period) if period else "no attempts yet"
     concerned = len({row["queue"] for row in alerts})
@@ -150,11 +150,11 @@ _QUANTILES: Final = (
 )
 
 
-def _latency(part: _Part) -> dict[str, Any]:
+def _latency(part: _Part) -> dict[str, object]:
     return part.query(f"select {_QUANTILES}")[0]
 
 
-def _latency_by_queue(part: _Part) -> dict[str, dict[str, Any]]:
+def _latency_by_queue(part: _Part) -> dict[str, dict[str, object]]:
     return {row["queue"]: row for row in part.query(f"select queue, {_QUANTILES} group by queue")}
 
 

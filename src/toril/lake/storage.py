@@ -54,7 +54,7 @@ def file_system(url: str, storage: Mapping[str, str] | None = None) -> tuple[Any
     return system, path
 
 
-def _s3(storage: Mapping[str, str]) -> Any:
+def _s3(storage: Mapping[str, str]) -> object:
     known = {key.lower(): value for key, value in storage.items()}
     return fs.S3FileSystem(
         access_key=known.get("aws_access_key_id"),

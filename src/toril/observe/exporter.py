@@ -48,7 +48,7 @@ class Exporter:
 
     def __init__(
         self,
-        redis: Any = None,
+        redis: object = None,
         *,
         queues: Iterable[str] = (),
         prefix: str | None = None,
@@ -125,7 +125,7 @@ class Exporter:
         await self.close()
 
 
-def _pipeline_metrics(lake: str, redis: Any, prefix: str | None) -> PipelineMetrics:
+def _pipeline_metrics(lake: str, redis: object, prefix: str | None) -> PipelineMetrics:
     from toril.observe.pipeline_metrics import PipelineMetrics
 
     if redis is not None and not isinstance(redis, str):

@@ -43,11 +43,11 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def _datasource_choice() -> dict[str, Any]:
+def _datasource_choice() -> dict[str, object]:
     return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
 
 
-def _queue_choice() -> dict[str, Any]:
+def _queue_choice() -> dict[str, object]:
     query = 'label_values({__name__=~"bullmq_.+"}, queue)'
     return {
         "name": "queue",
@@ -65,7 +65,7 @@ def _queue_choice() -> dict[str, Any]:
     }
 
 
-def _panel(number: int, panel: Panel) -> dict[str, Any]:
+def _panel(number: int, panel: Panel) -> dict[str, object]:
     in_a_row = _COLUMNS // _WIDTH
     place = {"h": _HEIGHT, "w": _WIDTH, "x": number % in_a_row * _WIDTH, "y": number // in_a_row * _HEIGHT}
     targets = [
@@ -90,12 +90,12 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-def _thresholds(panel: Panel) -> dict[str, Any]:
+def _thresholds(panel: Panel) -> dict[str, object]:
     """Returns a line at the threshold of the alert on the panel's own query."""
     own = [alert for alert in panel.alerts if not alert.query]
     if not own:
         return {}
-    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    steps: list[dict[str, object]] = [{"color": "green", "value": None}]
     steps += [{"color": "red", "value": alert.above} for alert in own]
     return {
         "thresholds": {"mode": "absolute", "steps": steps},
@@ -111,7 +111,7 @@ def rules() -> dict[str, Any]:
 _VALUE: Final = '{{ printf "%.3g" $value }}'
 
 
-def _rules() -> Iterator[dict[str, Any]]:
+def _rules() -> Iterator[dict[str, object]]:
     for panel in PANELS:
         for alert in panel.alerts:
             query = alert.query or next(iter(panel.queries.values()))

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from toril.http import HttpServer, Response, Route
 from toril.observe.overview import read_overview
@@ -63,7 +63,7 @@ def _health(workers: Sequence[ReportsHealth], check: str) -> Route:
     return route
 
 
-def _facts_of(worker: ReportsHealth) -> dict[str, Any]:
+def _facts_of(worker: ReportsHealth) -> dict[str, object]:
     health = worker.health()
     facts = {"worker_id": worker.id, "queue": worker.queue, "alive": health.alive, "ready": health.ready}
     return {**facts, **asdict(health)}

@@ -82,7 +82,7 @@ def envelope_of(record: JobRecord, keys: QueueKeys) -> Envelope:
     )
 
 
-def _unpacked(payload: dict[str, Any]) -> tuple[Meta, dict[str, Any]] | None:
+def _unpacked(payload: dict[str, object]) -> tuple[Meta, dict[str, object]] | None:
     """Removes and returns what a move stored in `_meta`; a `_meta` of the application stays."""
     known = payload.get(_META)
     if not isinstance(known, Mapping):
@@ -138,7 +138,7 @@ def _json(value: object) -> bytes:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str, Any]:
+def options_of(envelope: Envelope, due_ms: int | None, now_ms: int) -> dict[str, object]:
     """Returns BullMQ's options: those that the job had before, and those of the envelope."""
     kept = envelope.extra.get("opts")
     options = dict(kept) if isinstance(kept, Mapping) else {}

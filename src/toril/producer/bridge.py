@@ -158,7 +158,7 @@ class _FetchingSource:
             if fetched.exhausted and len(fetched.deliveries) < size:
                 return
 
-    async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
+    async def _transfer_jobs(self, deliveries: Sequence[object]) -> list[TransferJob]:
         raise NotImplementedError
 
     async def release(self, transfer_jobs: Sequence[TransferJob]) -> None:
@@ -191,7 +191,7 @@ class _EnvelopeSource(_FetchingSource):
             )
             self.backend = StreamBackend(queue.keys, transport, self._renewer_transport, terms)
 
-    async def _transfer_jobs(self, deliveries: Sequence[Any]) -> list[TransferJob]:
+    async def _transfer_jobs(self, deliveries: Sequence[object]) -> list[TransferJob]:
         transfer_jobs, unwritable = list[TransferJob](), list[FinishedJob[Any]]()
         for one in deliveries:
             try:
@@ -282,7 +282,7 @@ class _BullmqSource(_FetchingSource):
             raise
         return transfer_jobs
 
-    def _transfer_job(self, record: JobRecord, due_ms: int | None, delivery: Any = None) -> TransferJob:
+    def _transfer_job(self, record: JobRecord, due_ms: int | None, delivery: object = None) -> TransferJob:
         envelope = envelope_of(record, self._queue.keys)
         return TransferJob(envelope, transfer_id_of(envelope, str(record.timestamp_ms)), due_ms, delivery)
 

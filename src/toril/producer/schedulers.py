@@ -237,13 +237,13 @@ def _repeat(
     start: datetime | None,
     end: datetime | None,
     limit: int | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Checks the schedule; returns it under BullMQ's names."""
     if cron is None and every is None:
         raise InvalidOption("cron", "and every are both left out", "give exactly one of them")
     if cron is not None and every is not None:
         raise InvalidOption("cron", "and every exclude each other", "give exactly one of them")
-    repeat: dict[str, Any] = {}
+    repeat: dict[str, object] = {}
     if cron is not None:
         rules.check(cron, tz)
         repeat["pattern"] = cron
@@ -289,7 +289,7 @@ def _scheduler(scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Sc
     )
 
 
-def _data(fields: Mapping[str, str]) -> Any:
+def _data(fields: Mapping[str, str]) -> object:
     """Returns the data of the jobs; text that does not parse is returned as it is, so that it can be seen."""
     text = fields.get("data") or "{}"
     try:

@@ -188,7 +188,7 @@ def custom_function(
 
 
 def call_backoff(
-    function: BackoffFunction, attempts_made: int, error: BaseException | None, job: Any
+    function: BackoffFunction, attempts_made: int, error: BaseException | None, job: object
 ) -> Given | Awaitable[Given]:
     """Calls a custom function in the form that it has."""
     ask: Callable[..., Given | Awaitable[Given]] = function

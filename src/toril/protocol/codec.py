@@ -167,11 +167,11 @@ def _refuse_constant(name: str) -> Never:
 
 
 @lru_cache(maxsize=256)
-def _decoder(model: Any) -> msgspec.json.Decoder[Any]:
+def _decoder(model: object) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(model, dec_hook=_decode_other)
 
 
-def _decode_other(kind: Any, value: JsonValue) -> JsonValue:
+def _decode_other(kind: object, value: JsonValue) -> JsonValue:
     """Decodes pydantic models within other types; an error of theirs is a mismatch at their place."""
     if hasattr(kind, "model_validate"):
         try:
@@ -257,7 +257,7 @@ class PayloadCodec(Generic[T]):
             or hasattr(self.model, "model_validate_json")
         ):
             return None
-        model: Any = self.model
+        model: object = self.model
         return cast("Callable[[bytes], T]", _decoder(model).decode)
 
     def decode(self, raw: bytes) -> T:

@@ -92,7 +92,9 @@ def _awaited(function: Callable[P, Coroutine[Any, Any, T]], what: str) -> Callab
     return call
 
 
-def check_call(function: Callable[..., Any], args: Sequence[Any], named: Iterable[str], what: str) -> None:
+def check_call(
+    function: Callable[..., object], args: Sequence[object], named: Iterable[str], what: str
+) -> None:
     """Refuses what the function cannot be called with, if that is what is wrong."""
     parameters = inspect.signature(function).parameters.values()
     in_order = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]

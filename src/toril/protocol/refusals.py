@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from toril.protocol.backoff import Random, reconnect_delay
 
@@ -72,7 +72,7 @@ class Refusals:
         return {"count": self.count, "first_ms": self.first_ms}
 
     @staticmethod
-    def from_meta(value: Any) -> Refusals | None:
+    def from_meta(value: object) -> Refusals | None:
         if not isinstance(value, dict):
             return None
         count, first_ms = value.get("count"), value.get("first_ms")

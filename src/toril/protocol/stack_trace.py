@@ -13,7 +13,7 @@ import traceback
 from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from toril.errors import TorilError
 
@@ -102,7 +102,7 @@ def _shorten(shown: traceback.TracebackException) -> None:
     message = getattr(shown, "_str", None)  # there is no public name for it
     if isinstance(message, str):
         shown._str = _ends_of(message)  # type: ignore[attr-defined]  # noqa: SLF001
-    notes: Any = shown.__notes__  # may be anything
+    notes: object = shown.__notes__  # may be anything
     if isinstance(notes, list):
         shown.__notes__ = [_ends_of(one) if isinstance(one, str) else one for one in notes[:_MOST_NOTES]]
         if len(notes) > _MOST_NOTES:

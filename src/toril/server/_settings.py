@@ -6,7 +6,7 @@ Guarantee: merging never weakens the settings of an earlier user.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -42,11 +42,11 @@ class ServerSettings:
             raise PortConflict(f"the server of this folder already listens on port {self.port}")
         return self.port
 
-    def as_message(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, object]:
         return {"port": self.port, "fsync": self.fsync}
 
     @classmethod
-    def from_message(cls, message: dict[str, Any]) -> ServerSettings:
+    def from_message(cls, message: dict[str, object]) -> ServerSettings:
         """Raises ValueError for settings that are not valid."""
         port, fsync = message.get("port"), message.get("fsync", "everysec")
         if port is not None and not (type(port) is int and 0 <= port <= 65535):

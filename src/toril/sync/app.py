@@ -79,7 +79,7 @@ class App:
         """Makes a task of a function; see `toril.App.task`."""
         decorate = self.app.task(**options)
 
-        def decorated(one: Callable[..., Any]) -> Task[..., Any]:
+        def decorated(one: Callable[..., object]) -> Task[..., object]:
             return Task(decorate(one), self)
 
         return decorated if function is None else decorated(function)
@@ -109,7 +109,7 @@ class App:
             made.set_result_codec(codec)
         return made
 
-    def _calls_of(self, job: AsyncJob[Any, Any]) -> BlockingJobCalls:
+    def _calls_of(self, job: AsyncJob) -> BlockingJobCalls:
         with self._lock:
             calls = self._calls.get(job.keys.qualified)
             if calls is None:
@@ -200,32 +200,32 @@ class Task(Generic[P, C_co]):
         return self.task.name
 
     @overload
-    def __call__(self: Task[Concatenate[Context[Any], Q], C], *args: Q.args, **named: Q.kwargs) -> C: ...
+    def __call__(self: Task[Concatenate[Context, Q], C], *args: Q.args, **named: Q.kwargs) -> C: ...
     @overload
     def __call__(self, *args: P.args, **named: P.kwargs) -> C_co: ...
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: object, **named: object) -> Any:
         """Runs the function here and now."""
         return cast("Callable[..., Any]", self.task)(*args, **named)
 
     @overload
     def bind(
-        self: Task[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[Context, Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
     ) -> TaskCall[R]: ...
     @overload
     def bind(self: Task[Q, Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs) -> TaskCall[R]: ...
     @overload
     def bind(
-        self: Task[Concatenate[BlockingContext[Any], Q], R], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[BlockingContext, Q], R], *args: Q.args, **named: Q.kwargs
     ) -> TaskCall[R]: ...
     @overload
     def bind(self: Task[Q, R], *args: Q.args, **named: Q.kwargs) -> TaskCall[R]: ...
-    def bind(self, *args: Any, **named: Any) -> TaskCall[Any]:
+    def bind(self, *args: object, **named: Any) -> TaskCall:
         """A call with these arguments that is not enqueued yet; the arguments are checked."""
-        return cast("TaskCall[Any]", cast("Any", self.task).bind(*args, **named))
+        return cast("TaskCall", cast("Any", self.task).bind(*args, **named))
 
     @overload
     def enqueue(
-        self: Task[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[Context, Q], Coroutine[Any, Any, R]], *args: Q.args, **named: Q.kwargs
     ) -> BlockingJob[JsonObject, R]: ...
     @overload
     def enqueue(
@@ -233,13 +233,13 @@ class Task(Generic[P, C_co]):
     ) -> BlockingJob[JsonObject, R]: ...
     @overload
     def enqueue(
-        self: Task[Concatenate[BlockingContext[Any], Q], R], *args: Q.args, **named: Q.kwargs
+        self: Task[Concatenate[BlockingContext, Q], R], *args: Q.args, **named: Q.kwargs
     ) -> BlockingJob[JsonObject, R]: ...
     @overload
     def enqueue(self: Task[Q, R], *args: Q.args, **named: Q.kwargs) -> BlockingJob[JsonObject, R]: ...
     def enqueue(self, *args: Any, **named: Any) -> BlockingJob[JsonObject, Any]:
         """Adds a job that calls the function with these arguments; a worker runs it."""
-        call: TaskCall[Any] = self.bind(*args, **named)
+        call: TaskCall = self.bind(*args, **named)
         return self.app.enqueue(call)
 
     def enqueue_many(self, calls: Iterable[TaskCall[R]]) -> list[BlockingJob[JsonObject, R]]:

@@ -41,7 +41,7 @@ class ManualWorker(Facade[AsyncManualWorker]):
         )
         super().__init__(made, redis)
         self._calls = BlockingJobCalls(BlockingTransport(self.address, policy=policy), self.keys)
-        self._jobs: dict[str, AsyncJob[Any]] = {}  # fetched and not settled, by id
+        self._jobs: dict[str, AsyncJob] = {}  # fetched and not settled, by id
 
     @property
     def id(self) -> str:
@@ -70,33 +70,33 @@ class ManualWorker(Facade[AsyncManualWorker]):
         super().close()
         self._calls.transport.close()
 
-    def get_next_job(self, *, wait: Duration = 0) -> BlockingJob[Any] | None:
+    def get_next_job(self, *, wait: Duration = 0) -> BlockingJob | None:
         """Fetches the next job, for up to `wait`; None when there is none, or a limit or pause holds jobs back."""
         return self._blocking(self._call(self._inner.get_next_job, wait=wait))
 
     def complete(
-        self, job: BlockingJob[Any], result: Any = None, *, fetch_next: bool = False
-    ) -> BlockingJob[Any] | None:
+        self, job: BlockingJob, result: Any = None, *, fetch_next: bool = False
+    ) -> BlockingJob | None:
         """Completes a job with its result; returns the next job if asked, fetched in the same step."""
         taken = self._taken(job)
         return self._blocking(self._call(self._inner.complete, taken, result, fetch_next=fetch_next))
 
     def fail(
-        self, job: BlockingJob[Any], error: BaseException | str, *, fetch_next: bool = False
-    ) -> BlockingJob[Any] | None:
+        self, job: BlockingJob, error: BaseException | str, *, fetch_next: bool = False
+    ) -> BlockingJob | None:
         """Ends a failed attempt: the job is retried or fails, as a `Worker` decides for the same error."""
         taken = self._taken(job)
         return self._blocking(self._call(self._inner.fail, taken, error, fetch_next=fetch_next))
 
-    def delay(self, job: BlockingJob[Any], delay: Duration) -> None:
+    def delay(self, job: BlockingJob, delay: Duration) -> None:
         """Puts a job off by `delay`; the attempt is not counted."""
         self._call(self._inner.delay, self._taken(job), delay)
 
-    def put_back(self, job: BlockingJob[Any]) -> None:
+    def put_back(self, job: BlockingJob) -> None:
         """Puts a job back into the queue, to be fetched at once; the attempt is not counted."""
         self._call(self._inner.put_back, self._taken(job))
 
-    def extend_lock(self, job: BlockingJob[Any], duration: Duration | None = None) -> None:
+    def extend_lock(self, job: BlockingJob, duration: Duration | None = None) -> None:
         """Renews the lock of a job for `duration`, `lock_duration` by default; raises `LockLost` when it is lost."""
         held: Any = self._jobs.get(job.id, job)
         self._call(self._inner.extend_lock, held, duration)
@@ -105,13 +105,13 @@ class ManualWorker(Facade[AsyncManualWorker]):
         """Returns stalled jobs to the queue, as workers do regularly; returns their ids."""
         return self._call(self._inner.recover_stalled)
 
-    def _blocking(self, job: AsyncJob[Any] | None) -> BlockingJob[Any] | None:
+    def _blocking(self, job: AsyncJob | None) -> BlockingJob | None:
         if job is None:
             return None
         self._jobs[job.id] = job
         return BlockingJob(job.record, self._calls, job.token)
 
-    def _taken(self, job: BlockingJob[Any]) -> Any:
+    def _taken(self, job: BlockingJob) -> Any:
         """The job of the event loop; one that is unknown is refused there."""
         held = self._jobs.get(job.id)
         return self._jobs.pop(job.id) if held is not None and held.token == job.token else job

@@ -129,7 +129,7 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         """Adds a job. Options are those of `JobOptions`; what is left out follows the queue's defaults."""
         return self._blocking(self._call(self._inner.add, name, data, **options))
 
-    def add_bulk(self, jobs: Iterable[NewJob | tuple[Any, ...]]) -> list[BlockingJob[T]]:
+    def add_bulk(self, jobs: Iterable[NewJob | tuple[object, ...]]) -> list[BlockingJob[T]]:
         """Adds many jobs, in order: `NewJob`s or tuples of name, data and options."""
         return self._blocking_all(self._call(self._inner.add_bulk, jobs))
 

@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
         return json_text(text)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """Returns a value in JSON types, each text without passwords."""
     if isinstance(value, dict):
         return {str(name): _shown(one) for name, one in value.items()}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from toril.errors import InvalidOption
 from toril.producer import Queue
@@ -31,7 +31,7 @@ class TestClock:
         """How far the time was moved."""
         return timedelta(seconds=ServerClock.shift)
 
-    async def advance(self, by: Duration, *queues: Queue[Any]) -> None:
+    async def advance(self, by: Duration, *queues: Queue) -> None:
         """Moves the time forward, and wakes the workers of these queues."""
         for queue in queues:
             if not isinstance(queue, Queue):

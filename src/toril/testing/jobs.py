@@ -25,19 +25,19 @@ _WHY = "it was made by a test"
 
 def make_job(
     name: str = "test",
-    data: Any = None,
+    data: object = None,
     *,
     queue: str = "test",
     attempts_made: int = 0,
     **options: Unpack[JobOptionsDict],
-) -> DetachedJob[Any, Any]:
+) -> DetachedJob:
     """A job for a coroutine function, as a worker would give it. Options are those of `JobOptions`."""
     return DetachedJob(_record(name, data, attempts_made, options), queue, DetachedState(why=_WHY))
 
 
 def make_blocking_job(
     name: str = "test",
-    data: Any = None,
+    data: object = None,
     *,
     queue: str = "test",
     attempts_made: int = 0,
@@ -48,8 +48,8 @@ def make_blocking_job(
 
 
 def make_context(
-    task: Task[..., Any], /, *, resources: Any = None, attempts_made: int = 0, **arguments: Any
-) -> Context[Any]:
+    task: Task, /, *, resources: Any = None, attempts_made: int = 0, **arguments: Any
+) -> Context:
     """The context of a task with these arguments, for unit tests of its function."""
     job = make_job(
         task.name,
@@ -61,7 +61,7 @@ def make_context(
     return Context(task, job, Resources(resources))
 
 
-def _record(name: str, data: Any, attempts_made: int, options: JobOptionsDict) -> JobRecord:
+def _record(name: str, data: object, attempts_made: int, options: JobOptionsDict) -> JobRecord:
     given = JobOptions.of(options)
     payload = to_json({} if data is None else data)
     job_id = given.job_id or uuid.uuid4().hex

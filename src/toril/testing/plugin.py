@@ -44,7 +44,7 @@ def toril_prefix() -> str:
 
 
 @async_fixture
-async def toril_queue(toril_url: str, toril_prefix: str) -> AsyncIterator[Queue[Any]]:
+async def toril_queue(toril_url: str, toril_prefix: str) -> AsyncIterator[Queue]:
     """A queue that no other test has."""
     from toril import Queue
 

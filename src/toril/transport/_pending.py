@@ -86,7 +86,7 @@ class PendingCall:
 
     def __init__(
         self,
-        command: Command[Any],
+        command: Command[object],
         on_reply: OnReply,
         retry: Callable[[PendingCall, Exception], None],
         node: Node | None,

@@ -127,7 +127,7 @@ def _folder(url: str) -> str:
         raise InvalidOption("redis", f"names no folder: {error}", "embedded:/path/to/folder") from None
 
 
-def _logins(found: Mapping[str, Any]) -> Settings:
+def _logins(found: Mapping[str, object]) -> Settings:
     """Splits settings into the login of the server and that of the sentinels; certificates are the same for both."""
     login = {name: value for name, value in found.items() if not name.startswith("sentinel_")}
     sentinel = {name: value for name, value in found.items() if name.startswith("ssl_")}
@@ -261,11 +261,11 @@ def _from_client(client: Any) -> Address:
     return Address(nodes=(node,), tls=tls, login=_login_of(settings))
 
 
-def _is_tls(settings: Mapping[str, Any]) -> bool:
+def _is_tls(settings: Mapping[str, object]) -> bool:
     return bool(settings.get("ssl")) or "SSL" in getattr(settings.get("connection_class"), "__name__", "")
 
 
-def _login_of(settings: Mapping[str, Any]) -> Settings:
+def _login_of(settings: Mapping[str, object]) -> Settings:
     return {
         key: value
         for key, value in settings.items()

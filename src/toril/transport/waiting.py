@@ -43,14 +43,14 @@ async def to_the_end(step: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Task[object]) -> None:
     """Cancels a task until it has ended. A login in progress can miss a single cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_AGAIN)
 
 
-def succeeded(task: asyncio.Task[Any]) -> bool:
+def succeeded(task: asyncio.Task[object]) -> bool:
     """Whether a task that is done has a result. Marks its error as seen, so that asyncio does not log it."""
     return not task.cancelled() and task.exception() is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
 from toril.backends.base import D, FinishedJob
 from toril.errors import TorilError
@@ -33,12 +33,12 @@ class Attempt(Generic[D]):
     def __init__(self, delivery: D) -> None:
         self.delivery = delivery
         self.executor: Executor | None = None  # None: there is no handler for the job's name
-        self.job: Any = None  # the job object that the handler gets
-        self.task: asyncio.Task[Any] | None = None
+        self.job: object = None  # the job object that the handler gets
+        self.task: asyncio.Task[object] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.reason: TorilError | None = None  # why it was stopped
         self.given_up = False  # settled without its handler, which did not end
-        self.result: Any = None
+        self.result: object = None
         self.error: BaseException | None = None
         self.refusal: TorilError | None = None  # why the queue did not accept the outcome
         self.started = time.monotonic()

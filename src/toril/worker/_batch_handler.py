@@ -81,7 +81,7 @@ def _noted(batch: JobBatch[Any], at: int) -> BaseException | None:
     return error
 
 
-def _encoded(result: Any, encode: Encode) -> Returned | BaseException:
+def _encoded(result: object, encode: Encode) -> Returned | BaseException:
     if isinstance(result, BaseException):
         return result
     try:
@@ -107,7 +107,7 @@ class _ChildHandler:
 class _OpenBatch:
     opener: Opener
 
-    def __call__(self, packed: Sequence[Any]) -> JobBatch[Any]:
+    def __call__(self, packed: Sequence[object]) -> JobBatch[Any]:
         return JobBatch(self.opener(one) for one in packed)
 
 

@@ -31,7 +31,7 @@ from toril.worker._results import Encode, encode_result
 _DELAYED_SAMPLE = 1000
 _ATTEMPT_FIELDS = ("atm", JOB_FIELD, "ats")
 
-AnyJob = Job[Any] | BlockingJob[Any]
+AnyJob = Job | BlockingJob
 
 
 # As in Node.
@@ -129,7 +129,7 @@ class BullmqAdapter:
             _ = job.data  # a payload that does not fit its model fails before the handler runs
         return job
 
-    def blocking_job(self, job: AnyJob) -> BlockingJob[Any]:
+    def blocking_job(self, job: AnyJob) -> BlockingJob:
         return BlockingJob(job.record, self._blocking_calls, job.token)
 
     def make_process_executor(self, handler: Handler, *, batches: bool = False) -> Executor:
@@ -194,7 +194,7 @@ class BullmqAdapter:
         job.record = record_after(job.record, finished.delivery, finished.outcome, at_ms)
         return job
 
-    def payload_of(self, job: AnyJob) -> Any:
+    def payload_of(self, job: AnyJob) -> object:
         return job.data
 
     def set_cancelled(self, job: AnyJob) -> None:
@@ -261,7 +261,7 @@ def _is_refused(note: bytes | None, attempts_started: bytes | None) -> bool:
 # --- handlers in processes ----------------------------------------------------------------------------------
 
 
-def _transfer_job(job: BlockingJob[Any]) -> tuple[str, dict[bytes, bytes], str | None]:
+def _transfer_job(job: BlockingJob) -> tuple[str, dict[bytes, bytes], str | None]:
     """What a child process needs to create the job object."""
     return job.id, dict(job.record.fields), job.token
 
@@ -272,9 +272,9 @@ def open_in_child(
     name: str,
     prefix: str,
     hash_tag: bool | None,
-    model: Any,
+    model: object,
     transfer_job: tuple[str, dict[bytes, bytes], str | None],
-) -> BlockingJob[Any]:
+) -> BlockingJob:
     """The job object of a handler that runs in a child process."""
     job_id, fields, token = transfer_job
     calls = _calls_of(address, policy, name, prefix, hash_tag, model)

@@ -27,9 +27,9 @@ def takes_one_argument(handler: Callable[..., Any]) -> bool:
     return True
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Whether calling the handler returns a coroutine."""
-    target: Any = handler
+    target: object = handler
     while not inspect.iscoroutinefunction(target):
         inner = _inner(target)
         if inner is None:
@@ -55,7 +55,7 @@ def _inner(target: Any) -> Any:
     return _call_of(target)
 
 
-def _call_of(target: Any) -> Any:
+def _call_of(target: object) -> object:
     """The bound `__call__` of an object; None for functions and for callables written in C."""
     if isinstance(target, (FunctionType, type)):
         return None

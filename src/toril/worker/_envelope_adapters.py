@@ -131,7 +131,7 @@ class EnvelopeAdapter:
             return dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
         return delivery.envelope
 
-    def payload_of(self, _: Envelope, /) -> Any:
+    def payload_of(self, _: Envelope, /) -> object:
         return None
 
     def set_cancelled(self, _: Envelope, /) -> None:

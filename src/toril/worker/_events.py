@@ -61,7 +61,7 @@ class Callbacks:
     def __init__(self, log: WorkerLog) -> None:
         self.listeners: dict[str, list[Callback]] = {}
         self._log = log
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def add(self, event: WorkerEvent, callback: Callback) -> Callback:
         if event not in get_args(WorkerEvent):
@@ -77,7 +77,7 @@ class Callbacks:
             if not self.listeners[event]:
                 del self.listeners[event]
 
-    def emit(self, event: WorkerEvent, *values: Any) -> None:
+    def emit(self, event: WorkerEvent, *values: object) -> None:
         for callback in tuple(self.listeners.get(event, ())):
             try:
                 result = callback(*values)

@@ -54,7 +54,7 @@ def _by_name(handler: AnyHandler | Mapping[str, AnyHandler]) -> dict[str | None,
     return {None: one}
 
 
-def _check_handler(handler: Any, field: str) -> None:
+def _check_handler(handler: object, field: str) -> None:
     if not callable(handler):
         raise InvalidOption(
             field, f"is a {type(handler).__name__}", "give a function of one argument, the job"

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol
+from typing import Generic, Protocol
 
 from toril.backends.base import Backend, D
 from toril.worker._attempt_runner import AttemptRunner
@@ -179,7 +179,7 @@ class LockRenewer(Generic[D]):
 
     # --- in the event loop ----------------------------------------------------------------------------------
 
-    def _in_loop(self, step: Callable[..., Any], *values: object) -> None:
+    def _in_loop(self, step: Callable[..., object], *values: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop may be closed
             self._loop.call_soon_threadsafe(step, *values)
 

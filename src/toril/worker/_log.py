@@ -40,7 +40,12 @@ class WorkerLog:
         return self._logger.isEnabledFor(logging.INFO)
 
     def _write(
-        self, level: int, event: str, *, raised: tuple[BaseException | None, str] | None = None, **fields: Any
+        self,
+        level: int,
+        event: str,
+        *,
+        raised: tuple[BaseException | None, str] | None = None,
+        **fields: object,
     ) -> None:
         """`raised` is an error and its stack trace."""
         if self._logger.isEnabledFor(level):

@@ -34,7 +34,7 @@ class Trace(NamedTuple):
     folded: str  # the stack trace on one line
 
 
-def fields_text(fields: dict[str, Any]) -> str:
+def fields_text(fields: dict[str, object]) -> str:
     """`key=value key=value …`; ids are separated by commas."""
     return one_line(" ".join(f"{key}={_shown(key, value)}" for key, value in fields.items()))
 
@@ -65,7 +65,7 @@ def _stand_in(error: BaseException) -> BaseException:
 
 
 def write_record(
-    logger: Logger, level: int, text: str, fields: dict[str, Any], trace: Trace | None = None
+    logger: Logger, level: int, text: str, fields: dict[str, object], trace: Trace | None = None
 ) -> None:
     """Writes a record. The fields of logger adapters are added: by default they would replace those of the record."""
     while isinstance(logger, logging.LoggerAdapter):
@@ -94,7 +94,7 @@ def _call_site(logger: logging.Logger, level: int) -> tuple[str, int, str, int]:
 
 def _dispatch(logger: logging.Logger, handlers: Sequence[logging.Handler], record: logging.LogRecord) -> None:
     """What `Logger.handle` does, for some of its handlers."""
-    passed: Any = bool(handlers) and not logger.disabled and logger.filter(record)
+    passed: object = bool(handlers) and not logger.disabled and logger.filter(record)
     if passed:
         for handler in handlers:
             handler.handle(passed if isinstance(passed, logging.LogRecord) else record)  # from Python 3.12 on

@@ -84,7 +84,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(run: Callable[[Any], Any], make_job: Opener, encode: Encode, transfer_job: Any) -> Answer:
+def _attempt(run: Callable[[Any], object], make_job: Opener, encode: Encode, transfer_job: object) -> Answer:
     job = None
     try:
         job = make_job(transfer_job)
@@ -107,7 +107,7 @@ def answer_of(result: Returned | BaseException) -> Answer:
         return _failure(error)
 
 
-def _success(result: Any, json: bytes | None) -> Answer:
+def _success(result: object, json: bytes | None) -> Answer:
     return Answer(True, pickle.dumps(result), json, _unreadable("returned"), resident_bytes())
 
 

@@ -221,7 +221,7 @@ class ProcessExecutor:
                 call.exception()  # the child was killed on purpose
             raise
 
-    def _in_thread(self, use: _Use, job_id: str, transfer_job: Any) -> Returned:
+    def _in_thread(self, use: _Use, job_id: str, transfer_job: object) -> Returned:
         """Takes a child, runs the job and puts the child back, in one thread: a cancellation cannot lose the child."""
         while True:
             child = self._take()
@@ -270,7 +270,7 @@ class ProcessExecutor:
         self._threads.close()
 
 
-def _pickled(what: str, value: Any) -> bytes:
+def _pickled(what: str, value: object) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:

@@ -22,7 +22,7 @@ class Returned(NamedTuple):
     json: bytes | None
 
 
-def encode_result(limit: int | None, result: Any) -> bytes:
+def encode_result(limit: int | None, result: object) -> bytes:
     """The JSON of a result of at most `limit` bytes."""
     json = to_json(result, field="result")
     if limit is not None and len(json) > limit:
@@ -39,5 +39,5 @@ def note_move(error: BaseException, job: object) -> None:
         error.moved = True
 
 
-def drop_result(result: Any) -> None:
+def drop_result(result: object) -> None:
     """For queues that keep no results."""

@@ -13,7 +13,7 @@ from toril.telemetry.hooks import NO_METRICS, MetricsCollector
 from toril.worker._log import WorkerLog
 
 
-def _ignore(*_: Any, **__: Any) -> None:
+def _ignore(*_: object, **__: object) -> None:
     """Replaces a method that a collector does not have."""
 
 

@@ -21,7 +21,7 @@ _previous: dict[signal.Signals, Any] = {}  # restored when the last worker ends
 
 
 @contextmanager
-def signals_caught(on_first: Callable[[], Any], on_second: Callable[[], Any]) -> Iterator[None]:
+def signals_caught(on_first: Callable[[], object], on_second: Callable[[], object]) -> Iterator[None]:
     """Calls `on_first`, then `on_second`, as signals arrive. Other threads get no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

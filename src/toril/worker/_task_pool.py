@@ -47,13 +47,13 @@ class _Unmarked:
 
     __slots__ = ("_future",)
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
+    def __init__(self, future: asyncio.Future[object]) -> None:
         self._future = future
 
     def cancel(self) -> bool:
         return self._future.cancel()
 
-    def marked(self) -> asyncio.Future[Any]:
+    def marked(self) -> asyncio.Future[object]:
         self._future._asyncio_future_blocking = True
         return self._future
 
@@ -99,7 +99,7 @@ class _IdleTask:
 
     __slots__ = ("has_backlog", "suspended", "task", "wake")
 
-    def __init__(self, wake: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
+    def __init__(self, wake: asyncio.Future[None], task: asyncio.Task[object]) -> None:
         self.wake = wake
         self.task = task
         self.has_backlog = False  # woken to run jobs of the backlog
@@ -158,7 +158,7 @@ class TaskPool(Generic[T]):
         else:
             idle.wake.set_result(None)
 
-    def _step(self, item: T, task: asyncio.Task[Any]) -> _Suspended | None:
+    def _step(self, item: T, task: asyncio.Task[object]) -> _Suspended | None:
         """Runs an item up to its first wait; None when there was none."""
         run = self._context.copy().run
         coroutine = self._work(item, task)
@@ -211,7 +211,7 @@ class TaskPool(Generic[T]):
                     self._wake(WOKEN_AT_ONCE)
                     return
 
-    async def _wait(self, task: asyncio.Task[Any]) -> None:
+    async def _wait(self, task: asyncio.Task[object]) -> None:
         """Waits until there is a backlog, or until a job that was started as this task has ended."""
         idle = _IdleTask(self._loop.create_future(), task)
         self._idle.append(idle)

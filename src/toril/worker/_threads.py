@@ -23,7 +23,7 @@ class _Call:
 
     __slots__ = ("_future", "_loop", "_step")
 
-    def __init__(self, step: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, step: Callable[[], object], future: asyncio.Future[object]) -> None:
         self._step = step
         self._future = future
         self._loop = future.get_loop()
@@ -38,7 +38,7 @@ class _Call:
         except RuntimeError:
             return  # the loop is closed: the result is not awaited any more
 
-    def _resolve(self, value: Any, error: BaseException | None) -> None:
+    def _resolve(self, value: object, error: BaseException | None) -> None:
         if self._future.done():
             return  # left behind
         if error is None:

@@ -18,10 +18,10 @@ from toril.worker.base_worker import BaseWorker
 from toril.worker.configured_handler import ConfiguredHandler
 
 JobHandler = (
-    Callable[[Job[Any]], Awaitable[Any]]
-    | Callable[[BlockingJob[Any]], Any]
-    | Callable[[JobBatch[Job[Any]]], Awaitable[Any]]
-    | Callable[[JobBatch[BlockingJob[Any]]], Any]
+    Callable[[Job], Awaitable[Any]]
+    | Callable[[BlockingJob], Any]
+    | Callable[[JobBatch[Job]], Awaitable[Any]]
+    | Callable[[JobBatch[BlockingJob]], Any]
     | ConfiguredHandler
 )
 

@@ -23,5 +23,5 @@ class BatchFunction:
         if self.size < 1:
             raise InvalidOption("size", f"is {self.size}", "give at least 1")
 
-    def __call__(self, deliveries: Sequence[Any]) -> BatchResults:
+    def __call__(self, deliveries: Sequence[object]) -> BatchResults:
         return self.function(deliveries)

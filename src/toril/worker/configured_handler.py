@@ -60,6 +60,6 @@ class ConfiguredHandler:
         return changed
 
 
-def configured(handler: Callable[[Any], Any] | ConfiguredHandler) -> ConfiguredHandler:
+def configured(handler: Callable[[Any], object] | ConfiguredHandler) -> ConfiguredHandler:
     """A handler with its options; a plain function has none."""
     return handler if isinstance(handler, ConfiguredHandler) else ConfiguredHandler(function=handler)

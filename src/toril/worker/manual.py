@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
-from typing import Any, Final, Self, Unpack, cast
+from typing import Final, Self, Unpack, cast
 
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.bullmq import BullmqBackend, BullmqDelivery
@@ -53,7 +53,7 @@ class ManualWorker:
         self,
         name: str,
         *,
-        redis: Any = None,
+        redis: object = None,
         prefix: str = BULLMQ_PREFIX,
         hash_tag: bool | None = None,
         policy: ConnectionPolicy | None = None,
@@ -114,7 +114,7 @@ class ManualWorker:
 
     # --- fetching -------------------------------------------------------------------------------------------
 
-    async def get_next_job(self, *, wait: Duration = 0) -> Job[Any] | None:
+    async def get_next_job(self, *, wait: Duration = 0) -> Job | None:
         """Fetches the next job, for up to `wait`; None when there is none, or a limit or pause holds jobs back.
 
         The job is active and locked for `lock_duration`.
@@ -131,21 +131,17 @@ class ManualWorker:
             soonest = fetched.limited_for or fetched.next_due_in
             await backend.wait(max(0.001, min(left, soonest or left, float(self.options.drain_delay))))
 
-    def _hold(self, delivery: BullmqDelivery) -> Job[Any]:
+    def _hold(self, delivery: BullmqDelivery) -> Job:
         self._held[delivery.id] = delivery
-        return cast("Job[Any]", self._adapter.job_for_callbacks(delivery, False))
+        return cast("Job", self._adapter.job_for_callbacks(delivery, False))
 
     # --- settling -------------------------------------------------------------------------------------------
 
-    async def complete(
-        self, job: Job[Any], result: Any = None, *, fetch_next: bool = False
-    ) -> Job[Any] | None:
+    async def complete(self, job: Job, result: object = None, *, fetch_next: bool = False) -> Job | None:
         """Completes a job with its result; returns the next job if asked, fetched in the same step."""
         return await self._settle(job, Completed(self._encode(result)), fetch_next)
 
-    async def fail(
-        self, job: Job[Any], error: BaseException | str, *, fetch_next: bool = False
-    ) -> Job[Any] | None:
+    async def fail(self, job: Job, error: BaseException | str, *, fetch_next: bool = False) -> Job | None:
         """Ends a failed attempt: the job is retried or fails, as a `Worker` decides for the same error.
 
         A text is an error of unknown kind. Returns the next job if asked, fetched in the same step.
@@ -153,15 +149,15 @@ class ManualWorker:
         problem = error if isinstance(error, BaseException) else RuntimeError(error)
         return await self._settle(job, await self._outcome_of(job, problem), fetch_next)
 
-    async def delay(self, job: Job[Any], delay: Duration) -> None:
+    async def delay(self, job: Job, delay: Duration) -> None:
         """Puts a job off by `delay`; the attempt is not counted."""
         await self._settle(job, Postponed(to_seconds("delay", delay)), False)
 
-    async def put_back(self, job: Job[Any]) -> None:
+    async def put_back(self, job: Job) -> None:
         """Puts a job back into the queue, to be fetched at once; the attempt is not counted."""
         await self._settle(job, _outcome_of_return(job.id), False)
 
-    async def extend_lock(self, job: Job[Any], duration: Duration | None = None) -> None:
+    async def extend_lock(self, job: Job, duration: Duration | None = None) -> None:
         """Renews the lock of a job for `duration`, `lock_duration` by default; raises `LockLost` when it is lost."""
         self._delivery(job)
         await job.extend_lock(self.options.lock_duration if duration is None else duration)
@@ -171,13 +167,13 @@ class ManualWorker:
         that are `stalled_check_interval` apart."""
         return await (await self._opened()).sweep() or []
 
-    def _delivery(self, job: Job[Any]) -> BullmqDelivery:
+    def _delivery(self, job: Job) -> BullmqDelivery:
         held = self._held.get(job.id)
         if held is None or held.token != job.token:
             raise LockLost(job.id, hint="this worker did not fetch the job, or has settled it")
         return held
 
-    async def _outcome_of(self, job: Job[Any], error: BaseException) -> Outcome:
+    async def _outcome_of(self, job: Job, error: BaseException) -> Outcome:
         delivery = self._delivery(job)
         outcome = decide_outcome(
             error,
@@ -191,7 +187,7 @@ class ManualWorker:
         delay = call_backoff(outcome.function, outcome.attempts_made, outcome.error, job)
         return outcome.decided(await delay if isinstance(delay, Awaitable) else delay)
 
-    async def _settle(self, job: Job[Any], outcome: Outcome, fetch_next: bool) -> Job[Any] | None:
+    async def _settle(self, job: Job, outcome: Outcome, fetch_next: bool) -> Job | None:
         backend, delivery = await self._opened(), self._delivery(job)
         del self._held[job.id]
         refused: TorilError | None = None

@@ -57,7 +57,7 @@ async def history(view: View) -> Page:
     return _page(view, ranges=list(ranges), queues=queues, alerts=alerts, queue=queue)
 
 
-def _page(view: View, **values: Any) -> Page:
+def _page(view: View, **values: object) -> Page:
     return Page(
         template="history",
         title="History",
@@ -94,7 +94,7 @@ def _range(text: str, now: datetime) -> Range:
     return Range(name=text, start=end - length, end=end)
 
 
-async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, Any]:
+async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, object]:
     parameters = {"start": wanted.start, "end": wanted.end, "queues": queues}
     unit = wanted.unit
     rows, exact, gaps, errors = await asyncio.gather(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from toril.commands import read
 from toril.dashboard._sources import ShownQueue
@@ -63,7 +63,7 @@ async def workers(view: View) -> Page:
     )
 
 
-def _reported(queue: ShownQueue, report: Mapping[str, Any], now_ms: int) -> WorkerRow:
+def _reported(queue: ShownQueue, report: Mapping[str, object], now_ms: int) -> WorkerRow:
     at = report.get("at")
     return WorkerRow(
         queue=queue,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toril.integrations.django.models import QueueLink
 from toril.protocol.extras import needed
 
@@ -17,7 +15,7 @@ with needed("django"):
 class QueueLinkAdmin(admin.ModelAdmin):
     """Leads to the dashboard; nothing can be added or changed here."""
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseRedirect:
+    def changelist_view(self, request: HttpRequest, extra_context: object = None) -> HttpResponseRedirect:
         """Called by Django for the entry."""
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -27,7 +25,7 @@ class QueueLinkAdmin(admin.ModelAdmin):
         """There is nothing to add."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """There is nothing to change."""
         return False
 

@@ -100,12 +100,12 @@ class TorilBackend(BaseTaskBackend):
                 return self._result(task.using(queue_name=name), job)
         raise TaskResultDoesNotExist(result_id)
 
-    def _result(self, task: Task[..., Any], job: Job[Any, Any]) -> TaskResult[Any]:
+    def _result(self, task: Task[..., object], job: Job) -> TaskResult[Any]:
         status = status_of(job.get_state())
         job.refresh()  # what the state was read for is stored by now
         return result_of(task, job, self.alias, status)
 
-    def queue(self, name: str) -> Queue[Any]:
+    def queue(self, name: str) -> Queue:
         """The queue that threads of this process share."""
         return open_queue(name, self.job_options.redis, self.job_options.prefix)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from toril.app import App, TaskCall
 from toril.errors import InvalidOption
@@ -37,7 +37,7 @@ def enqueue(call: TaskCall[R]) -> BlockingJob[JsonObject, R]:
     return _blocking_app(call.task.app).enqueue(call)
 
 
-def enqueue_on_commit(call: TaskCall[Any], *, using: str = "default") -> None:
+def enqueue_on_commit(call: TaskCall, *, using: str = "default") -> None:
     """Adds the job of a call when the transaction is committed, or now if there is none."""
     transaction.on_commit(functools.partial(enqueue, call), using=using)
 

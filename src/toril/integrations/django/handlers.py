@@ -54,7 +54,7 @@ class Attempts:
         self._backend = backend
         self._task = task
 
-    def run(self, job: JobBase[Any, Any]) -> Any:
+    def run(self, job: JobBase) -> Any:
         """Runs a plain function, in a thread."""
         close_old_connections()
         try:
@@ -71,7 +71,7 @@ class Attempts:
         finally:
             close_old_connections()
 
-    async def run_async(self, job: JobBase[Any, Any]) -> Any:
+    async def run_async(self, job: JobBase) -> Any:
         """Runs a coroutine function."""
         await sync_to_async(close_old_connections)()
         try:
@@ -88,7 +88,7 @@ class Attempts:
         finally:
             await sync_to_async(close_old_connections)()
 
-    def _started(self, job: JobBase[Any, Any]) -> TaskResult[Any]:
+    def _started(self, job: JobBase) -> TaskResult[Any]:
         return result_of(self._task, job, self._backend.alias, RUNNING)
 
     def _arguments(self, result: TaskResult[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ class Attempts:
         return list(result.args)
 
 
-def _is_last(job: JobBase[Any, Any]) -> bool:
+def _is_last(job: JobBase) -> bool:
     return job.attempts_made + 1 >= job.max_attempts
 
 

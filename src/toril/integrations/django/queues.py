@@ -7,15 +7,15 @@ these queues. A forked process connects anew.
 from __future__ import annotations
 
 import threading
-from typing import Any, Final
+from typing import Final
 
 from toril import sync
 
 _lock: Final = threading.Lock()
-_queues: Final[dict[tuple[str, str | None, str], sync.Queue[Any]]] = {}
+_queues: Final[dict[tuple[str, str | None, str], sync.Queue]] = {}
 
 
-def open_queue(name: str, redis: str | None, prefix: str) -> sync.Queue[Any]:
+def open_queue(name: str, redis: str | None, prefix: str) -> sync.Queue:
     """The queue, which is made at the first use."""
     with _lock:
         key = (name, redis, prefix)

@@ -29,7 +29,7 @@ _STATUS: Final = {
 
 
 def result_of(
-    task: Task[..., Any], job: JobBase[Any, Any], backend: str, status: TaskResultStatus
+    task: Task[..., object], job: JobBase, backend: str, status: TaskResultStatus
 ) -> TaskResult[Any]:
     """The result of a job."""
     made: TaskResult[Any] = TaskResult(

@@ -51,7 +51,7 @@ class InvalidRow(TorilError):
     """A row that is no job: it was not written by the outbox, or it was changed."""
 
 
-def _check_wire(options: dict[str, Any]) -> None:
+def _check_wire(options: dict[str, object]) -> None:
     """Numbers of the options that decide which script adds the job."""
     for name in ("attempts", "delay", "priority"):
         value = options.get(name, 0)
@@ -59,7 +59,7 @@ def _check_wire(options: dict[str, Any]) -> None:
             raise InvalidOption(name, f"is {value!r}", "write a number")
 
 
-def row_of(call: TaskCall[Any], key: str | None = None) -> OutboxRow:
+def row_of(call: TaskCall, key: str | None = None) -> OutboxRow:
     """The row of a call; raises if its job could not be added."""
     queue = call.task.queue
     if queue.kind != "bullmq":

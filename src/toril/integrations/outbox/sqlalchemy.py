@@ -78,19 +78,19 @@ class SqlAlchemyOutbox:
             Column("outbox", String(36), nullable=False),
         )
 
-    def insert(self, call: TaskCall[Any], key: str | None = None) -> tuple[Insert, str]:
+    def insert(self, call: TaskCall, key: str | None = None) -> tuple[Insert, str]:
         """The statement that writes a call, and the id that its job will have."""
         row = row_of(call, key)
         return insert(self.rows).values({name: getattr(row, name) for name in _COLUMNS}), row.id
 
-    def enqueue(self, session: Session | Connection, call: TaskCall[Any], *, key: str | None = None) -> str:
+    def enqueue(self, session: Session | Connection, call: TaskCall, *, key: str | None = None) -> str:
         """Writes a call in the transaction of a session; returns the id that its job will have."""
         statement, job_id = self.insert(call, key)
         session.execute(statement)
         return job_id
 
     async def enqueue_async(
-        self, session: AsyncSession | AsyncConnection, call: TaskCall[Any], *, key: str | None = None
+        self, session: AsyncSession | AsyncConnection, call: TaskCall, *, key: str | None = None
     ) -> str:
         """The same for sessions of asyncio."""
         statement, job_id = self.insert(call, key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from toril.commands.library import check_all, upstream
 from toril.errors import (
@@ -55,7 +54,7 @@ class Doctor:
 
     def __init__(
         self,
-        redis: Any = None,
+        redis: object = None,
         *,
         queues: Iterable[str] = (),
         prefix: str | None = None,

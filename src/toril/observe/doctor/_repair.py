@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from toril.backends.next_run import is_over, next_time, schedule_of
 from toril.commands import manage, repair, schedulers
@@ -102,7 +101,7 @@ async def _adds_next_run(transport: AsyncTransport, keys: QueueKeys, scheduler_i
 
 
 def _stored_scheduler(
-    scheduler_id: str, fields: Mapping[str, str], repeat: dict[str, Any], next_ms: int | None, now_ms: int
+    scheduler_id: str, fields: Mapping[str, str], repeat: dict[str, object], next_ms: int | None, now_ms: int
 ) -> SchedulerToAdd:
     """Returns the scheduler as it is stored."""
     options = from_json(fields["opts"], field="opts") if fields.get("opts") else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import pyarrow as pa
 
@@ -43,7 +43,7 @@ class JobOperator:
                     self._act(queue, ids[start : start + self.options.batch])
         return self.tally
 
-    def _sort_in(self, row: dict[str, Any], by_queue: dict[str, list[str]]) -> None:
+    def _sort_in(self, row: dict[str, object], by_queue: dict[str, list[str]]) -> None:
         column = "job_id" if self.options.kind == "bullmq" else "id"
         queue, name = self.options.queue or row.get("queue"), row.get(column)
         if queue and name:

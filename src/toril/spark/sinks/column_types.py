@@ -72,7 +72,7 @@ def with_variants(fields: Mapping[str, Any], columns: Sequence[str]) -> dict[str
     return {**fields, **{name: _plain_variant(fields[name]) for name in columns}}
 
 
-def _plain_variant(parts: Mapping[str, bytes] | None) -> Any:
+def _plain_variant(parts: Mapping[str, bytes] | None) -> object:
     if parts is None:
         return None
     return json.loads(VariantVal(parts["value"], parts["metadata"]).toJson(), parse_float=_exact_number)
@@ -89,7 +89,7 @@ def _exact_number(text: str) -> float | Decimal:
 _LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1  # beyond it, neighbours are the same number to JavaScript
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> Any:
     """What Arrow gives as JSON types; a decimal keeps its digits."""
     if isinstance(value, dict):
         return {str(key): plain_value(inner) for key, inner in value.items()}
@@ -98,7 +98,7 @@ def plain_value(value: Any) -> Any:
     return msgspec.Raw(format(value, "f").encode()) if isinstance(value, Decimal) else value
 
 
-def text_of_large(value: Any) -> Any:
+def text_of_large(value: object) -> Any:
     """The same, with text for what JavaScript would round: decimals, and integers beyond 2^53."""
     if isinstance(value, dict):
         return {str(key): text_of_large(inner) for key, inner in value.items()}
@@ -113,7 +113,7 @@ def text_of_large(value: Any) -> Any:
 # --- options -----------------------------------------------------------------------------------------------------
 
 
-def plain_number(value: Any) -> Any:
+def plain_number(value: object) -> Any:
     """SQL writes 1.5 and means a decimal; options know whole numbers and floats."""
     if not isinstance(value, Decimal):
         return value
@@ -138,7 +138,7 @@ _MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
-def option_value(name: str, value: Any) -> Any:
+def option_value(name: str, value: object) -> Any:
     """The value of a column as `JobOptions` takes it: structs become option objects."""
     if name == "deduplication" and isinstance(value, str):
         return Deduplication.simple(value)

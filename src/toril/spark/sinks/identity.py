@@ -88,7 +88,7 @@ class Identifier:
         self._seen[digest] += 1
         return self._seen[digest]
 
-    def _key(self, fields: Mapping[str, Any]) -> bytes:
+    def _key(self, fields: Mapping[str, object]) -> bytes:
         values = [_at(fields, path) for path in self.options.key]
         if all(value is None for value in values):
             raise InvalidOption(
@@ -101,17 +101,17 @@ def _queue(fields: Mapping[str, Any]) -> bytes:
     return str(fields.get("queue") or "").encode(errors="replace")
 
 
-def _at(fields: Mapping[str, Any], path: str) -> Any:
+def _at(fields: Mapping[str, object], path: str) -> object:
     """The value of a column, or of a part of a struct: `data.id`."""
     if path in fields:
         return fields[path]
-    value: Any = fields
+    value: object = fields
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """The same text for the same value, whatever order its parts are in."""
     try:
         return msgspec.json.encode(value, order="deterministic")
@@ -119,7 +119,7 @@ def canonical(value: Any) -> bytes:
         return json.dumps(value, default=_as_text, sort_keys=True).encode(errors="replace")
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return (
         value.isoformat()
         if isinstance(value, (date, datetime))

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -63,7 +62,7 @@ def write_task(options: SinkOptions, run: str, save: str, batches: Iterator[pa.R
         return Message(Sender(transport, options, admission).send_all(batches, reader))
 
 
-def _summed(messages: Sequence[Any]) -> Tally:
+def _summed(messages: Sequence[object]) -> Tally:
     return reduce(Tally.plus, (one.tally for one in messages if isinstance(one, Message)), Tally())
 
 
@@ -111,13 +110,13 @@ class BatchWriter(Portable, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         return write_task(self.options, self.run, self.save, iterator)
 
-    def commit(self, messages: Sequence[Any]) -> None:
+    def commit(self, messages: Sequence[object]) -> None:
         tally = _summed(messages)
         _report(self.options, tally)
         if self.options.run is None and self.options.op == "enqueue":
             _forget(self.options, tally.queues, self.run)  # nobody can start this write again
 
-    def abort(self, messages: Sequence[Any]) -> None:
+    def abort(self, messages: Sequence[object]) -> None:
         _log.warning("%s was interrupted after %s", self.options.op, _summed(messages))
 
 
@@ -133,7 +132,7 @@ class StreamWriter(Portable, DataSourceStreamArrowWriter):
         name = self.options.run or query
         return Message(write_task(self.options, _run_of(name, batch), self.save, iterator).tally, name)
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+    def commit(self, messages: Sequence[object], batchId: int) -> None:
         tally = _summed(messages)
         _report(self.options, tally)
         names = {one.query for one in messages if isinstance(one, Message)}
@@ -141,7 +140,7 @@ class StreamWriter(Portable, DataSourceStreamArrowWriter):
             for name in names:
                 _forget(self.options, tally.queues, _run_of(name, batchId - _BATCHES_REMEMBERED))
 
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+    def abort(self, messages: Sequence[object], batchId: int) -> None:
         _log.warning("%s, batch %d was interrupted after %s", self.options.op, batchId, _summed(messages))
 
 

@@ -7,7 +7,6 @@ become null (and the caller keeps the raw text).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,7 +68,7 @@ def id_columns(ids: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def assemble(schema: pa.Schema, columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa.Table:
     """A table in the schema's order; columns that are missing are null."""
-    arrays: list[Any] = []
+    arrays: list[object] = []
     for field in schema:
         column = columns.get(field.name)
         arrays.append(pa.nulls(rows, field.type) if column is None else column)

@@ -120,7 +120,7 @@ def entries_table(
     envelopes = [_object(text) for text in texts]
     rows = len(texts)
     id_column = pa.array(ids, pa.string())
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "queue": constant(queue, rows),
         "kind": constant(kind, rows),
         "id": id_column,
@@ -148,26 +148,26 @@ def _object(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _meta(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+def _meta(envelope: Mapping[str, object]) -> Mapping[str, object]:
     meta = envelope.get("meta")
     return meta if isinstance(meta, dict) else {}
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else _json_text(value)
 
 
-def _json_text(value: Any) -> str | None:
+def _json_text(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     if isinstance(value, str) and value.isdigit():
         return int(value)
     return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
-def _moment(value: Any) -> datetime | None:
+def _moment(value: object) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:

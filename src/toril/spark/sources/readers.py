@@ -121,7 +121,7 @@ def _refuse_gaps(pages: Iterator[pa.Table], queue: str) -> Iterator[pa.Table]:
         yield page
 
 
-def _read_part(transport: BlockingTransport, part: Any, options: SourceOptions) -> Iterator[pa.Table]:
+def _read_part(transport: BlockingTransport, part: object, options: SourceOptions) -> Iterator[pa.Table]:
     match part:
         case Stretch():
             pages = read_with_gap(transport, part)
@@ -138,10 +138,10 @@ def _read_part(transport: BlockingTransport, part: Any, options: SourceOptions) 
             raise TypeError(f"not a part of a task: {part!r}")
 
 
-def pack(parts: Sequence[Any], size: Callable[[Any], int], limit: int) -> list[Task]:
+def pack(parts: Sequence[object], size: Callable[[Any], int], limit: int) -> list[Task]:
     """Parts together in tasks of about `limit` rows: a hundred quiet queues are one task, not a hundred."""
     tasks: list[Task] = []
-    current: list[Any] = []
+    current: list[object] = []
     rows = 0
     for part in parts:
         if current and rows + size(part) > limit:

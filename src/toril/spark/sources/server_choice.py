@@ -31,7 +31,7 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def master_of(spark: Any) -> str:
+def master_of(spark: object) -> str:
     """The master of a session; that of a Spark Connect server is unknown."""
     context = getattr(spark, "sparkContext", None)
     return str(context.master) if context is not None else "sc://"

@@ -23,7 +23,7 @@ _RETURN: Final = (
 )
 
 
-def results_of(returned: Any, ids: Sequence[str], encode: Encode) -> list[Settled]:
+def results_of(returned: object, ids: Sequence[str], encode: Encode) -> list[Settled]:
     """The JSON of the result, or the error, of each job."""
     try:
         columns = _columns(returned)
@@ -53,12 +53,12 @@ def error_of(text: Any, kind: Any = None, retry_after: Any = None) -> BaseExcept
     return PermanentError(f"{text} (error_kind is {kind!r}: it must be transient or permanent)")
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a cell is empty: null, or the NaN that pandas writes for it."""
     return value is None or value is _pandas_na() or (isinstance(value, float) and value != value)
 
 
-def _pandas_na() -> Any:
+def _pandas_na() -> object:
     pandas = sys.modules.get("pandas")
     return None if pandas is None else pandas.NA
 
@@ -85,13 +85,13 @@ def _values(returned: Any) -> Sequence[Any] | None:
     return None
 
 
-def _by_id(columns: Mapping[str, list[Any]], ids: Sequence[str], encode: Encode) -> list[Settled]:
+def _by_id(columns: Mapping[str, list[object]], ids: Sequence[str], encode: Encode) -> list[Settled]:
     if "job_id" not in columns or not {"result", "error"} & columns.keys():
         return _all(
             ids, f"the handler returned a table with the columns {', '.join(columns) or 'none'}; {_RETURN}"
         )
-    rows: dict[Any, int] = {}
-    twice: set[Any] = set()
+    rows: dict[object, int] = {}
+    twice: set[object] = set()
     for at, job_id in enumerate(columns["job_id"]):
         if job_id in rows:
             twice.add(job_id)
@@ -101,7 +101,7 @@ def _by_id(columns: Mapping[str, list[Any]], ids: Sequence[str], encode: Encode)
 
 
 def _of_row(
-    columns: Mapping[str, list[Any]], at: int | None, twice: bool, others: int, encode: Encode
+    columns: Mapping[str, list[object]], at: int | None, twice: bool, others: int, encode: Encode
 ) -> Settled:
     if at is None:
         more = f", and {others} rows of other jobs" if others else ""
@@ -115,7 +115,7 @@ def _of_row(
     return _encoded(_cell(columns, "result", at), encode)
 
 
-def _row_error(error: Any, kind: Any, retry_after: Any) -> BaseException:
+def _row_error(error: object, kind: object, retry_after: object) -> BaseException:
     if isinstance(error, BaseException):
         return error
     try:
@@ -124,11 +124,11 @@ def _row_error(error: Any, kind: Any, retry_after: Any) -> BaseException:
         return PermanentError(f"{error} (retry_after is {retry_after!r}: it must be seconds)")
 
 
-def _cell(columns: Mapping[str, list[Any]], name: str, at: int) -> Any:
+def _cell(columns: Mapping[str, list[object]], name: str, at: int) -> object:
     return columns[name][at] if name in columns else None
 
 
-def _encoded(value: Any, encode: Encode) -> Settled:
+def _encoded(value: object, encode: Encode) -> Settled:
     if isinstance(value, BaseException):
         return value
     try:

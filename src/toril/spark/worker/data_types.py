@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -36,7 +36,7 @@ _NAMED: Final[dict[str, Callable[[], pa.DataType]]] = {
 }
 
 
-def data_type_of(schema: Any) -> pa.DataType | None:
+def data_type_of(schema: object) -> pa.DataType | None:
     """The Arrow type of `data_schema`, which is DDL (`x double, tags array<string>`), JSON or a `StructType`."""
     if schema is None:
         return None
@@ -47,7 +47,7 @@ def data_type_of(schema: Any) -> pa.DataType | None:
         raise InvalidOption("data_schema", f"cannot be read ({str(error)[:200]})", remedy) from None
 
 
-def _parsed(schema: Any) -> pa.DataType:
+def _parsed(schema: object) -> pa.DataType:
     if isinstance(schema, DataType):
         return to_arrow_type(schema, timezone="UTC")
     if not isinstance(schema, str):

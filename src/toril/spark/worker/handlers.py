@@ -17,7 +17,7 @@ Shape: TypeAlias = Literal["job", "pandas", "arrow", "dataframe"]
 ChosenEngine: TypeAlias = Literal["loop", "rows"]
 
 
-def shape_of(handler: Any, takes: Takes) -> Shape:
+def shape_of(handler: object, takes: Takes) -> Shape:
     """What the handler takes: as told, or by the annotation of its first argument; without one, a job."""
     if takes != "auto":
         return takes
@@ -55,7 +55,7 @@ def _first_annotation(handler: Any) -> Any:
     return hints.get(names[0]) if names else None
 
 
-def _shape_of_type(annotation: Any) -> Shape:
+def _shape_of_type(annotation: object) -> Shape:
     if isinstance(annotation, str):
         module, _, name = annotation.rpartition(".")
     else:

@@ -6,7 +6,7 @@ Guarantee: every job becomes a row. A job whose data does not fit the schema is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -76,7 +76,7 @@ class JobColumns:
             return self._one_by_one(raw)
 
     def _one_by_one(self, raw: Sequence[bytes]) -> tuple[pa.Array, dict[int, Exception]]:
-        values: list[Any] = []
+        values: list[object] = []
         reasons: dict[int, Exception] = {}
         for at, text in enumerate(raw):
             try:
@@ -90,9 +90,9 @@ class JobColumns:
         return pa.array(values, self._data_type), reasons
 
 
-def _decoded(raw: Sequence[bytes]) -> list[Any]:
+def _decoded(raw: Sequence[bytes]) -> list[object]:
     """One call of the parser for all; a text that is no JSON makes it raise."""
-    values: list[Any] = msgspec.json.decode(b"[" + b",".join(raw) + b"]")
+    values: list[object] = msgspec.json.decode(b"[" + b",".join(raw) + b"]")
     if len(values) != len(raw):
         raise MalformedValue("data", "is not one JSON value")
     return values

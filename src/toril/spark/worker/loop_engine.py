@@ -29,7 +29,7 @@ class LoopEngine:
     """Starts slices of one worker."""
 
     def __init__(
-        self, options: SparkWorkerOptions, handler: Any, shape: Shape, server: Choice, worker: str
+        self, options: SparkWorkerOptions, handler: object, shape: Shape, server: Choice, worker: str
     ) -> None:
         self._options = options
         self._handler = handler

@@ -163,7 +163,7 @@ class VectorHandler:
             return [PermanentError(problem)] * len(deliveries)
         return results_of(returned, [one.id for one in deliveries], self._encode)
 
-    def _encode(self, value: Any) -> bytes:
+    def _encode(self, value: object) -> bytes:
         json = to_json(value, field="result")
         if self.max_result_size is not None and len(json) > self.max_result_size:
             raise PermanentError(

@@ -116,7 +116,7 @@ class RowsEngine:
     def __init__(
         self,
         options: SparkWorkerOptions,
-        handler: Any,
+        handler: object,
         server: Choice,
         worker: str,
         stop: threading.Event,
@@ -177,7 +177,7 @@ class RowsEngine:
     def _source_options(self, spark: SparkSession) -> dict[str, str]:
         options = self._options
         context = getattr(spark, "sparkContext", None)
-        chosen: dict[str, Any] = {
+        chosen: dict[str, object] = {
             "url": self._server.url,
             "table": "work",
             "queues": ",".join(options.queues),

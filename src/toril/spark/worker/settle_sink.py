@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -90,7 +90,7 @@ class Settler:
 
     def settle_all(self, batches: Iterable[pa.RecordBatch]) -> SettleMessage:
         """Rows are settled in the order in which their jobs were taken: that is the order of the active list."""
-        rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        rows: dict[str, list[dict[str, object]]] = defaultdict(list)
         for batch in batches:
             variants = variant_columns(batch.schema)
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
@@ -99,7 +99,7 @@ class Settler:
             self._settle_queue(queue, of_queue)
         return SettleMessage(self.tally, frozenset(self.queues))
 
-    def _add(self, row: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> None:
+    def _add(self, row: dict[str, object], rows: dict[str, list[dict[str, object]]]) -> None:
         queue = self.options.queue or row.get("queue")
         if queue and row.get("job_id") and row.get("token"):
             rows[str(queue)].append(row)
@@ -107,7 +107,7 @@ class Settler:
         self.tally.rejected += 1
         _log.warning("settle: a row without queue, job_id or token: %.200r", row)
 
-    def _settle_queue(self, queue: str, rows: list[dict[str, Any]]) -> None:
+    def _settle_queue(self, queue: str, rows: list[dict[str, object]]) -> None:
         keys = QueueKeys(queue, self.options.prefix).resolve(cluster=self.transport.is_cluster)
         self.queues.add(queue)
         backend = BlockingBackend(keys, self.transport, config_of(self.options.worker, 60.0))
@@ -115,7 +115,7 @@ class Settler:
         for start in range(0, len(unique), SETTLED_PER_CALL):
             self._settle_part(backend, unique[start : start + SETTLED_PER_CALL])
 
-    def _settle_part(self, backend: BlockingBackend, rows: Sequence[dict[str, Any]]) -> None:
+    def _settle_part(self, backend: BlockingBackend, rows: Sequence[dict[str, object]]) -> None:
         held = [(str(row["job_id"]), str(row["token"])) for row in rows]
         deliveries = deliveries_of(self.transport, backend.keys, held)
         finished = [
@@ -123,7 +123,7 @@ class Settler:
         ]
         self._note(backend, rows, finished, backend.settle(finished))
 
-    def _outcome(self, row: Mapping[str, Any], delivery: BullmqDelivery) -> Outcome:
+    def _outcome(self, row: Mapping[str, object], delivery: BullmqDelivery) -> Outcome:
         try:
             if row.get("error") is None:
                 return Completed(self._encoded(row.get("result")))
@@ -132,7 +132,7 @@ class Settler:
             error = problem
         return outcome_of(error, delivery, self.options.worker_options())
 
-    def _encoded(self, value: Any) -> bytes:
+    def _encoded(self, value: object) -> bytes:
         json = to_json(plain_value(value), field="result")
         if len(json) > self.options.max_result_size:
             problem = (
@@ -144,7 +144,7 @@ class Settler:
     def _note(
         self,
         backend: BlockingBackend,
-        rows: Sequence[dict[str, Any]],
+        rows: Sequence[dict[str, object]],
         finished: Sequence[FinishedJob[BullmqDelivery]],
         ack_errors: Sequence[TorilError | None],
     ) -> None:
@@ -158,7 +158,7 @@ class Settler:
                 self._note_one(backend.keys, row, one.outcome, error)
 
     def _note_one(
-        self, keys: QueueKeys, row: Mapping[str, Any], outcome: Outcome, error: TorilError | None
+        self, keys: QueueKeys, row: Mapping[str, object], outcome: Outcome, error: TorilError | None
     ) -> None:
         if error is None:
             self._count(outcome)
@@ -176,7 +176,7 @@ class Settler:
             case _:
                 self.tally.retried += 1
 
-    def _refused(self, keys: QueueKeys, row: Mapping[str, Any], error: ScriptRefused) -> None:
+    def _refused(self, keys: QueueKeys, row: Mapping[str, object], error: ScriptRefused) -> None:
         job_id = str(row["job_id"])
         if self.transport.run(read.is_finished(keys, job_id)).state in ("completed", "failed"):
             self.tally.known += 1
@@ -189,14 +189,14 @@ class Settler:
         )
 
 
-def _position(row: Mapping[str, Any]) -> int:
+def _position(row: Mapping[str, object]) -> int:
     position = row.get("position")
     return position if isinstance(position, int) else 0
 
 
-def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _once(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """Each job once; one that has several rows fails, because nobody knows which of them is meant."""
-    by_job: dict[tuple[str, str], dict[str, Any]] = {}
+    by_job: dict[tuple[str, str], dict[str, object]] = {}
     for row in rows:
         key = str(row["job_id"]), str(row["token"])
         if key in by_job:
@@ -213,12 +213,12 @@ def settle_task(options: SettleOptions, batches: Iterator[pa.RecordBatch]) -> Se
         return Settler(transport, options).settle_all(batches)
 
 
-def _summed(messages: Sequence[Any]) -> SettleTally:
+def _summed(messages: Sequence[object]) -> SettleTally:
     done = [one.tally for one in messages if isinstance(one, SettleMessage)]
     return reduce(SettleTally.plus, done, SettleTally())
 
 
-def _report(messages: Sequence[Any]) -> set[str]:
+def _report(messages: Sequence[object]) -> set[str]:
     done = [one for one in messages if isinstance(one, SettleMessage)]
     tally = _summed(messages)
     level = logging.WARNING if tally.refused or tally.rejected else logging.INFO
@@ -236,7 +236,7 @@ class SettleBatchWriter(Portable, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SettleMessage:
         return settle_task(self.options, iterator)
 
-    def commit(self, messages: Sequence[Any]) -> None:
+    def commit(self, messages: Sequence[object]) -> None:
         queues = sorted(_report(messages))
         if not queues or (self.options.run is None and self.options.counts is None):
             return
@@ -252,7 +252,7 @@ class SettleBatchWriter(Portable, DataSourceArrowWriter):
             transport.run(plain(int, "HINCRBY", key, name, getattr(tally, name)))
         transport.run(plain(bool, "PEXPIRE", key, _COUNTS_MS))
 
-    def abort(self, messages: Sequence[Any]) -> None:
+    def abort(self, messages: Sequence[object]) -> None:
         _log.warning(
             "settle was interrupted after %d tasks; written again, it settles nothing twice", len(messages)
         )
@@ -267,9 +267,9 @@ class SettleStreamWriter(Portable, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SettleMessage:
         return settle_task(self.options, iterator)
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+    def commit(self, messages: Sequence[object], batchId: int) -> None:
         del batchId  # the lock decides what is settled, not the number of the micro-batch
         _report(messages)
 
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+    def abort(self, messages: Sequence[object], batchId: int) -> None:
         _log.warning("settle, batch %d was interrupted after %d tasks", batchId, len(messages))

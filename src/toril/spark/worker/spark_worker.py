@@ -55,13 +55,13 @@ class SparkWorker:
     def __init__(
         self,
         queue: str | Sequence[str],
-        handler: Any,
+        handler: object,
         *,
         spark: SparkSession | None = None,
         master: str | None = None,
         redis: str | None = None,
         options: SparkWorkerOptions | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> None:
         queues = (queue,) if isinstance(queue, str) else tuple(queue)
         self.options = _options_of(queues, options, fields)

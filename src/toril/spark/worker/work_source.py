@@ -252,7 +252,7 @@ class WorkStreamReader(WorkReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._transport.close()
 
 
-def queues_of(found: Mapping[str, Any]) -> dict[str, QueueKeys]:
+def queues_of(found: Mapping[str, object]) -> dict[str, QueueKeys]:
     return {queue: keys for queue, keys in found.items() if isinstance(keys, QueueKeys)}
 
 

@@ -5,14 +5,12 @@ Guarantee: the row is part of the transaction in which this is called: it is com
 
 from __future__ import annotations
 
-from typing import Any
-
 from toril.app import TaskCall
 from toril.integrations.django.outbox.models import OutboxJob
 from toril.integrations.outbox.rows import row_of
 
 
-def enqueue(call: TaskCall[Any], *, key: str | None = None, using: str = "default") -> str:
+def enqueue(call: TaskCall, *, key: str | None = None, using: str = "default") -> str:
     """Writes a call; returns the id that its job will have."""
     row = row_of(call, key)
     OutboxJob.objects.using(using).create(

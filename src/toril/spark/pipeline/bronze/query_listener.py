@@ -29,7 +29,7 @@ class IngestListener(StreamingQueryListener):
         self.name = name
         self.progress = QueryProgress()
 
-    def onQueryStarted(self, event: Any) -> None:
+    def onQueryStarted(self, event: object) -> None:
         """Nothing to note."""
 
     def onQueryProgress(self, event: Any) -> None:
@@ -39,7 +39,7 @@ class IngestListener(StreamingQueryListener):
             self.progress.last_batch = progress.batchId
             self.progress.last_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
 
-    def onQueryIdle(self, event: Any) -> None:
+    def onQueryIdle(self, event: object) -> None:
         """Nothing to note."""
 
     def onQueryTerminated(self, event: Any) -> None:

@@ -75,7 +75,7 @@ class DriverEngine:
             pa.concat_tables([found, self.spark().alerts(tables, others).cast(schema)]) if others else found
         )
 
-    def _ask(self, rule: Rule, tables: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    def _ask(self, rule: Rule, tables: Mapping[str, Rows]) -> list[dict[str, object]]:
         sql = f"select * from ({rule.sql}) asked where value > {float(rule.threshold)}"
         return rule.alerts(self.collect(Query(sql=lambda _: sql, tables=tables)).to_pylist())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,13 +41,13 @@ class FileReader:
                 with system.open_input_file(f"{root}/{row['path']}") as source:
                     yield from self._rows(pq.ParquetFile(source), json.loads(row["partition"]))
 
-    def _rows(self, file: pq.ParquetFile, partition: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, file: pq.ParquetFile, partition: dict[str, object]) -> Iterator[pa.RecordBatch]:
         schema = table_spec(self.name).schema
         for batch in file.iter_batches(_ROWS):
             columns = [self._column(batch, field, partition) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _column(self, batch: pa.RecordBatch, field: pa.Field, partition: dict[str, Any]) -> pa.Array:
+    def _column(self, batch: pa.RecordBatch, field: pa.Field, partition: dict[str, object]) -> pa.Array:
         if field.name in partition:
             return pa.repeat(pa.scalar(partition[field.name], pa.string()), batch.num_rows).cast(field.type)
         if field.name not in batch.schema.names:  # written before the table had it

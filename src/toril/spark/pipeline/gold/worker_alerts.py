@@ -37,7 +37,7 @@ def _mentioned(sql: str) -> set[str]:
     return {name for name in _TABLES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)}
 
 
-def _ask(lake: Lake, rule: Rule) -> list[dict[str, Any]]:
+def _ask(lake: Lake, rule: Rule) -> list[dict[str, object]]:
     # The SQL is the operator's own; `Lake.query` lets it read the lake and nothing else.
     sql = f"with workers as (select * from gold.workers) select * from ({rule.sql}) where value > ?"
     return rule.alerts(lake.query(sql, [rule.threshold]).to_pylist())
@@ -48,5 +48,5 @@ def _known(lake: Lake) -> set[tuple[Any, ...]]:
     return {_key(row) for row in rows}
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+def _key(row: dict[str, object]) -> tuple[object, ...]:
     return tuple(row[name] for name in _KEY)

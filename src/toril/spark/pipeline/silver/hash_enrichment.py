@@ -107,7 +107,7 @@ def _rows_with_hashes(points: pa.Table, wanted: pa.ChunkedArray) -> Iterator[tup
         yield row, one, msgspec.json.decode(one["hash"], type=Hash)
 
 
-def _with(attempts: pa.Table, name: str, found: Mapping[int, Any]) -> pa.Table:
+def _with(attempts: pa.Table, name: str, found: Mapping[int, object]) -> pa.Table:
     """Returns the table with some values of a column replaced."""
     if not found:
         return attempts

@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--backend", default="default", help="The alias in TASKS.")
         parser.add_argument("--until-idle", action="store_true", help="End when no task waits any more.")
 
-    def handle(self, *_: Any, **options: Any) -> None:
+    def handle(self, *_: object, **options: Any) -> None:
         """Called by Django."""
         chosen = _parsed(options["queue"])
         concurrency: int | None = options["concurrency"]

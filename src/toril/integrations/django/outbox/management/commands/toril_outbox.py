@@ -30,7 +30,7 @@ class Command(BaseCommand):
         parser.add_argument("--keep", type=float, default=_DEFAULTS.keep, help="Seconds to keep sent rows.")
         parser.add_argument("--once", action="store_true", help="Send what is there, and end.")
 
-    def handle(self, *_: Any, **options: Any) -> None:
+    def handle(self, *_: object, **options: Any) -> None:
         """Called by Django."""
         app = project_app()
         if app is None:
