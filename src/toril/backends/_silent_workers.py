@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 
-from toril.commands import name_refusals, read
+from toril.commands import name_refusals, server
 from toril.errors import TorilError
 from toril.protocol.keys import QueueKeys, client_name
 from toril.transport import AsyncTransport
@@ -37,7 +37,7 @@ class SilentWorkers:
     async def _look(self) -> bool:
         keys = self._keys
         clients, ids = await self._transport.run_many(
-            [read.client_list(keys.meta), name_refusals.reporting_workers(keys)]
+            [server.client_list(keys.meta), name_refusals.reporting_workers(keys)]
         )
         if isinstance(clients, TorilError) or isinstance(ids, TorilError):
             return True

@@ -7,7 +7,6 @@ would do or return something else has an effect once: repeated after a lost repl
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -371,28 +370,6 @@ def set_global_concurrency(keys: QueueKeys, limit: int | None) -> Command[None]:
     if limit is None:
         return plain(_nothing, "HDEL", keys.meta, "concurrency")
     return plain(_nothing, "HSET", keys.meta, "concurrency", limit)
-
-
-def set_group_weight(keys: QueueKeys, group: str, weight: float | None) -> Command[None]:
-    """Sets how many jobs of a group are served while one of a group of weight 1 is; None means 1."""
-    weights = keys.toril("group-weights")
-    if weight is None:
-        return plain(_nothing, "HDEL", weights, group)
-    return plain(_nothing, "HSET", weights, group, weight)
-
-
-def get_group_weights(keys: QueueKeys) -> Command[dict[str, float]]:
-    """Returns the weights that were set, by group."""
-    return plain(_weights, "HGETALL", keys.toril("group-weights"))
-
-
-def _weights(reply: list[bytes]) -> dict[str, float]:
-    """What other programs stored and is no number has no effect in the script, and is left out."""
-    weights: dict[str, float] = {}
-    for group, weight in zip(reply[::2], reply[1::2], strict=True):
-        with contextlib.suppress(ValueError):
-            weights[group.decode(errors="replace")] = float(weight)
-    return weights
 
 
 def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:

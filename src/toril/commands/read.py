@@ -98,10 +98,11 @@ _LISTS = frozenset({"wait", "paused", "active"})
 
 def get_job(keys: QueueKeys, job_id: str) -> Command[list[bytes]]:
     """Returns the flat fields of a job's hash; empty when there is no such job."""
-    return plain(_flat_fields, "HGETALL", keys.job(job_id))
+    return plain(flat_fields, "HGETALL", keys.job(job_id))
 
 
-def _flat_fields(reply: Reply) -> list[bytes]:
+def flat_fields(reply: Reply) -> list[bytes]:
+    """Names and values in turns, from a map or a list of both protocols."""
     if isinstance(reply, dict):
         return [value for pair in reply.items() for value in pair]
     return list(reply or ())
@@ -253,7 +254,7 @@ def get_meta(keys: QueueKeys) -> Command[dict[str, str]]:
 
 
 def _string_map(reply: Reply) -> dict[str, str]:
-    flat = _flat_fields(reply)
+    flat = flat_fields(reply)
     return {
         flat[i].decode(errors="replace"): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)
     }
@@ -381,7 +382,7 @@ def event_total(keys: QueueKeys) -> Command[int]:
 
 
 def _event_total(reply: Reply) -> int:
-    flat = _flat_fields(reply)
+    flat = flat_fields(reply)
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     return int(fields.get(b"entries-added") or fields[b"length"])
 
@@ -398,47 +399,3 @@ def last_event_id(keys: QueueKeys) -> Command[str]:
 
 def _newest(reply: Sequence[Reply]) -> str:
     return str(reply[0][0].decode()) if reply else "0-0"
-
-
-def server_time() -> Command[float]:
-    """Returns the server's time, in seconds."""
-    return plain(lambda reply: int(reply[0]) + int(reply[1]) / 1e6, "TIME")
-
-
-def server_info(section: str = "server") -> Command[dict[str, str]]:
-    return plain(_info, "INFO", section)
-
-
-def _info(reply: Reply) -> dict[str, str]:
-    if isinstance(reply, Mapping):
-        return {str(key): str(value) for key, value in reply.items()}
-    pairs = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if ":" in line)
-    return {key: value for key, _, value in pairs}
-
-
-def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
-    """Returns the connected clients; on a cluster, those of the node that holds the key `near`."""
-    return Command(("CLIENT", "LIST"), _clients, keys=(near,) if near else (), replay=Replay.SAFE)
-
-
-def _clients(reply: Reply) -> list[dict[str, str]]:
-    rows = reply.decode(errors="replace").splitlines()
-    return [dict(field.partition("=")[::2] for field in row.split(" ")) for row in rows]
-
-
-def stream_consumers(key: str, group: str) -> Command[list[dict[str, str | int]]]:
-    """Returns the consumers of a group: name, pending entries, and milliseconds since their last command."""
-    return plain(_consumers, "XINFO", "CONSUMERS", key, group)
-
-
-def _consumers(reply: list[Reply]) -> list[dict[str, str | int]]:
-    return [_mixed_fields(one) for one in reply]
-
-
-def _mixed_fields(reply: Reply) -> dict[str, str | int]:
-    flat: list[Reply] = list(_flat_fields(reply))
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return {
-        name.decode(): value if isinstance(value, int) else value.decode(errors="replace")
-        for name, value in pairs
-    }

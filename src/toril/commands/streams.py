@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from toril.commands.command import Command, Replay, Reply, plain
 from toril.commands.own_script import OwnScript
 from toril.commands.read import entries as decoded_entries
+from toril.commands.read import flat_fields
 
 # Entries that one call skips: about 5 ms of the server's time.
 WALK_PAGE = 5_000
@@ -102,3 +103,21 @@ def _page(reply: list[Reply]) -> Page:
         first_id=first.decode() or None,
     )
     return Page(state, None if int(before) < 0 else int(before), decoded_entries(found))
+
+
+def stream_consumers(key: str, group: str) -> Command[list[dict[str, str | int]]]:
+    """Returns the consumers of a group: name, pending entries, and milliseconds since their last command."""
+    return plain(_consumers, "XINFO", "CONSUMERS", key, group)
+
+
+def _consumers(reply: list[Reply]) -> list[dict[str, str | int]]:
+    return [_mixed_fields(one) for one in reply]
+
+
+def _mixed_fields(reply: Reply) -> dict[str, str | int]:
+    flat: list[Reply] = list(flat_fields(reply))
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {
+        name.decode(): value if isinstance(value, int) else value.decode(errors="replace")
+        for name, value in pairs
+    }

@@ -6,10 +6,8 @@ attributes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
 
 from toril.commands import manage, read
 from toril.commands.command import Command
@@ -20,13 +18,13 @@ from toril.errors import (
     JobFailed,
     JobNotFound,
     LockLost,
-    MalformedValue,
     Postpone,
     Requeue,
 )
 from toril.jobs._operations import NOW_MS, Operation
 from toril.jobs.calls import BlockingJobCalls, JobCalls
-from toril.protocol.codec import PayloadCodec, from_json, to_json
+from toril.jobs.stored_values import log_line, progress_to_json, returned
+from toril.protocol.codec import PayloadCodec, to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.keys import QueueKeys
 from toril.protocol.options import JobOptions, ParentRef
@@ -46,34 +44,6 @@ else:
     R = TypeVar("R")
 
 FinalState = Literal["failed", "completed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dependencies:
-    """The children of a job, by their keys."""
-
-    processed: Mapping[str, Any]  # results of those that completed
-    unprocessed: list[str]  # those that have not ended
-    ignored: Mapping[str, str]  # reasons of those whose failure the parent ignores
-    failed: list[str]  # those whose failure counts against the parent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DependencyCounts:
-    """How many children a job has, by what became of them."""
-
-    processed: int
-    unprocessed: int
-    ignored: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DependencyPage:
-    """Some children of one kind, by their keys."""
-
-    children: Mapping[str, Any]  # with the result (processed) or the reason (ignored), or None
-    cursor: str  # of the next page; "0" at the end
 
 
 class JobBase(Generic[T, R]):
@@ -410,33 +380,6 @@ class JobBase(Generic[T, R]):
 
     # --- children and parent --------------------------------------------------------------------------------
 
-    def _get_children_values(self) -> Operation[dict[str, Any]]:
-        processed = yield read.get_children(self.keys, self.id)[0]
-        return _values(processed)
-
-    def _get_dependency_counts(self) -> Operation[DependencyCounts]:
-        counts = yield read.get_dependency_counts(self.keys, self.id)
-        return DependencyCounts(**counts)
-
-    def _get_dependencies_page(
-        self, kind: read.DependencyKind, cursor: str, count: int
-    ) -> Operation[DependencyPage]:
-        if kind not in get_args(read.DependencyKind):
-            choices = ", ".join(get_args(read.DependencyKind))
-            raise InvalidOption("kind", f"is {kind!r}", f"choose one of {choices}")
-        following, children = yield read.scan_dependencies(self.keys, self.id, kind, cursor, count)
-        return DependencyPage(
-            children=_values(children) if kind == "processed" else children, cursor=following
-        )
-
-    def _get_dependencies(self) -> Operation[Dependencies]:
-        processed, pending = read.get_children(self.keys, self.id)
-        ignored, failed = read.get_failed_children(self.keys, self.id)
-        found = yield (processed, pending, ignored, failed)
-        return Dependencies(
-            processed=_values(found[0]), unprocessed=found[1], ignored=found[2], failed=found[3]
-        )
-
     def _remove_child_dependency(self) -> Operation[bool]:
         parent_key = self.record.parent_key
         if parent_key is None:
@@ -471,30 +414,3 @@ class JobBase(Generic[T, R]):
         (raw,) = yield read.get_fields(self.keys, self.id, ["stacktrace"])
         traces = JobRecord(self.id, {b"stacktrace": raw}).stacktrace if raw else []
         return JobFailed(self.id, reason, traces)
-
-
-def progress_to_json(progress: object) -> bytes:
-    """Returns progress as it is stored; raises if it is a number outside of 0 to 100."""
-    is_bool = isinstance(progress, bool)
-    if isinstance(progress, (int, float)) and not is_bool and not 0 <= progress <= 100:
-        raise InvalidOption("progress", f"is {progress}", "give 0 to 100, or an object of your own")
-    return to_json(progress, field="progress")
-
-
-def log_line(line: object) -> str:
-    """Returns a line of a log as text; lone surrogates are replaced."""
-    return str(line).encode("utf-8", "replace").decode()
-
-
-def _values(processed: Mapping[str, str]) -> dict[str, Any]:
-    return {key: returned(value) for key, value in processed.items()}
-
-
-def returned(raw: str | bytes | None) -> Any:
-    """Returns a stored return value; None for one that is not JSON, as in Node."""
-    if not raw:
-        return None
-    try:
-        return from_json(raw, field="returnvalue")
-    except MalformedValue:
-        return None

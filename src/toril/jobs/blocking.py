@@ -13,18 +13,12 @@ from toril.commands import read
 from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
 from toril.errors import JobNotFound
+from toril.jobs import dependencies
 from toril.jobs._operations import Operation, run_operation_blocking
-from toril.jobs.base import (
-    Dependencies,
-    DependencyCounts,
-    DependencyPage,
-    FinalState,
-    JobBase,
-    R,
-    T,
-    returned,
-)
+from toril.jobs.base import FinalState, JobBase, R, T
 from toril.jobs.calls import BlockingJobCalls
+from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
+from toril.jobs.stored_values import returned
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
 from toril.protocol.record import JobRecord
@@ -142,11 +136,11 @@ class BlockingJob(JobBase[T, R]):
 
     def get_children_values(self) -> dict[str, Any]:
         """Returns the return values of the children that completed, by their keys."""
-        return self._run(self._get_children_values())
+        return self._run(dependencies.get_children_values(self.keys, self.id))
 
     def get_dependency_counts(self) -> DependencyCounts:
         """Returns how many children it has, by what became of them."""
-        return self._run(self._get_dependency_counts())
+        return self._run(dependencies.get_dependency_counts(self.keys, self.id))
 
     def get_dependencies_page(
         self, kind: DependencyKind, cursor: str = "0", count: int = 100
@@ -155,11 +149,11 @@ class BlockingJob(JobBase[T, R]):
 
         A page may be empty before the last one, whose `cursor` is "0".
         """
-        return self._run(self._get_dependencies_page(kind, cursor, count))
+        return self._run(dependencies.get_dependencies_page(self.keys, self.id, kind, cursor, count))
 
     def get_dependencies(self) -> Dependencies:
         """Returns all children, by how they ended."""
-        return self._run(self._get_dependencies())
+        return self._run(dependencies.get_dependencies(self.keys, self.id))
 
     def remove_child_dependency(self) -> bool:
         """Makes the parent no longer wait for this job; returns False when it did not."""

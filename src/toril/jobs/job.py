@@ -11,18 +11,12 @@ from typing import Any, TypeVar
 from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
 from toril.errors import JobNotFound
+from toril.jobs import dependencies
 from toril.jobs._operations import Operation, run_operation
-from toril.jobs.base import (
-    Dependencies,
-    DependencyCounts,
-    DependencyPage,
-    FinalState,
-    JobBase,
-    R,
-    T,
-    returned,
-)
+from toril.jobs.base import FinalState, JobBase, R, T
 from toril.jobs.calls import JobCalls
+from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
+from toril.jobs.stored_values import returned
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
 from toril.protocol.state import JobState
@@ -131,11 +125,11 @@ class Job(JobBase[T, R]):
 
     async def get_children_values(self) -> dict[str, Any]:
         """Returns the return values of the children that completed, by their keys."""
-        return await self._run(self._get_children_values())
+        return await self._run(dependencies.get_children_values(self.keys, self.id))
 
     async def get_dependency_counts(self) -> DependencyCounts:
         """Returns how many children it has, by what became of them."""
-        return await self._run(self._get_dependency_counts())
+        return await self._run(dependencies.get_dependency_counts(self.keys, self.id))
 
     async def get_dependencies_page(
         self, kind: DependencyKind, cursor: str = "0", count: int = 100
@@ -144,11 +138,11 @@ class Job(JobBase[T, R]):
 
         A page may be empty before the last one, whose `cursor` is "0".
         """
-        return await self._run(self._get_dependencies_page(kind, cursor, count))
+        return await self._run(dependencies.get_dependencies_page(self.keys, self.id, kind, cursor, count))
 
     async def get_dependencies(self) -> Dependencies:
         """Returns all children, by how they ended."""
-        return await self._run(self._get_dependencies())
+        return await self._run(dependencies.get_dependencies(self.keys, self.id))
 
     async def remove_child_dependency(self) -> bool:
         """Makes the parent no longer wait for this job; returns False when it did not."""

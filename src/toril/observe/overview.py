@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.commands.overview import EnvelopeOverview, QueueOverview, any_overview
-from toril.commands.read import server_time
+from toril.commands.server import server_time
 from toril.errors import MalformedValue, RedisUnavailable, TorilError
 from toril.protocol.keys import MAX_NAME_LENGTH
 from toril.protocol.printable import one_line

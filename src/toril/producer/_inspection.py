@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from toril.commands import read
+from toril.commands import read, server
 from toril.commands.read import Metrics
 from toril.errors import InvalidOption
 from toril.jobs import Job
@@ -178,7 +178,7 @@ class Inspection(QueuePart[T]):
     async def get_workers(self) -> list[ConnectedWorker]:
         """Returns the workers that are connected now, of toril and of Node."""
         unnamed = client_name(self.keys, "worker")
-        clients = await self._run(read.client_list(self.keys.meta))
+        clients = await self._run(server.client_list(self.keys.meta))
         return [
             _connected(client, client.get("name", "")[len(unnamed) + 3 :] or None)
             for client in clients

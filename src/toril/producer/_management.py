@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from toril.commands import manage, read, worker
+from toril.commands import group_weights, manage, read, worker
 from toril.commands.cleaning import CleanState, clean
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.jobs import Job
-from toril.jobs.base import FinalState, T, log_line, progress_to_json
+from toril.jobs.base import FinalState, T
 from toril.jobs.calls import KEEP_LOGS
+from toril.jobs.stored_values import log_line, progress_to_json
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, check_count, check_lookup_id
 from toril.protocol.codec import to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
@@ -200,11 +201,11 @@ class Management(QueuePart[T]):
             isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 / 16 <= given <= 16
         ):
             raise InvalidOption("weight", f"is {given!r}", "give a number from 1/16 to 16, or None")
-        await self._run(manage.set_group_weight(self.keys, group, weight))
+        await self._run(group_weights.set_weight(self.keys, group, weight))
 
     async def get_group_weights(self) -> dict[str, float]:
         """The weights that were set, by group."""
-        return await self._run(manage.get_group_weights(self.keys))
+        return await self._run(group_weights.get_weights(self.keys))
 
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """Sets how many jobs may start in a period over all workers; None removes the limit."""

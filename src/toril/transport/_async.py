@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from toril.commands.command import Command
-from toril.commands.read import server_time
+from toril.commands.server import server_time
 from toril.errors import Closed, TorilError
 from toril.transport._connection import Connection, packed
 from toril.transport._embedded import LeasedServer, lease_server

@@ -15,7 +15,7 @@ import hiredis
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from toril.commands.command import Command
-from toril.commands.read import server_time
+from toril.commands.server import server_time
 from toril.errors import Closed, TorilError
 from toril.transport._connection import packed
 from toril.transport._embedded import LeasedServer, lease_server

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
-from toril.commands import manage, read, streams
+from toril.commands import manage, read, server, streams
 from toril.commands.command import Replay, plain
 from toril.commands.read import Finished, Metrics
 from toril.commands.worker import Pickup, Settlement, finish_options
@@ -56,7 +56,7 @@ def test_replies_of_the_third_protocol_are_read_alike(driver: QueueDriver) -> No
     assert read.read_events([driver.keys], ["0"], block_ms=None, count=1).decode(
         {b"events": [[b"1-0", [b"event", b"added"]]]}
     ) == {"events": [("1-0", {"event": "added"})]}
-    assert read.server_info().decode({"redis_version": "7.0.0"}) == {"redis_version": "7.0.0"}
+    assert server.server_info().decode({"redis_version": "7.0.0"}) == {"redis_version": "7.0.0"}
     assert streams.stream_state("s").decode({b"length": 1, b"last-generated-id": b"1-0"}).added is None
 
 
@@ -124,10 +124,10 @@ class TestEvents:
 
 
 def test_the_server_returns_its_time_version_and_clients(driver: QueueDriver) -> None:
-    assert driver.run(read.server_time()) > 1_700_000_000
-    assert "redis_version" in driver.run(read.server_info())
+    assert driver.run(server.server_time()) > 1_700_000_000
+    assert "redis_version" in driver.run(server.server_info())
     assert any(
-        client["lib-name"].startswith("toril") or client["cmd"] for client in driver.run(read.client_list())
+        client["lib-name"].startswith("toril") or client["cmd"] for client in driver.run(server.client_list())
     )
 
 

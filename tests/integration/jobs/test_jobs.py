@@ -13,7 +13,7 @@ import pytest
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
 from toril.commands.command import plain
-from toril.commands.read import client_list
+from toril.commands.server import client_list
 from toril.errors import (
     Closed,
     DelayedError,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toril.commands import envelopes, pages, read
+from toril.commands import envelopes, pages, read, server
 from toril.commands.pages import ChildCounts, PageValue
 from toril.dashboard._code import code_examples
 from toril.dashboard._rows import envelope_row, redacted_text, text_of
@@ -51,7 +51,7 @@ async def job(view: View) -> Page:
         read.get_state(keys, job_id),
         pages.text_page(keys.logs(job_id), newest_first=True, limit=LOG_LINES),
         read.get_lock(keys, job_id),
-        read.server_time(),
+        server.server_time(),
         *pages.child_counts(keys, job_id),
     )
     if not names:

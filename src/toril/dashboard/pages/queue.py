@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from toril.commands import pages, read
+from toril.commands import pages, streams
 from toril.commands.overview import EnvelopeOverview
 from toril.commands.pages import JobFilter, PagePosition
 from toril.dashboard._rows import JobRow, bullmq_row, envelope_row
@@ -155,4 +155,4 @@ async def _consumers(shown: ShownQueue) -> list[dict[str, Any]]:
     seen = shown.figures.overview
     if not isinstance(seen, EnvelopeOverview) or not seen.consumers:
         return []
-    return await shown.source.run(read.stream_consumers(shown.keys.stream, shown.keys.group))
+    return await shown.source.run(streams.stream_consumers(shown.keys.stream, shown.keys.group))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from toril.commands import read
+from toril.commands import server
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._view import Page, View
 from toril.errors import TorilError
@@ -49,7 +49,7 @@ async def workers(view: View) -> Page:
     ]
     for source in view.sources.all:
         try:
-            clients = await source.run(read.client_list())
+            clients = await source.run(server.client_list())
         except TorilError as error:
             errors[source.name] = str(error)
             continue

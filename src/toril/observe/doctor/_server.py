@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from toril.commands.command import Command, plain
-from toril.commands.read import server_info, server_time
+from toril.commands.server import server_info, server_time
 from toril.errors import RedisError, TorilError
 from toril.observe.doctor._finding import Finding, note, ok, problem, warning
 from toril.transport import AsyncTransport

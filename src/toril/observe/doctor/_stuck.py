@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from toril.commands import read
+from toril.commands import read, server
 from toril.commands.command import plain
 from toril.commands.overview import EnvelopeOverview, QueueOverview
 from toril.errors import TorilError
@@ -207,7 +207,7 @@ async def _without_marker(
 async def _workers(transport: AsyncTransport, keys: QueueKeys) -> int:
     """Returns the number of connected workers, of any library."""
     try:
-        clients = await transport.run(read.client_list(keys.meta))
+        clients = await transport.run(server.client_list(keys.meta))
     except TorilError:
         return 0
     name = client_name(keys, "worker")

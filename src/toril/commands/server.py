@@ -1,0 +1,36 @@
+"""Reading about the server: its time, its facts and its clients.
+
+Guarantee: nothing here changes anything, so every command may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toril.commands.command import Command, Replay, Reply, plain
+
+
+def server_time() -> Command[float]:
+    """Returns the server's time, in seconds."""
+    return plain(lambda reply: int(reply[0]) + int(reply[1]) / 1e6, "TIME")
+
+
+def server_info(section: str = "server") -> Command[dict[str, str]]:
+    return plain(_info, "INFO", section)
+
+
+def _info(reply: Reply) -> dict[str, str]:
+    if isinstance(reply, Mapping):
+        return {str(key): str(value) for key, value in reply.items()}
+    pairs = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if ":" in line)
+    return {key: value for key, _, value in pairs}
+
+
+def client_list(near: str | None = None) -> Command[list[dict[str, str]]]:
+    """Returns the connected clients; on a cluster, those of the node that holds the key `near`."""
+    return Command(("CLIENT", "LIST"), _clients, keys=(near,) if near else (), replay=Replay.SAFE)
+
+
+def _clients(reply: Reply) -> list[dict[str, str]]:
+    rows = reply.decode(errors="replace").splitlines()
+    return [dict(field.partition("=")[::2] for field in row.split(" ")) for row in rows]
