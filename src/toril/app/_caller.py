@@ -8,7 +8,7 @@ from types import FrameType
 
 def caller_frame() -> FrameType:
     """The nearest frame outside of toril."""
-    frame = sys._getframe(1)  # noqa: SLF001  # there is no other way to ask for the caller
+    frame = sys._getframe(1)  # there is no other way to ask for the caller
     while _is_own(frame) and frame.f_back is not None:
         frame = frame.f_back
     return frame

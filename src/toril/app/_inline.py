@@ -130,7 +130,7 @@ class InlineCallSender:
         for _ in range(MOST_RUNS):
             try:
                 outcome: Outcome = Completed(await _attempt(handler, options, job))
-            except Exception as error:  # noqa: BLE001  # whatever a task raises is the outcome of its job
+            except Exception as error:  # whatever a task raises is the outcome of its job
                 outcome = await _decided(error, job, options)
             job.count_attempt() if isinstance(outcome, Completed | Failed | Retry) else None
             match outcome:
@@ -172,7 +172,7 @@ async def _decided(error: Exception, job: InlineJob, options: WorkerOptions) -> 
     try:
         given = call_backoff(outcome.function, outcome.attempts_made, outcome.error, job)
         return outcome.decided(await given if inspect.isawaitable(given) else given)
-    except Exception as problem:  # noqa: BLE001  # whatever a function of the application raises
+    except Exception as problem:  # whatever a function of the application raises
         return no_retry(error, problem)
 
 

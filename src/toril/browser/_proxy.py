@@ -118,6 +118,11 @@ class AddressProxy:
         self._refused.add(host)
         raise AddressRefused(host, addresses[0] if addresses else None)
 
+    async def _checked_address(self, host: str, port: int) -> str:
+        if not self._serves_page:
+            raise AddressRefused(host, "no page is open")
+        return await self.check(host, port)
+
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         try:
             return [str(ipaddress.ip_address(host))]
@@ -154,9 +159,7 @@ class AddressProxy:
             await _send_response(writer, "407 Proxy Authentication Required", "this proxy needs a password")
             return
         try:
-            if not self._serves_page:
-                raise AddressRefused(head.host, "no page is open")  # noqa: TRY301
-            address = await self.check(head.host, head.port)
+            address = await self._checked_address(head.host, head.port)
             async with asyncio.timeout(_CONNECT_SECONDS):
                 from_host, to_host = await asyncio.open_connection(address, head.port, limit=_HEAD_LIMIT)
         except AddressRefused as error:

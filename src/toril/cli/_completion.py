@@ -111,10 +111,9 @@ def _complete(ctx: typer.Context, search: Callable[[_Params], Awaitable[list[str
         async with asyncio.timeout(TIMEOUT_SECONDS):
             return await search(dict(ctx.params))
 
-    try:
+    with contextlib.suppress(Exception):  # an error must not be printed into the command line
         return asyncio.run(in_time())
-    except Exception:  # noqa: BLE001  # an error must not be printed into the command line
-        return []
+    return []
 
 
 def _target(params: _Params) -> Target:

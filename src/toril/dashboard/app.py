@@ -27,7 +27,7 @@ from toril.dashboard._history import History
 from toril.dashboard._live import LiveHub
 from toril.dashboard._operations import Operations
 from toril.dashboard._render import TOKEN_PLACE, environment, render_live, render_page
-from toril.dashboard._security import TOKEN_COOKIE, SecurityFrame, has_form_token, token_cookie
+from toril.dashboard._security import SIGN_IN_COOKIE, SecurityFrame, has_form_token, token_cookie
 from toril.dashboard._sources import Sources
 from toril.dashboard._texts import visible
 from toril.dashboard._view import Links, NotHere, Page, PageFunction, View
@@ -285,7 +285,7 @@ def _sign_in(dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
             right = secrets.compare_digest(str(form.get("secret", "")).encode(), token.encode())
             if right and has_form_token(request, form.get("token")):
                 answer = Response(status_code=303, headers={"location": link("")})
-                token_cookie(request, answer, TOKEN_COOKIE, token)
+                token_cookie(request, answer, SIGN_IN_COOKIE, token)
                 return answer
             wrong = True
         text = environment().get_template("sign_in.html")

@@ -339,7 +339,7 @@ class AttemptRunner(Generic[D]):
                 # The worker stops, the program ends, or the job was cancelled meanwhile.
                 return await self._stopped(attempt)
             problem: BaseException = cancelled
-        except Exception as error:  # noqa: BLE001  # whatever a function of the application raises
+        except Exception as error:  # whatever a function of the application raises
             problem = error
         self._observer.error(problem)
         return no_retry(undecided.error, problem)

@@ -36,7 +36,7 @@ class BatchHandler:
             returned = self.function(batch)
             if inspect.iscoroutine(returned):
                 returned = asyncio.run(returned)  # a coroutine function in a process
-        except BaseException as error:  # noqa: BLE001  # whatever the handler raises is the error of its jobs
+        except BaseException as error:  # whatever the handler raises is the error of its jobs
             return _all_failed(batch, error)
         return _divided(batch, returned, self.encode)
 
@@ -53,7 +53,7 @@ class AsyncBatchHandler:
             returned = await self.function(batch)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  # see BatchHandler
+        except BaseException as error:  # see BatchHandler
             return _all_failed(batch, error)
         return _divided(batch, returned, self.encode)
 
@@ -86,7 +86,7 @@ def _encoded(result: object, encode: Encode) -> Returned | BaseException:
         return result
     try:
         return Returned(result, encode(result))
-    except Exception as error:  # noqa: BLE001  # an object of the application that has no JSON form may raise anything
+    except Exception as error:  # an object of the application that has no JSON form may raise anything
         return error
 
 
@@ -146,5 +146,5 @@ class BatchProcessExecutor(ProcessExecutor):
 def _read(answer: Answer) -> Returned | BaseException:
     try:
         return result_of(answer)
-    except BaseException as error:  # noqa: BLE001  # the error of one job of the batch
+    except BaseException as error:  # the error of one job of the batch
         return error

@@ -176,7 +176,7 @@ class BatchRunner(AttemptRunner[D]):
             return True
         try:
             attempt.job = self._adapter.make_job(attempt.delivery, attempt.executor.blocking)
-        except Exception as error:  # noqa: BLE001  # a model of the application may raise anything
+        except Exception as error:  # a model of the application may raise anything
             self._finish(attempt, await self._failed(attempt, error))
             return False
         self._observer.attempt_started(attempt)
@@ -194,7 +194,7 @@ class BatchRunner(AttemptRunner[D]):
             return [JobTimedOut(one.delivery.id, seconds) for one in batch]
         except asyncio.CancelledError as error:
             return [error] * len(batch)
-        except BaseException as error:  # noqa: BLE001  # whatever the function raises is the error of its jobs
+        except BaseException as error:  # whatever the function raises is the error of its jobs
             return [error] * len(batch)
         if len(results) != len(batch):
             problem = f"the batch function returned {len(results)} results for {len(batch)} jobs"

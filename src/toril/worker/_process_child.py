@@ -92,7 +92,7 @@ def _attempt(run: Callable[[Any], object], make_job: Opener, encode: Encode, tra
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
         return _success(result, encode(result))
-    except BaseException as error:  # noqa: BLE001  # sys.exit in a handler is a failure of its job
+    except BaseException as error:  # sys.exit in a handler is a failure of its job
         note_move(error, job)
         return _failure(error)
 
@@ -103,7 +103,7 @@ def answer_of(result: Returned | BaseException) -> Answer:
         return _failure(result)
     try:
         return _success(result.value, result.json)
-    except Exception as error:  # noqa: BLE001  # pickling a result runs a user's code, which may raise anything
+    except Exception as error:  # pickling a result runs a user's code, which may raise anything
         return _failure(error)
 
 
@@ -133,7 +133,7 @@ def _portable(error: BaseException) -> bytes | None:
     try:
         raw = pickle.dumps(error)
         readable = isinstance(pickle.loads(raw), BaseException)
-    except BaseException:  # noqa: BLE001  # pickling an error runs a user's code, which may raise anything
+    except BaseException:  # pickling an error runs a user's code, which may raise anything
         return None
     return raw if readable and len(raw) <= LARGEST_ERROR else None
 

@@ -144,7 +144,7 @@ def result_of(answer: Answer) -> Returned:
     """The result of a job; its error is raised."""
     try:
         value = pickle.loads(answer.value)  # our own child's bytes
-    except BaseException:  # noqa: BLE001  # reading it runs a user's code, which may raise anything
+    except BaseException:  # reading it runs a user's code, which may raise anything
         raise pickle.loads(answer.replacement) from _remote_trace(answer)
     if answer.ok:
         return Returned(value, answer.json)

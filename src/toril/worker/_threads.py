@@ -31,7 +31,7 @@ class _Call:
     def run(self) -> None:
         try:
             value, error = self._step(), None
-        except BaseException as raised:  # noqa: BLE001  # whatever a handler raises is the outcome of its job
+        except BaseException as raised:  # whatever a handler raises is the outcome of its job
             value, error = None, raised
         try:
             self._loop.call_soon_threadsafe(self._resolve, value, error)

@@ -99,7 +99,7 @@ async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, ob
     unit = wanted.unit
     rows, exact, gaps, errors = await asyncio.gather(
         view.history.rows(
-            f"select {unit} as at, {', '.join(f'sum({kind})::bigint as {kind}' for kind in _KINDS)}, "  # noqa: S608
+            f"select {unit} as at, {', '.join(f'sum({kind})::bigint as {kind}' for kind in _KINDS)}, "
             "max(wait_p50_ms) as wait_p50, max(wait_p95_ms) as wait_p95, max(wait_p99_ms) as wait_p99, "
             "max(run_p50_ms) as run_p50, max(run_p95_ms) as run_p95, max(run_p99_ms) as run_p99 "
             f"from gold.queue_{unit} where {unit} >= $start and {unit} < $end and list_contains($queues, queue) "
@@ -161,7 +161,7 @@ def _throughput(rows: Rows, wanted: Range, unknown: list[datetime]) -> Markup:
     times, seconds = _times(wanted)
     placed = _by_time(rows, times)
     series = [Series(name=kind, kind=kind, values=[row.get(kind) for row in placed]) for kind in _KINDS]
-    return Markup(stacked_bars(times, series, seconds, unknown=unknown))  # noqa: S704  # plots escape their texts
+    return Markup(stacked_bars(times, series, seconds, unknown=unknown))
 
 
 def _latency(rows: Rows, wanted: Range, kind: str, unknown: list[datetime]) -> Markup:
@@ -171,4 +171,4 @@ def _latency(rows: Rows, wanted: Range, kind: str, unknown: list[datetime]) -> M
         Series(name=name, kind=kind, values=[row.get(f"{kind}_{name}") for row in placed])
         for name in ("p50", "p95", "p99")
     ]
-    return Markup(bands(times, series, "ms", seconds, unknown=unknown))  # noqa: S704  # plots escape their texts
+    return Markup(bands(times, series, "ms", seconds, unknown=unknown))

@@ -22,7 +22,6 @@ from toril.sync import Job, Queue
 
 with needed("django"):
     from django.db import transaction
-    from django.utils import timezone
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import TASK_MAX_PRIORITY, Task, TaskResult
     from django_tasks.exceptions import TaskResultDoesNotExist
@@ -116,5 +115,5 @@ def job_priority(priority: int) -> int:
 
 
 def _seconds_until(time: datetime) -> float:
-    now = timezone.now() if timezone.is_aware(time) else datetime.now()  # noqa: DTZ005  # as USE_TZ=False has it
-    return max(0.0, (time - now).total_seconds())
+    # A time without a zone is local time: with USE_TZ=False all are.
+    return max(0.0, (time - datetime.now(time.tzinfo)).total_seconds())

@@ -136,7 +136,7 @@ class SqlAlchemyStore:
                 yield None
                 return
             found = connection.execute(self._unsent_query(limit)).all()
-            rows = [OutboxRow(**row._mapping) for row in found]  # noqa: SLF001  # its public way to a mapping
+            rows = [OutboxRow(**row._mapping) for row in found]  # its public way to a mapping
             yield SqlAlchemyBatch(connection, table, name, rows)
 
     def _unsent_query(self, limit: int) -> Any:

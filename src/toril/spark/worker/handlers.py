@@ -5,6 +5,7 @@ Guarantee: a handler that no engine can run is refused when the worker is made, 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 from collections.abc import Mapping
@@ -48,10 +49,9 @@ def _first_annotation(handler: Any) -> Any:
         names = list(inspect.signature(handler).parameters)
     except (TypeError, ValueError):
         return None
-    try:
+    hints = getattr(target, "__annotations__", {})
+    with contextlib.suppress(Exception):  # names that exist for type checkers only
         hints = typing.get_type_hints(target)
-    except Exception:  # noqa: BLE001  # names that exist for type checkers only
-        hints = getattr(target, "__annotations__", {})
     return hints.get(names[0]) if names else None
 
 

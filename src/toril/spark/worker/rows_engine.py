@@ -53,13 +53,16 @@ class MicroBatch:
     def __call__(self, rows: DataFrame, _: int) -> None:
         try:
             self._write(self._handled(rows))
-            if not self._was_read():
-                raise PermanentError("the handler returned a DataFrame that does not depend on its rows")  # noqa: TRY301
+            self._check_read()
         except Exception as error:
             problem = problem_of(error)
             if problem is None:
                 raise
             self._fail(rows, *problem)
+
+    def _check_read(self) -> None:
+        if not self._was_read():
+            raise PermanentError("the handler returned a DataFrame that does not depend on its rows")
 
     def _handled(self, rows: DataFrame) -> DataFrame:
         returned = self.handler(rows)

@@ -194,15 +194,19 @@ def _position(row: Mapping[str, object]) -> int:
     return position if isinstance(position, int) else 0
 
 
+_RETURNED_TWICE: Final = {
+    "result": None,
+    "error": "the query returned this job twice",
+    "error_kind": "permanent",
+}
+
+
 def _once(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """Each job once; one that has several rows fails, because nobody knows which of them is meant."""
     by_job: dict[tuple[str, str], dict[str, object]] = {}
     for row in rows:
         key = str(row["job_id"]), str(row["token"])
-        if key in by_job:
-            problem = "the query returned this job twice"
-            row = {**row, "result": None, "error": problem, "error_kind": "permanent"}  # noqa: PLW2901
-        by_job[key] = row
+        by_job[key] = {**row, **_RETURNED_TWICE} if key in by_job else row
     return list(by_job.values())
 
 
