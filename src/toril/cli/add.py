@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from toril.cli import _add_options as cli_options
 from toril.cli._json_input import parse_json
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
 from toril.cli._output import batches_with_progress, emit, print_line, warn
@@ -28,43 +29,19 @@ def add_to(app: typer.Typer) -> None:
 
 def add(
     queue: QueueArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the job.", show_default=False)],
-    data: Annotated[str, typer.Option("--data", "-d", metavar="JSON", help="The data of the job.")] = "{}",
-    lines: Annotated[
-        Path | None,
-        typer.Option(
-            "--lines",
-            metavar="FILE",
-            help="Add one job for each line of JSON in a file; - is standard input.",
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to add the job.")] = 1,
-    delay: Annotated[float | None, typer.Option("--delay", help="Seconds until it may run.")] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", help="1 is taken first. Default: none.")
-    ] = None,
-    attempts: Annotated[int | None, typer.Option("--attempts", help="Maximum number of attempts.")] = None,
-    backoff: Annotated[
-        str | None,
-        typer.Option("--backoff", metavar="KIND:SECONDS", help="Delay between attempts, e.g. exponential:2."),
-    ] = None,
-    job_id: Annotated[
-        str | None, typer.Option("--job-id", help="Id of the job; a job with the same id is not added again.")
-    ] = None,
-    lifo: Annotated[bool, typer.Option("--lifo", help="Add it to the front of the queue.")] = False,
-    expires: Annotated[
-        float | None,
-        typer.Option(
-            "--expires", metavar="SECONDS", help="Do not run it later than this after it was added."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", help="Its group; the groups of a queue are served in turns.")
-    ] = None,
-    wait: Annotated[
-        float | None,
-        typer.Option("--wait", metavar="SECONDS", help="Wait for the end of the job and print its result."),
-    ] = None,
+    name: cli_options.Name,
+    data: cli_options.Data = "{}",
+    lines: cli_options.Lines = None,
+    count: cli_options.Count = 1,
+    delay: cli_options.Delay = None,
+    priority: cli_options.Priority = None,
+    attempts: cli_options.Attempts = None,
+    backoff: cli_options.Backoff = None,
+    job_id: cli_options.JobId = None,
+    lifo: cli_options.Lifo = False,
+    expires: cli_options.Expires = None,
+    group: cli_options.Group = None,
+    wait: cli_options.Wait = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
-from typing import Annotated, Literal
 
 import typer
 
+from toril.cli import _dashboard_options as cli_options
 from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
 from toril.cli._output import emit_line, print_line
 from toril.cli._target import Target
@@ -21,49 +22,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def dashboard(
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; other than loopback needs authentication.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")
-    ] = 8787,
-    allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Allow changes: retry, remove, pause and the like.")
-    ] = False,
-    role: Annotated[
-        Literal["viewer", "operator", "admin"], typer.Option("--role", help="What people may do.")
-    ] = "admin",
-    allowed_host: Annotated[
-        list[str] | None, typer.Option("--allowed-host", help="A Host name besides loopback; repeatable.")
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option("--token-env", metavar="NAME", help="Environment variable with the token to sign in."),
-    ] = None,
-    basic_env: Annotated[
-        str | None,
-        typer.Option("--basic-env", metavar="NAME", help="Environment variable with USER:PASSWORD."),
-    ] = None,
-    proxy_user_header: Annotated[
-        str | None,
-        typer.Option("--proxy-user-header", help="Header with the user's name that only your proxy sets."),
-    ] = None,
-    root_path: Annotated[
-        str, typer.Option("--root-path", help="The path under which a reverse proxy offers the dashboard.")
-    ] = "",
-    lake: Annotated[
-        str | None, typer.Option("--lake", help="The lake of the pipeline, for history and removed jobs.")
-    ] = None,
-    trace_url: Annotated[
-        str | None, typer.Option("--trace-url", help="Link to a trace, with {trace_id} in it.")
-    ] = None,
-    live_seconds: Annotated[
-        float, typer.Option("--live-seconds", min=0.1, help="Seconds between updates of open pages.")
-    ] = 2.0,
-    server: Annotated[
-        list[str] | None,
-        typer.Option("--server", metavar="NAME=URL", help="One more server with a name; repeatable."),
-    ] = None,
+    host: cli_options.Host = "127.0.0.1",
+    port: cli_options.Port = 8787,
+    allow_writes: cli_options.AllowWrites = False,
+    role: cli_options.Role = "admin",
+    allowed_host: cli_options.AllowedHost = None,
+    token_env: cli_options.TokenEnv = None,
+    basic_env: cli_options.BasicEnv = None,
+    proxy_user_header: cli_options.ProxyUserHeader = None,
+    root_path: cli_options.RootPath = "",
+    lake: cli_options.Lake = None,
+    trace_url: cli_options.TraceUrl = None,
+    live_seconds: cli_options.LiveSeconds = 2.0,
+    server: cli_options.Server = None,
     queues: QueuesOption = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
@@ -96,17 +67,16 @@ def dashboard(
         trace_url=trace_url,
         live_seconds=live_seconds,
     )
-
-    def _started(url: str) -> None:
-        if as_json:
-            emit_line({"url": url})
-        else:
-            print_line(
-                f"dashboard: {url} ({'changes allowed' if allow_writes else 'read only'}); Ctrl-C ends it"
-            )
-
+    started = functools.partial(_print_started, allow_writes=allow_writes, as_json=as_json)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(options, host=host, port=port, root_path=root_path, on_start=_started))
+        asyncio.run(serve(options, host=host, port=port, root_path=root_path, on_start=started))
+
+
+def _print_started(url: str, *, allow_writes: bool, as_json: bool) -> None:
+    if as_json:
+        emit_line({"url": url})
+    else:
+        print_line(f"dashboard: {url} ({'changes allowed' if allow_writes else 'read only'}); Ctrl-C ends it")
 
 
 def _secret(option: str, name: str | None) -> str | None:

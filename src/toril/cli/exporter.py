@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import typer
 
+from toril.cli import _exporter_options as cli_options
 from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
 from toril.cli._output import emit, print_line, print_server
 from toril.cli._target import Target
@@ -19,26 +20,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def exporter(
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")
-    ] = 9538,
+    host: cli_options.Host = "127.0.0.1",
+    port: cli_options.Port = 9538,
     queues: QueuesOption = None,
-    search_every: Annotated[
-        float, typer.Option("--search-every", min=1, help="Seconds between searches for new queues.")
-    ] = 60.0,
-    max_queues: Annotated[
-        int, typer.Option("--max-queues", min=1, help="Maximum number of queues to export.")
-    ] = 1_000,
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", metavar="DIR", help="Tables whose lag behind the queues is served, too."),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
-    show: Annotated[
-        Literal["grafana", "alerts"] | None,
-        typer.Option("--print", help="Print a Grafana dashboard or the alert rules of Prometheus, and exit."),
-    ] = None,
+    search_every: cli_options.SearchEvery = 60.0,
+    max_queues: cli_options.MaxQueues = 1_000,
+    lake: cli_options.Lake = None,
+    once: cli_options.Once = False,
+    show: cli_options.Show = None,
     redis: RedisUrl = None,
     prefix: Prefix = None,
     env: Env = "prod",
