@@ -13,6 +13,7 @@ import pytest
 
 from tests.browser.site import Site
 from tests.browser.test_tasks import extract, job
+from tests.waiting import until
 from toril import ErrorCategory, categorize_error
 from toril.browser import (
     AddressRefused,
@@ -159,9 +160,7 @@ async def test_a_frozen_browser_does_not_hold_up_the_end(site: Site, monkeypatch
             os.kill(pid, signal.SIGSTOP)
         async with asyncio.timeout(20):
             await tasks.close()
-        async with asyncio.timeout(20):
-            while Path(f"/proc/{frozen[0]}").exists():
-                await asyncio.sleep(0.05)
+        await until(lambda: not Path(f"/proc/{frozen[0]}").exists(), "the frozen browser has ended")
 
 
 async def test_a_driver_that_is_killed_is_replaced_with_its_browser(site: Site) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.browser.site import Site
+from tests.waiting import until
 from toril import Envelope, ErrorCategory, categorize_error
 from toril.browser import (
     AddressRefused,
@@ -215,9 +216,7 @@ async def test_a_browser_that_is_killed_fails_its_jobs_for_now_and_is_replaced(
     tasks: BrowserTasks, site: Site
 ) -> None:
     visit = asyncio.create_task(extract(tasks, site.url("/never")))
-    async with asyncio.timeout(30):
-        while "/never" not in site.visits:
-            await asyncio.sleep(0.01)
+    await until(lambda: "/never" in site.visits, "the page is asked for", within=30)
     assert tasks.pool._current is not None
     for pid in await processes_of(tasks.pool._current.browser):
         os.kill(pid, signal.SIGKILL)

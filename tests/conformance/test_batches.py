@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance import process_bound_handlers
 from tests.conformance.kinds import Kind
+from tests.waiting import until
 from toril import Batch, TransientError
 from toril.errors import Postpone, RateLimitError
 from toril.jobs import JobBatch
@@ -61,8 +62,8 @@ async def test_jobs_wait_for_others_in_the_queue_and_not_in_the_worker(kind: Kin
     async with asyncio.timeout(30), kind.worker(handle, batch=Batch(size=3, wait=60)) as worker:
         for n in range(2):
             await kind.add("task", {"n": n})
-        while not worker._lifecycle.runtime.fetch_loop._waiting_since:  # type: ignore[union-attr]
-            await asyncio.sleep(0.01)  # until the worker has seen them
+        loop: Any = worker._lifecycle.runtime.fetch_loop  # type: ignore[union-attr]
+        await until(lambda: loop._waiting_since, "the worker has seen the jobs")
         assert worker.health().jobs == 0 and await kind.unfinished() == 2
         await kind.add("task", {"n": 2})
         await called.wait()

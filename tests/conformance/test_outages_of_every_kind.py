@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.cutter import Cutter
 from tests.conformance.kinds import KINDS
 from tests.servers import Server
+from tests.waiting import until, until_equal
 from toril import TransientError
 
 JOBS = 200
@@ -37,9 +38,8 @@ async def test_no_job_is_lost_or_left_over_when_a_workers_replies_are(
         await kind.add_many([{"n": n} for n in range(JOBS)], attempts=20)
         through = make(cutter.url, prefix)
         worker = through.worker(handle, concurrency=5, max_stalled_count=100, reconnect_delay=0.01)
-        async with asyncio.timeout(90), worker:
-            while await kind.unfinished():
-                await asyncio.sleep(0.05)
+        async with worker:
+            await until_equal(kind.unfinished, 0, within=90)
         assert cutter.cuts > 5
         assert await kind.failed_jobs() == []
         if kind.at_least_once:
@@ -108,8 +108,7 @@ async def test_a_worker_comes_back_after_the_server_was_away(
             server.kill()
             away.set()
             server.start()
-            while await kind.unfinished():
-                await asyncio.sleep(0.05)
+            await until_equal(kind.unfinished, 0, within=60)
         assert await kind.failed_jobs() == []
     if kind.at_least_once:
         assert runs.keys() == set(range(100))
@@ -135,10 +134,9 @@ async def test_active_jobs_finish_when_the_server_has_no_memory_left(
             with server.client() as client:
                 client.config_set("maxmemory", 1)
                 full.set()
-                while (loop := worker._lifecycle._runtime.fetch_loop).running or loop.settling:
-                    await asyncio.sleep(0.01)
+                loop = worker._lifecycle._runtime.fetch_loop
+                await until(lambda: not (loop.running or loop.settling), "the active jobs are settled")
                 client.config_set("maxmemory", 0)
-            while await kind.unfinished():
-                await asyncio.sleep(0.02)
+            await until_equal(kind.unfinished, 0)
         assert await kind.failed_jobs() == []
     assert runs == Counter(range(10))

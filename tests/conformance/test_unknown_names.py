@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.kinds import Kind, client_of
+from tests.waiting import until
 from toril import Envelope
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.protocol import outcome
@@ -216,8 +217,7 @@ async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_
     async with silent(), kind.worker({"new": run}) as new, kind.worker({"old": nothing}) as old:
         await new.pause()
         runtime = old._lifecycle._runtime
-        while "new" not in runtime.backend.known_names:
-            await asyncio.sleep(0.01)
+        await until(lambda: "new" in runtime.backend.known_names, "the old worker knows of the new one")
         settle, pause = runtime.fetch_loop.settle, runtime.fetch_loop.pause
 
         def record_outcome(one: Any) -> None:
@@ -231,8 +231,7 @@ async def test_jobs_that_another_worker_knows_are_left_to_it_and_wait_no_longer_
         monkeypatch.setattr(runtime.fetch_loop, "settle", record_outcome)
         monkeypatch.setattr(runtime.fetch_loop, "pause", record_pause)
         await kind.add("new", {"v": 1}, attempts=1)
-        while len(outcomes) < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(outcomes) >= 3, "the job was refused three times")
         assert {one.refusals.count for one in outcomes} == {1}
         assert all(one.is_known_elsewhere and 0.08 <= one.delay <= 0.12 for one in outcomes)
         assert len(pauses) == len(outcomes)
@@ -245,10 +244,8 @@ async def test_a_worker_that_stopped_is_expected_to_know_nothing_when_its_time_i
     async with silent(), kind.worker({"old": nothing}) as old:
         backend = old._lifecycle._runtime.backend
         async with kind.worker(nothing):
-            while "*" not in backend.known_names:
-                await asyncio.sleep(0.01)
-        while "*" in backend.known_names:  # three heartbeats
-            await asyncio.sleep(0.01)
+            await until(lambda: "*" in backend.known_names, "the other worker is known")
+        await until(lambda: "*" not in backend.known_names, "three heartbeats have passed")
         assert backend.known_names == {"old"}
 
 

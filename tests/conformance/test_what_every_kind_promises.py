@@ -74,17 +74,21 @@ async def test_many_jobs_run_once_each_at_any_concurrency(kind: Kind) -> None:
 
 async def test_never_more_jobs_at_once_than_the_concurrency(kind: Kind) -> None:
     running = most = 0
+    all_busy = asyncio.Event()
 
     async def handle(job: Any) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001)
+        if running == 7:
+            all_busy.set()
+        await all_busy.wait()
+        await asyncio.sleep(0)
         running -= 1
 
     await kind.add_many([{"n": n} for n in range(60)])
     await run_all(kind, handle, concurrency=7)
-    assert most <= 7
+    assert most == 7
 
 
 async def test_a_delayed_job_runs_at_its_time(kind: Kind) -> None:

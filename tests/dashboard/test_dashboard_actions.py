@@ -13,6 +13,7 @@ import pytest
 
 from tests.dashboard.conftest import MakePerson, Person, running_dashboard
 from tests.servers import Server
+from tests.waiting import until
 from toril import Job, PermanentError, Queue, StreamQueue, StreamWorker, Worker
 from toril.dashboard._texts import url_part
 from toril.protocol.options import RateLimit
@@ -47,6 +48,13 @@ async def confirmed(person: Person, path: str, fields: dict[str, Any], **more: s
         again.setdefault(name, []).append(html.unescape(value))
     again.pop("token")
     return await person.done(path, {**again, **more})
+
+
+async def until_waiting(queue: Queue, count: int) -> None:
+    async def is_waiting() -> bool:
+        return (await queue.get_job_counts()).waiting >= count
+
+    await until(is_waiting, f"{count} jobs wait")
 
 
 async def finished(person: Person, path: str) -> str:
@@ -219,9 +227,7 @@ async def test_an_operation_is_cancelled_with_a_partial_result(
     await fail_all(queue, valkey_url, prefix, 200)
     fields = {"act": "retry", "state": "failed", "all": "1"}
     path = await confirmed(admin, "/queues/emails/selection", fields, rate="20")
-    async with asyncio.timeout(20):
-        while (await queue.get_job_counts()).waiting < 4:
-            await asyncio.sleep(0.05)
+    await until_waiting(queue, 4)
     await admin.done(f"{path}/act", {"act": "cancel"})
     page = await finished(admin, path)
     assert "s-cancelled" in page
@@ -244,18 +250,18 @@ async def test_an_operation_goes_on_after_its_dashboard_was_killed_and_doubles_n
             headers = {"origin": dashboard.url, "sec-fetch-site": "same-origin"}
             reply = await client.post("/queues/emails/selection", data=form, headers=headers)
         path = reply.headers["location"]
-        async with asyncio.timeout(20):
-            while (await queue.get_job_counts()).waiting < 50:
-                await asyncio.sleep(0.02)
+        await until_waiting(queue, 50)
         await dashboard.kill()
     half = (await queue.get_job_counts()).waiting
     assert 50 <= half < 300
     # Some that were retried fail again meanwhile: they are younger than the operation.
     again = await fail_some_again(valkey_url, prefix, 10)
     other = await person_with(allow_writes=True)
-    async with asyncio.timeout(20):
-        while "s-interrupted" not in await other.text(path):
-            await asyncio.sleep(0.2)
+
+    async def is_interrupted() -> bool:
+        return "s-interrupted" in await other.text(path)
+
+    await until(is_interrupted, "the operation is shown as interrupted")
     await other.done(f"{path}/act", {"act": "continue"})
     page = await finished(other, path)
     assert "s-done" in page

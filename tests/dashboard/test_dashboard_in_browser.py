@@ -239,7 +239,7 @@ async def test_a_signal_ends_the_process_with_twenty_streams_open(valkey_url: st
             await opened.acquire()
         dashboard.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(2):
-            await dashboard.process.wait()
+            code = await dashboard.process.wait()
         await asyncio.wait(streams)
-        for stream in streams:
-            stream.exception()
+        assert code == -signal.SIGTERM  # uvicorn raises the signal again after its shutdown
+        assert [stream.exception() for stream in streams] == [None] * 20, "a stream was cut off"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.conftest import QUEUE, Make, nothing
 from tests.servers import Server
+from tests.waiting import until
 from toril import InvalidOption, Job, Queue, WorkerOptions, sync
 from toril.protocol.state import JobState
 from toril.sync import Job as BlockingJob
@@ -108,9 +109,11 @@ class BrokenMetrics:
 
 async def test_a_collector_that_raises_costs_no_job_and_no_lock(make: Make, under_attack: Queue) -> None:
     async def handle(job: Job[Any]) -> None:
-        await asyncio.sleep(job.data["seconds"])
+        if job.data["outlasts_its_lock"]:
+            renewer = worker._lifecycle.runtime.lock_renewer  # type: ignore[union-attr]
+            await until(lambda: renewer.renewed >= 6, "more renewals than two locks need", within=10)
 
-    await under_attack.add_bulk([("n", {"seconds": 0 if i else 2.5}) for i in range(20)])
+    await under_attack.add_bulk([("n", {"outlasts_its_lock": i == 0}) for i in range(20)])
     async with make(
         handle, concurrency=4, metrics=BrokenMetrics(), lock_duration=1, stalled_check_interval=0.5
     ) as worker:

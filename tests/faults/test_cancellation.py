@@ -17,6 +17,7 @@ import pytest
 
 from tests.faults.proxy import Proxy
 from tests.servers import Server, ValkeyCluster, ValkeySentinel
+from tests.waiting import until
 from toril import (
     FlowNode,
     FlowProducer,
@@ -102,11 +103,12 @@ async def limit_to(seconds: float, step: Awaitable[Any], allowed: float = ALLOWE
             assert took < allowed + 2 * lag.worst, f"the time-out was overrun by {took * 1000:.0f} ms"
 
 
-async def all_ended(before: set[asyncio.Task[Any]]) -> None:
-    """What goes on without the one who was cancelled ends by itself."""
-    async with asyncio.timeout(20):
-        while asyncio.all_tasks() - before:
-            await asyncio.sleep(0.01)
+async def left_over(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Returns the new tasks that do not end by themselves: what goes on without the one who was cancelled should."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while (left := asyncio.all_tasks() - before) and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.01)
+    return left
 
 
 async def handled(_: Any) -> str:
@@ -328,7 +330,7 @@ async def test_a_cancelled_await_ends_at_once_and_leaves_nothing_open(
         await end(chance.random() * STEPS[step], step(place), allowed)
         await place.rest()
     await place.close()
-    await all_ended(before)
+    assert await left_over(before) == set()
     # The server's guard looks for connections left open, and the test's for threads.
 
 
@@ -418,7 +420,7 @@ async def test_a_silent_server_holds_up_no_cancellation(
     finally:
         server.thaw()
     await place.close()
-    await all_ended(before)
+    assert await left_over(before) == set()
 
 
 # --- other servers ------------------------------------------------------------------------------------------------
@@ -427,16 +429,16 @@ async def test_a_silent_server_holds_up_no_cancellation(
 async def test_cancellation_is_honoured_on_a_cluster(
     cluster: ValkeyCluster, prefix: str, tmp_path: Path
 ) -> None:
-    await everywhere(Place(cluster.url, f"{{{prefix}}}", tmp_path))
+    assert await tasks_left_by_every_step(Place(cluster.url, f"{{{prefix}}}", tmp_path)) == set()
 
 
 async def test_cancellation_is_honoured_with_sentinels(
     sentinel: ValkeySentinel, prefix: str, tmp_path: Path
 ) -> None:
-    await everywhere(Place(sentinel.url, prefix, tmp_path))
+    assert await tasks_left_by_every_step(Place(sentinel.url, prefix, tmp_path)) == set()
 
 
-async def everywhere(place: Place) -> None:
+async def tasks_left_by_every_step(place: Place) -> set[asyncio.Task[Any]]:
     before = asyncio.all_tasks()
     chance = random.Random(SEED)
     for step in (add, add_many, add_flow, wait_for_a_job, next_event, come_and_go, come_and_listen, work):
@@ -444,7 +446,7 @@ async def everywhere(place: Place) -> None:
             await cancel_after(chance.random() * STEPS[step], step(place))
             await place.rest()
     await place.close()
-    await all_ended(before)
+    return await left_over(before)
 
 
 async def test_an_attempt_to_connect_that_nobody_wants_any_more_is_called_off(
@@ -464,7 +466,7 @@ async def test_an_attempt_to_connect_that_nobody_wants_any_more_is_called_off(
                         make("q", redis=server.url, prefix=prefix, policy=policy),
                     ):
                         raise TorilError("it cannot have connected")
-        await all_ended(before)
+        assert await left_over(before) == set()
     finally:
         server.thaw()
 
@@ -479,8 +481,10 @@ async def test_closing_does_not_wait_for_a_connection_that_is_being_made(
         await events.open()
         proxy.shut_the_door()
         events.on("completed", handled)
-        async with asyncio.timeout(10):
-            while not any(reader._connecting for reader in events._transport._readers):
-                await asyncio.sleep(0.001)
-            await events.close()
+        readers = events._transport._readers
+        await until(lambda: any(reader._connecting for reader in readers), "the reader connects")
+        closing = asyncio.create_task(events.close())
+        closed, _ = await asyncio.wait({closing}, timeout=10)
         proxy.open_the_door()
+        await closing
+    assert closed

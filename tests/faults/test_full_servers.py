@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.conftest import QUEUE
 from tests.servers import Server
+from tests.waiting import until
 from toril import Job, Queue, Worker
 from toril.errors import RedisOutOfMemory
 from toril.protocol.keys import QueueKeys
@@ -33,11 +34,6 @@ async def test_a_full_server_refuses_new_work_and_lets_running_work_end(
         await release.wait()
         return "done"
 
-    async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.01)
-
     with server.client() as client:
         async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
             jobs = await queue.add_bulk([("n", {"i": i}) for i in range(6)])
@@ -52,19 +48,23 @@ async def test_a_full_server_refuses_new_work_and_lets_running_work_end(
             )
             worker.on("error", errors.append)
             async with worker:
-                await until(lambda: len(begun) == 3)
+                await until(lambda: len(begun) == 3, "three jobs are active")
                 client.config_set("maxmemory", "1mb")
                 with pytest.raises(RedisOutOfMemory, match="maxmemory"):
                     await queue.add("n", {"more": "x" * 1000})
-                await asyncio.sleep(2.5)  # two locks and more: heartbeats must get through
+                renewer = worker._lifecycle.runtime.lock_renewer  # type: ignore[union-attr]
+                enough = renewer.renewed + 3 * 6  # six heartbeats for three jobs: more than two locks
+                await until(lambda: renewer.renewed >= enough, "heartbeats get through")
                 release.set()
-                await until(lambda: worker.processed >= 3)
-                await until(lambda: any(isinstance(one, RedisOutOfMemory) for one in errors))
+                await until(lambda: worker.processed >= 3, "the active jobs are done")
+                await until(
+                    lambda: any(isinstance(one, RedisOutOfMemory) for one in errors), "the worker says why"
+                )
                 assert worker.state is WorkerState.RUNNING
                 client.config_set("maxmemory", "0")
                 freed = time.monotonic()
                 later = await queue.add("n", {})
-                await until(lambda: worker.processed == 7)
+                await until(lambda: worker.processed == 7, "all jobs are done")
                 assert await later.get_state() == "completed"
                 assert time.monotonic() - freed < 10  # about one second after there is memory again
             told = collections.Counter(fields[b"event"] for _, fields in client.xrange(queue.keys.events))
@@ -96,7 +96,6 @@ async def test_fifty_thousand_stalled_jobs_come_back_while_others_are_served(
                 asked = time.perf_counter()
                 await asyncio.to_thread(client.ping)
                 latencies.append(time.perf_counter() - asked)
-                await asyncio.sleep(0.005)
 
         worker = Worker(
             QUEUE,
@@ -110,9 +109,8 @@ async def test_fifty_thousand_stalled_jobs_come_back_while_others_are_served(
         worker.on("stalled", back.extend)
         await worker.pause()
         watching = asyncio.create_task(bystander())
-        async with worker, asyncio.timeout(90):
-            while len(back) < count:
-                await asyncio.sleep(0.05)
+        async with worker:
+            await until(lambda: len(back) >= count, "all jobs are back", within=90)
         over.set()
         await watching
         assert client.llen(keys.wait) == count == len(set(back))
@@ -141,7 +139,6 @@ async def test_a_huge_clean_is_done_in_parts(valkey: Server, prefix: str) -> Non
                     asked = time.perf_counter()
                     await asyncio.to_thread(client.ping)
                     slowest = max(slowest, time.perf_counter() - asked)
-                    await asyncio.sleep(0.002)
 
             watching = asyncio.create_task(bystander())
             removed = await queue.clean(0)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import pytest
 import redis
 
 from tests.faults.conftest import QUEUE
-from tests.faults.worker_processes import PATIENCE, Fleet, until
+from tests.faults.worker_processes import PATIENCE, Fleet
 from tests.servers import Server
+from tests.waiting import until, wait_until
 from toril import Job, Queue, Worker
 from toril.commands import locks
 from toril.commands.command import plain
@@ -51,6 +53,12 @@ async def ended(queue: Queue, count: int, patience: float = PATIENCE) -> None:
         await asyncio.sleep(0.02)
 
 
+async def until_runs(crew: Fleet, server: Server, count: int) -> None:
+    """Waits until the handlers of a fleet began that many times in all."""
+    with server.client() as client:
+        await until(lambda: crew.runs(client).total() >= count, f"{count} runs")
+
+
 async def test_killed_workers_lose_no_job_and_repeat_no_more_than_they_held(
     under_attack: Queue, valkey: Server, fleet: MakeFleet
 ) -> None:
@@ -58,8 +66,8 @@ async def test_killed_workers_lose_no_job_and_repeat_no_more_than_they_held(
     crew = fleet(valkey.url, concurrency=concurrency, max_stalled=20)
     workers = crew.launch(kills + 1)
     await under_attack.add_bulk([("n", {"seconds": 0.05, "fail": int(i % 7 == 0)}) for i in range(400)])
-    for _ in range(kills):
-        await asyncio.sleep(dice.random() * 0.2)
+    for turn in range(kills):
+        await until_runs(crew, valkey, 60 * turn + dice.randrange(1, 60))
         crew.kill(workers.pop(dice.randrange(len(workers))))
     await ended(under_attack, 400)
     with valkey.client() as client:
@@ -91,7 +99,6 @@ async def test_a_job_that_kills_workers_ends_in_failed_and_the_others_complete(
             crew._start({})
         deaths += await asyncio.to_thread(end_of_one)
         assert deaths <= 3, "a job that kills workers must not do so for ever"
-        await asyncio.sleep(0.02)
     await ended(under_attack, 21)
     assert (await under_attack.get_job_counts()).completed == len(others)
     assert deaths == 2  # the first, and once more because one stall is forgiven
@@ -104,8 +111,8 @@ async def test_workers_that_are_stopped_at_any_moment_lose_and_repeat_nothing(
     crew = fleet(valkey.url, lock=2.0)
     workers = crew.launch(7)
     await under_attack.add_bulk([("n", {"seconds": 0.03}) for _ in range(600)])
-    for _ in range(6):
-        await asyncio.sleep(dice.random() * 0.1)
+    for turn in range(6):
+        await until_runs(crew, valkey, 80 * turn + dice.randrange(1, 80))
         victim = workers.pop(dice.randrange(len(workers)))
         assert await asyncio.to_thread(crew.terminate, victim) == 0
     await ended(under_attack, 600)
@@ -140,13 +147,13 @@ async def test_a_worker_that_slept_longer_than_its_lock_finishes_nothing_twice(
     jobs = await under_attack.add_bulk([("n", {"seconds": 0.4}) for _ in range(3)])
     (sleeper,) = crew.launch()
     with valkey.client() as client:
-        await asyncio.to_thread(until, lambda: crew.runs(client).total() == 3, "all three run")
+        await asyncio.to_thread(wait_until, lambda: crew.runs(client).total() == 3, "all three run")
         sleeper.send_signal(signal.SIGSTOP)
         crew.launch()
         await ended(under_attack, 3)
         sleeper.send_signal(signal.SIGCONT)
         await asyncio.to_thread(
-            until, lambda: sum(map(int, REFUSED.findall(log.read_text()))) == 3, "three refusals"
+            wait_until, lambda: sum(map(int, REFUSED.findall(log.read_text()))) == 3, "three refusals"
         )
         told = events(client, under_attack)
     assert [told["completed", job.id] for job in jobs] == [1, 1, 1]
@@ -160,10 +167,10 @@ async def test_a_worker_that_slept_alone_longer_than_its_lock_keeps_its_results(
     jobs = await under_attack.add_bulk([("n", {"seconds": seconds}) for seconds in (0.1, 2.0, 2.0)])
     (sleeper,) = crew.launch()
     with valkey.client() as client:
-        await asyncio.to_thread(until, lambda: crew.runs(client).total() == 3, "all three run")
+        await asyncio.to_thread(wait_until, lambda: crew.runs(client).total() == 3, "all three run")
         sleeper.send_signal(signal.SIGSTOP)
         locked = [under_attack.keys.lock(job.id) for job in jobs]
-        await asyncio.to_thread(until, lambda: client.exists(*locked) == 0, "all locks have run out")
+        await asyncio.to_thread(wait_until, lambda: client.exists(*locked) == 0, "all locks have run out")
         sleeper.send_signal(signal.SIGCONT)
         await ended(under_attack, 3)
         assert crew.runs(client) == collections.Counter(job.id for job in jobs)
@@ -184,10 +191,6 @@ async def test_a_job_that_comes_back_to_the_worker_that_lost_it_keeps_its_new_lo
         await event.wait()
         return which
 
-    async def two() -> None:
-        while len(begun) < 2:
-            await asyncio.sleep(0.01)
-
     async with Worker(
         QUEUE,
         handle,
@@ -198,27 +201,25 @@ async def test_a_job_that_comes_back_to_the_worker_that_lost_it_keeps_its_new_lo
         stalled_check_interval=60,
     ) as worker:
         job = await queue.add("n", {})
-        while not begun:
-            await asyncio.sleep(0.01)
+        await until(lambda: begun, "the first run begins")
         await behind.run(plain(int, "DEL", queue.keys.lock(job.id)))
         for _ in range(2):
             await behind.run(plain(int, "DEL", queue.keys.stalled_check))
             now = await behind.now_ms()
             await behind.run(locks.official_sweep(queue.keys, max_stalled=5, now_ms=now, interval_ms=1000))
-        await asyncio.wait_for(two(), 10)
-        while not begun[0].lock_lost:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(begun) == 2, "the second run begins")
+        await until(lambda: begun[0].lock_lost, "the first run knows that it lost its lock")
         assert not begun[1].lock_lost
         first_may_end.set()
-        while worker.health().jobs > 1:
-            await asyncio.sleep(0.01)
-        renewed = 0
-        for _ in range(200):  # two lock durations
-            left = await behind.run(plain(int, "PTTL", queue.keys.lock(job.id)))
-            assert left > 0, "the lock of the second run was not renewed"
-            renewed = max(renewed, left)
-            await asyncio.sleep(0.01)
-        assert renewed > 500
+        await until(lambda: worker.health().jobs == 1, "the first run has ended")
+        times_left: list[int] = []
+
+        async def is_renewed_four_times() -> bool:
+            times_left.append(await behind.run(plain(int, "PTTL", queue.keys.lock(job.id))))
+            assert times_left[-1] > 0, "the lock of the second run was not renewed"
+            return sum(later > earlier for earlier, later in pairwise(times_left)) >= 4
+
+        await until(is_renewed_four_times, "the lock of the second run is renewed")
         assert not begun[1].lock_lost
         second_may_end.set()
         assert await job.wait_until_finished(timeout=10) == "second"

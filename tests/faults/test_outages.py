@@ -18,8 +18,9 @@ import pytest
 from tests.conformance.kinds import KINDS, QUICK, Kind, StreamKind
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Proxy
-from tests.faults.worker_processes import PATIENCE, Fleet, until
+from tests.faults.worker_processes import PATIENCE, Fleet
 from tests.servers import Server
+from tests.waiting import wait_until
 from toril import Job, Queue, Worker
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_stream import StreamBackend
@@ -59,8 +60,8 @@ async def test_an_idle_worker_waits_for_its_server_without_errors_and_ends_when_
     await asyncio.to_thread(server.stop if how == "stopped" else server.freeze)
     watched = time.monotonic()
     # One that is frozen shows by a call that is not answered in time.
-    await asyncio.to_thread(until, lambda: "Redis disconnected" in log.read_text(), "the worker notices")
-    await asyncio.to_thread(until, lambda: time.monotonic() - watched > 3, "three seconds are over")
+    await asyncio.to_thread(wait_until, lambda: "Redis disconnected" in log.read_text(), "the worker notices")
+    await asyncio.to_thread(wait_until, lambda: time.monotonic() - watched > 3, "three seconds are over")
     seconds = time.monotonic() - watched
     busy = (sum(process.cpu_times()[:2]) - used) / seconds
     lines = lines_about(log)
@@ -336,16 +337,17 @@ async def test_a_server_that_forgets_its_scripts_ten_times_a_second_causes_no_er
     under_attack: Queue, valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = threading.Event()
+    forgotten: list[float] = []
 
     def forget() -> None:
         with valkey.client() as client:
             while not over.wait(0.1):
                 client.script_flush()
+                forgotten.append(time.monotonic())
 
     async def handle(job: Job[Any]) -> None:
         await job.update_progress(50)
         await job.log("half way")
-        await asyncio.sleep(0.01)
 
     flushing = threading.Thread(target=forget)
     flushing.start()
@@ -360,7 +362,8 @@ async def test_a_server_that_forgets_its_scripts_ten_times_a_second_causes_no_er
                 lock_duration=0.4,
                 stalled_check_interval=0.2,
             ) as worker:
-                for _ in range(20):
+                for turn in range(20):
+                    await reached(partial(is_longer, forgotten, turn))
                     await under_attack.add_bulk([("n", {}) for _ in range(50)])
                     await asyncio.wait_for(worker.run_until_idle(), 20)
     finally:
@@ -385,12 +388,16 @@ async def test_sigterm_in_the_middle_of_an_outage_and_a_return_lose_nothing(
     async with Queue(QUEUE, redis=server.url, prefix=prefix) as queue:
         job = await queue.add("n", {})
         worker = Worker(QUEUE, handle, redis=server.url, prefix=prefix)
+        disconnected = asyncio.Event()
+        worker.on("disconnected", lambda _: disconnected.set())
         await worker.start()
         await asyncio.wait_for(begun.wait(), 10)
         await asyncio.to_thread(server.kill)
         release.set()
+        await asyncio.wait_for(disconnected.wait(), 10)
         stopping = asyncio.create_task(worker.stop(timeout=10))
-        await asyncio.sleep(1.0)
+        await reached(lambda: worker.state is WorkerState.SHUTTING_DOWN)
+        assert not stopping.done()
         server.start()
         await asyncio.wait_for(stopping, 15)
         assert await job.get_state() == "completed"

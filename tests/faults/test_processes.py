@@ -16,8 +16,9 @@ import pytest
 
 from tests.faults import process_handlers as handlers
 from tests.faults.conftest import QUEUE
-from tests.faults.worker_processes import ROOT, until
+from tests.faults.worker_processes import ROOT
 from tests.servers import Server
+from tests.waiting import wait_until
 from toril import InvalidOption, JobFailed, Queue, Worker
 from toril.worker import WorkerState
 
@@ -114,13 +115,18 @@ async def test_a_process_that_is_killed_while_idle_costs_no_job(under_attack: Qu
 
 
 async def test_a_stop_while_processes_start_leaves_none_behind(under_attack: Queue, make: Make) -> None:
-    for pause in (0.0, 0.05, 0.3):
+    moments: list[Callable[[], bool]] = [
+        lambda: True,
+        lambda: len(of_worker()) > 0,
+        lambda: len(of_worker()) > 1,
+    ]
+    for moment in moments:
         await under_attack.add_bulk([("fine", {}) for _ in range(3)])
         worker = make(concurrency=3)
         await worker.start()
-        await asyncio.sleep(pause)
+        await asyncio.to_thread(wait_until, moment, "processes start")
         await asyncio.wait_for(worker.stop(timeout=0), 20)
-        await asyncio.to_thread(until, lambda: not of_worker(), "no process is left")
+        await asyncio.to_thread(wait_until, lambda: not of_worker(), "no process is left")
     counts = await under_attack.get_job_counts()
     assert counts.active == counts.failed == 0
 
@@ -131,7 +137,7 @@ async def test_a_time_out_shorter_than_the_start_of_a_process_leaves_none_behind
     await under_attack.add_bulk([("fine", {}) for _ in range(4)])
     async with make(concurrency=2, job_timeout=0.01, max_attempts=1) as worker:
         await asyncio.wait_for(worker.run_until_idle(), 40)
-        await asyncio.to_thread(until, lambda: len(of_worker()) <= 2, "no more than two")
+        await asyncio.to_thread(wait_until, lambda: len(of_worker()) <= 2, "no more than two")
     assert not of_worker()
 
 
@@ -139,7 +145,7 @@ async def test_a_handler_ends_with_the_worker_that_was_killed(
     under_attack: Queue, valkey: Server, prefix: str, tmp_path: Path
 ) -> None:
     pids = tmp_path / "pid"
-    await under_attack.add("hang", {"pids": str(pids)})
+    job = await under_attack.add("hang", {"pids": str(pids)})
     text = (
         "import asyncio, sys\n"
         "from tests.faults.process_handlers import misbehave\n"
@@ -155,12 +161,15 @@ async def test_a_handler_ends_with_the_worker_that_was_killed(
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )
     try:
-        await asyncio.to_thread(until, lambda: pids.exists() and pids.read_text(), "the handler runs")
+        await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text(), "the handler runs")
     finally:
         process.kill()
         process.wait()
     child = int(pids.read_text())
-    await asyncio.to_thread(until, lambda: not psutil.pid_exists(child), "the handler's process has ended")
+    await asyncio.to_thread(
+        wait_until, lambda: not psutil.pid_exists(child), "the handler's process has ended"
+    )
+    assert await under_attack.get_job_state(job.id) == "active"  # nobody is left to settle it
 
 
 def test_a_handler_that_cannot_be_sent_is_refused_with_a_remedy(valkey: Server, prefix: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from tests.faults.proxy import FAULTS, Kind, Proxy
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
+from tests.waiting import until
 from toril import FlowNode, FlowProducer, Queue
 from toril.errors import Closed, ReplyLost
 from toril.transport import ConnectionPolicy
@@ -140,6 +141,10 @@ async def test_whoever_waits_for_a_job_hears_of_its_end_over_a_breaking_connecti
         assert await waiting == "done"
 
 
+def tasks_named(name: str) -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == name]
+
+
 async def test_a_call_that_is_interrupted_from_outside_leaves_nobody_waiting(
     proxy: Proxy, prefix: str
 ) -> None:
@@ -148,8 +153,7 @@ async def test_a_call_that_is_interrupted_from_outside_leaves_nobody_waiting(
         await queue.add("first")
         proxy.arm("cut after", b"toril:ledger")
         adding = asyncio.create_task(queue.add("x"))
-        while not (trying := [task for task in asyncio.all_tasks() if task.get_name() == "toril-transport"]):
-            await asyncio.sleep(0.01)
+        trying = await until(lambda: tasks_named("toril-transport"), "the transport tries to connect")
         trying[0].cancel()  # as a loop does that is about to end
         with pytest.raises(Closed):
             await adding

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from tests.conformance.kinds import KINDS, BullmqKind, Kind, ListKind
-from tests.faults.worker_processes import PATIENCE, ROOT, until
+from tests.faults.worker_processes import PATIENCE, ROOT
 from tests.servers import Server
+from tests.waiting import until_equal, wait_until
 from toril import Backoff, Queue, TransientError, Worker
 
 pytestmark = pytest.mark.timeout(120)
@@ -140,7 +141,7 @@ async def test_active_jobs_go_back_in_their_order_without_an_attempt(
     assert [(job.attempts_made, job.stalled_count, job.failed_reason) for job in jobs] == [(0, 0, None)] * 4
     assert await run_elsewhere(queue) == [0, 1, 2, 3]
     await asyncio.to_thread(
-        until, lambda: not any(one.is_running() for one in program.children), "none is left"
+        wait_until, lambda: not any(one.is_running() for one in program.children), "none is left"
     )
 
 
@@ -157,7 +158,7 @@ async def test_jobs_of_a_program_that_cannot_say_a_word_run_elsewhere(
     assert sorted(await run_elsewhere(queue)) == [0, 1, 2, 3]
     assert await queue.failed_jobs() == []
     await asyncio.to_thread(
-        until, lambda: not any(one.is_running() for one in program.children), "none is left"
+        wait_until, lambda: not any(one.is_running() for one in program.children), "none is left"
     )
 
 
@@ -196,13 +197,11 @@ async def test_a_program_whose_processes_are_idle_ends(
     program = launch(shape=shape, way=way, executor="process")
     await queue.add(payload={"n": 0})
     await asyncio.to_thread(program.wait_for_line, "begun")
-    async with asyncio.timeout(PATIENCE):
-        while await queue.unfinished():
-            await asyncio.sleep(0.01)
+    await until_equal(queue.unfinished, 0, within=PATIENCE)
     assert await asyncio.to_thread(program.end) < LIMIT
     assert program.children
     await asyncio.to_thread(
-        until, lambda: not any(one.is_running() for one in program.children), "none is left"
+        wait_until, lambda: not any(one.is_running() for one in program.children), "none is left"
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.faults.conftest import QUEUE, Make, reached
 from tests.faults.proxy import Proxy
 from tests.servers import Server
+from tests.waiting import until_equal
 from toril import Job, Queue, Worker
 from toril.errors import Closed, RedisUnavailable
 from toril.protocol.state import JobState
@@ -32,11 +33,13 @@ async def test_a_pause_that_is_taken_back_returns(make: Make, under_attack: Queu
     async with make(handle, concurrency=2) as worker:
         await reached(lambda: worker.health().jobs == 2)
         pausing = asyncio.create_task(worker.pause())
-        await asyncio.sleep(0.05)
+        await reached(lambda: not worker.health().taking)
+        assert not pausing.done()
         worker.resume()
         await asyncio.wait_for(pausing, 5)
         release.set()
         await asyncio.wait_for(worker.run_until_idle(), 10)
+    assert (await under_attack.get_job_counts()).completed == 4
 
 
 def contains(ids: list[str], job_id: str) -> bool:
@@ -64,6 +67,7 @@ async def test_a_pause_passes_its_wake_up_call_on(make: Make, under_attack: Queu
             await reached(partial(contains, done, job.id), 5)
             one.resume()
             await reached(partial(is_fetching, other))
+    assert len(done) == len(set(done)) == 15
 
 
 async def test_a_minute_of_meddling_in_seconds_loses_nothing(
@@ -136,8 +140,7 @@ async def test_run_until_idle_waits_for_delayed_retries_and_outages(
         worker = Worker(QUEUE, handle, redis=server.url, prefix=prefix, max_reconnect_delay=0.2)
         idle = asyncio.create_task(worker.run_until_idle())
         await reached(lambda: worker.state is WorkerState.RUNNING)
-        while await job.get_state() != JobState.DELAYED:
-            await asyncio.sleep(0.01)
+        await until_equal(job.get_state, JobState.DELAYED)
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(2.5)  # longer than a single call is patient
         server.start()

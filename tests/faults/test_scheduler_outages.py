@@ -10,6 +10,7 @@ import pytest
 from tests.faults.proxy import FAULTS, Kind, Proxy
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
+from tests.waiting import until
 from toril import Job, Queue, Worker
 
 
@@ -97,9 +98,12 @@ async def test_a_series_goes_on_when_a_full_server_has_memory_again(
     ):
         refused = [proxy.arm("answer", b":repeat", reply=FULL) for _ in range(5)]
         first = await queue.schedulers.upsert("hourly", every=3600, options={"remove_on_complete": True})
-        while not all(one.struck.is_set() for one in refused):
+
+        async def add_until_all_are_refused() -> bool:
             await queue.add("other", {})
-            await asyncio.sleep(0.01)
+            return all(one.struck.is_set() for one in refused)
+
+        await until(add_until_all_are_refused, "five refusals", within=40)
         await queue.add("other", {})
         await until_next(queue, first.id)
         assert await queue.get_job(first.id) is None
@@ -123,8 +127,7 @@ async def test_a_series_survives_an_outage_over_several_ticks_without_doubles(
     async with Queue("reports", redis=server.url, prefix=prefix) as queue, asyncio.timeout(50):
         await queue.schedulers.upsert("tick", every=0.3)
         async with Worker("reports", handle, redis=server.url, prefix=prefix, max_reconnect_delay=0.2):
-            while len(runs) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(runs) >= 2, "two jobs have run")
             server.stop()
             await asyncio.sleep(1.0)  # three ticks
             server.start()

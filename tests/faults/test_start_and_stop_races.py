@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.conftest import QUEUE, Make, nothing, reached
 from tests.servers import free_port
+from tests.waiting import until
 from toril import InvalidOption, Job, Queue, Worker
 from toril.errors import Closed
 from toril.protocol.state import JobState
@@ -41,12 +42,16 @@ async def test_a_stop_while_it_starts_ends_the_start(prefix: str) -> None:
     assert worker.state is WorkerState.STOPPED
 
 
-async def test_a_run_that_is_stopped_before_redis_answers_returns(prefix: str) -> None:
+async def test_a_run_that_is_stopped_before_redis_answers_returns(
+    prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = Worker(QUEUE, nothing, redis=f"redis://127.0.0.1:{free_port()}", prefix=prefix)
     running = asyncio.create_task(worker.run())
-    await asyncio.sleep(0.2)
+    await until(lambda: "Redis reconnect failed" in caplog.text, "an attempt to connect failed")
+    assert not running.done()
     await worker.stop()
     await asyncio.wait_for(running, 5)
+    assert worker.state is WorkerState.STOPPED
 
 
 async def test_a_start_while_it_stops_starts_it_again(make: Make, under_attack: Queue) -> None:
@@ -63,7 +68,8 @@ async def test_a_start_while_it_stops_starts_it_again(make: Make, under_attack: 
     stopping = asyncio.create_task(worker.stop())
     await asyncio.sleep(0)
     starting = asyncio.create_task(worker.start())
-    await asyncio.sleep(0.05)
+    await until(lambda: worker.state is WorkerState.SHUTTING_DOWN, "the stop waits for the job")
+    assert not starting.done()
     release.set()
     await asyncio.wait_for(asyncio.gather(stopping, starting), 10)
     assert worker.state is WorkerState.RUNNING
@@ -82,12 +88,12 @@ async def test_a_body_that_raises_still_lets_jobs_finish(make: Make, under_attac
 
     async def handle(_: Job[Any]) -> str:
         begun.set()
-        await asyncio.sleep(0.2)
+        await until(lambda: worker.state is WorkerState.SHUTTING_DOWN, "the worker stops")
         return "finished"
 
     job = await under_attack.add("n", {})
     with contextlib.suppress(ZeroDivisionError):
-        async with make(handle):
+        async with make(handle) as worker:
             await asyncio.wait_for(begun.wait(), 10)
             raise ZeroDivisionError
     assert await job.get_state() == JobState.COMPLETED

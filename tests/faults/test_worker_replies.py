@@ -12,6 +12,7 @@ import pytest
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Kind, Proxy
 from tests.servers import Server
+from tests.waiting import until, until_equal
 from toril import Job, JobOptions, NewJob, ParentRef, Queue, TransientError, Worker
 from toril.commands import add, read
 from toril.errors import WaitingChildrenError
@@ -186,9 +187,11 @@ async def test_jobs_found_by_their_token_run_once_also_when_their_end_is_handed_
         await asyncio.to_thread(fault.struck.wait, 10)
         worker.concurrency = 1  # all twelve are ours, and the capacity is one
         bad_network.open_the_door()
-        async with asyncio.timeout(40):
-            while (await under_attack.get_job_counts()).active:
-                await asyncio.sleep(0.02)
+
+        async def none_is_active() -> bool:
+            return not (await under_attack.get_job_counts()).active
+
+        await until(none_is_active, "no job is active", within=40)
     counts = await under_attack.get_job_counts()
     assert runs == collections.Counter(job.id for job in [first, *jobs])
     assert (counts.completed, counts.failed) == (7, 6)
@@ -212,9 +215,7 @@ async def test_a_finish_whose_reply_was_lost_is_recognised_and_counted_once(
     good = await under_attack.add("good", {}, remove_on_complete=True)
     bad = await under_attack.add("bad", {}, attempts=1)
     async with worker:
-        async with asyncio.timeout(20):
-            while len(told) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(told) >= 2, "the ends of both jobs")
     assert sorted(told) == sorted([good.id, bad.id])
     assert (worker.processed, worker.failed) == (1, 1)
     assert (await good.get_state(), await bad.get_state()) == (JobState.UNKNOWN, JobState.FAILED)
@@ -241,9 +242,7 @@ async def test_a_parent_that_parks_itself_over_a_bad_line_runs_again_when_its_ch
         prefix=prefix, lock_duration=1, stalled_check_interval=0.5,
         max_stalled_count=10, drain_delay=0.5,
     ):  # fmt: skip
-        async with asyncio.timeout(30):
-            while await parent.get_state() != JobState.COMPLETED:
-                await asyncio.sleep(0.02)
+        await until_equal(parent.get_state, JobState.COMPLETED, within=30)
     assert runs["child"] == 1
     assert runs["parent"] >= 2
 

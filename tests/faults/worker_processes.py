@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +76,3 @@ class Fleet:
 
 def runs_key(prefix: str) -> str:
     return f"{prefix}:runs"
-
-
-def until(condition: Any, what: str, patience: float = PATIENCE) -> None:
-    """Waits until a condition of a server or a process holds."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not reached: {what}"
-        time.sleep(0.01)

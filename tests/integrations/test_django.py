@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.integrations.web_server import REPOSITORY, program, web_server
 from tests.servers import Server
+from tests.waiting import wait_until
 
 SHOP = REPOSITORY / "examples" / "django_shop"
 
@@ -45,10 +45,13 @@ def test_the_shop_runs_with_its_web_server_and_its_worker(env: dict[str, str]) -
         web_server("manage.py", "runserver", "--noreload", "{port}", env=env, cwd=SHOP) as client,
     ):
         number = client.post("/orders/", data={"product": "tea", "amount": 3}).json()["number"]
-        deadline = time.monotonic() + 30
-        shown: dict[str, object] = {}
-        while not all(shown.get(part) for part in ("receipt", "invoice", "shipped")):
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.05)
-            shown = client.get(f"/orders/{number}/").json()
+
+        def shown_when_done() -> dict[str, object] | None:
+            shown: dict[str, object] = client.get(f"/orders/{number}/").json()
+            return shown if all(shown.get(part) for part in ("receipt", "invoice", "shipped")) else None
+
+        shown = wait_until(
+            shown_when_done, "the order has its receipt, its invoice and is shipped", within=30
+        )
+        assert shown is not None
         assert shown["receipt"] == "Dear customer, 3 × tea"

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from tests.integrations import outbox_kills
 from tests.servers import Postgres, Server
+from tests.waiting import until, wait_until
 from toril import App, InvalidOption, sync
 from toril.app import Task
 from toril.integrations.outbox import OutboxRelay, OutboxRow, RelayOptions, declare_relay_task
@@ -211,8 +212,7 @@ def test_the_relay_runs_as_a_thread_and_survives_an_outage_of_redis(
         relay.wake()
         server.start()
         with sync.Queue("orders", redis=server.url, prefix=prefix) as queue:
-            while queue.count() < 5:
-                pass
+            wait_until(lambda: queue.count() >= 5, "the relay has added the jobs")
             assert [job.data["number"] for job in queue.get_waiting()] == list(range(5))
 
 
@@ -223,8 +223,7 @@ async def test_the_relay_runs_as_a_task_of_the_app(
     (job_id,) = await asyncio.to_thread(write, engine, outbox, ship, [5])
     async with app, app.worker():
         queue: Any = app.get_queue("orders")
-        while (job := await queue.get_job(job_id)) is None:
-            pass  # the relay has not sent it yet
+        job: Any = await until(lambda: queue.get_job(job_id), "the relay has added the job")
         assert await job.wait_until_finished(10) == 5
 
 

@@ -119,8 +119,11 @@ def test_1_the_counter_gives_ids_to_jobs_without_one(queue: QueueSteps) -> None:
 def test_1_deduplication_keeps_one_job(queue: QueueSteps, kind: dict[str, Any]) -> None:
     for job_id in ("a", "b"):
         queue.add(job_id, delay=20_000, deduplication={"id": "same", **kind})
+    kept = "b" if "replace" in kind else "a"
+    assert queue.ids("delayed") == [kept]
     queue.do("advance", ms=20_000)
     queue.add("c", deduplication={"id": "same", **kind})
+    assert ("bull:q:c" in queue.lockstep.keyspace) == ("ttl" in kind)  # its time is over
 
 
 # Contract 2: pickup
@@ -181,13 +184,24 @@ def test_4_completion_stores_the_result(queue: QueueSteps, value: Any) -> None:
     assert queue.ids("completed") == ["a"]
 
 
-@pytest.mark.parametrize("keep", [True, 1, {"count": 2}, {"age": 15}, {"age": 15, "count": 1}], ids=str)
-def test_4_old_results_go_as_asked(queue: QueueSteps, keep: Any) -> None:
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (True, []),
+        (1, ["c"]),
+        ({"count": 2}, ["b", "c"]),
+        ({"age": 15}, ["b", "c"]),
+        ({"age": 15, "count": 1}, ["c"]),
+    ],
+    ids=str,
+)
+def test_4_old_results_go_as_asked(queue: QueueSteps, keep: Any, left: list[str]) -> None:
     for job_id in ("a", "b", "c"):
         queue.add(job_id, removeOnComplete=keep)
         queue.pick_up()
         queue.complete(job_id)
         queue.do("advance", ms=10_000)
+    assert sorted(queue.ids("completed")) == left
 
 
 def test_4_completing_fetches_the_next_job_in_the_same_call(queue: QueueSteps) -> None:

@@ -21,6 +21,8 @@ STEPS = 25
 @pytest.mark.timeout(300)
 def test_random_histories_look_the_same_to_node(lockstep: Lockstep) -> None:
     run_random_histories(lockstep, sequences=QUICK_SEQUENCES, steps=STEPS, fixed=True)
+    assert lockstep.tally.sequences >= QUICK_SEQUENCES
+    assert lockstep.tally.by_operation["complete"] > 0
     print(f"{lockstep.tally.sequences} sequences, {lockstep.tally.steps} steps, no difference")
 
 
@@ -28,11 +30,15 @@ def test_random_histories_look_the_same_to_node(lockstep: Lockstep) -> None:
 def test_workers_with_a_rate_limit_and_metrics_look_the_same_to_node(make_lockstep: MakeLockstep) -> None:
     lockstep = make_lockstep(lambda server: ApplicationSide(server, STRICT), same_tokens=False, rules=STRICT)
     run_random_histories(lockstep, sequences=QUICK_SEQUENCES // 2, steps=STEPS, fixed=True)
+    assert lockstep.tally.sequences >= QUICK_SEQUENCES // 2
+    assert lockstep.tally.steps > lockstep.tally.sequences
 
 
 @pytest.mark.parametrize("recording", sorted(RECORDINGS.glob("*.json")), ids=lambda path: path.stem)
 def test_what_once_differed_is_alike_now(lockstep: Lockstep, recording: Path) -> None:
-    lockstep.replay(load(recording))
+    steps = list(load(recording))
+    lockstep.replay(steps)
+    assert lockstep.steps == steps
 
 
 def _add(job_id: str, parent: str | None = None, **opts: Any) -> Step:

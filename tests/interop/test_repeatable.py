@@ -54,6 +54,7 @@ def inherited(make_lockstep: MakeLockstep, bullmq: Reference) -> Lockstep:
 def test_the_chain_of_a_repeatable_job_goes_on(inherited: Lockstep, repeat: dict[str, Any]) -> None:
     opts = {"repeat": repeat, "attempts": 2, "removeOnComplete": True}
     inherited.do(Step("add", {"name": "tick", "data": {"n": 1}, "opts": opts}))
+    runs: list[str] = []
     for _ in range(4):
         inherited.do(Step("advance", {"ms": _until_due(inherited)}))
         taken = inherited.do(Step("pick_up", {"token": "t", "worker": "w"})).value
@@ -61,6 +62,8 @@ def test_the_chain_of_a_repeatable_job_goes_on(inherited: Lockstep, repeat: dict
             break
         end = {"id": taken["id"], "value": 1, "token": "t", "fetch_next": False, "worker": "w"}
         inherited.do(Step("complete", end))
+        runs.append(taken["id"])
+    assert len(set(runs)) == repeat.get("limit", 4)
 
 
 @pytest.mark.parametrize("repeat", REPEATS, ids=str)

@@ -59,6 +59,12 @@ def complete(lockstep: Lockstep, job_id: str) -> None:
     lockstep.do(Step("complete", args))
 
 
+def completed(lockstep: Lockstep) -> int:
+    """Returns the number of completed jobs on Node's server; ours has the same, or the last step had failed."""
+    found: Any = lockstep.reference.client.zcard("bull:q:completed")
+    return int(found)
+
+
 def delayed(lockstep: Lockstep) -> list[tuple[bytes, float]]:
     """Jobs that wait for their time on Node's server, with their scores, soonest first."""
     found: Any = lockstep.reference.client.zrange("bull:q:delayed", 0, -1, withscores=True)
@@ -97,6 +103,7 @@ def test_a_series_leaves_what_node_leaves(lockstep: Lockstep, repeat: dict[str, 
         due = next_due(lockstep)
         lockstep.do(Step("advance", {"ms": 10 if due is None else max(0, due - lockstep.now) + 10}))
         complete(lockstep, pick_up(lockstep))
+    assert completed(lockstep) == repeat.get("limit", 3)
 
 
 def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(lockstep: Lockstep) -> None:
@@ -108,6 +115,7 @@ def test_changing_and_removing_a_scheduler_leaves_what_node_leaves(lockstep: Loc
     job_id = pick_up(lockstep)
     lockstep.do(Step("remove_scheduler", {"id": "other"}))
     complete(lockstep, job_id)
+    assert (completed(lockstep), delayed(lockstep)) == (1, [])
 
 
 @pytest.mark.parametrize("stage", ["waiting", "active", "completed"])
@@ -141,6 +149,8 @@ def test_an_interval_that_was_slept_through_leaves_what_node_leaves(lockstep: Lo
     complete(lockstep, pick_up(lockstep))
     lockstep.do(Step("advance", {"ms": 10_000}))
     complete(lockstep, pick_up(lockstep))
+    assert completed(lockstep) == 3
+    assert len(delayed(lockstep)) + lockstep.reference.client.llen("bull:q:wait") == 1  # the series goes on
 
 
 OLD_KIND: list[dict[str, Any]] = [
@@ -171,6 +181,7 @@ def test_a_repeatable_job_that_node_added_the_old_way_goes_on_under_our_worker(
             complete(lockstep, pick_up(lockstep))
     finally:
         other.close()
+    assert completed(lockstep) == (2 if "limit" in repeat or "endDate" in repeat else 3)
 
 
 def flow(name: str, *children: dict[str, Any], queue: str = "q", **opts: Any) -> dict[str, Any]:
@@ -199,6 +210,7 @@ def test_a_flow_leaves_what_node_leaves(lockstep: Lockstep, family: dict[str, An
     lockstep.do(Step("add_flow", {"flow": family}))  # again: what exists is left alone
     while lockstep.reference.client.llen("bull:q:wait"):
         complete(lockstep, pick_up(lockstep))
+    assert completed(lockstep) > 0
 
 
 # --- cron -----------------------------------------------------------------------------------------------------------

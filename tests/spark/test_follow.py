@@ -165,7 +165,9 @@ def test_a_queue_that_is_new_is_followed_within_seconds(make: Pipelines, factory
         await_all(pipeline, first)
         second = factory("second")
         second.add(5)
-        wait_for(lambda: stored(pipeline)["n"] == first.entries_added + second.entries_added)
+        wait_for(lambda: stored(pipeline)["n"] >= first.entries_added + second.entries_added)
+    found = stored(pipeline)
+    assert (found["n"], found["lost"]) == (first.entries_added + second.entries_added, 0)
 
 
 class Dying:
@@ -209,6 +211,8 @@ def test_two_pipelines_that_follow_the_same_queue_store_each_event_once(
             queue.add(5)
             queue.work()
         await_all(first, queue)
+    found = stored(first)
+    assert (found["n"], found["lost"]) == (queue.entries_added, 0)
 
 
 def test_reading_that_begins_with_the_latest_does_so_while_it_is_up(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.servers import Server
+from tests.waiting import until
 from toril import App, Context, Depends, InvalidOption, JobFailed
 from toril.app import BlockingContext
 
@@ -83,8 +84,7 @@ async def test_the_lifespan_is_left_when_a_start_is_cancelled(app: App, events: 
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    while "left" not in events:
-        await asyncio.sleep(0.01)
+    await until(lambda: "left" in events, "the lifespan is left")
 
 
 async def test_a_worker_that_is_cancelled_leaves_the_lifespan_after_its_jobs(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
+from tests.waiting import until
 from toril import (
     Backoff,
     Envelope,
@@ -127,12 +128,15 @@ async def test_a_move_that_dies_between_adding_and_removing_adds_nothing_twice(
     await moved_from.backend.transport.close()  # type: ignore[attr-defined]  # here it dies
     moved_from._renewer_transport.close()  # type: ignore[attr-defined]
     known = 0
-    async with asyncio.timeout(20):
-        while await unfinished(source):
-            moved = await move_jobs(source, target)
-            assert moved.waiting + moved.scheduled == moved.known  # a lock that just ends puts a job off
-            known += moved.known
-            await asyncio.sleep(0.03)
+
+    async def move_the_rest() -> bool:
+        nonlocal known
+        moved = await move_jobs(source, target)
+        assert moved.waiting + moved.scheduled == moved.known  # a lock that just ends puts a job off
+        known += moved.known
+        return not await unfinished(source)
+
+    await until(move_the_rest, "the source is empty")
     assert known == 5
     assert [payload["n"] for _, _, payload in await place.collect(to_kind, "new.jobs")] == list(range(5))
 

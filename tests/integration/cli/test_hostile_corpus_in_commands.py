@@ -57,7 +57,7 @@ def planted(valkey: Server, prefix: str) -> Iterator[Planted]:
         yield plant(client, prefix)
 
 
-def check(result: Result, name: str) -> None:
+def assert_harmless(result: Result, name: str) -> None:
     """The command did its work, and its output holds nothing that a reader or a terminal obeys."""
     assert problems_in(result.out) + problems_in(result.err) == []
     assert result.code == 0 or (result.code == 1 and name in MAY_FAIL), result.err
@@ -70,7 +70,7 @@ def test_a_reading_command_shows_hostile_records(
     toril: Toril, here: list[str], planted: Planted, name: str, as_json: bool
 ) -> None:
     result = toril(*READING[name], *(["--json"] if as_json else []), *here)
-    check(result, name)
+    assert_harmless(result, name)
     assert result.out.strip() or name in MAY_FAIL
     if as_json and result.out:
         assert [json.loads(line) for line in result.lines] if name in ("events", "top") else result.data
@@ -80,7 +80,7 @@ def test_a_reading_command_shows_hostile_records(
 def test_a_changing_command_works_among_hostile_records(
     toril: Toril, here: list[str], planted: Planted, name: str
 ) -> None:
-    check(toril(*CHANGING[name], *here), name)
+    assert_harmless(toril(*CHANGING[name], *here), name)
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
@@ -104,7 +104,7 @@ def test_a_job_with_a_malformed_field_is_shown_in_full(
     toril: Toril, here: list[str], planted: Planted, field: str
 ) -> None:
     shown = toril("inspect", "hostile", f"malformed-{field}", *here)
-    check(shown, field)
+    assert_harmless(shown, field)
     assert f"malformed-{field}" in shown.out
     as_json = toril("inspect", "hostile", f"malformed-{field}", "--json", *here)
     assert as_json.data["id"] == f"malformed-{field}"

@@ -255,10 +255,10 @@ def test_bash_itself_completes_names_with_colons_after_an_address_with_colons(
     toril("add", "list:letters", "send", "--delay", "60", "--job-id", "order-17", *here)
     options = " ".join(here)
     with Bash() as bash:
-        bash.answers(f"toril inspect {options} lis", "t:letters ")
-        bash.answers(f"toril inspect {options} list:", "letters ")
-        bash.answers(f"toril inspect {options} list:letters ord", "er-17 ")
-        bash.answers(f"toril top {options} --queues=list:let", "ters ")
+        bash.assert_answer(f"toril inspect {options} lis", "t:letters ")
+        bash.assert_answer(f"toril inspect {options} list:", "letters ")
+        bash.assert_answer(f"toril inspect {options} list:letters ord", "er-17 ")
+        bash.assert_answer(f"toril top {options} --queues=list:let", "ters ")
 
 
 class Bash:
@@ -276,10 +276,10 @@ class Bash:
             env={**os.environ, "PATH": path, "TERM": "dumb", "PS1": "$ ", "COLUMNS": "400"},
         )
         os.close(child)
-        self.answers('eval "$(toril --show-completion bash)"; echo "rea""dy"\n', "ready", key="")
+        self.assert_answer('eval "$(toril --show-completion bash)"; echo "rea""dy"\n', "ready", key="")
         return self
 
-    def answers(self, line: str, expected: str, *, key: str = "\t") -> None:
+    def assert_answer(self, line: str, expected: str, *, key: str = "\t") -> None:
         """Types a line and a key, waits until the shell has written what is expected, and clears the line."""
         os.write(self._parent, (line + key).encode())
         shown = ""

@@ -95,6 +95,7 @@ class RandomBatches(RuleBasedStateMachine):
     """One queue on two databases. A subclass names the sides, and whether operators set limits."""
 
     limits = True
+    compared = 0  # replies of all examples
     keys: QueueKeys
     reference: Side
     tested: Side
@@ -114,6 +115,7 @@ class RandomBatches(RuleBasedStateMachine):
 
     def same(self, act: Callable[[Side], Any], view: Callable[[Any], Any] = lambda answer: answer) -> Any:
         expected, given = self.on_both(act)
+        type(self).compared += 1
         assert view(given) == view(expected), f"expected {view(expected)}, got {view(given)}"
         return given
 

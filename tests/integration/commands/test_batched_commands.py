@@ -43,6 +43,7 @@ def test_batches_leave_what_single_scripts_leave(
         limits = with_limits
 
     run_state_machine_as_test(Life, settings=EXAMPLES)
+    assert Life.compared > EXAMPLES.max_examples
 
 
 def test_plain_jobs_are_added_on_the_short_way(valkey: Server, prefix: str) -> None:

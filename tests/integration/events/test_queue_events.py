@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
+from tests.waiting import until
 from toril.errors import Closed, InvalidOption, OptionWarning
 from toril.events import Gap, QueueEvents
 from toril.events import _stream as stream_module
@@ -154,9 +155,8 @@ async def test_callbacks_end_with_a_line_in_the_log_when_events_may_not_be_read(
             client.delete(queue.keys.events)
             client.set(queue.keys.events, "no stream")
         events.on("added", print)
-        async with asyncio.timeout(20):
-            while "cannot be read any more" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await until(lambda: "cannot be read any more" in caplog.text, "the line in the log")
+    assert caplog.text.count("cannot be read any more") == 1
 
 
 async def test_custom_events_are_received_by_their_name(queue: Queue, server: Server) -> None:
@@ -419,8 +419,7 @@ async def test_a_long_outage_is_sat_out_with_one_line_for_each_attempt(
             reading = asyncio.create_task(read(events, 4))
             await until_blocked(server)
             server.stop()
-            while "next attempt in" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until(lambda: "next attempt in" in caplog.text, "an attempt failed")
             server.start()
             await queue.add("y")
             found = await reading
@@ -439,8 +438,7 @@ async def test_closing_during_an_outage_does_not_wait_for_its_end(
             reading = asyncio.create_task(_all(events))
             await until_blocked(server)
             server.stop()
-            while "next attempt in" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until(lambda: "next attempt in" in caplog.text, "an attempt failed")
         async with asyncio.timeout(10):
             assert await reading == []
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
+from tests.waiting import until
 from toril import Envelope, InvalidOption, ListQueue, ListWorker
-from toril.backends.base import FinishedJob, settle_and_fetch
+from toril.backends.base import Delivery, FinishedJob, settle_and_fetch
 from toril.backends.redis_list import ListBackend, ListConfig
 from toril.commands import list_worker
 from toril.commands.command import Command
@@ -132,9 +133,11 @@ async def test_another_job_of_the_same_id_waits_until_the_active_one_is_done(
         counts = await queue.counts()
         assert (counts.waiting, counts.scheduled) == (0, 1)
         await settle_and_fetch(backend, [FinishedJob(first, Completed())], 0)
-        async with asyncio.timeout(10):
-            while not (taken := (await settle_and_fetch(backend, [], 10)).deliveries):
-                await asyncio.sleep(0.05)
+
+        async def fetch() -> list[Delivery]:
+            return list((await settle_and_fetch(backend, [], 10)).deliveries)
+
+        taken = await until(fetch, "the second job is fetched")
         assert taken[0].id == first.id
 
 

@@ -43,11 +43,11 @@ def only(diagnosis: Diagnosis, check: str) -> Finding:
 
 
 async def test_a_healthy_server_with_busy_queues_of_all_kinds_gives_no_finding(healthy: Server) -> None:
-    url, seen = healthy.url, asyncio.Event()
+    url, seen, examined = healthy.url, asyncio.Event(), asyncio.Event()
 
     async def handle(_: object) -> None:
         seen.set()
-        await asyncio.sleep(0.01)
+        await examined.wait()
 
     async with (
         Queue(QUEUE, redis=url) as queue,
@@ -66,6 +66,7 @@ async def test_a_healthy_server_with_busy_queues_of_all_kinds_gives_no_finding(h
             await seen.wait()
             # In a loop of its own: the way to the server is measured, not how busy these workers are.
             diagnosis = await asyncio.to_thread(lambda: asyncio.run(diagnosed(url)))
+            examined.set()
     assert diagnosis.problems() == []
     assert diagnosis.healthy and diagnosis.queues == 3
     checks = {one.check for one in diagnosis.findings}

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers import Server, ValkeyCluster
+from tests.waiting import until
 from toril import ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.http import HttpServer
 from toril.observe.exporter import Exporter
@@ -64,6 +65,18 @@ async def test_every_queue_of_every_kind_is_counted_to_the_unit(server_url: str,
     assert values["bullmq_exporter_up",] == 1
 
 
+async def scraped_with(exporter: Exporter, figure: tuple[str, ...]) -> dict[tuple[str, ...], float]:
+    """Returns the figures of the first scrape that has this one."""
+
+    async def scraped() -> dict[tuple[str, ...], float] | None:
+        values = parsed(await exporter.scrape())
+        return values if figure in values else None
+
+    values = await until(scraped, f"{figure} is scraped")
+    assert values is not None
+    return values
+
+
 async def test_figures_follow_a_load_to_the_unit(server_url: str, prefix: str) -> None:
     async def handle(job: Any) -> None:
         if (getattr(job, "name", None) or job.task_type) == "fail":
@@ -82,14 +95,7 @@ async def test_figures_follow_a_load_to_the_unit(server_url: str, prefix: str) -
         ):
             await worker.run_until_idle()
             await streaming.run_until_idle()
-            values = parsed(await exporter.scrape())
-            while (
-                "bullmq_active_workers",
-                "emails",
-                worker.id,
-            ) not in values:  # its first report is on its way
-                await asyncio.sleep(0.05)
-                values = parsed(await exporter.scrape())
+            values = await scraped_with(exporter, ("bullmq_active_workers", "emails", worker.id))
             assert values["bullmq_active_workers", "emails", worker.id] == 1
         counts = await queue.get_job_counts()
     assert values["bullmq_job_count", "emails", "completed"] == counts.completed == 50
@@ -143,9 +149,8 @@ async def test_new_queues_are_searched_for_beside_the_scrapes(valkey: Server, pr
         assert ("bullmq_queue_paused", "emails") not in parsed(await exporter.scrape())
         async with Queue("emails", redis=valkey.url, prefix=prefix) as queue:
             await queue.add("send", {})
-        async with asyncio.timeout(10):
-            while ("bullmq_queue_paused", "emails") not in parsed(await exporter.scrape()):
-                await asyncio.sleep(0.005)
+        values = await scraped_with(exporter, ("bullmq_queue_paused", "emails"))
+    assert values["bullmq_queue_paused", "emails"] == 0
 
 
 async def test_an_exporter_that_serves_has_searched_before_the_first_scrape(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server
+from tests.waiting import until
 from toril import FlowNode, FlowProducer, Job, Queue, Worker, sync
 from toril.errors import JobFailed, JobLocked, JobNotFound
 
@@ -73,8 +74,7 @@ async def test_word_that_came_too_late_stops_no_later_job_of_that_id(
 
     async def handle(job: Job) -> str:
         before = looks()
-        while looks() < before + 2:  # the worker has looked twice for word about this job
-            await asyncio.sleep(0.05)
+        await until(lambda: looks() >= before + 2, "the worker has looked twice for word about this job")
         return "done"
 
     async with Queue("emails", redis=server_url, prefix=prefix) as queue, asyncio.timeout(30):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, ValkeyCluster
+from tests.waiting import until
 from toril.errors import (
     InvalidOption,
     JobBelongsToScheduler,
@@ -212,10 +213,13 @@ async def test_only_jobs_that_ended_up_to_a_time_go_back(queue: Queue, manual_wo
     early = await failed(queue, manual_worker, "a", "b", "a")
     job = await queue.get_job(early[-1])
     assert job is not None and job.finished_on is not None
-    assert job.record.finished_on_ms is not None
-    async with asyncio.timeout(20):
-        while await manual_worker.transport.now_ms() <= job.record.finished_on_ms:  # another millisecond
-            await asyncio.sleep(0.001)
+    ended_ms = job.record.finished_on_ms
+    assert ended_ms is not None
+
+    async def is_later() -> bool:
+        return await manual_worker.transport.now_ms() > ended_ms
+
+    await until(is_later, "another millisecond")
     late = await failed(queue, manual_worker, "a", "b")
     assert await queue.retry_jobs(timestamp=job.finished_on - timedelta(days=1)) == 0
     assert await queue.retry_jobs(timestamp=job.finished_on, name="b") == 1
@@ -414,9 +418,7 @@ async def test_management_works_on_a_cluster(cluster: ValkeyCluster, prefix: str
         ManualWorker(cluster.url, queue.keys) as manual_worker,
         Worker("emails", manual_worker.complete, redis=cluster.url, prefix=prefix, worker_id="w1") as worker,
     ):
-        async with asyncio.timeout(20):
-            while not (workers := await queue.get_workers()):  # until its blocking connection stands
-                await asyncio.sleep(0.01)
+        workers = await until(queue.get_workers, "the worker has its blocking connection")
         assert [one.worker_id for one in workers] == ["w1"]
         await worker.stop()
         ids = await failed(queue, manual_worker, "a", "b")

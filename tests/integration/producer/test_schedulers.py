@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server, ValkeyCluster
+from tests.waiting import until
 from toril import Job, JobOptions, Queue, Worker, sync
 from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends.next_run import next_step
@@ -109,9 +110,12 @@ async def test_a_series_ends_at_its_limit(queue: Queue, server_url: str, prefix:
         return None
 
     await queue.schedulers.upsert("thrice", every=0.05, limit=3)
+
+    async def has_run_thrice() -> bool:
+        return (await queue.get_job_counts()).completed >= 3
+
     async with Worker("reports", handle, redis=server_url, prefix=prefix) as worker, asyncio.timeout(20):
-        while (await queue.get_job_counts()).completed < 3:
-            await asyncio.sleep(0.02)
+        await until(has_run_thrice, "three jobs of the series are completed")
         await worker.run_until_idle()
     counts = await queue.get_job_counts()
     assert (counts.completed, counts.unfinished) == (3, 0)
@@ -236,8 +240,7 @@ async def test_the_next_job_exists_while_the_last_one_still_runs(
 
     first = await queue.schedulers.upsert("hourly", every=3600)
     async with Worker("reports", handle, redis=server.url, prefix=prefix) as worker, asyncio.timeout(20):
-        while not (delayed := await queue.get_delayed()):
-            await asyncio.sleep(0.01)
+        delayed = await until(queue.get_delayed, "the next job is delayed")
         assert await first.is_active()
         assert delayed[0].id != first.id
         go_on.set()
@@ -380,7 +383,8 @@ async def test_a_scheduler_that_was_removed_while_it_was_broken_is_forgotten(
     async with Worker("reports", handle, redis=server.url, prefix=prefix, stalled_check_interval=0.1):
         await noted(queue, server.url, 1)
         await queue.schedulers.remove("x")
-        await noted(queue, server.url, 0)
+        assert await noted(queue, server.url, 0) == []
+    assert await queue.schedulers.list() == []
 
 
 async def test_a_broken_scheduler_goes_on_on_a_cluster(cluster: ValkeyCluster, prefix: str) -> None:

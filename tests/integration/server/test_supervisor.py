@@ -220,7 +220,11 @@ def test_a_supervisor_without_users_ends(
     monkeypatch: pytest.MonkeyPatch, start_supervisor: Callable[..., Folder]
 ) -> None:
     monkeypatch.setattr(_supervisor, "_FIRST_USER_SECONDS", 0.0)
-    start_supervisor()
+    place = start_supervisor()
+    (supervisor,) = (one for one in threading.enumerate() if one.name == "supervisor")
+    supervisor.join(PATIENCE)
+    assert not supervisor.is_alive()
+    assert ControlConnection.open(place.control_socket) is None
 
 
 def test_a_supervisor_whose_folder_was_replaced_ends_without_touching_the_new_one(

@@ -9,11 +9,13 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.servers import Server
+from tests.waiting import until
 from toril import Envelope, InvalidOption, StreamQueue, StreamWorker, TransientError
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_stream import StreamBackend, StreamConfig
@@ -137,9 +139,13 @@ async def test_lag_and_pending_are_counted_apart(queue: StreamQueue, server: Ser
     assert await queue.pending() == 10
 
 
+def has_renewed(renewer: Any, count: int) -> bool:
+    return bool(renewer.renewed >= count)
+
+
 async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: Server, prefix: str) -> None:
     runs = []
-    other_swept, enough = asyncio.Event(), 3
+    other_swept = asyncio.Event()
 
     async def handle(envelope: Envelope) -> None:
         runs.append(envelope.job_id)
@@ -148,15 +154,14 @@ async def test_a_job_that_is_renewed_is_not_claimed(queue: StreamQueue, server: 
     await queue.add("task")
     async with (
         asyncio.timeout(20),
-        worker(server, prefix, handle),
+        worker(server, prefix, handle) as busy,
         manual_backend(server, prefix, "other:1:0") as other,
     ):
-        # Longer than an entry may be idle, which the heartbeats prevent.
         other._config = StreamConfig(worker_id="o", consumer="other:1:0", concurrency=1, claim_idle_ms=1000)
-        while enough:
+        renewer = busy._lifecycle.runtime.lock_renewer  # type: ignore[union-attr]
+        for count in range(1, 10):  # nine heartbeats are longer than an entry may be idle, which they prevent
+            await until(partial(has_renewed, renewer, count), f"heartbeat {count}")
             assert await other.sweep() == []
-            await asyncio.sleep(0.6)
-            enough -= 1
         other_swept.set()
     assert len(runs) == 1
     assert await queue.pending() == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
+from tests.waiting import until
 from toril import (
     Job,
     ListQueue,
@@ -114,9 +115,11 @@ async def test_a_run_with_failures_logs_every_required_event_and_no_secret(
             await capture.until("Job stalled")
             await capture.until("Job completed")
             await queue.add("held", {"secret": PAYLOAD})
-            async with asyncio.timeout(30):
-                while not any(getattr(one, "job_name", "") == "held" for one in capture.of("Job picked up")):
-                    await asyncio.sleep(0.01)
+            await until(
+                lambda: any(getattr(one, "job_name", "") == "held" for one in capture.of("Job picked up")),
+                "the held job is picked up",
+                within=30,
+            )
             await asyncio.to_thread(server.kill)
             await capture.until("Heartbeat failed")
             # The pump has a place free and asks for more, so it notices as well.

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.worker import importable_handlers as handlers
 from tests.servers import Server
+from tests.waiting import until
 from toril import (
     Job,
     ListQueue,
@@ -235,8 +236,7 @@ async def test_many_stalled_jobs_and_a_missed_heartbeat_are_one_line_each(
             assert (stalled["count"], stalled["lock_expired"]) == (30, True)
             assert len(stalled["job_ids"]) == 10 and set(stalled["job_ids"]) < {job.id for job in jobs}
             await asyncio.to_thread(server.kill)
-            while not (missed := found("Heartbeat failed")):
-                await asyncio.sleep(0.01)
+            missed = await until(lambda: found("Heartbeat failed"), "a heartbeat failed")
             server.start()
             release.set()
     assert {one["count"] for one in missed} == {30}

@@ -23,6 +23,7 @@ from tests.integration.transport.transport_adapters import (
     raw_request,
 )
 from tests.servers import Server, ValkeyCluster
+from tests.waiting import until
 from toril import ConnectionPolicy, ListWorker, Queue, StreamWorker, Worker
 from toril.commands.command import Replay
 from toril.errors import (
@@ -253,8 +254,7 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     loading = threading.Thread(target=admin.execute_command, args=("DEBUG", "RELOAD"))
     loading.start()
     with own.client() as watcher:
-        while not is_loading(watcher):
-            await asyncio.sleep(0.005)
+        await until(lambda: is_loading(watcher), "the server loads its data")
     assert await transport.run(add_to("count")) == 2
     await asyncio.to_thread(loading.join)
 
@@ -277,11 +277,13 @@ async def test_a_server_busy_with_a_script_is_waited_for(
             client.eval("while true do end", 0)
 
     busy = asyncio.create_task(asyncio.to_thread(hog))
-    while not is_busy(admin):
-        await asyncio.sleep(0.005)
+
+    async def has_refused_us() -> bool:
+        return any("BUSY" in name for name in await asyncio.to_thread(errors_of, admin))
+
+    await until(lambda: is_busy(admin), "the server runs the script")
     call = asyncio.create_task(transport.run(add_to("count")))
-    while not any("BUSY" in name for name in await asyncio.to_thread(errors_of, admin)):
-        await asyncio.sleep(0.01)
+    await until(has_refused_us, "the server refuses a call")
     assert await call == 2
     await busy
 
@@ -323,8 +325,7 @@ class TestAFullServer:
         for guest in guests:
             guest.client_id()
         call = asyncio.create_task(open_transport(own.url, PATIENT).run(echo("a", "hello")))
-        while not admin.info("stats")["rejected_connections"]:
-            await asyncio.sleep(0.005)
+        await until(lambda: admin.info("stats")["rejected_connections"], "the connection is refused")
         assert not call.done()
         for guest in guests:
             guest.close()

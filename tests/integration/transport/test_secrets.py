@@ -116,7 +116,7 @@ class TestWhateverGoesWrong:
             client.config_set("requirepass", "right")
         return server
 
-    async def fails(self, transport: TransportAdapter) -> None:
+    async def assert_fails_without_secret(self, transport: TransportAdapter) -> None:
         for call in (
             transport.run(raw_request("PING")),
             transport.run_blocking(raw_request("BLPOP", "a", 0.01), 0.01),
@@ -131,20 +131,28 @@ class TestWhateverGoesWrong:
 
     @pytest.mark.parametrize("user", ["", "anna"])
     async def test_the_password_is_wrong(self, locked: Server, user: str, open_transport: OpenStore) -> None:
-        await self.fails(open_transport(f"redis://{user}:{CANARY}@127.0.0.1:{locked.port}", ONCE))
+        await self.assert_fails_without_secret(
+            open_transport(f"redis://{user}:{CANARY}@127.0.0.1:{locked.port}", ONCE)
+        )
 
     async def test_nobody_listens(self, open_transport: OpenStore) -> None:
-        await self.fails(open_transport(f"redis://:{CANARY}@127.0.0.1:{free_port()}", ONCE))
+        await self.assert_fails_without_secret(
+            open_transport(f"redis://:{CANARY}@127.0.0.1:{free_port()}", ONCE)
+        )
 
     async def test_the_socket_does_not_exist(self, open_transport: OpenStore) -> None:
-        await self.fails(open_transport(f"unix://:{CANARY}@/nowhere/server.sock", ONCE))
+        await self.assert_fails_without_secret(open_transport(f"unix://:{CANARY}@/nowhere/server.sock", ONCE))
 
     async def test_the_server_speaks_no_tls(self, locked: Server, open_transport: OpenStore) -> None:
-        await self.fails(open_transport(f"rediss://:{CANARY}@127.0.0.1:{locked.port}", ONCE))
+        await self.assert_fails_without_secret(
+            open_transport(f"rediss://:{CANARY}@127.0.0.1:{locked.port}", ONCE)
+        )
 
     async def test_no_sentinel_answers(self, open_transport: OpenStore) -> None:
         address = f"redis+sentinel://:{CANARY}@127.0.0.1:{free_port()}/s?sentinel_password={CANARY}"
-        await self.fails(open_transport(address, ONCE))
+        await self.assert_fails_without_secret(open_transport(address, ONCE))
 
     async def test_no_node_of_the_cluster_answers(self, open_transport: OpenStore) -> None:
-        await self.fails(open_transport(f"redis+cluster://:{CANARY}@127.0.0.1:{free_port()}", ONCE))
+        await self.assert_fails_without_secret(
+            open_transport(f"redis+cluster://:{CANARY}@127.0.0.1:{free_port()}", ONCE)
+        )

@@ -23,7 +23,7 @@ from tests.servers import Server, ValkeyCluster, ValkeySentinel, make_certificat
 from toril.errors import AccessDenied, Closed, RedisUnavailable
 
 
-async def speak(transport: TransportAdapter, key: str) -> None:
+async def assert_speaks(transport: TransportAdapter, key: str) -> None:
     """A plain command, a script, a pipeline and a blocking read."""
     await transport.run(put(key, "1"))
     assert await transport.run(add_to(key, 2)) == 3
@@ -42,16 +42,16 @@ async def server_ms(transport: TransportAdapter) -> int:
 
 async def test_one_server(server: Server, prefix: str, open_transport: OpenStore) -> None:
     transport = open_transport(server.url)
-    await speak(transport, f"{prefix}:a")
+    await assert_speaks(transport, f"{prefix}:a")
     assert not transport.transport.is_cluster
 
 
 async def test_a_unix_socket(valkey: Server, prefix: str, open_transport: OpenStore) -> None:
-    await speak(open_transport(valkey.socket_url), f"{prefix}:a")
+    await assert_speaks(open_transport(valkey.socket_url), f"{prefix}:a")
 
 
 async def test_another_database(valkey: Server, prefix: str, open_transport: OpenStore) -> None:
-    await speak(open_transport(f"{valkey.url}/3"), f"{prefix}:a")
+    await assert_speaks(open_transport(f"{valkey.url}/3"), f"{prefix}:a")
     assert await open_transport(valkey.url).run(get(f"{prefix}:a")) is None
     assert await open_transport(f"{valkey.socket_url}?db=3").run(get(f"{prefix}:a")) == b"4"
 
@@ -60,7 +60,7 @@ async def test_a_cluster(cluster: ValkeyCluster, prefix: str, open_transport: Op
     transport = open_transport(cluster.url)
     assert transport.transport.is_cluster
     for number in range(8):
-        await speak(transport, f"{prefix}:{{{number}}}:a")
+        await assert_speaks(transport, f"{prefix}:{{{number}}}:a")
 
 
 async def test_a_pipeline_reaches_all_nodes_of_a_cluster(
@@ -77,13 +77,13 @@ async def test_one_seed_of_a_cluster_is_enough(
     cluster: ValkeyCluster, prefix: str, open_transport: OpenStore
 ) -> None:
     transport = open_transport(f"redis+cluster://127.0.0.1:1,127.0.0.1:{cluster.nodes[2].port}", PATIENT)
-    await speak(transport, f"{prefix}:a")
+    await assert_speaks(transport, f"{prefix}:a")
 
 
 async def test_a_service_that_sentinels_know(
     sentinel: ValkeySentinel, prefix: str, open_transport: OpenStore
 ) -> None:
-    await speak(open_transport(sentinel.url), f"{prefix}:a")
+    await assert_speaks(open_transport(sentinel.url), f"{prefix}:a")
 
 
 async def test_a_service_that_no_sentinel_knows(sentinel: ValkeySentinel, open_transport: OpenStore) -> None:
@@ -94,7 +94,7 @@ async def test_a_service_that_no_sentinel_knows(sentinel: ValkeySentinel, open_t
 
 async def test_an_embedded_server(prefix: str, tmp_path: Path, open_transport: OpenStore) -> None:
     transport = open_transport(f"embedded:{tmp_path}")
-    await speak(transport, f"{prefix}:a")
+    await assert_speaks(transport, f"{prefix}:a")
     await transport.close()
 
 
@@ -111,7 +111,9 @@ class TestTls:
     async def test_the_right_authority_is_accepted(
         self, redis7_tls: TlsServer, prefix: str, open_transport: OpenStore
     ) -> None:
-        await speak(open_transport(f"{redis7_tls.url}?ssl_ca_certs={redis7_tls.authority}"), f"{prefix}:a")
+        await assert_speaks(
+            open_transport(f"{redis7_tls.url}?ssl_ca_certs={redis7_tls.authority}"), f"{prefix}:a"
+        )
 
     async def test_another_authority_is_refused(
         self, redis7_tls: TlsServer, tmp_path: Path, open_transport: OpenStore
@@ -166,18 +168,18 @@ class TestALogin:
     async def test_with_a_password_is_let_in(
         self, locked: Server, prefix: str, open_transport: OpenStore
     ) -> None:
-        await speak(open_transport(f"redis://:s3cret@127.0.0.1:{locked.port}"), f"{prefix}:a")
+        await assert_speaks(open_transport(f"redis://:s3cret@127.0.0.1:{locked.port}"), f"{prefix}:a")
 
     async def test_with_a_name_is_let_in(
         self, locked: Server, prefix: str, open_transport: OpenStore
     ) -> None:
         address = f"redis://anna:pa%3Ass%2Fwo%40rd@127.0.0.1:{locked.port}"
-        await speak(open_transport(address), f"{prefix}:a")
+        await assert_speaks(open_transport(address), f"{prefix}:a")
 
     async def test_by_a_socket_is_let_in(
         self, locked: Server, prefix: str, open_transport: OpenStore
     ) -> None:
-        await speak(open_transport(f"unix://:s3cret@{locked.socket_path}"), f"{prefix}:a")
+        await assert_speaks(open_transport(f"unix://:s3cret@{locked.socket_path}"), f"{prefix}:a")
 
     @pytest.mark.parametrize("who", [":wrong", "anna:wrong", "nobody:s3cret"])
     async def test_with_a_wrong_password_is_refused_at_once(
@@ -212,6 +214,8 @@ async def test_closing_twice_is_no_error(valkey: Server, open_transport: OpenSto
     await transport.connect()
     await transport.close()
     await transport.close()
+    with pytest.raises(Closed):
+        await transport.run(raw_request("PING"))
 
 
 async def test_a_client_is_named(valkey: Server, open_transport: OpenStore) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
+from tests.waiting import until_equal
 from toril import Queue
 from toril.protocol.state import JobState
 from toril.transport import AsyncTransport
@@ -28,16 +29,5 @@ async def transport(valkey_url: str) -> AsyncIterator[AsyncTransport]:
         yield transport
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Waits until a condition of the server holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.01)
-    assert what
-
-
 async def until_state(queue: Queue, job_id: str, state: JobState | str) -> None:
-    async def reached() -> bool:
-        return await queue.get_job_state(job_id) == JobState(state)
-
-    await until(reached, f"{job_id} is {state}")
+    await until_equal(partial(queue.get_job_state, job_id), JobState(state))

@@ -14,7 +14,8 @@ import pytest
 
 from tests.integration.worker import batch_process
 from tests.integration.worker import importable_handlers as handlers
-from tests.integration.worker.conftest import QUEUE, until
+from tests.integration.worker.conftest import QUEUE
+from tests.waiting import until
 from toril import App, Batch, InvalidOption, Job, JobOptions, ListWorker, NewJob, Queue, Worker, sync
 from toril.commands.command import plain
 from toril.jobs import JobBatch

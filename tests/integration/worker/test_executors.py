@@ -79,6 +79,8 @@ async def test_an_overdue_process_is_killed(queue: Queue, valkey_url: str, prefi
         QUEUE, handlers.hang, redis=valkey_url, prefix=prefix, executor="process", job_timeout=2.0
     ):
         await until_state(queue, job.id, "failed")
+    found = await queue.get_job(job.id)
+    assert found is not None and "ran longer than 2 s" in str(found.failed_reason)
 
 
 async def test_processes_are_replaced_after_their_number_of_jobs(

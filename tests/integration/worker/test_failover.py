@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.worker.conftest import QUEUE, until
+from tests.integration.worker.conftest import QUEUE
 from tests.servers import Server, ValkeySentinel
+from tests.waiting import until
 from toril import ConnectionPolicy, Job, Queue, Worker
 from toril.worker import WorkerState
 

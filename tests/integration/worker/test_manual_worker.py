@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.worker.conftest import QUEUE
+from tests.waiting import until
 from toril import Backoff, InvalidOption, Job, ManualWorker, PermanentError, Queue, TransientError, sync
 from toril.commands.command import plain
 from toril.errors import LockLost, TorilError
@@ -119,10 +120,14 @@ async def test_stalled_jobs_are_recovered_on_request(
     added = await queue.add("n")
     await transport.run(plain(bytes, "LMOVE", queue.keys.wait, queue.keys.active, "RIGHT", "LEFT"))
     worker = ManualWorker(QUEUE, redis=valkey_url, prefix=prefix, stalled_check_interval=0.001)
+
+    async def is_recovered() -> bool:
+        return added.id in await worker.recover_stalled()
+
     async with asyncio.timeout(20), worker:
-        while added.id not in await worker.recover_stalled():
-            await asyncio.sleep(0.01)
+        await until(is_recovered, "the job is recovered")
         await worker.complete(await fetched(worker))
+    assert await added.get_state() == "completed"
 
 
 async def test_a_custom_backoff_decides_about_the_retry(queue: Queue, valkey_url: str, prefix: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.conftest import QUEUE, until, until_state
+from tests.integration.worker.conftest import QUEUE, until_state
+from tests.waiting import until
 from toril import InvalidOption, Job, Queue, Worker, WorkerOptions
 from toril.commands.command import plain
 from toril.errors import Requeue
@@ -95,6 +96,7 @@ async def test_a_worker_that_skips_lock_renewal_lets_its_locks_expire(
         await until(expired, "the lock has expired")
         release.set()
         await until_state(queue, job.id, "completed")
+    assert (await queue.get_job_counts()).completed == 1
 
 
 async def test_a_rate_limit_that_is_removed_is_noticed_after_the_maximum_delay(

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.conftest import QUEUE, until, until_state
+from tests.integration.worker.conftest import QUEUE, until_state
 from tests.servers import Server
+from tests.waiting import until
 from toril import Backoff, Job, Queue, TransientError, Worker
 from toril.commands import locks
 from toril.commands import worker as worker_commands
@@ -144,8 +145,7 @@ async def test_a_lost_lock_is_visible_to_the_handler_and_its_late_finish_is_refu
 
     async def handle(job: Job[Any]) -> str:
         await transport.run(plain(str, "SET", queue.keys.lock(job.id), "another's", "PX", 60_000))
-        while not job.lock_lost:
-            await asyncio.sleep(0.01)
+        await until(lambda: job.lock_lost, "the job has lost its lock")
         told.set()
         return "late"
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.conftest import PATIENCE, QUEUE, until, until_state
+from tests.integration.worker.conftest import PATIENCE, QUEUE, until_state
 from tests.servers import Server
+from tests.waiting import until
 from toril import Job, Queue, Worker
 from toril.sync import Job as BlockingJob
 from toril.transport import AsyncTransport
@@ -43,6 +44,7 @@ async def test_a_stopped_worker_can_be_started_again(queue: Queue, valkey_url: s
         job = await queue.add("n", {})
         async with worker:
             await job.wait_until_finished(timeout=10)
+        assert await job.get_state() == "completed"
 
 
 async def test_a_stop_lets_running_jobs_finish(queue: Queue, valkey_url: str, prefix: str) -> None:

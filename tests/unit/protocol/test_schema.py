@@ -15,6 +15,15 @@ from toril.protocol.record import JobRecord
 from toril.protocol.schema import SHIPPED, check_against, refuse_unknown_keywords, shipped_schema
 
 
+def misfit(schema: Any, value: Any) -> str:
+    """Returns why a value does not fit a schema, or an empty text."""
+    try:
+        check_against(schema, value)
+    except PayloadMismatch as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_schema_uses_only_keywords_that_are_checked(name: str) -> None:
     schema = shipped_schema(name)
@@ -49,7 +58,7 @@ def test_a_stored_job_fits_the_job_schema() -> None:
         "failedReason": "boom",
     }
     record = JobRecord.from_mapping("a", fields)
-    check_against(shipped_schema("job"), record.as_dict())
+    assert misfit(shipped_schema("job"), record.as_dict()) == ""
 
 
 def _json(value: Any) -> str:
@@ -63,14 +72,14 @@ def test_every_event_fits_the_event_schema(kind: str) -> None:
     event = Event.from_entry(
         b"1700000000000-0", {b"event": kind.encode(), b"jobId": b"7", b"prev": b"active"}
     )
-    check_against(shipped_schema("event"), event.as_dict())
+    assert misfit(shipped_schema("event"), event.as_dict()) == ""
 
 
 def test_an_envelope_and_its_dead_letter_fit_their_schemas() -> None:
     envelope = Envelope.new("navigate", {"url": "x"}, user_id="u")
-    check_against(shipped_schema("envelope"), envelope.as_dict())
+    assert misfit(shipped_schema("envelope"), envelope.as_dict()) == ""
     letter = DeadLetter.from_envelope(envelope, "permanent_error", ValueError("no"))
-    check_against(shipped_schema("dead_letter"), letter.as_dict())
+    assert misfit(shipped_schema("dead_letter"), letter.as_dict()) == ""
 
 
 @pytest.mark.parametrize(
@@ -130,7 +139,7 @@ def test_a_value_that_does_not_fit_is_located(schema: Any, value: Any, problem: 
     ],
 )
 def test_a_value_that_fits_passes(schema: Any, value: Any) -> None:
-    check_against(schema, value)
+    assert misfit(schema, value) == ""
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ async def test_a_lone_job_that_waits_can_be_cancelled_before_its_task_continues(
 
     async def job() -> None:
         try:
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -163,7 +163,7 @@ async def test_a_lone_job_that_cancels_itself_is_cancelled_at_its_next_wait(pool
         task.cancel()
         seen.append("cancel")
         try:
-            await asyncio.sleep(10)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append("cancelled")
 
@@ -192,14 +192,15 @@ async def test_a_time_limit_inside_a_lone_job_holds(pool: Pool, seconds: float) 
     async def job() -> None:
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.sleep(10)
+                await asyncio.Event().wait()
         except TimeoutError:
             seen.append("late")
         await asyncio.sleep(0)
         seen.append("goes on")
 
     await pool.bring(job)
-    await _until(lambda: seen == ["late", "goes on"])
+    await _until(lambda: len(seen) == 2)
+    assert seen == ["late", "goes on"]
     await _still_works(pool)
 
 
@@ -208,12 +209,13 @@ async def test_a_group_of_tasks_inside_a_lone_job_ends_with_it(pool: Pool) -> No
 
     async def job() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(0.01))
+            group.create_task(_turns(10))
             group.create_task(asyncio.sleep(0))
         seen.append("both")
 
     await pool.bring(job)
-    await _until(lambda: seen == ["both"])
+    await _until(lambda: len(seen) == 1)
+    assert seen == ["both"]
 
 
 async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_task_continues(pool: Pool) -> None:
@@ -226,7 +228,8 @@ async def test_what_a_lone_job_awaits_may_be_awaited_by_others_before_its_task_c
         seen.append(await other)
 
     await pool.bring(job)
-    await _until(lambda: seen == ["both", "both"])
+    await _until(lambda: len(seen) == 2)
+    assert seen == ["both", "both"]
 
 
 @pytest.mark.parametrize("how", ["itself", "from outside", "by a deadline that is past"])
@@ -237,7 +240,7 @@ async def test_a_lone_job_that_is_cancelled_before_its_task_continues_cancels_wh
     seen: list[str] = []
 
     async def job() -> None:
-        made.append(asyncio.create_task(asyncio.sleep(30)))
+        made.append(asyncio.create_task(asyncio.Event().wait()))
         task = asyncio.current_task()
         assert task is not None
         if how == "itself":
@@ -309,7 +312,7 @@ def test_ctrl_c_in_a_lone_job_ends_the_loop_and_not_its_caller() -> None:
             seen.append("returned")
 
         asyncio.get_running_loop().call_soon(bring)
-        await asyncio.sleep(10)
+        await asyncio.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())
