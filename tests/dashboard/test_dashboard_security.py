@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.dashboard.conftest import ORIGIN, MakePerson, Person
 from tests.servers import Server
 from toril import InvalidOption, Queue
 from toril.dashboard import Access, DashboardOptions
-from toril.dashboard.options import check_bind
+from toril.dashboard.options import ServerOptions, check_bind
 from toril.dashboard.serve import serve
 
 SECRET = "a-token-of-32-characters-or-more"
@@ -240,3 +241,12 @@ def test_options_under_which_everyone_could_come_in_are_refused() -> None:
     with pytest.raises(InvalidOption, match="token"):
         DashboardOptions(token="short")
     assert DashboardOptions(allowed_hosts=("queues.example.com",), token=SECRET).authenticates
+
+
+async def test_a_port_that_is_in_use_is_refused_by_its_number(valkey_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidOption, match=f"port: {port} of 127.0.0.1 is in use"):
+            await serve(
+                DashboardOptions(servers=(ServerOptions(redis=valkey_url),)), host="127.0.0.1", port=port
+            )

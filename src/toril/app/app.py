@@ -82,7 +82,7 @@ class App:
         **options: Unpack[QueueOptionsDict],
     ) -> None:
         """`name` marks the schedulers of this app; default: the module that makes it. For `redis` see `Queue`."""
-        refuse_unknown(options, sorted(all_names()), "an option of App")
+        refuse_unknown(options, sorted({*all_names(), "redis", "policy"}), "an option of App")
         self.name = check_text("name", name or _caller_module())
         self.lifespan = lifespan
         self.resource_types = resource_types(lifespan, caller_frame().f_locals)

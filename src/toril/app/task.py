@@ -291,8 +291,12 @@ class Task(Generic[P, C_co]):
         """
         missing = self.arguments.required
         if missing:
-            problem = f"needs {', '.join(sorted(missing))}"
-            raise InvalidOption(self.name, problem, f"write {self.__name__}.bind(…).schedule(…)")
+            named = ", ".join(f"{name}=…" for name in sorted(missing))
+            raise InvalidOption(
+                self.name,
+                "has arguments without a default",
+                f"write {self.__name__}.bind({named}).schedule(…)",
+            )
         call: TaskCall = TaskCall(self, self.arguments.encode(self.arguments.bind((), {})), self.job_options)
         call.schedule(cron=cron, every=every, tz=tz, start=start, end=end, limit=limit, id=id)
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from toril import sync
-from toril.app import App
+from toril.app import App, Task
 from toril.errors import InvalidOption
 from toril.worker.base_worker import BaseWorker
 
@@ -42,6 +42,8 @@ def load_handler(text: str) -> Any:
 def _checked(found: Any, text: str) -> Any:
     if isinstance(found, sync.App):
         return found.app
+    if isinstance(found, (Task, sync.Task)):
+        raise InvalidOption("handler", f"{text} is a task", "name its app, such as package.module:app")
     if isinstance(found, (App, BaseWorker, Mapping)) or callable(found):
         return found
     remedy = "name an App, a Worker, a function of one argument, or a mapping of functions"

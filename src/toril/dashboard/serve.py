@@ -7,6 +7,7 @@ once, so that the process ends within two seconds however many tabs are open.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -16,6 +17,7 @@ import uvicorn
 
 from toril.dashboard.app import Dashboard, create_app
 from toril.dashboard.options import DashboardOptions, check_bind
+from toril.errors import InvalidOption
 
 # After this, requests that still run are cut off.
 STOP_SECONDS: Final = 1
@@ -79,8 +81,12 @@ def _listener(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError:
+    except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise InvalidOption(
+                "port", f"{port} of {host} is in use", "choose another one; 0 is any free one"
+            ) from None
         raise
     listener.set_inheritable(True)
     return listener

@@ -122,6 +122,7 @@ async def test_a_worker_is_run_as_it_is(valkey: Server, prefix: str, shop: Path)
         (("shop:app", "--queue", "images=many"), "'images=many' has no concurrency"),
         (("shop:handle",), "--queue: is missing"),
         (("shop:number",), "shop:number is a int"),
+        (("shop:send", "--queue", "emails"), "shop:send is a task; name its app, such as package.module:app"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_line(shop: Path, arguments: tuple[str, ...], problem: str) -> None:

@@ -149,10 +149,15 @@ def test_a_schedule_without_required_arguments_is_refused() -> None:
     @app.task
     async def report(day: str) -> None: ...
 
-    with pytest.raises(InvalidOption, match=r"report\.bind"):
+    with pytest.raises(InvalidOption, match=r"report\.bind\(day=…\)\.schedule"):
         report.schedule(cron="0 3 * * *")
     with pytest.raises(InvalidOption, match="cron"):
         report.bind("monday").schedule(cron="0 3 * *")
     report.bind("monday").schedule(cron="0 3 * * *")
     with pytest.raises(InvalidOption, match="declared already"):
         report.bind("tuesday").schedule(cron="0 4 * * *")
+
+
+def test_the_server_by_the_name_of_another_library_is_refused_with_ours() -> None:
+    with pytest.raises(InvalidOption, match="broker: is not an option of App; it is called redis here"):
+        App(broker="redis://127.0.0.1")  # type: ignore[call-arg]

@@ -116,7 +116,16 @@ def test_seconds_are_short_for_a_fixed_backoff() -> None:
 def test_the_keywords_of_add_are_the_fields_of_the_options() -> None:
     fields = [field.name for field in dataclasses.fields(JobOptions) if field.init]
     assert list(JobOptionsDict.__annotations__) == fields
-    assert set(EVERY_OPTION) | {"repeat"} == set(fields)
+    # A group excludes a priority and lifo; its test is below.
+    assert set(EVERY_OPTION) | {"repeat", "group"} == set(fields)
+
+
+def test_a_group_comes_back_from_the_wire_and_excludes_a_priority() -> None:
+    options = JobOptions(group="tenant-7")
+    assert options.to_wire()["group"] == {"id": "tenant-7"}
+    assert JobOptions.from_wire(options.to_wire()).group == "tenant-7"
+    with pytest.raises(InvalidOption, match="group"):
+        JobOptions(group="tenant-7", priority=3)
 
 
 @pytest.mark.parametrize(
