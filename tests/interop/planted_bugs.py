@@ -77,9 +77,9 @@ def options_lose_the_given_id(client: redis.Redis, step: Step) -> None:
             client.hset(key, "opts", opts.replace(b'"jobId"', b'"job_id"'))
 
 
-def log_lines_in_reverse(client: redis.Redis, step: Step) -> None:
-    if step.op == "log" and client.llen(f"bull:q:{step.args['id']}:logs"):
-        client.lmove(f"bull:q:{step.args['id']}:logs", f"bull:q:{step.args['id']}:logs", "RIGHT", "LEFT")
+def log_line_is_forgotten(client: redis.Redis, step: Step) -> None:
+    if step.op == "log":
+        client.rpop(f"bull:q:{step.args['id']}:logs")
 
 
 BUGS: list[Spoil] = [
@@ -91,5 +91,5 @@ BUGS: list[Spoil] = [
     marker_is_forgotten,
     delay_without_its_sequence,
     options_lose_the_given_id,
-    log_lines_in_reverse,
+    log_line_is_forgotten,
 ]

@@ -75,6 +75,7 @@
     ├── RunChanged                        rows of an earlier run of a Spark sink cannot be recognised: .run
     ├── OutsideSparkTask                  a writer was called outside of a Spark task
     ├── EventsLost                        a Spark source met lost events with on_gap=fail: .queue .lost
+    ├── InvalidOutboxRow                  a row of an outbox is no job: .row
     ├── Closed                            the object was used after it was closed
     │   └── Interrupted                      the call was cancelled before it had its result
     └── ExtraMissing (ModuleNotFoundError)   an extra of toril is not installed: .extra .module
@@ -98,6 +99,7 @@ from toril.errors._base import (
     HandlerSignal,
     Interrupted,
     InvalidOption,
+    InvalidOutboxRow,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -212,6 +214,7 @@ __all__ = [
     "HandlerSignal",
     "Interrupted",
     "InvalidOption",
+    "InvalidOutboxRow",
     "JobBelongsToScheduler",
     "JobCancelled",
     "JobExpired",

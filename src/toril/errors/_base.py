@@ -258,3 +258,11 @@ class Interrupted(Closed):
 
 class OptionWarning(UserWarning):
     """A value is allowed, but probably not meant."""
+
+
+class InvalidOutboxRow(TorilError):
+    """A row of an outbox is no job: the outbox did not write it, or it was changed."""
+
+    def __init__(self, row: str, problem: str) -> None:
+        super().__init__(f"row {row}: {problem}")
+        self.row = row

@@ -269,7 +269,7 @@ async def test_it_finds_schedulers_that_cannot_be_read_before_and_after_their_ru
         await transport.run(record_broken(KEYS, note))
         await transport.run(record_broken(KEYS, replace(note, id="fine")))  # has another job: is not broken
     with healthy.client() as client:
-        client.hset(f"{KEYS.repeat}:future", "pattern", "H 3 * * *")
+        client.hset(f"{KEYS.repeat}:future", "pattern", "soon 3 * * *")
         client.hset(f"{KEYS.repeat}:often", "every", "soon")
     findings = [one for one in (await diagnosed(healthy.url)).problems() if one.check == "schedulers"]
     assert [one.level for one in findings] == ["problem"] * 3

@@ -25,8 +25,8 @@ from toril.commands.bulk_enqueue import Admission, Admitted, Row, enqueue_once, 
 from toril.commands.command import plain
 from toril.commands.manage import set_meta
 from toril.commands.once import Calls
-from toril.errors import InvalidOption, RedisOutOfMemory, TorilError
-from toril.integrations.outbox.rows import InvalidRow, OutboxRow, keys_of
+from toril.errors import InvalidOption, InvalidOutboxRow, RedisOutOfMemory, TorilError
+from toril.integrations.outbox.rows import OutboxRow, keys_of
 from toril.protocol.keys import QueueKeys
 from toril.transport import BlockingTransport
 
@@ -245,7 +245,7 @@ def _jobs_of(rows: Sequence[OutboxRow], now_ms: int) -> tuple[list[Row], dict[st
     for row in rows:
         try:
             jobs.append(Row(row.id.encode(), row.to_add(now_ms)))
-        except InvalidRow as error:
+        except InvalidOutboxRow as error:
             refused[row.id] = str(error)
     return jobs, refused
 

@@ -14,7 +14,7 @@ import msgspec
 
 from toril.app import App, TaskCall
 from toril.commands.add import JobToAdd
-from toril.errors import InvalidOption, TorilError
+from toril.errors import InvalidOption, InvalidOutboxRow, TorilError
 from toril.producer.job_builder import JobBuilder
 from toril.protocol.codec import from_json, to_json
 from toril.protocol.keys import QueueKeys, check_job_id, check_text
@@ -34,21 +34,17 @@ class OutboxRow:
     key: str | None = None  # rows of one key are sent in order
 
     def to_add(self, now_ms: int) -> JobToAdd:
-        """The job for the scripts; its delay begins now. Raises `InvalidRow`."""
+        """The job for the scripts; its delay begins now. Raises `InvalidOutboxRow`."""
         try:
             from_json(self.data, field="data")
             options = from_json(self.options, dict[str, Any], field="options")
             _check_wire(options)
             check_job_id(self.id)
         except TorilError as error:
-            raise InvalidRow(f"row {self.id}: {error}") from error
+            raise InvalidOutboxRow(self.id, str(error)) from error
         return JobToAdd(
             name=self.name, data=self.data.encode(), options=options, timestamp=now_ms, id=self.id
         )
-
-
-class InvalidRow(TorilError):
-    """A row that is no job: it was not written by the outbox, or it was changed."""
 
 
 def _check_wire(options: dict[str, object]) -> None:
