@@ -76,10 +76,18 @@ def seconds_of(reader: Callable[[str], object], text: str) -> float:
     return time.thread_time() - began
 
 
+def is_held(reader: Callable[[str], object], text: str) -> bool:
+    """Whether a reader needs a second, and more than eight times as long as for a quarter of the text.
+
+    Coverage and a slow machine make each step longer, but four times the text never takes sixteen times as long.
+    """
+    seconds = seconds_of(reader, text)
+    return seconds >= 1 and seconds > 8 * seconds_of(reader, text[: len(text) // 4])
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_megabyte_holds_no_reader_for_a_second(name: str) -> None:
-    slow = {text: seconds_of(READERS[name], LONG_TEXTS[text]) for text in LONG_TEXTS}
-    assert {text: seconds for text, seconds in slow.items() if seconds >= 1} == {}
+    assert [text for text in LONG_TEXTS if is_held(READERS[name], LONG_TEXTS[text])] == []
 
 
 @settings(max_examples=15)
@@ -90,4 +98,4 @@ def test_a_megabyte_holds_no_reader_for_a_second(name: str) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_no_repeated_piece_of_text_holds_a_reader(name: str, piece: str, end: str) -> None:
     text = piece * (MEGABYTE // 4 // len(piece)) + end
-    assert seconds_of(READERS[name], text) < 1
+    assert not is_held(READERS[name], text)
