@@ -175,7 +175,8 @@ def test_a_name_of_a_megabyte_holds_no_command(
                 began = time.thread_time()
                 result = toril(*words, *here)
                 assert result.code == 0 and len(result.out) < 50_000
-                assert time.thread_time() - began < 1, words
+                # A second without coverage and imports; an expression that searches again and again needs minutes.
+                assert time.thread_time() - began < 10, words
 
 
 def test_the_screen_as_an_image_holds_no_script(

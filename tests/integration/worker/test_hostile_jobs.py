@@ -101,7 +101,7 @@ async def test_a_worker_ends_every_job_that_can_be_ended_among_planted_ones(
 @pytest.mark.parametrize(
     "name", ["beginnings of URLs with a user", "parameters", "new lines", "colons", "spaces"]
 )
-async def test_a_name_of_a_megabyte_holds_a_worker_for_less_than_a_second(
+async def test_a_name_of_a_megabyte_does_not_hold_a_worker(
     valkey: Server, prefix: str, texts: io.StringIO, name: str
 ) -> None:
     with valkey.client() as client:
@@ -114,4 +114,5 @@ async def test_a_name_of_a_megabyte_holds_a_worker_for_less_than_a_second(
         await asyncio.wait_for(worker.run_until_idle(), 30)
         held = time.thread_time() - began
     assert "Job failed" in texts.getvalue()
-    assert held < 1 and max(map(len, texts.getvalue().splitlines())) < 50_000
+    # A second without coverage; an expression that searches again and again needs minutes.
+    assert held < 10 and max(map(len, texts.getvalue().splitlines())) < 50_000
