@@ -182,7 +182,7 @@ class GoldRefiner:
 
     def _lacks_alerts(self) -> bool:
         """Whether a run ended after it had committed figures and before it had committed their alerts."""
-        return self.lake.ensure("gold/alerts").committed(ALERTED) < self._figured()
+        return max(self.lake.ensure("gold/alerts").committed(ALERTED), 0) < self._figured()
 
     def _figured(self) -> int:
         return max(self.lake.ensure("gold/queue_minute").committed(APPLICATION), 0)
