@@ -22,6 +22,7 @@ The packages by layer. A package may import those below it, never those above:
     protocol            the format of keys, jobs, events and envelopes, without I/O
     errors              all errors
     telemetry.hooks     the interface of metrics
+    lazy_names          names that a package imports when they are first used
 
 Guarantee: importing `toril` imports none of these packages, hence neither Redis nor Spark nor web code. Each public
 name is imported from its package when it is first used.
@@ -29,8 +30,9 @@ name is imported from its package when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from toril.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toril import sync
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from toril.protocol.classify import ErrorCategory, categorize_error
     from toril.protocol.envelope import Envelope
     from toril.protocol.event import Event
+    from toril.protocol.group_limits import GroupLimits
     from toril.protocol.options import Deduplication, JobOptions, KeepJobs, NewJob, ParentRef
     from toril.protocol.state import JobCounts, JobState
     from toril.protocol.worker_options import RateLimit, WorkerOptions
@@ -65,6 +68,7 @@ _MODULE_OF = {
     "Event": "toril.protocol.event",
     "FlowNode": "toril.producer",
     "FlowProducer": "toril.producer",
+    "GroupLimits": "toril.protocol.group_limits",
     "InvalidOption": "toril.errors",
     "Job": "toril.jobs",
     "JobCounts": "toril.protocol.state",
@@ -103,6 +107,7 @@ __all__ = [
     "Event",
     "FlowNode",
     "FlowProducer",
+    "GroupLimits",
     "InvalidOption",
     "Job",
     "JobCounts",
@@ -131,14 +136,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "sync":
-        return import_module("toril.sync")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'toril' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value  # The next use costs a plain attribute lookup.
-    return value
+__getattr__ = lazy_names(__name__, _MODULE_OF)
 
 
 def __dir__() -> list[str]:

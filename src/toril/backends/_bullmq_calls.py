@@ -7,6 +7,7 @@ must be asked in between: for an expired lock, after a lost reply, before a sche
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from toril.backends._outcome_encoding import OutcomeEncoder, ms, requeue_settlem
 from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends.base import Fetched, FinishedJob, OnReply
 from toril.commands import locks, manage, read, worker
-from toril.commands.worker import FetchReply, Pickup, Settlement
+from toril.commands.worker import FetchReply, GroupLimitsNote, Pickup, Settlement
 from toril.errors import (
     Interrupted,
     LockLapsed,
@@ -55,6 +56,8 @@ class _Call:
     lost: frozenset[BullmqDelivery] = frozenset()  # their locks expired and belong to others by now
     pause: float = 0.0
     now_ms: int = 0
+    has_group_limits: bool = False
+    has_more: bool = False  # whether another fetch may return jobs at once
 
     def ack_errors(self, replies: AckErrors) -> AckErrors:
         """An ack error or None for each outcome, from those of the settlements that were sent."""
@@ -83,6 +86,7 @@ class BullmqCalls:
         self._lost_replies = LostReplies(keys, transport)
         self._expired: set[BullmqDelivery] = set()  # outcomes refused because the lock had expired
         self._scheduler_runs = scheduler_runs
+        self._has_group_limits = False  # whether a fetch found limits of groups
         self.tasks = CallTasks()
 
     def submit(self, finished: Finished, capacity: int, on_reply: OnReply[BullmqDelivery]) -> None:
@@ -189,12 +193,14 @@ class BullmqCalls:
 
     def _send(self, call: _Call) -> None:
         call.now_ms = self._transport.clock.now_ms()
+        call.has_group_limits = self._has_group_limits
         command = worker.settle(
             self._keys,
             [one for one in call.settlements if isinstance(one, Settlement)],
             capacity=0 if call.pause else call.capacity - len(call.found),
             pickup=call.pickup,
             now_ms=call.now_ms,
+            has_group_limits=call.has_group_limits,
         )
         self._transport.submit(command, functools.partial(self._replied, call))
 
@@ -210,12 +216,47 @@ class BullmqCalls:
                 self._lost_replies.add(call.finished, call.pickup.token)
             self._fail(call, reply)
             return
+        note = reply.group_limits
+        if note is not None and self._fetch_on(call, reply, note):
+            return
         ack_errors = call.ack_errors(reply.ack_errors)
         unclear = self._lost_replies.unclear(call.finished, ack_errors) if self._lost_replies else ()
         if unclear:
             self.tasks.spawn(self._check_and_complete(call, reply, ack_errors, unclear))
         else:
             self._complete(call, reply, ack_errors)
+
+    def _fetch_on(self, call: _Call, reply: FetchReply, note: GroupLimitsNote) -> bool:
+        """Fetches with the limits of groups what was not fetched without them, or not looked at yet.
+
+        Returns whether another call was sent, whose reply completes this one.
+        """
+        self._has_group_limits = note is not GroupLimitsNote.NONE
+        missing = 0 if call.pause else call.capacity - len(call.found) - len(reply.jobs)
+        call.has_more = note is GroupLimitsNote.MORE or not call.has_group_limits
+        # After a lost reply, jobs are found by the token of their call: those of two replies need two calls.
+        if not call.has_more or missing <= 0 or reply.fetch_error or reply.jobs:
+            return False
+        call.has_group_limits = True
+        command = worker.settle(
+            self._keys,
+            [],
+            capacity=missing,
+            pickup=call.pickup,
+            now_ms=self._transport.clock.now_ms(),
+            has_group_limits=True,
+        )
+        self._transport.submit(command, functools.partial(self._fetched_on, call, reply))
+        return True
+
+    def _fetched_on(self, call: _Call, first: FetchReply, further: FetchReply | TorilError) -> None:
+        if isinstance(further, TorilError):
+            if isinstance(further, ReplyLost):
+                self._lost_replies.add((), call.pickup.token)
+            # What the first call settled is settled; the next call tells more about the server.
+            self._replied(call, dataclasses.replace(first, group_limits=None))
+            return
+        self._replied(call, dataclasses.replace(further, ack_errors=first.ack_errors))
 
     async def _check_and_complete(
         self, call: _Call, reply: FetchReply, ack_errors: AckErrors, unclear: Sequence[int]
@@ -249,6 +290,7 @@ class BullmqCalls:
                 ack_errors=ack_errors,
                 limited_for=call.pause or reply.limited_ms / 1000,
                 next_due_in=(due - self._transport.clock.now_ms()) / 1000 if due else None,
+                exhausted=not call.has_more,
                 refused=_refused(reply.fetch_error) if reply.fetch_error else None,
                 at_ms=call.now_ms,
             )

@@ -28,7 +28,7 @@ from toril.backends.envelopes import (
     reject_fields,
     settle_fields,
 )
-from toril.commands import envelopes
+from toril.commands import envelopes, name_refusals
 from toril.commands.command import Command
 from toril.commands.envelope_settle import FetchedEnvelope, FetchReply, Settlement
 from toril.commands.envelopes import EnvelopeKeys
@@ -77,6 +77,7 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
     """One list or stream queue, used by one worker."""
 
     has_cancellations = False
+    examined_at_once = 2500
 
     def __init__(
         self, keys: K, transport: AsyncTransport, renewer_transport: BlockingTransport, config: C
@@ -148,15 +149,15 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
         if self._reader is None:
             self._reader = self.transport.open_reader(name=None)
 
-    async def close(self) -> None:
+    async def close(self, answers: bool = True, /) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
         try:
             await self._requeue_claimed()
             await self._unwritten.write_all(self._write)
-            # A server that does not answer must not delay a stop; consumers that are gone are removed later.
-            await asyncio.wait_for(self._deregister(), DEREGISTER_SECONDS)
+            if answers:  # consumers that are gone are removed later
+                await asyncio.wait_for(self._deregister(), DEREGISTER_SECONDS)
         except TimeoutError:
             logger.warning(
                 "worker %s could not deregister: the server does not answer", self._config.worker_id
@@ -316,8 +317,18 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
         """Jobs of these kinds cannot be cancelled from outside."""
         return ()
 
-    async def refuse_names(self, _known: Sequence[str], _limit: int, _factor: float, /) -> RefusedNames:
-        return RefusedNames()  # names are inside of envelopes: the server would have to parse them
+    async def refuse_names(self, known: Sequence[str], limit: int, factor: float, /) -> RefusedNames:
+        now_ms = await self.transport.now_ms()
+        return await self.transport.run(
+            name_refusals.refuse_envelope_names(
+                self.keys,
+                known,
+                limit=limit,
+                factor=factor,
+                now_ms=now_ms,
+                max_attempts=self._config.max_attempts,
+            )
+        )
 
     def publish_report(self, figures: Mapping[str, object]) -> None:
         more = self._report_commands(self._renewer_transport.now_ms())

@@ -14,7 +14,7 @@ from toril.protocol.keys import QueueKeys, client_name
 from toril.transport import AsyncTransport
 
 # How long an answer is used: the list of connections costs the server some microseconds for each of them.
-LOOK_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 
 
 class SilentWorkers:
@@ -29,12 +29,12 @@ class SilentWorkers:
 
     async def exist(self) -> bool:
         """Whether there are any, as of the last second; True also when the server does not list connections."""
-        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._found = await self._look()
+        if time.monotonic() - self._looked_at >= ANSWER_SECONDS:
+            self._found = await self._find_unreported()
             self._looked_at = time.monotonic()
         return self._found
 
-    async def _look(self) -> bool:
+    async def _find_unreported(self) -> bool:
         keys = self._keys
         clients, ids = await self._transport.run_many(
             [server.client_list(keys.meta), name_refusals.reporting_workers(keys)]

@@ -42,12 +42,12 @@ def publish_report(
 
     Returns the names of jobs that live workers have handlers for.
     """
-    life_ms = max(1000, round(worker.heartbeat * LIFETIME_IN_HEARTBEATS * 1000))
+    ttl_ms = max(1000, round(worker.heartbeat * LIFETIME_IN_HEARTBEATS * 1000))
     now_ms = transport.now_ms()
     body = to_json({"worker": worker.worker_id, "at": now_ms, **figures}, field="report")
-    report = locks.report_worker(keys, worker.worker_id, body, now_ms=now_ms, expire_ms=life_ms)
+    report = locks.report_worker(keys, worker.worker_id, body, now_ms=now_ms, expire_ms=ttl_ms)
     names = () if figures.get("state") == "stopped" else worker.names
-    announcement = locks.announce_names(keys, names, now_ms=now_ms, expire_ms=life_ms)
+    announcement = locks.announce_names(keys, names, now_ms=now_ms, expire_ms=ttl_ms)
     replies = transport.run_many([*report, *more, *announcement])
     for reply in replies:
         if isinstance(reply, TorilError):

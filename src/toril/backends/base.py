@@ -111,6 +111,9 @@ class Backend(Protocol[D]):
     kind: str
     promise: Promise
     has_cancellations: bool  # whether `cancellations` can return anything
+    examined_at_once: (
+        int  # how many jobs one call of `refuse_names` may examine: some 15 ms of the server's time
+    )
     known_names: frozenset[
         str
     ]  # of jobs that live workers have handlers for, as of the last report; "*": all
@@ -154,8 +157,8 @@ class Backend(Protocol[D]):
     async def refuse_names(self, known: Sequence[str], limit: int, factor: float, /) -> RefusedNames:
         """Delays jobs for which no worker has a handler, among the next `limit` waiting ones, without fetching them.
 
-        `factor` multiplies the delays. A kind that cannot do so examines none, and so does one with workers that do
-        not announce the names of their handlers.
+        `factor` multiplies the delays. Beside workers that do not announce the names of their handlers, as far as they
+        can be recognised, none is examined.
         """
 
     def publish_report(self, figures: Mapping[str, object]) -> None:
@@ -164,8 +167,8 @@ class Backend(Protocol[D]):
         Called from the lock renewer's thread.
         """
 
-    async def close(self) -> None:
-        """Closes all connections and ends all calls."""
+    async def close(self, answers: bool = True, /) -> None:
+        """Closes all connections and ends all calls. A server that does not answer is not told of it."""
 
 
 async def settle_and_fetch(

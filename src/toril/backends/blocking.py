@@ -16,7 +16,7 @@ from toril.backends._outcome_encoding import OutcomeEncoder, requeue_settlement
 from toril.backends._worker_report import publish_report
 from toril.backends.base import FinishedJob
 from toril.backends.next_run import next_step
-from toril.commands import locks
+from toril.commands import groups, locks
 from toril.commands.locks import Sweep
 from toril.commands.worker import Pickup, Settlement, settle
 from toril.errors import TorilError
@@ -48,7 +48,9 @@ class BlockingBackend:
         for start in range(0, len(finished), SETTLED_PER_CALL):
             part = [self._settlement(one) for one in finished[start : start + SETTLED_PER_CALL]]
             now_ms = self._transport.now_ms()
-            call = settle(self.keys, part, capacity=0, pickup=self._pickup, now_ms=now_ms)
+            call = settle(
+                self.keys, part, capacity=0, pickup=self._pickup, now_ms=now_ms, has_group_limits=True
+            )
             ack_errors += self._transport.run(call).ack_errors
         return ack_errors
 
@@ -83,6 +85,7 @@ class BlockingBackend:
             )
             part, left = self._transport.run(step)
             moved += part
+        self._transport.run(groups.sweep(self.keys))
         return moved
 
     def publish_report(self, figures: Mapping[str, object]) -> None:

@@ -18,7 +18,7 @@ from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends._silent_workers import SilentWorkers
 from toril.backends._worker_report import publish_report
 from toril.backends.base import BackendHost, FinishedJob, OnReply, Promise, ReadyJobs, ready_jobs
-from toril.commands import locks, manage, name_refusals, read, worker
+from toril.commands import groups, locks, manage, name_refusals, read, worker
 from toril.commands.locks import Sweep
 from toril.commands.name_refusals import RefusedNames
 from toril.protocol.keys import QueueKeys, client_name
@@ -35,6 +35,7 @@ class BullmqBackend:
     kind = "bullmq"
     promise: Promise = "at least once"
     has_cancellations = True
+    examined_at_once = 1000
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class BullmqBackend:
         # A worker that always finds jobs never waits, yet its name must be in the list of connections.
         await self._reader.run(worker.has_marker(self.keys), 0)
 
-    async def close(self) -> None:
+    async def close(self, _answers: bool = True, /) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
@@ -166,6 +167,7 @@ class BullmqBackend:
             )
             part, left = await self.transport.run(step)
             moved += part
+        await self.transport.run(groups.sweep(keys))  # the jobs that were moved hold no slot any more
         return moved
 
     async def refuse_names(self, known: Sequence[str], limit: int, factor: float, /) -> RefusedNames:

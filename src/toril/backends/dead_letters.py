@@ -67,7 +67,9 @@ class DeadLetters:
     async def get(self, entry_id: str) -> DeadLetter | None:
         """One dead letter by its entry id."""
         if not _ENTRY_ID.fullmatch(entry_id):
-            raise InvalidOption("entry_id", f"{entry_id!r} is none", 'give one like "1767225600000-0"')
+            raise InvalidOption(
+                "entry_id", f"{entry_id!r} is not an entry id", 'give one like "1767225600000-0"'
+            )
         raw = await self._transport.run(envelopes.dead_letter(self._keys, entry_id))
         return None if raw is None else read_dead_letter(raw)
 

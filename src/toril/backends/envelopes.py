@@ -108,17 +108,19 @@ def _settle_fields(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, re
         case Failed():
             return _failed(delivery, outcome, now_ms)
         case Retry():
-            return _later(
+            return _scheduled_fields(
                 "retry", _with_attempts(delivery, delivery.attempts_made + 1), outcome.delay, now_ms
             )
         case Postponed():
-            return _later("later", _with_attempts(delivery, delivery.attempts_made), outcome.delay, now_ms)
+            return _scheduled_fields(
+                "later", _with_attempts(delivery, delivery.attempts_made), outcome.delay, now_ms
+            )
         case RateLimited():
-            return _later(
+            return _scheduled_fields(
                 "later", _with_attempts(delivery, delivery.attempts_made), outcome.delay or 0.0, now_ms
             )
         case UnknownName():
-            return _later("later", _with_refusals(delivery, outcome), outcome.delay, now_ms)
+            return _scheduled_fields("later", _with_refusals(delivery, outcome), outcome.delay, now_ms)
         case Requeued():
             return SettleFields("again", text=_with_attempts(delivery, delivery.attempts_made))
         case WaitingForChildren():
@@ -153,7 +155,7 @@ def _without_refusals(envelope: Envelope) -> Envelope:
     return dataclasses.replace(envelope, meta=dataclasses.replace(meta, extra=rest))
 
 
-def _later(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> SettleFields:
+def _scheduled_fields(kind: SettlementKind, text: bytes, delay: float, now_ms: int) -> SettleFields:
     # A job that is due now is scheduled, too: a repeated call recognises its text in the sorted set.
     return SettleFields(kind, now_ms + max(0, round(delay * 1000)), text)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from toril.commands.command import Arg, Command, Reply, call
-from toril.commands.library import official
+from toril.commands.command import Command, Reply
 from toril.commands.once import Calls
 from toril.commands.own_script import OwnScript
 from toril.protocol.keys import QueueKeys
@@ -29,6 +28,7 @@ class CleanStep:
 
     removed: list[str]  # ids
     examined: int  # jobs, those that were kept included; fewer than asked for at the end
+    unremovable: list[str]  # ids of jobs at which the scripts of BullMQ fail; they were kept
 
 
 def clean(
@@ -45,11 +45,7 @@ def clean(
     The first jobs are those that workers fetch first.
     """
     calls = calls or Calls(keys)
-    if state in ("completed", "failed"):  # in the order of their age: all that the script looks at are old
-        script_keys = (keys.base + state, keys.events, keys.repeat)
-        args: list[Arg] = [keys.base, before_ms, limit, state]
-        return calls.once(call(official("cleanJobsInSet"), script_keys, args, _cleaned_by_age))
-    script = _CLEAN_SET if state in ("delayed", "prioritized") else _CLEAN_LIST
+    script = _CLEAN_LIST if state in ("wait", "paused", "active") else _CLEAN_SET
     own_keys = script.keys(
         keys,
         source=keys.base + state,
@@ -61,9 +57,9 @@ def clean(
     return calls.once(script.call(own_keys, own_args, _cleaned))
 
 
-def _cleaned_by_age(reply: list[bytes]) -> CleanStep:
-    return CleanStep([one.decode() for one in reply], len(reply))
-
-
 def _cleaned(reply: list[Reply]) -> CleanStep:
-    return CleanStep([one.decode() for one in reply[0]], int(reply[1]))
+    return CleanStep(_ids(reply[0]), int(reply[1]), _ids(reply[2]))
+
+
+def _ids(reply: list[bytes]) -> list[str]:
+    return [one.decode(errors="replace") for one in reply]

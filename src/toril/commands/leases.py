@@ -54,7 +54,7 @@ def take_leased(
     keys: QueueKeys, name: str, *, capacity: int, pickup: Pickup, now_ms: int
 ) -> Command[FetchReply]:
     """Takes up to `capacity` jobs under a lease, or returns those that the lease still holds."""
-    command = settle(keys, [], capacity=capacity, pickup=pickup, now_ms=now_ms)
+    command = settle(keys, [], capacity=capacity, pickup=pickup, now_ms=now_ms, has_group_limits=True)
     return Command(
         (*command.args, name, OPEN_MS),
         command.decode,

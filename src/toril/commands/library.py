@@ -7,8 +7,9 @@ An own script includes an official one with a line `--@official NAME scriptName`
 `local function NAME(KEYS, ARGV) <official text> end`. So a batch runs the same text that upstream runs for one job.
 `--@own NAME part` includes a file of `lua/parts/` as a function that takes further arguments behind these two.
 
-`remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`), and
-`leased` one that takes jobs once for each lease (`lua/parts/lease.lua`).
+`remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`), `grouped`
+one that takes jobs within the limits of their groups (`lua/parts/settle_groups.lua`), and `leased` one that takes jobs
+once for each lease (`lua/parts/lease.lua`).
 """
 
 from __future__ import annotations
@@ -133,13 +134,24 @@ def remembered(script: Script) -> Script:
 
 
 @functools.cache
+def grouped(name: str) -> Script:
+    """An own script that takes jobs, which knows the limits of groups (`lua/parts/settle_groups.lua`)."""
+    return _wrapped("settle_groups", own(name), "grouped", DECLARED[name])
+
+
+@functools.cache
 def leased(name: str) -> Script:
     """An own script that takes jobs, which does so once for each lease (`lua/parts/lease.lua`)."""
-    part, script = "parts/lease", own(name)
+    part = "parts/lease"
     check_header(f"lua/{part}.lua", Signature.of_header(_read_own(part)), DECLARED[part])
-    lease = _include_part("lease", part, DECLARED[name])
+    return _wrapped("lease", grouped(name), "leased", DECLARED[name])
+
+
+def _wrapped(part: str, script: Script, title: str, signature: Signature) -> Script:
+    """A script that runs a part, which gets the script as a function."""
+    outer = _include_part("outer", f"parts/{part}", signature)
     inner = f"local function script(KEYS, ARGV)\n{script.text}\nend"
-    return Script(f"{script.name}.leased", f"{lease}\n{inner}\nreturn lease(KEYS, ARGV, script)")
+    return Script(f"{script.name}.{title}", f"{outer}\n{inner}\nreturn outer(KEYS, ARGV, script)")
 
 
 def own_names() -> list[str]:

@@ -60,7 +60,7 @@ class Sweep(NamedTuple):
     """
 
     token: str
-    patience_ms: int
+    grace_ms: int
 
 
 _ANY_SWEEP = Sweep("sweep", 15_000)
@@ -68,20 +68,18 @@ _ANY_SWEEP = Sweep("sweep", 15_000)
 _BEGIN = OwnScript(
     "sweep_begin",
     keys="stalled active stalled_check meta events suspects sweep",
-    args="now_ms interval_ms token patience_ms",
+    args="now_ms interval_ms token grace_ms",
 )
 _STEP = OwnScript(
     "sweep_step",
     keys="stalled wait active meta paused marker events suspects sweep",
-    args="max_stalled base limit token patience_ms",
+    args="max_stalled base limit token grace_ms",
 )
 
 
 def sweep_begin(keys: QueueKeys, *, now_ms: int, interval_ms: int, sweep: Sweep = _ANY_SWEEP) -> Command[int]:
     """Begins a sweep; returns the number of suspects to check, or -1 when a worker swept within the interval."""
-    args = _BEGIN.args(
-        now_ms=now_ms, interval_ms=interval_ms, token=sweep.token, patience_ms=sweep.patience_ms
-    )
+    args = _BEGIN.args(now_ms=now_ms, interval_ms=interval_ms, token=sweep.token, grace_ms=sweep.grace_ms)
     script_keys = _BEGIN.keys(keys, suspects=keys.toril("suspects"), sweep=keys.toril("sweep"))
     return _BEGIN.call(script_keys, args, int)
 
@@ -95,7 +93,7 @@ def sweep_step(
         base=keys.base,
         limit=suspects,
         token=sweep.token,
-        patience_ms=sweep.patience_ms,
+        grace_ms=sweep.grace_ms,
     )
     script_keys = _STEP.keys(keys, suspects=keys.toril("suspects"), sweep=keys.toril("sweep"))
     return _STEP.call(script_keys, args, _swept)

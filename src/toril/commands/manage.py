@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from toril.commands.command import Arg, Command, Replay, Reply, call, plain
@@ -25,8 +25,8 @@ _ALL_TIME = "1.7976931348623157e+308"
 
 _MOVE_JOBS_TO_WAIT = OwnScript(
     "move_jobs_to_wait",
-    keys="base events source wait paused meta active marker",
-    args="limit until_ms state",
+    keys="base events source wait paused meta active marker work",
+    args="limit until_ms state skip",
 )
 _PAUSE = OwnScript("pause", keys="source target meta prioritized events delayed marker", args="action")
 _DRAIN = OwnScript(
@@ -47,7 +47,7 @@ _REMOVE_ORPHANS = OwnScript(
     each="job_id",
 )
 _REQUEUE_LEFT = OwnScript("requeue_left", keys="deduplication_key", args="base deduplication_id now_ms")
-_OBLITERATE = OwnScript("obliterate", keys="meta base", args="limit force")
+_OBLITERATE = OwnScript("obliterate", keys="meta base work work_events", args="limit force")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +172,17 @@ def reprocess(
     source = keys.failed if state == "failed" else keys.completed
     script_keys = _RETRY_FINISHED.keys(keys, job=keys.job(job_id), source=source)
     refused = functools.partial(_refused, job_id, "reprocessJob")
-    if reset == KEEP_ATTEMPTS:
-        return once(keys, call(official("reprocessJob"), script_keys, args, refused), calls)
     args += ["1" if reset.made else "0", "1" if reset.started else "0"]
     return once(keys, _RETRY_FINISHED.call(script_keys, args, refused), calls)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStep:
+    """What one call that moves jobs to wait did."""
+
+    moved: int
+    more: bool  # more jobs may be left
+    unmovable: list[str] = field(default_factory=list)  # ids whose key is no hash: they stay
 
 
 def move_jobs_to_wait(
@@ -184,19 +191,21 @@ def move_jobs_to_wait(
     *,
     count: int,
     until_ms: int | None = None,
+    skip: int = 0,
     calls: Calls | None = None,
-) -> Command[tuple[int, bool]]:
-    """Moves up to `count` finished or delayed jobs to wait; returns how many, and whether more may be left."""
+) -> Command[MoveStep]:
+    """Moves up to `count` finished or delayed jobs to wait, behind the first `skip`."""
+    calls = calls or Calls(keys)
     source = {"failed": keys.failed, "completed": keys.completed, "delayed": keys.delayed}[state]
     args = _MOVE_JOBS_TO_WAIT.args(
-        limit=count, until_ms=_ALL_TIME if until_ms is None else until_ms, state=state
+        limit=count, until_ms=_ALL_TIME if until_ms is None else until_ms, state=state, skip=skip
     )
-    command = _MOVE_JOBS_TO_WAIT.call(_MOVE_JOBS_TO_WAIT.keys(keys, source=source), args, _moved)
-    return once(keys, command, calls)
+    script_keys = _MOVE_JOBS_TO_WAIT.keys(keys, source=source, work=keys.toril(f"move:{calls.client}"))
+    return calls.once(_MOVE_JOBS_TO_WAIT.call(script_keys, args, _moved))
 
 
-def _moved(reply: list[int]) -> tuple[int, bool]:
-    return int(reply[0]), bool(reply[1])
+def _moved(reply: list[Reply]) -> MoveStep:
+    return MoveStep(int(reply[0]), bool(reply[1]), _ids(reply[2]))
 
 
 def remove(keys: QueueKeys, job_id: str, *, children: bool = True) -> Command[None]:
@@ -237,6 +246,7 @@ class DrainStep:
     cursor: bytes  # empty at the end
     # Delayed jobs may be left: events were trimmed before they were read, so it is not known which jobs are new.
     left_delayed: bool = False
+    unremovable: list[str] = field(default_factory=list)  # ids of jobs at which the scripts of BullMQ fail
 
 
 def drain(
@@ -265,7 +275,7 @@ def drain(
 
 
 def _drained(reply: list[Reply]) -> DrainStep:
-    return DrainStep(int(reply[0]), reply[1], bool(reply[2]))
+    return DrainStep(int(reply[0]), reply[1], bool(reply[2]), _ids(reply[3]))
 
 
 def official_drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
@@ -285,8 +295,11 @@ def obliterate(
     keys: QueueKeys, *, count: int, force: bool = False, calls: Calls | None = None
 ) -> Command[bool]:
     """Removes up to `count` jobs of a paused queue; returns True when some are left, and another call must follow."""
+    calls = calls or Calls(keys)
     args = _OBLITERATE.args(limit=count, force="force" if force else "")
-    return once(keys, _OBLITERATE.call(_OBLITERATE.keys(keys), args, _obliterated), calls)
+    work = keys.toril(f"obliterate:{calls.client}")
+    script_keys = _OBLITERATE.keys(keys, work=work, work_events=f"{work}:events")
+    return calls.once(_OBLITERATE.call(script_keys, args, _obliterated))
 
 
 def _obliterated(reply: int) -> bool:
@@ -301,10 +314,10 @@ def remove_orphans(
     """Removes those of these jobs that are in no list, at most `limit`; returns their ids."""
     most = len(job_ids) if limit is None else limit
     args = [*_REMOVE_ORPHANS.args(base=keys.base, limit=most), *job_ids]
-    return once(keys, _REMOVE_ORPHANS.call(_REMOVE_ORPHANS.keys(keys), args, _removed_ids), calls)
+    return once(keys, _REMOVE_ORPHANS.call(_REMOVE_ORPHANS.keys(keys), args, _ids), calls)
 
 
-def _removed_ids(reply: list[bytes]) -> list[str]:
+def _ids(reply: list[bytes]) -> list[str]:
     return [one.decode(errors="replace") for one in reply]
 
 
@@ -340,12 +353,12 @@ def remove_child_dependency(keys: QueueKeys, job_id: str, parent_key: str) -> Co
         official("removeChildDependency"),
         (keys.base,),
         [keys.job(job_id), parent_key],
-        functools.partial(_detached, job_id),
+        functools.partial(_was_removed_from_parent, job_id),
     )
     return once(keys, command)
 
 
-def _detached(job_id: str, reply: int) -> bool:
+def _was_removed_from_parent(job_id: str, reply: int) -> bool:
     _refused(job_id, "removeChildDependency", reply)
     return reply == 0
 

@@ -1,4 +1,4 @@
-"""Delaying waiting jobs whose names no worker knows, before they are fetched.
+"""Delaying waiting jobs whose names no worker knows, before they are fetched, on every kind of queue.
 
 Guarantee: a bounded call. It leaves what fetching and delaying these jobs one by one would leave.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from toril.commands.command import Command, Reply, plain
+from toril.commands.command import Arg, Command, Reply, plain
+from toril.commands.envelopes import EnvelopeKeys
 from toril.commands.own_script import OwnScript
-from toril.protocol.keys import QueueKeys
-from toril.protocol.refusals import FIRST_DELAY, GIVE_UP_AFTER, JOB_FIELD, LONGEST_DELAY
+from toril.protocol.keys import RETURNED_CONSUMER, ListKeys, QueueKeys
+from toril.protocol.refusals import FIRST_DELAY, GIVE_UP_AFTER, JOB_FIELD, LONGEST_DELAY, META_FIELD
 
 _REFUSE = OwnScript(
     "refuse_names",
@@ -19,6 +21,21 @@ _REFUSE = OwnScript(
     args="base now_ms limit factor first_ms longest_ms give_up_ms field",
     each="known",
 )
+_DELAYS = "factor first_ms longest_ms give_up_ms"
+_REFUSE_LIST = OwnScript(
+    "list_refuse_names",
+    keys="jobs scheduled stalls announced",
+    args=f"now_ms limit max_bytes max_attempts meta_field {_DELAYS}",
+    each="known",
+)
+_REFUSE_STREAM = OwnScript(
+    "stream_refuse_names",
+    keys="stream scheduled announced",
+    args=f"consumer_group returned_consumer now_ms limit max_bytes max_attempts meta_field {_DELAYS}",
+    each="known",
+)
+# Envelopes of so many bytes are examined in one call, whatever their number: some milliseconds of the server's time.
+EXAMINED_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +58,49 @@ def refuse_names(
         base=keys.base,
         now_ms=now_ms,
         limit=limit,
-        factor=factor,
-        first_ms=round(FIRST_DELAY * 1000),
-        longest_ms=round(LONGEST_DELAY * 1000),
-        give_up_ms=round(GIVE_UP_AFTER * 1000),
         field=JOB_FIELD,
+        **_delays(factor),
     )
     return _REFUSE.call(_REFUSE.keys(keys, announced=keys.toril("names")), [*args, *known], _refused)
+
+
+def refuse_envelope_names(
+    keys: EnvelopeKeys,
+    known: Iterable[str],
+    *,
+    limit: int,
+    factor: float,
+    now_ms: int,
+    max_attempts: int | None = None,
+) -> Command[RefusedNames]:
+    """The same for a list or stream queue: the jobs are scheduled. `max_attempts` replaces that of the jobs."""
+    shared: dict[str, Arg] = {
+        "now_ms": now_ms,
+        "limit": limit,
+        "max_bytes": EXAMINED_BYTES,
+        "max_attempts": "" if max_attempts is None else max_attempts,
+        "meta_field": META_FIELD,
+        **_delays(factor),
+    }
+    announced = keys.toril("names")
+    if isinstance(keys, ListKeys):
+        script_keys = _REFUSE_LIST.keys(
+            keys, jobs=keys.queue, stalls=keys.toril("stalls"), announced=announced
+        )
+        return _REFUSE_LIST.call(script_keys, [*_REFUSE_LIST.args(**shared), *known], _refused)
+    args = _REFUSE_STREAM.args(
+        consumer_group=keys.consumer_group, returned_consumer=RETURNED_CONSUMER, **shared
+    )
+    return _REFUSE_STREAM.call(_REFUSE_STREAM.keys(keys, announced=announced), [*args, *known], _refused)
+
+
+def _delays(factor: float) -> dict[str, Arg]:
+    return {
+        "factor": factor,
+        "first_ms": round(FIRST_DELAY * 1000),
+        "longest_ms": round(LONGEST_DELAY * 1000),
+        "give_up_ms": round(GIVE_UP_AFTER * 1000),
+    }
 
 
 def reporting_workers(keys: QueueKeys) -> Command[list[str]]:

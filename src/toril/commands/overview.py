@@ -47,6 +47,7 @@ class QueueOverview:
     oldest_failed_ms: int | None
     workers: list[JsonFields]  # worker reports of the last heartbeat
     broken_schedulers: int  # schedulers whose next job could not be made
+    worker_count: int  # workers that run, those that are not among `workers` included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,12 @@ class EnvelopeOverview:
     workers: list[JsonFields]
     entries: int  # in the stream, those that are done included
     consumers: int
+    worker_count: int  # workers that run, those that are not among `workers` included
 
 
-def overview(keys: QueueKeys) -> Command[QueueOverview]:
+def overview(keys: QueueKeys, *, max_reports: int = MOST_WORKERS) -> Command[QueueOverview]:
     script_keys = _QUEUE.keys(keys, workers=keys.toril("workers"), broken_schedulers=broken_key(keys))
-    args = _QUEUE.args(base=keys.base, max_reports=MOST_WORKERS)
+    args = _QUEUE.args(base=keys.base, max_reports=max_reports)
     return _QUEUE.call(script_keys, args, _queue, Replay.SAFE)
 
 
@@ -90,6 +92,7 @@ def _queue(reply: list[Reply]) -> QueueOverview:
         oldest_failed_ms=_known(reply[11]),
         workers=_reports(reply[12]),
         broken_schedulers=int(reply[13]),
+        worker_count=int(reply[14]),
     )
 
 
@@ -97,7 +100,7 @@ def _known(milliseconds: int) -> int | None:
     return int(milliseconds) if int(milliseconds) >= 0 else None
 
 
-def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
+def envelope_overview(keys: EnvelopeKeys, *, max_reports: int = MOST_WORKERS) -> Command[EnvelopeOverview]:
     script_keys = _ENVELOPES.keys(
         keys,
         jobs=jobs_key(keys),
@@ -109,14 +112,14 @@ def envelope_overview(keys: EnvelopeKeys) -> Command[EnvelopeOverview]:
         kind=kind_of(keys),
         consumer_group=keys.consumer_group if isinstance(keys, StreamKeys) else "",
         base=keys.base,
-        max_reports=MOST_WORKERS,
+        max_reports=max_reports,
         returned_consumer=RETURNED_CONSUMER,
     )
     return _ENVELOPES.call(script_keys, args, _envelopes, Replay.SAFE)
 
 
 def _envelopes(reply: list[Reply]) -> EnvelopeOverview:
-    waiting, active, scheduled, dead, since, oldest_dead, totals, reports, entries, consumers = reply
+    waiting, active, scheduled, dead, since, oldest_dead, totals, reports, entries, consumers, workers = reply
     return EnvelopeOverview(
         waiting=int(waiting),
         active=int(active),
@@ -128,6 +131,7 @@ def _envelopes(reply: list[Reply]) -> EnvelopeOverview:
         workers=_reports(reports),
         entries=int(entries),
         consumers=int(consumers),
+        worker_count=int(workers),
     )
 
 
@@ -152,7 +156,9 @@ def _reports(texts: Sequence[bytes]) -> list[JsonFields]:
 
 
 def any_overview(
-    keys: AnyKeys,
+    keys: AnyKeys, *, max_reports: int = MOST_WORKERS
 ) -> Command[QueueOverview] | Command[EnvelopeOverview]:
     """Returns the overview of a queue of any kind."""
-    return overview(keys) if isinstance(keys, QueueKeys) else envelope_overview(keys)
+    if isinstance(keys, QueueKeys):
+        return overview(keys, max_reports=max_reports)
+    return envelope_overview(keys, max_reports=max_reports)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, NamedTuple
 
 from toril.commands.command import Arg, Command, Replay, Reply, call, plain
-from toril.commands.library import official
+from toril.commands.library import grouped, official
 from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
 from toril.protocol.codec import pack
@@ -28,6 +29,8 @@ SCRIPTS: dict[str, str] = {
 }
 
 
+# Entries of the reply of a call in which limits of groups play no part.
+_PLAIN_REPLY = 5
 # The score of a delayed job is its time in milliseconds, times this, plus a sequence number.
 DELAYED_FACTOR = 4096
 
@@ -67,6 +70,14 @@ _SETTLE = OwnScript(
 )
 
 
+class GroupLimitsNote(IntEnum):
+    """What a fetch found about the limits of groups."""
+
+    NONE = 0  # there are none: `settle` without `grouped` is enough
+    FOUND = 1  # there are some: `settle` without `grouped` has not fetched for that
+    MORE = 2  # a bounded number of jobs was looked at; another fetch may return more at once
+
+
 @dataclass(frozen=True, slots=True)
 class FetchReply:
     """The reply to a call: an entry for each settlement, new jobs, and when to fetch again if there are none."""
@@ -76,6 +87,7 @@ class FetchReply:
     limited_ms: int  # the rate limit opens after this time
     next_at_ms: int  # the next delayed job is due at this time
     fetch_error: str = ""  # why no jobs could be fetched, though the outcomes were settled
+    group_limits: GroupLimitsNote | None = None  # what the script says about limits of groups
 
 
 def finish_options(
@@ -117,9 +129,19 @@ def packed_fields(fields: Mapping[str, str]) -> bytes:
 
 
 def settle(
-    keys: QueueKeys, settlements: Sequence[Settlement], *, capacity: int, pickup: Pickup, now_ms: int
+    keys: QueueKeys,
+    settlements: Sequence[Settlement],
+    *,
+    capacity: int,
+    pickup: Pickup,
+    now_ms: int,
+    has_group_limits: bool = False,
 ) -> Command[FetchReply]:
-    """Settles all and fetches up to `capacity` jobs, in one call."""
+    """Settles all and fetches up to `capacity` jobs, in one call.
+
+    With `has_group_limits` the limits of groups are applied. Without it, jobs of a queue that has some are not fetched,
+    and the reply says so.
+    """
     args = _SETTLE.args(
         base=keys.base,
         now_ms=now_ms,
@@ -131,7 +153,8 @@ def settle(
     )
     for one in settlements:
         args += one
-    return _SETTLE.call(_settle_keys(keys), args, functools.partial(_fetch_reply, settlements))
+    script = grouped("settle") if has_group_limits else _SETTLE.script
+    return Command(args, functools.partial(_fetch_reply, settlements), script, _settle_keys(keys))
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,6 +165,7 @@ def _settle_keys(keys: QueueKeys) -> tuple[str, ...]:
 
 
 def _fetch_reply(settlements: Sequence[Settlement], reply: list[Reply]) -> FetchReply:
+    group_limits = GroupLimitsNote(reply.pop()) if len(reply) > _PLAIN_REPLY else None
     codes, jobs, limited, next_at, fetch_error = reply
     ack_errors: list[TorilError | None] = (
         [_ack_error(one, code) for one, code in zip(settlements, codes, strict=True)]
@@ -149,7 +173,8 @@ def _fetch_reply(settlements: Sequence[Settlement], reply: list[Reply]) -> Fetch
         else [None] * len(settlements)
     )
     fetched = [(fields.pop().decode(errors="replace"), fields) for fields in jobs]
-    return FetchReply(ack_errors, fetched, limited, next_at, fetch_error.decode(errors="replace"))
+    text = fetch_error.decode(errors="replace")
+    return FetchReply(ack_errors, fetched, limited, next_at, text, group_limits)
 
 
 def _ack_error(settlement: Settlement, code: int | bytes) -> TorilError | None:

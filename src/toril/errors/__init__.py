@@ -14,6 +14,8 @@
     │   └── PageBusy                         http_503, http_429: the server answered with an error that may pass
     ├── PermanentError                    another attempt would fail as well (alias UnrecoverableError)
     │   ├── MalformedValue                   a stored field does not parse: .field
+    │   ├── UnreadablePayload                an encoded payload cannot be decoded: .field .problem .remedy
+    │   ├── PlainPayload                     a payload is not encrypted and must be: .field
     │   ├── ResultTooLarge                   the handler returned more than the worker's max_result_size
     │   ├── MissingUser                      the user that the job works for does not exist
     │   ├── UnknownBackoff                   the job names a backoff that this worker does not have: .name
@@ -44,6 +46,7 @@
     │   ├── FailedChildren −9 (PermanentError)
     │   ├── SchedulerIdCollision −10 · SchedulerSlotsBusy −11
     │   ├── ParentDeduplicated: .stand_in · ChildrenDeduplicated   a flow was not added
+    │   ├── GroupFull (TransientError)       a job was not added: as many of its group wait as may
     │   └── JobLocked · QueueNotPaused · QueueHasActiveJobs
     ├── RedisError                        Redis answered with an error, or not at all
     │   ├── RedisUnavailable (TransientError)   connection lost, LOADING, READONLY, CLUSTERDOWN, …
@@ -112,6 +115,7 @@ from toril.errors._base import (
     PayloadMismatch,
     PayloadTooLarge,
     PermanentError,
+    PlainPayload,
     Postpone,
     ProcessDied,
     RateLimitError,
@@ -123,6 +127,7 @@ from toril.errors._base import (
     TransientError,
     UnknownBackoff,
     UnknownOption,
+    UnreadablePayload,
     UnrecoverableError,
     WaitingChildrenError,
     WaitingError,
@@ -154,6 +159,7 @@ from toril.errors._redis import (
 from toril.errors._refusals import (
     ChildrenDeduplicated,
     FailedChildren,
+    GroupFull,
     JobBelongsToScheduler,
     JobLocked,
     JobNotFound,
@@ -211,6 +217,7 @@ __all__ = [
     "FailedChildren",
     "FolderTooNew",
     "FolderUnusable",
+    "GroupFull",
     "HandlerSignal",
     "Interrupted",
     "InvalidOption",
@@ -248,6 +255,7 @@ __all__ = [
     "PendingChildren",
     "PermanentError",
     "PipelineFailed",
+    "PlainPayload",
     "PortTaken",
     "Postpone",
     "ProcessDied",
@@ -280,6 +288,7 @@ __all__ = [
     "TransientError",
     "UnknownBackoff",
     "UnknownOption",
+    "UnreadablePayload",
     "UnrecoverableError",
     "UnsafeMix",
     "WaitingChildrenError",

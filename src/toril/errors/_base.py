@@ -90,6 +90,25 @@ class MalformedValue(PermanentError):
         self.job_id = job_id
 
 
+class UnreadablePayload(PermanentError):
+    """An encoded payload cannot be decoded: wrong key, unknown codec, or damaged. The job keeps it."""
+
+    def __init__(self, field: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{field} cannot be decoded: {problem}; {remedy}")
+        self.field = field
+        self.problem = problem
+        self.remedy = remedy
+
+
+class PlainPayload(PermanentError):
+    """A payload is not encrypted and its queue refuses such payloads."""
+
+    def __init__(self, field: str) -> None:
+        remedy = "add it with the codecs of the queue, or set allow_plain=True"
+        super().__init__(f"{field} is not encrypted, and its queue has encrypted payloads; {remedy}")
+        self.field = field
+
+
 class MissingUser(PermanentError):
     """The user that the job works for does not exist (any more)."""
 

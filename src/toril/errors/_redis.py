@@ -43,6 +43,14 @@ class RedisError(TorilError):
         text = redact(message) or (self.__doc__ or "").split("\n")[0].rstrip(".")
         super().__init__(f"{text}; {self.hint}" if self.hint else text)
 
+    @property
+    def concerns_data(self) -> bool:
+        """Whether a command failed because a key or a field holds something else than it expects."""
+        return any(part in str(self) for part in _DATA_ERRORS)
+
+
+_DATA_ERRORS = ("WRONGTYPE ", "not an integer", "not a valid float")
+
 
 class RedisUnavailable(RedisError, TransientError):
     """Redis cannot be reached or cannot serve now."""

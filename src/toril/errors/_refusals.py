@@ -126,6 +126,14 @@ class ChildrenDeduplicated(ScriptRefused):
     hint = "add the job without children, or add the flow when those jobs have finished"
 
 
+class GroupFull(ScriptRefused, TransientError):
+    """As many jobs of the group wait as its maximum size allows; the job was not added."""
+
+    code = -103
+    problem = "was not added: its group is full"
+    hint = "add it later, or raise max_size by queue.set_group_limits(…)"
+
+
 class JobBelongsToScheduler(ScriptRefused):
     """The job is the next run of a scheduler and cannot be removed alone."""
 
@@ -190,6 +198,7 @@ _REFUSALS: dict[int, type[ScriptRefused]] = {
         LockLost,
         ParentCannotBeReplaced,
         JobBelongsToScheduler,
+        GroupFull,
         FailedChildren,
         SchedulerIdCollision,
         SchedulerSlotsBusy,

@@ -24,6 +24,7 @@ from typing import Final
 from toril.commands.read import Entry, read_events
 from toril.commands.streams import Page, follow
 from toril.errors import Closed, RedisUnavailable
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.event import Event, RetryDeriver
 from toril.protocol.keys import QueueKeys, client_name
 from toril.transport import AsyncTransport, Reader
@@ -68,8 +69,10 @@ class EventStream:
         *,
         block: float = BLOCK_SECONDS,
         derive_retries: bool = True,
+        codecs: QueueCodecs | None = None,
     ) -> None:
         self._transport = transport
+        self._codecs = codecs
         self._keys = keys
         self._block = block
         self._position = Position(after)
@@ -146,7 +149,7 @@ class EventStream:
 
     def _with_gap(self, page: Page) -> list[Event | Gap]:
         gap = self._position.gap(page)
-        events = [_event(entry) for entry in page.entries]
+        events = [Event.from_entry(*entry, self._codecs) for entry in page.entries]
         self._position.advance(page)
         return [gap, *self._derived(events)] if gap is not None else list(self._derived(events))
 
@@ -161,7 +164,7 @@ class EventStream:
             self._idle.set()
         self._position.advance_over(entries)
         self._read_at = time.monotonic() if 0 < len(entries) < PAGE else 0.0
-        return [_event(entry) for entry in entries]
+        return [Event.from_entry(*entry, self._codecs) for entry in entries]
 
     def _derived(self, events: Sequence[Event]) -> Sequence[Event]:
         return events if self._deriver is None else list(self._deriver.feed(events))
@@ -281,10 +284,6 @@ class Position:
             self.id = entries[-1][0]
             if self.seen is not None:
                 self.seen += len(entries)
-
-
-def _event(entry: Entry) -> Event:
-    return Event.from_entry(entry[0], entry[1])
 
 
 def _full_id(given: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeAlias, overload
 
 from toril.errors import Closed, TorilError
 from toril.events._stream import EventStream, Gap
+from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.event import KNOWN_EVENTS, Event
 from toril.protocol.keys import QueueKeys, check_text
@@ -54,11 +55,14 @@ class QueueEvents:
         last_id: str = "$",
         policy: ConnectionPolicy | None = None,
         derive_retries: bool = True,
+        codecs: GivenCodecs = None,
     ) -> None:
+        """`codecs` are those of the queue: they decode `event.progress` and `event.returnvalue`."""
         self._transport = AsyncTransport(redis, policy=policy)
         self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._transport.is_cluster)
         self._start_at = last_id
         self._derive_retries = derive_retries
+        self._codecs = QueueCodecs.of(codecs)
         self._streams: set[EventStream] = set()
         self._callbacks: dict[str, list[Callback]] = {}
         self._calling: asyncio.Task[None] | None = None
@@ -115,7 +119,7 @@ class QueueEvents:
         await self._closing.after(error)
 
     def _stream(self) -> EventStream:
-        return EventStream(self._transport, self.keys, self._start_at, derive_retries=self._derive_retries)
+        return self._stream_after(self._start_at)
 
     # --- iteration ------------------------------------------------------------------------------------------
 
@@ -128,7 +132,9 @@ class QueueEvents:
         return EventIterator(self._streams, stream)
 
     def _stream_after(self, last_id: str) -> EventStream:
-        return EventStream(self._transport, self.keys, last_id, derive_retries=self._derive_retries)
+        return EventStream(
+            self._transport, self.keys, last_id, derive_retries=self._derive_retries, codecs=self._codecs
+        )
 
     # --- callbacks ------------------------------------------------------------------------------------------
 
@@ -166,7 +172,7 @@ class QueueEvents:
             while not stream.closed:
                 for event in await stream.next_batch():
                     for callback in (*self._callbacks.get(event.type, ()), *self._callbacks.get("*", ())):
-                        await _contained(callback, event)
+                        await _call_and_log_error(callback, event)
         except TorilError:
             logger.exception("events of %s cannot be read any more: callbacks will not be called", self.name)
 
@@ -179,7 +185,7 @@ def _check_type(event: object) -> None:
         warn_option(f"event {name!r} is a custom event; did you mean {near[0]!r}?")
 
 
-async def _contained(callback: Callback, event: Event | Gap) -> None:
+async def _call_and_log_error(callback: Callback, event: Event | Gap) -> None:
     try:
         result = callback(event)
         if inspect.isawaitable(result):

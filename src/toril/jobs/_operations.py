@@ -5,12 +5,16 @@ Guarantee: an operation is written once; the asyncio and the blocking job only c
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, Final, TypeAlias, TypeVar, cast
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from toril.commands.command import Command
 from toril.errors import TorilError
-from toril.transport import AsyncTransport, BlockingTransport
+
+if TYPE_CHECKING:
+    from toril.transport import AsyncTransport, BlockingTransport
 
 T = TypeVar("T")
 
@@ -21,8 +25,16 @@ class _ServerTime:
 
 NOW_MS: Final = _ServerTime()
 
-OperationRequest: TypeAlias = Command[Any] | Sequence[Command[Any]] | _ServerTime
-"""One command, several in one pipeline, or the time."""
+
+@dataclass(frozen=True, slots=True)
+class ThreadCall:
+    """Requests the result of a function that may take long: an event loop runs it in a thread."""
+
+    function: Callable[[], Any]
+
+
+OperationRequest: TypeAlias = Command[Any] | Sequence[Command[Any]] | _ServerTime | ThreadCall
+"""One command, several in one pipeline, the time, or a call of a function."""
 
 Operation: TypeAlias = Generator[OperationRequest, Any, T]
 """Its results are the value of the command, the list of values, or milliseconds; errors are raised in the caller."""
@@ -38,6 +50,8 @@ async def run_operation(transport: AsyncTransport, operation: Operation[T]) -> T
                 result = await transport.run(request)
             elif isinstance(request, _ServerTime):
                 result = await transport.now_ms()
+            elif isinstance(request, ThreadCall):
+                result = await asyncio.to_thread(request.function)
             else:
                 result = _values(await transport.run_many(request))
     except StopIteration as end:
@@ -54,6 +68,8 @@ def run_operation_blocking(transport: BlockingTransport, operation: Operation[T]
                 result = transport.run(request)
             elif isinstance(request, _ServerTime):
                 result = transport.now_ms()
+            elif isinstance(request, ThreadCall):
+                result = request.function()
             else:
                 result = _values(transport.run_many(request))
     except StopIteration as end:

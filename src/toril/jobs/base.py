@@ -22,9 +22,11 @@ from toril.errors import (
     Requeue,
 )
 from toril.jobs._operations import NOW_MS, Operation
+from toril.jobs._payloads import encode, plain_field
 from toril.jobs.calls import BlockingJobCalls, JobCalls
 from toril.jobs.stored_values import log_line, progress_to_json, returned
-from toril.protocol.codec import PayloadCodec, to_json
+from toril.protocol.codec import PayloadCodec, from_json, to_json
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.keys import QueueKeys
 from toril.protocol.options import JobOptions, ParentRef
@@ -52,6 +54,7 @@ class JobBase(Generic[T, R]):
     __slots__ = (
         "_calls",
         "_data",
+        "_data_is_decoded",
         "_existed",
         "_result_codec",
         "cancelled",
@@ -67,6 +70,7 @@ class JobBase(Generic[T, R]):
     cancelled: bool  # set by the worker: cancelling was requested
     waits_for_children: bool  # the handler has moved the job to waiting-children
     _data: T
+    _data_is_decoded: bool  # set by the worker: the record holds the data as it was before the codecs
     _existed: bool
     _result_codec: PayloadCodec[R]  # set if the type of the result is known
 
@@ -134,7 +138,29 @@ class JobBase(Generic[T, R]):
         if payload is None:
             return cast("T", self.record.data)
         codec: PayloadCodec[T] = payload
-        return codec.decode(self.record.raw_data)
+        return codec.decode(self.plain_data())
+
+    def plain_data(self) -> bytes:
+        """The JSON of the data, as it was before the codecs of the queue. Reading an offloaded payload blocks."""
+        codecs, raw = self._calls.codecs, self.record.raw_data
+        if codecs is None or getattr(self, "_data_is_decoded", False):
+            return raw
+        return codecs.decode(self.name, raw, "data")
+
+    def set_decoded_data(self, raw: bytes) -> None:
+        """Gives this object its data as it was before the codecs; what is stored does not change."""
+        self.set_local_field("data", raw)
+        self._data_is_decoded = True
+
+    @property
+    def data_is_decoded(self) -> bool:
+        """Whether the record of this object holds the data as it was before the codecs."""
+        return getattr(self, "_data_is_decoded", False)
+
+    def _stored_data_changed(self) -> None:
+        self._data_is_decoded = False
+        if hasattr(self, "_data"):
+            del self._data
 
     @property
     def opts(self) -> dict[str, Any]:
@@ -199,12 +225,14 @@ class JobBase(Generic[T, R]):
     @property
     def progress(self) -> Any:
         """A number from 0 to 100, or whatever the handler reported."""
-        return self.record.progress
+        raw = plain_field(self._calls, self.record, b"progress", "progress")
+        return self.record.progress if raw is None else from_json(raw, field="progress")
 
     @property
     def returnvalue(self) -> Any:
         """What the handler returned; None until the job has completed."""
-        return self.record.returnvalue
+        raw = plain_field(self._calls, self.record, b"returnvalue", "result")
+        return self.record.returnvalue if raw is None else from_json(raw, field="returnvalue")
 
     @property
     def failed_reason(self) -> str | None:
@@ -237,8 +265,16 @@ class JobBase(Generic[T, R]):
         return self.record.repeat_job_key
 
     def as_json(self) -> dict[str, Any]:
-        """The job in JSON types, under Node's names, times in milliseconds; what has no value is left out."""
+        """The job in JSON types, under Node's names, times in milliseconds; what has no value is left out.
+
+        Encoded payloads are as they are stored.
+        """
         return self.record.as_dict()
+
+    @property
+    def codecs(self) -> QueueCodecs | None:
+        """The codecs of its queue."""
+        return self._calls.codecs
 
     @property
     def keys(self) -> QueueKeys:
@@ -298,18 +334,17 @@ class JobBase(Generic[T, R]):
         if not flat:
             raise JobNotFound(self.id)
         self.record = JobRecord.from_flat(self.id, flat)
-        if hasattr(self, "_data"):
-            del self._data
+        self._stored_data_changed()
 
     def _update_data(self, data: T) -> Operation[None]:
         raw = self._calls.payload.encode(data) if self._calls.payload is not None else to_json(data)
+        raw = yield from encode(self._calls, self.name, raw, "data")
         yield manage.update_data(self.keys, self.id, raw, self._calls.calls)
         self._change(data=raw)
-        if hasattr(self, "_data"):
-            del self._data
+        self._stored_data_changed()
 
     def _update_progress(self, progress: object, message: str | None) -> Operation[None]:
-        raw = progress_to_json(progress)
+        raw = yield from encode(self._calls, self.name, progress_to_json(progress), "progress")
         update = manage.update_progress(self.keys, self.id, raw, self._calls.calls)
         yield update if message is None else (update, self._log_command(message))
         self._change(progress=raw)

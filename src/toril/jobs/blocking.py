@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 from toril.commands import read
 from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
-from toril.errors import JobNotFound
+from toril.errors import JobNotFound, TorilError
 from toril.jobs import dependencies
 from toril.jobs._operations import Operation, run_operation_blocking
+from toril.jobs._payloads import decode_result
 from toril.jobs.base import FinalState, JobBase, R, T
 from toril.jobs.calls import BlockingJobCalls
 from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
 from toril.jobs.stored_values import returned
+from toril.jobs.worker_hint import no_worker
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
 from toril.protocol.record import JobRecord
@@ -136,7 +138,7 @@ class BlockingJob(JobBase[T, R]):
 
     def get_children_values(self) -> dict[str, Any]:
         """Returns the return values of the children that completed, by their keys."""
-        return self._run(dependencies.get_children_values(self.keys, self.id))
+        return self._run(dependencies.get_children_values(self._calls, self.id))
 
     def get_dependency_counts(self) -> DependencyCounts:
         """Returns how many children it has, by what became of them."""
@@ -149,11 +151,11 @@ class BlockingJob(JobBase[T, R]):
 
         A page may be empty before the last one, whose `cursor` is "0".
         """
-        return self._run(dependencies.get_dependencies_page(self.keys, self.id, kind, cursor, count))
+        return self._run(dependencies.get_dependencies_page(self._calls, self.id, kind, cursor, count))
 
     def get_dependencies(self) -> Dependencies:
         """Returns all children, by how they ended."""
-        return self._run(dependencies.get_dependencies(self.keys, self.id))
+        return self._run(dependencies.get_dependencies(self._calls, self.id))
 
     def remove_child_dependency(self) -> bool:
         """Makes the parent no longer wait for this job; returns False when it did not."""
@@ -179,10 +181,16 @@ class BlockingJob(JobBase[T, R]):
         seconds = None if timeout is None else to_seconds("timeout", timeout)
         finish = self._wait(None if seconds is None else time.monotonic() + seconds)
         if finish.state == "completed":
-            return finish.value
+            return self._run(decode_result(self._calls, self.name, finish.value))
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
         raise self._run(self._failure((finish.value or b"").decode(errors="replace")))
+
+    def _no_worker(self) -> str:
+        try:
+            return self._run(no_worker(self.keys))
+        except TorilError:
+            return ""
 
     def _wait(self, deadline: float | None) -> read.Finished:
         """Reads the last event id before the state, so that no event in between is missed."""
@@ -192,7 +200,7 @@ class BlockingJob(JobBase[T, R]):
         while finish.state == "pending":
             block = _BLOCK_SECONDS if deadline is None else min(_BLOCK_SECONDS, deadline - time.monotonic())
             if block <= 0:
-                raise TimeoutError(f"job {self.id} did not finish in time")
+                raise TimeoutError(f"job {self.id} did not finish in time{self._no_worker()}")
             command = read.read_events([keys], [after], block_ms=max(1, int(block * 1000)), count=500)
             entries = transport.run_blocking(command, block).get(keys.events)
             if not entries:  # the job's event may have been trimmed, or the stream deleted

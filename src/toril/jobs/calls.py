@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toril.commands.once import MANY_AT_ONCE, Calls
 from toril.events import FinishWaiter
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.keys import QueueKeys
-from toril.transport import AsyncTransport, BlockingTransport
+
+if TYPE_CHECKING:
+    from toril.transport import AsyncTransport, BlockingTransport
 
 OnProgress: TypeAlias = Callable[[Any, object], None]  # job, progress
 KEEP_LOGS: Final = 1000  # lines; a job's own `keep_logs` comes first
@@ -27,11 +30,13 @@ class JobCalls:
     keys: QueueKeys
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
-    on_progress: OnProgress | None = None  # is told of progress that a job has stored
+    on_progress: OnProgress | None = None  # is called with progress that a job has stored
+    codecs: QueueCodecs | None = None
     finishes: FinishWaiter = field(init=False)  # connects at the first wait for a job
     calls: Calls = field(init=False)  # of jobs that write logs or progress, data and progress
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "payload", _payload(self.payload, self.codecs))
         object.__setattr__(self, "finishes", FinishWaiter(self.transport, self.keys))
         object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))
 
@@ -49,7 +54,14 @@ class BlockingJobCalls:
     payload: PayloadCodec[Any] | None = None
     keep_logs: int = KEEP_LOGS
     on_progress: OnProgress | None = None
+    codecs: QueueCodecs | None = None
     calls: Calls = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "payload", _payload(self.payload, self.codecs))
         object.__setattr__(self, "calls", Calls(self.keys, at_once=MANY_AT_ONCE))
+
+
+def _payload(payload: PayloadCodec[Any] | None, codecs: QueueCodecs | None) -> PayloadCodec[Any] | None:
+    """With codecs there is always a model, of any JSON: so that jobs without codecs and model need one check only."""
+    return PayloadCodec() if payload is None and codecs is not None else payload

@@ -8,7 +8,8 @@ from typing import get_args
 
 from toril.commands import read
 from toril.errors import InvalidOption
-from toril.jobs._operations import Operation
+from toril.jobs._operations import Operation, ThreadCall
+from toril.jobs._payloads import AnyCalls
 from toril.jobs.stored_values import returned
 from toril.protocol.json_types import JsonFields, JsonObject
 from toril.protocol.keys import QueueKeys
@@ -42,9 +43,9 @@ class DependencyPage:
     cursor: str  # of the next page; "0" at the end
 
 
-def get_children_values(keys: QueueKeys, job_id: str) -> Operation[JsonObject]:
-    processed = yield read.get_children(keys, job_id)[0]
-    return _values(processed)
+def get_children_values(calls: AnyCalls, job_id: str) -> Operation[JsonObject]:
+    processed = yield read.get_children(calls.keys, job_id)[0]
+    return (yield from _values(calls, processed))
 
 
 def get_dependency_counts(keys: QueueKeys, job_id: str) -> Operation[DependencyCounts]:
@@ -53,21 +54,34 @@ def get_dependency_counts(keys: QueueKeys, job_id: str) -> Operation[DependencyC
 
 
 def get_dependencies_page(
-    keys: QueueKeys, job_id: str, kind: read.DependencyKind, cursor: str, count: int
+    calls: AnyCalls, job_id: str, kind: read.DependencyKind, cursor: str, count: int
 ) -> Operation[DependencyPage]:
     if kind not in get_args(read.DependencyKind):
         choices = ", ".join(get_args(read.DependencyKind))
         raise InvalidOption("kind", f"is {kind!r}", f"choose one of {choices}")
-    following, children = yield read.scan_dependencies(keys, job_id, kind, cursor, count)
-    return DependencyPage(children=_values(children) if kind == "processed" else children, cursor=following)
+    following, children = yield read.scan_dependencies(calls.keys, job_id, kind, cursor, count)
+    if kind == "processed":
+        children = yield from _values(calls, children)
+    return DependencyPage(children=children, cursor=following)
 
 
-def get_dependencies(keys: QueueKeys, job_id: str) -> Operation[Dependencies]:
-    processed, pending = read.get_children(keys, job_id)
-    ignored, failed = read.get_failed_children(keys, job_id)
+def get_dependencies(calls: AnyCalls, job_id: str) -> Operation[Dependencies]:
+    processed, pending = read.get_children(calls.keys, job_id)
+    ignored, failed = read.get_failed_children(calls.keys, job_id)
     found = yield (processed, pending, ignored, failed)
-    return Dependencies(processed=_values(found[0]), unprocessed=found[1], ignored=found[2], failed=found[3])
+    values = yield from _values(calls, found[0])
+    return Dependencies(processed=values, unprocessed=found[1], ignored=found[2], failed=found[3])
 
 
-def _values(processed: Mapping[str, str]) -> JsonObject:
-    return {key: returned(value) for key, value in processed.items()}
+def _values(calls: AnyCalls, processed: Mapping[str, str]) -> Operation[JsonObject]:
+    """The results of children, as they were before the codecs of their queues."""
+    codecs = calls.codecs
+    if codecs is None or not processed:
+        return {key: returned(value) for key, value in processed.items()}
+    values: JsonObject = yield ThreadCall(
+        lambda: {
+            key: returned(codecs.decode_child(value.encode(errors="replace")))
+            for key, value in processed.items()
+        }
+    )
+    return values

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 from toril.errors import Detached
 from toril.jobs._operations import NOW_MS, Operation
@@ -38,6 +38,7 @@ class DetachedCalls:
     keys: QueueKeys
     payload: None = None
     keep_logs: int = KEEP_LOGS
+    codecs: None = None
 
 
 @dataclass(slots=True)
@@ -146,35 +147,40 @@ class DetachedJob(DetachedBase[T, R], Job[T, R]):
         return await self.detached.wait(None if timeout is None else to_seconds("timeout", timeout))
 
 
+class BlockingCaller(Protocol):
+    """Awaits coroutine functions in the thread of an event loop: `sync.App`."""
+
+    def call(self, function: Wait, seconds: float | None, /) -> bytes | None:
+        """Returns what the coroutine returned."""
+
+
 class DetachedBlockingJob(DetachedBase[T, R], BlockingJob[T, R]):
     """A job in a thread, without a server. `wait` runs the wait for its result and blocks."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_caller",)
 
     def __init__(
         self,
         record: JobRecord,
         queue: str,
         state: DetachedState | None = None,
-        call: Callable[..., object] | None = None,
+        caller: BlockingCaller | None = None,
     ) -> None:
         calls = cast("BlockingJobCalls", DetachedCalls(QueueKeys(queue)))
         super().__init__(record, calls)
         self.detached = state or DetachedState()
-        self._call = call  # awaits a coroutine function in another thread
+        self._caller = caller  # None: nobody can wait for the result
 
     def _run(self, operation: Operation[V]) -> V:
         return self._in_memory(operation)
 
     def _finished(self, timeout: Duration | None) -> bytes | None:
-        if self.detached.wait is None or self._call is None:
+        if self.detached.wait is None or self._caller is None:
             raise Detached(self.id, self.detached.why)
         seconds = None if timeout is None else to_seconds("timeout", timeout)
-        return cast("bytes | None", self._call(self.detached.wait, seconds))
+        return self._caller.call(self.detached.wait, seconds)
 
 
-def blocking_form(
-    job: DetachedJob[T, R], call: Callable[..., object] | None = None
-) -> DetachedBlockingJob[T, R]:
+def blocking_form(job: DetachedJob[T, R], caller: BlockingCaller | None = None) -> DetachedBlockingJob[T, R]:
     """The same job with blocking methods."""
-    return DetachedBlockingJob(job.record, job.queue_name, job.detached, call)
+    return DetachedBlockingJob(job.record, job.queue_name, job.detached, caller)

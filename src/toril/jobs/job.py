@@ -5,18 +5,21 @@ Guarantee: every operation takes one or two round trips, and raises subclasses o
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Any, TypeVar
 
 from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
-from toril.errors import JobNotFound
+from toril.errors import JobNotFound, TorilError
 from toril.jobs import dependencies
 from toril.jobs._operations import Operation, run_operation
+from toril.jobs._payloads import decode_result
 from toril.jobs.base import FinalState, JobBase, R, T
 from toril.jobs.calls import JobCalls
 from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
 from toril.jobs.stored_values import returned
+from toril.jobs.worker_hint import HINT_SECONDS, no_worker
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
 from toril.protocol.state import JobState
@@ -125,7 +128,7 @@ class Job(JobBase[T, R]):
 
     async def get_children_values(self) -> dict[str, Any]:
         """Returns the return values of the children that completed, by their keys."""
-        return await self._run(dependencies.get_children_values(self.keys, self.id))
+        return await self._run(dependencies.get_children_values(self._calls, self.id))
 
     async def get_dependency_counts(self) -> DependencyCounts:
         """Returns how many children it has, by what became of them."""
@@ -138,11 +141,11 @@ class Job(JobBase[T, R]):
 
         A page may be empty before the last one, whose `cursor` is "0".
         """
-        return await self._run(dependencies.get_dependencies_page(self.keys, self.id, kind, cursor, count))
+        return await self._run(dependencies.get_dependencies_page(self._calls, self.id, kind, cursor, count))
 
     async def get_dependencies(self) -> Dependencies:
         """Returns all children, by how they ended."""
-        return await self._run(dependencies.get_dependencies(self.keys, self.id))
+        return await self._run(dependencies.get_dependencies(self._calls, self.id))
 
     async def remove_child_dependency(self) -> bool:
         """Makes the parent no longer wait for this job; returns False when it did not."""
@@ -163,12 +166,23 @@ class Job(JobBase[T, R]):
         """Waits like `wait_until_finished`; returns the result as the type that the task returns."""
         return self._typed_result(await self._finished(timeout))
 
+    async def _no_worker(self) -> str:
+        """What to say of a job that did not finish: whether its queue has a worker; empty if that is not known."""
+        try:
+            async with asyncio.timeout(HINT_SECONDS):
+                return await self._run(no_worker(self.keys))
+        except (TorilError, TimeoutError):
+            return ""
+
     async def _finished(self, timeout: Duration | None) -> bytes | None:
         """Waits for the job; returns the JSON of its return value."""
         seconds = None if timeout is None else to_seconds("timeout", timeout)
-        finish = await self._calls.finishes.wait(self.id, seconds)
+        try:
+            finish = await self._calls.finishes.wait(self.id, seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}{await self._no_worker()}") from None
         if finish.state == "completed":
-            return finish.value
+            return await self._run(decode_result(self._calls, self.name, finish.value))
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
         raise await self._run(self._failure((finish.value or b"").decode(errors="replace")))

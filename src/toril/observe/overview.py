@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toril.commands.overview import EnvelopeOverview, QueueOverview, any_overview
+from toril.commands.command import Command
+from toril.commands.overview import MOST_WORKERS, EnvelopeOverview, QueueOverview, any_overview
 from toril.commands.server import server_time
 from toril.errors import MalformedValue, RedisUnavailable, TorilError
 from toril.protocol.keys import MAX_NAME_LENGTH
@@ -90,6 +91,11 @@ class QueueFigures:
         """The last reports of running workers; a stopped worker's last report is stored for a while."""
         return [one for one in self.overview.workers if one.get("state") != "stopped"]
 
+    @property
+    def worker_count(self) -> int:
+        """The number of running workers, also if not all their reports were read."""
+        return self.overview.worker_count
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOverview:
@@ -102,14 +108,24 @@ class ServerOverview:
 
 async def read_overview(transport: AsyncTransport, queues: Sequence[FoundQueue]) -> ServerOverview:
     """Reads all queues in one pipeline; raises if the server does not answer."""
-    readable = [one for one in queues if not one.undecodable]
-    clock, *replies = await transport.run_many([server_time(), *(any_overview(one.keys) for one in readable)])
+    return decode_overview(queues, await transport.run_many(overview_commands(queues)))
+
+
+def overview_commands(queues: Sequence[FoundQueue], *, max_reports: int = MOST_WORKERS) -> list[Command[Any]]:
+    """Returns the commands that read these queues, with so many reports of workers of each at most."""
+    readable = (one for one in queues if not one.undecodable)
+    return [server_time(), *(any_overview(one.keys, max_reports=max_reports) for one in readable)]
+
+
+def decode_overview(queues: Sequence[FoundQueue], values: Sequence[Any]) -> ServerOverview:
+    """Returns the figures from the values of `overview_commands`; raises if the server did not answer."""
+    clock, *replies = values
     for reply in (clock, *replies):
         if isinstance(reply, RedisUnavailable) or (reply is clock and isinstance(reply, TorilError)):
             raise reply
     now_ms = round(clock * 1000)
     seen, errors = [], {}
-    found = dict(zip(readable, replies, strict=True))
+    found = dict(zip((one for one in queues if not one.undecodable), replies, strict=True))
     for queue, label in zip(queues, _labels(queues), strict=True):
         reply = found.get(queue, MalformedValue("key", "is no UTF-8 text"))
         if isinstance(reply, TorilError):

@@ -16,14 +16,13 @@ import asyncio
 import functools
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from toril.commands.add import Added, Ledger, add_jobs
 from toril.errors import Closed, TorilError
+from toril.producer._connection import QueueConnection
 from toril.producer.job_builder import PreparedJob
-from toril.protocol.keys import QueueKeys
-from toril.transport import AsyncTransport
 
 # Calls in flight. Two: while the server works on one, the next is prepared.
 MAX_CALLS: Final = 2
@@ -81,18 +80,10 @@ class CallLedger:
 class AddBatcher:
     """Adds jobs to one queue."""
 
-    def __init__(
-        self,
-        transport: AsyncTransport,
-        keys: QueueKeys,
-        *,
-        server_time: Callable[[], int | None],
-        open_queue: Callable[[], Coroutine[Any, Any, int]],
-    ) -> None:
-        self._transport = transport
-        self._server_time = server_time  # in ms; None while the queue is not open or the time is not known
-        self._open_queue = open_queue  # opens the queue and asks for the server's time
-        self._keys = keys
+    def __init__(self, connection: QueueConnection) -> None:
+        self._queue = connection
+        self._transport = connection.transport
+        self._keys = keys = connection.keys
         producer = uuid.uuid4().hex
         # Those that no call in flight uses.
         self._ledgers = [CallLedger(keys.toril(f"ledger:{producer}:{number}")) for number in range(MAX_CALLS)]
@@ -129,9 +120,9 @@ class AddBatcher:
         """Sends what was submitted, in as many calls as there may be."""
         self._flush_planned = False
         while self._pending and self._ledgers and self._opening is None and self._keeps_order():
-            now_ms = self._server_time()
+            now_ms = self._queue.time_if_open()
             if now_ms is None:
-                self._opening = asyncio.create_task(self._open_queue(), name="toril-open")
+                self._opening = asyncio.create_task(self._queue.ensure_open(), name="toril-open")
                 self._opening.add_done_callback(functools.partial(self._opened, len(self._pending)))
             elif batch := self._next_batch():
                 self._send(batch, now_ms)

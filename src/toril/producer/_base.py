@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from toril.commands import read
 from toril.commands.command import Command
-from toril.errors import AccessDenied, Closed, InvalidOption, RedisUnavailable, TorilError
+from toril.errors import InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
 from toril.jobs.base import T
+from toril.producer._connection import QueueConnection
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_parts import MAX_COUNT, check_integer
 from toril.protocol.record import JobRecord
@@ -41,48 +42,19 @@ def check_count(field: str, value: object, least: int = 0) -> int:
 
 
 class QueuePart(Generic[T]):
-    """A transport, the keys, and how commands are run with them."""
+    """The keys of a queue, and its connection."""
 
     keys: QueueKeys
     _transport: AsyncTransport
+    _connection: QueueConnection
     _calls: JobCalls
-    _closed: bool
 
     @property
     def name(self) -> str:
         return self.keys.name
 
-    async def _ensure_open(self) -> int:
-        """Opens the queue unless it is open; returns the server's time in ms."""
-        raise NotImplementedError
-
     async def _run(self, command: Command[V]) -> V:
-        if self._closed:
-            raise Closed(f"queue {self.name!r} was closed")
-        await self._ensure_open()
-        return await self._transport.run(command)
-
-    async def _run_all(self, *commands: Command[Any]) -> list[Any]:
-        """Runs a pipeline and returns its values; raises the first error."""
-        return self._values(await self._replies(*commands))
-
-    @staticmethod
-    def _values(results: list[Any]) -> list[Any]:
-        for result in results:
-            if isinstance(result, TorilError):
-                raise result
-        return results
-
-    async def _replies(self, *commands: Command[Any]) -> list[Any]:
-        """Runs a pipeline and returns its values, or its errors; raises if the server does not answer."""
-        if self._closed:
-            raise Closed(f"queue {self.name!r} was closed")
-        await self._ensure_open()
-        results = await self._transport.run_many(commands)
-        for result in results:
-            if isinstance(result, (RedisUnavailable, AccessDenied)):
-                raise result
-        return results
+        return await self._connection.run(command)
 
     async def _jobs(self, ids: list[str]) -> list[Job[T]]:
         """Returns jobs by id, in order, without those that were removed meanwhile.
@@ -92,7 +64,7 @@ class QueuePart(Generic[T]):
         jobs: list[Job[T]] = []
         for start in range(0, len(ids), JOBS_AT_ONCE):
             part = ids[start : start + JOBS_AT_ONCE]
-            hashes = await self._replies(*(read.get_job(self.keys, job_id) for job_id in part))
+            hashes = await self._connection.replies(*(read.get_job(self.keys, job_id) for job_id in part))
             jobs += (
                 Job(JobRecord.from_flat(job_id, () if isinstance(flat, TorilError) else flat), self._calls)
                 for job_id, flat in zip(part, hashes, strict=True)

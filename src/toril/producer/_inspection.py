@@ -12,10 +12,11 @@ from typing import Literal
 
 from toril.commands import read, server
 from toril.commands.read import Metrics
-from toril.errors import InvalidOption
+from toril.errors import InvalidOption, MalformedValue, RedisError
 from toril.jobs import Job
 from toril.jobs.base import T
 from toril.producer._base import QueuePart, check_lookup_id
+from toril.producer._unchangeable_jobs import NO_HASH
 from toril.protocol.keys import client_name
 from toril.protocol.options import RateLimit
 from toril.protocol.record import JobRecord
@@ -73,8 +74,13 @@ class Inspection(QueuePart[T]):
     """Reads jobs, counts and figures."""
 
     async def get_job(self, job_id: str) -> Job[T] | None:
-        """Returns a job by its id; None when there is none."""
-        flat = await self._run(read.get_job(self.keys, check_lookup_id(job_id)))
+        """Returns a job by its id; None when there is none. Raises `MalformedValue` if its key is no hash."""
+        try:
+            flat = await self._run(read.get_job(self.keys, check_lookup_id(job_id)))
+        except RedisError as error:
+            if error.concerns_data:
+                raise MalformedValue("its key", NO_HASH, job_id=job_id) from error
+            raise
         return Job(JobRecord.from_flat(job_id, flat), self._calls) if flat else None
 
     async def get_jobs(
@@ -162,7 +168,7 @@ class Inspection(QueuePart[T]):
     ) -> JobLogs:
         """Returns lines of a job's log, oldest first; `ascending=False` counts and lists from the newest."""
         first, last = (start, end) if ascending else (-(end + 1), -(start + 1))
-        lines, count = await self._run_all(
+        lines, count = await self._connection.run_all(
             *read.get_logs(self.keys, check_lookup_id(job_id), start=first, end=last)
         )
         return JobLogs(lines if ascending else lines[::-1], count)
@@ -178,12 +184,8 @@ class Inspection(QueuePart[T]):
     async def get_workers(self) -> list[ConnectedWorker]:
         """Returns the workers that are connected now, of toril and of Node."""
         unnamed = client_name(self.keys, "worker")
-        clients = await self._run(server.client_list(self.keys.meta))
-        return [
-            _connected(client, client.get("name", "")[len(unnamed) + 3 :] or None)
-            for client in clients
-            if client.get("name") == unnamed or client.get("name", "").startswith(f"{unnamed}:w:")
-        ]
+        clients = await self._run(server.worker_clients(self.keys))
+        return [_connected(client, client.get("name", "")[len(unnamed) + 3 :] or None) for client in clients]
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused for all workers."""

@@ -5,15 +5,13 @@ Guarantee: a change of many jobs is done in bounded calls, so that other clients
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from toril.commands import group_weights, manage, read, worker
+from toril.commands import manage, read, worker
 from toril.commands.cleaning import CleanState, clean
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
@@ -22,6 +20,9 @@ from toril.jobs.base import FinalState, T
 from toril.jobs.calls import KEEP_LOGS
 from toril.jobs.stored_values import log_line, progress_to_json
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, check_count, check_lookup_id
+from toril.producer._connection import raise_first_error
+from toril.producer._retry_selection import Reason, RetryLimiter, matcher
+from toril.producer._unchangeable_jobs import is_data_error, is_lifo, warn_of_unchangeable
 from toril.protocol.codec import to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.event import KNOWN_EVENTS
@@ -37,15 +38,13 @@ BATCH: Final = 1000
 # Jobs removed by one call, with all that belongs to them: some 10 ms of the server's time.
 REMOVE_BATCH: Final = 500
 # How long a request to cancel is stored: many times the second within which workers read it.
-CANCEL_LIFE_MS: Final = 60_000
+CANCEL_TTL_MS: Final = 60_000
 # A job that is fetched meanwhile is locked at the second look; after that only one of its children can be.
-CANCEL_LOOKS: Final = 3
+CANCEL_ATTEMPTS: Final = 3
 # Clients know the server's time to within half a round trip.
 CLOCK_SLACK_MS: Final = 1000
 # Jobs that one call examines when it looks for orphans: some milliseconds of the server's time.
 LOOKED_AT: Final = 200
-
-Reason = str | re.Pattern[str]
 
 
 class Management(QueuePart[T]):
@@ -68,11 +67,12 @@ class Management(QueuePart[T]):
         Active and finished jobs stay, and so do the next runs of schedulers and jobs that arrive while it works. It
         works in bounded calls: what is left when it is interrupted waits as before.
         """
-        calls, removed, cursor = Calls(self.keys), 0, b""
+        calls, removed, cursor, left = Calls(self.keys), 0, b"", list[str]()
         while True:
             command = manage.drain(self.keys, most=REMOVE_BATCH, delayed=delayed, cursor=cursor, calls=calls)
             step = await self._run(command)
             removed += step.removed
+            left += step.unremovable
             cursor = step.cursor
             if step.left_delayed:
                 logger.warning(
@@ -81,6 +81,7 @@ class Management(QueuePart[T]):
                     self.keys.name,
                 )
             if not cursor:
+                warn_of_unchangeable("drain", self.keys.name, list(dict.fromkeys(left)))
                 return removed
 
     @knows_its_names("an argument of clean")
@@ -95,8 +96,8 @@ class Management(QueuePart[T]):
         which = _cleanable(state)
         check_count("limit", limit)
         # Without a grace all jobs are meant, also those whose worker's clock is a little ahead of ours.
-        before_ms = await self._ensure_open() - (age_ms or -CLOCK_SLACK_MS)
-        calls, removed, examined = Calls(self.keys), list[str](), 0
+        before_ms = await self._connection.ensure_open() - (age_ms or -CLOCK_SLACK_MS)
+        calls, removed, left, examined = Calls(self.keys), list[str](), list[str](), 0
         while not limit or examined < limit:
             batch = min(REMOVE_BATCH, limit - examined) if limit else REMOVE_BATCH
             kept = examined - len(removed)
@@ -104,9 +105,11 @@ class Management(QueuePart[T]):
                 clean(self.keys, which, before_ms=before_ms, limit=batch, skip=kept, calls=calls)
             )
             removed += step.removed
+            left += step.unremovable
             examined += step.examined
             if step.examined < batch:
                 break
+        warn_of_unchangeable("clean", self.keys.name, left)
         return removed
 
     @knows_its_names("an argument of obliterate")
@@ -190,23 +193,6 @@ class Management(QueuePart[T]):
             check_count("limit", limit, least=1)
         await self._run(manage.set_global_concurrency(self.keys, limit))
 
-    async def set_group_weight(self, group: str, weight: float | None) -> None:
-        """Sets the share of a group: of two groups with jobs, one of weight 2 is served twice as often; None means 1.
-
-        It counts for jobs that are added from now on.
-        """
-        check_text("group", group)
-        given: object = weight
-        if given is not None and (
-            isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 / 16 <= given <= 16
-        ):
-            raise InvalidOption("weight", f"is {given!r}", "give a number from 1/16 to 16, or None")
-        await self._run(group_weights.set_weight(self.keys, group, weight))
-
-    async def get_group_weights(self) -> dict[str, float]:
-        """The weights that were set, by group."""
-        return await self._run(group_weights.get_weights(self.keys))
-
     async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """Sets how many jobs may start in a period over all workers; None removes the limit."""
         if limit is not None and not isinstance(limit, RateLimit):
@@ -237,15 +223,15 @@ class Management(QueuePart[T]):
         Raises `JobNotFound`, `JobNotInState` when the job has ended already, or `JobLocked` when it waits for a child
         that is being worked on.
         """
-        for _ in range(CANCEL_LOOKS):
-            found = await self._run_all(
+        for _ in range(CANCEL_ATTEMPTS):
+            found = await self._connection.run_all(
                 read.get_state(self.keys, check_lookup_id(job_id)), read.get_lock(self.keys, job_id)
             )
             state, token = JobState.parse(found[0]), found[1]
             if state is JobState.UNKNOWN or state.is_final:
                 raise (JobNotFound if state is JobState.UNKNOWN else JobNotInState)(job_id, command="cancel")
             if token is not None:
-                await self._run(manage.request_cancel(self.keys, job_id, token, reason, CANCEL_LIFE_MS))
+                await self._run(manage.request_cancel(self.keys, job_id, token, reason, CANCEL_TTL_MS))
                 return "asked"
             with contextlib.suppress(JobLocked):  # it was fetched meanwhile, or one of its children is locked
                 await self._run(manage.remove(self.keys, job_id))
@@ -299,19 +285,23 @@ class Management(QueuePart[T]):
         total = await self._run(read.count_ended(self.keys, state, until_ms))
         most = total if limit is None else min(limit, total)
         if name is None and reason is None and where is None:
-            return await self._retry_all(state, most, until_ms, _RateLimiter(rate))
-        return await self._retry_some(state, total, most, _RateLimiter(rate), _matcher(name, reason, where))
+            return await self._retry_all(state, total, most, until_ms, RetryLimiter(rate))
+        return await self._retry_some(state, total, most, RetryLimiter(rate), matcher(name, reason, where))
 
     async def _retry_all(
-        self, state: FinalState, limit: int, until_ms: int | None, limiter: _RateLimiter
+        self, state: FinalState, total: int, limit: int, until_ms: int | None, limiter: RetryLimiter
     ) -> int:
-        calls, moved, more = Calls(self.keys), 0, limit > 0
-        while more and moved < limit:
-            batch = limiter.batch(min(BATCH, limit - moved))
-            command = manage.move_jobs_to_wait(self.keys, state, count=batch, until_ms=until_ms, calls=calls)
-            count, more = await self._run(command)
-            moved += count
-            await limiter.wait(count, more and moved < limit)
+        calls, moved, more, left = Calls(self.keys), 0, limit > 0, list[str]()
+        while more and moved < limit and moved + len(left) < total:
+            batch = limiter.batch(min(BATCH, limit - moved, total - moved - len(left)))
+            step = await self._run(
+                manage.move_jobs_to_wait(
+                    self.keys, state, count=batch, until_ms=until_ms, skip=len(left), calls=calls
+                )
+            )
+            moved, more, left = moved + step.moved, step.more, left + step.unmovable
+            await limiter.wait(step.moved, more and moved < limit)
+        warn_of_unchangeable("retry", self.keys.name, left)
         return moved
 
     async def _retry_some(
@@ -319,10 +309,10 @@ class Management(QueuePart[T]):
         state: FinalState,
         total: int,
         limit: int,
-        limiter: _RateLimiter,
+        limiter: RetryLimiter,
         wanted: Callable[[Job[T]], bool],
     ) -> int:
-        calls, moved, skipped = Calls(self.keys, at_once=JOBS_AT_ONCE), 0, 0
+        calls, moved, skipped, left = Calls(self.keys, at_once=JOBS_AT_ONCE), 0, 0, list[str]()
         while moved < limit and moved + skipped < total:
             size = min(limiter.batch(JOBS_AT_ONCE), total - moved - skipped)
             page = read.get_ranges(self.keys, [state], start=skipped, end=skipped + size - 1, ascending=True)
@@ -330,33 +320,39 @@ class Management(QueuePart[T]):
             if not ids:
                 break
             chosen = [job for job in await self._jobs(ids) if wanted(job)][: limit - moved]
-            retried = await self._reprocess(chosen, state, calls)
+            retried, failed = await self._reprocess(chosen, state, calls)
             moved += retried
+            left += failed
             skipped += len(ids) - retried
             await limiter.wait(retried, retried > 0)
+        warn_of_unchangeable("retry", self.keys.name, left)
         return moved
 
-    async def _reprocess(self, jobs: list[Job[T]], state: FinalState, calls: Calls) -> int:
-        commands = [
-            manage.reprocess(self.keys, job.id, state=state, lifo=bool(job.opts.get("lifo")), calls=calls)
-            for job in jobs
-        ]
-        results = await self._transport.run_many(commands)
+    async def _reprocess(self, jobs: list[Job[T]], state: FinalState, calls: Calls) -> tuple[int, list[str]]:
+        """Returns how many of the jobs were sent back, and the ids of those at which the script failed."""
+        results = await self._transport.run_many(
+            [manage.reprocess(self.keys, job.id, state=state, lifo=is_lifo(job), calls=calls) for job in jobs]
+        )
+        left = [job.id for job, result in zip(jobs, results, strict=True) if is_data_error(result)]
         # A job that was retried or removed by another client meanwhile does not count.
-        self._values([one for one in results if not isinstance(one, ScriptRefused)])
-        return sum(one is None for one in results)
+        raise_first_error(
+            [one for one in results if not isinstance(one, ScriptRefused) and not is_data_error(one)]
+        )
+        return sum(one is None for one in results), left
 
     @knows_its_names("an argument of promote_jobs")
     async def promote_jobs(self, *, limit: int | None = None) -> int:
         """Makes delayed jobs ready now, all or at most `limit`, those that are due first; returns how many."""
         if limit is not None:
             check_count("limit", limit)
-        calls, moved, more = Calls(self.keys), 0, True
+        calls, moved, more, left = Calls(self.keys), 0, True, list[str]()
         while more and (limit is None or moved < limit):
             batch = BATCH if limit is None else min(BATCH, limit - moved)
-            command = manage.move_jobs_to_wait(self.keys, "delayed", count=batch, calls=calls)
-            count, more = await self._run(command)
-            moved += count
+            step = await self._run(
+                manage.move_jobs_to_wait(self.keys, "delayed", count=batch, skip=len(left), calls=calls)
+            )
+            moved, more, left = moved + step.moved, step.more, left + step.unmovable
+        warn_of_unchangeable("promote", self.keys.name, left)
         return moved
 
 
@@ -364,36 +360,6 @@ def _may_be_job(name: str) -> bool:
     """Whether a key of the queue may be the hash of a job."""
     is_run = name.startswith("repeat:") and name.count(":") == 2
     return name not in RESERVED_IDS and (":" not in name or is_run)
-
-
-class _RateLimiter:
-    """Limits moves to `rate` jobs in a second."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-
-    def batch(self, size: int) -> int:
-        """Returns how many to move in one call: what a tenth of a second allows."""
-        return size if self._rate is None else max(1, min(size, int(self._rate / 10)))
-
-    async def wait(self, moved: int, more: bool) -> None:
-        if self._rate is not None and more:
-            await asyncio.sleep(moved / self._rate)
-
-
-def _matcher(
-    name: str | None, reason: Reason | None, where: Callable[[Job[T]], bool] | None
-) -> Callable[[Job[T]], bool]:
-    pattern = re.compile(re.escape(reason)) if isinstance(reason, str) else reason
-
-    def matches(job: Job[T]) -> bool:
-        if name is not None and job.name != name:
-            return False
-        if pattern is not None and not pattern.search(job.failed_reason or ""):
-            return False
-        return where is None or bool(where(job))
-
-    return matches
 
 
 _CLEANABLE: Final[dict[JobState, CleanState]] = {

@@ -269,7 +269,7 @@ class _BullmqSource(_FetchingSource):
 
     async def open(self) -> None:
         if await self._transport.run(bridge.count_schedulers(self._queue.keys)):
-            problem = "has schedulers, whose series would end"
+            problem = "has schedulers, which would add no more jobs"
             raise InvalidOption("source", problem, "remove them, and create them at the other queue")
         await super().open()
 

@@ -5,6 +5,7 @@ Guarantee: a job is checked before any I/O, and an `add` whose reply was lost is
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import uuid
@@ -16,11 +17,13 @@ from typing import Any, Self, TypeAlias
 
 from toril.backends.dead_letters import DeadLetterFilter, DeadLetters
 from toril.backends.envelopes import read_envelope
+from toril.codecs.in_loop import encoded_all
 from toril.commands import envelopes, manage, read
 from toril.commands.envelopes import EnvelopeKeys, EnvelopeToAdd
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobNotFound, MalformedValue
 from toril.protocol.codec import PayloadCodec, check_size, from_json, to_json
+from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.duration import Duration, datetime_to_ms, ms_to_datetime, to_ms, to_seconds
 from toril.protocol.envelope import DEFAULT_MAX_ATTEMPTS, TRACE_FIELD, DeadLetter, Envelope
 from toril.protocol.option_names import knows_its_names
@@ -61,6 +64,7 @@ class EnvelopeQueue:
         *,
         source: str,
         payload: type | Mapping[str, object] | None,
+        codecs: GivenCodecs,
         metrics: MetricsCollector | None,
         tracer: Tracer | None,
     ) -> None:
@@ -69,6 +73,7 @@ class EnvelopeQueue:
         self._transport = transport
         self._source = source
         self._payload: PayloadCodec[Any] | None = None if payload is None else PayloadCodec(payload)
+        self.codecs = QueueCodecs.of(codecs)
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
         self._producer = uuid.uuid4().hex
@@ -142,7 +147,13 @@ class EnvelopeQueue:
             return envelopes_to_add
 
     async def _send_all(self, envelopes_to_add: Sequence[Envelope], due: int | None) -> None:
-        texts = [EnvelopeToAdd(self._text(one), due) for one in envelopes_to_add]
+        if self._payload is not None:
+            for envelope in envelopes_to_add:
+                self._payload.decode(to_json(envelope.payload))
+        sent = envelopes_to_add
+        if self.codecs is not None:
+            sent = await self._encoded(self.codecs, envelopes_to_add)
+        texts = [EnvelopeToAdd(_text(one), due) for one in sent]
         for start in range(0, len(texts), BATCH):
             await self._send(texts[start : start + BATCH])
 
@@ -152,12 +163,13 @@ class EnvelopeQueue:
         task_type, payload = (job, None) if isinstance(job, str) else job
         return Envelope.new(task_type, payload, max_attempts=max_attempts, source=self._source, now=now)
 
-    def _text(self, envelope: Envelope) -> bytes:
-        if self._payload is not None:
-            self._payload.decode(to_json(envelope.payload))
-        text = envelope.to_bytes()
-        check_size(text, {})
-        return text
+    async def _encoded(self, codecs: QueueCodecs, plain: Sequence[Envelope]) -> list[Envelope]:
+        texts = await encoded_all(
+            codecs, [(one.task_type, to_json(one.payload, field="payload")) for one in plain]
+        )
+        return [
+            dataclasses.replace(one, payload=from_json(text)) for one, text in zip(plain, texts, strict=True)
+        ]
 
     async def _send(self, batch: Sequence[EnvelopeToAdd]) -> None:
         call = envelopes.add_envelopes(self.keys, batch, producer=self._producer, sequence=next(self._calls))
@@ -231,6 +243,9 @@ class EnvelopeQueue:
         if raw is None:
             hint = "it has not finished, its worker was made without keep_results, or the result has expired"
             raise JobNotFound(job_id, command="result", hint=hint)
+        codecs = self.codecs
+        if codecs is not None:
+            raw = await asyncio.to_thread(codecs.decode_any, raw, "result")
         return from_json(raw, field="result")
 
     # --- dead letters ---------------------------------------------------------------------------------------
@@ -297,6 +312,12 @@ class EnvelopeQueue:
 
     async def __aexit__(self, _: object, error: object, __: object) -> None:
         await self._transport.leave(error)
+
+
+def _text(envelope: Envelope) -> bytes:
+    text = envelope.to_bytes()
+    check_size(text, {})
+    return text
 
 
 def _with_trace_context(envelope: Envelope, carrier: str | None) -> Envelope:

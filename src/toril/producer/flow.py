@@ -19,6 +19,7 @@ from toril.jobs import Job, JobCalls
 from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, CallLedger
 from toril.producer._trace_context import with_trace_context
 from toril.producer.job_builder import JobBuilder, PreparedJob, refuse_group
+from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.keys import QueueKeys, check_queue_name, check_text, hash_tag_of
 from toril.protocol.option_names import knows_its_options
 from toril.protocol.options import JobOptions, ParentRef, merge
@@ -31,6 +32,7 @@ J = TypeVar("J")
 
 NO_OPTIONS: Final = JobOptions()
 NO_QUEUES: Final[Mapping[str, JobOptions]] = {}
+NO_CODECS: Final[Mapping[str, GivenCodecs]] = {}
 # Deeper flows are loops or mistakes.
 _DEEPEST: Final = 200
 
@@ -71,10 +73,13 @@ class JobNode(Generic[J]):
 class _PlannedJob:
     """A job of a flow that is being added."""
 
-    __slots__ = ("calls", "children", "parent", "prepared", "reply")
+    __slots__ = ("builder", "calls", "children", "parent", "prepared", "reply")
 
-    def __init__(self, prepared: PreparedJob, calls: JobCalls, parent: _PlannedJob | None) -> None:
+    def __init__(
+        self, prepared: PreparedJob, calls: JobCalls, parent: _PlannedJob | None, builder: JobBuilder
+    ) -> None:
         self.prepared = prepared
+        self.builder = builder
         self.calls = calls
         self.parent = parent
         self.children: list[_PlannedJob] = []
@@ -114,11 +119,16 @@ class FlowProducer:
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
         queue_defaults: Mapping[str, JobOptions] = NO_QUEUES,
+        codecs: GivenCodecs = None,
+        queue_codecs: Mapping[str, GivenCodecs] = NO_CODECS,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`defaults` are the options of jobs that do not set them; `queue_defaults`, by queue, replace some of them."""
+        """`defaults` are the options of jobs that do not set them; `queue_defaults`, by queue, replace some of them.
+
+        `codecs` are those of all queues, except of those in `queue_codecs`.
+        """
         self._queue_defaults = {
             check_queue_name(queue): merge(defaults, options) for queue, options in queue_defaults.items()
         }
@@ -128,6 +138,10 @@ class FlowProducer:
         self._prefix = prefix
         self._hash_tag = hash_tag
         self._defaults = defaults
+        self._codecs = QueueCodecs.of(codecs)
+        self._queue_codecs = {
+            check_queue_name(queue): QueueCodecs.of(given) for queue, given in queue_codecs.items()
+        }
         self._calls_by_queue: dict[tuple[str, str], JobCalls] = {}
         self._producer = uuid.uuid4().hex
         self._free_ledgers: list[str] = []  # names of ledgers that no call uses now
@@ -169,6 +183,9 @@ class FlowProducer:
         if self._closed:
             raise Closed("the flow producer was closed")
         roots = [self._plan(flow) for flow in flows]
+        if self._codecs is not None or self._queue_codecs:
+            for one in (member for root in roots for member in root.members()):
+                await one.builder.encode([one.prepared])
         refused: dict[int, TorilError] = {}
         for group in (part for slot in self._in_one_slot(roots) for part in _bounded(slot)):
             refused |= await self._send(group)
@@ -216,6 +233,7 @@ class FlowProducer:
             ids="uuid",
             payload=None,
             cluster=self._transport.is_cluster,
+            codecs=calls.codecs,
         )
         given = dict(with_trace_context(node.options, carrier))
         if parent is not None:
@@ -223,7 +241,7 @@ class FlowProducer:
         prepared = job_builder.build(node.name, node.data, given)
         refuse_group(prepared, "flow")
         prepared.waits_for_children = bool(node.children)
-        planned = _PlannedJob(prepared, calls, parent)
+        planned = _PlannedJob(prepared, calls, parent, job_builder)
         if prepared.options.job_id is not None:
             _refuse_own_ancestor(planned)
         if parent is not None:
@@ -234,7 +252,8 @@ class FlowProducer:
         calls = self._calls_by_queue.get((prefix, queue))
         if calls is None:
             keys = QueueKeys(queue, prefix, self._hash_tag).resolve(cluster=self._transport.is_cluster)
-            self._calls_by_queue[prefix, queue] = calls = JobCalls(self._transport, keys)
+            codecs = self._queue_codecs.get(queue, self._codecs)
+            self._calls_by_queue[prefix, queue] = calls = JobCalls(self._transport, keys, codecs=codecs)
         return calls
 
     async def _send(self, roots: Sequence[_PlannedJob]) -> dict[int, TorilError]:

@@ -5,19 +5,26 @@ Guarantee: everything that can be checked without the server is checked here, be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from toril.codecs.in_loop import encoded_all
 from toril.commands.add import Existing, JobToAdd
 from toril.errors import CrossSlot, InvalidOption
 from toril.jobs import Job, JobCalls
-from toril.producer._ids import new_id
-from toril.protocol.codec import PayloadCodec, check_size, to_json
+from toril.producer._ids import new_short_id, new_uuid
+from toril.protocol.codec import PayloadCodec, check_size, check_size_limit, to_json
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.keys import QueueKeys, check_text, hash_tag_of
 from toril.protocol.options import JobOptions, NewJob, merge
 from toril.protocol.record import JobRecord
 
-Ids = Literal["uuid", "counter"]
+Ids = Literal["uuid", "short", "counter"]
+_NEW_ID: Final[dict[str, Callable[[], str]]] = {
+    "uuid": new_uuid,
+    "short": new_short_id,
+    "counter": str,  # empty: the script takes the next number
+}
 GivenJob: TypeAlias = NewJob | tuple[Any, ...]
 """One of the jobs of `add_bulk`: a `NewJob`, or a tuple of name, data and options."""
 
@@ -97,7 +104,7 @@ def refuse_group(job: PreparedJob, where: str) -> None:
 class JobBuilder:
     """Checks and builds the jobs of one queue."""
 
-    __slots__ = ("_cluster", "_default_wire", "_defaults", "_ids", "_keys", "_payload")
+    __slots__ = ("_cluster", "_codecs", "_default_wire", "_defaults", "_ids", "_keys", "_new_id", "_payload")
 
     def __init__(
         self,
@@ -107,17 +114,20 @@ class JobBuilder:
         ids: Ids,
         payload: PayloadCodec[Any] | None,
         cluster: bool,
+        codecs: QueueCodecs | None = None,
     ) -> None:
-        if ids not in ("uuid", "counter"):
-            raise InvalidOption("ids", f"is {ids!r}", 'choose "uuid" or "counter"')
+        if ids not in tuple(_NEW_ID):
+            raise InvalidOption("ids", f"is {ids!r}", 'choose "uuid", "short" or "counter"')
         if defaults.job_id is not None:
             raise InvalidOption("defaults", "give all jobs one id", "give job_id to `add`")
         self._keys = keys
         self._defaults = defaults
         self._default_wire = defaults.to_wire()
         self._ids = ids
+        self._new_id = _NEW_ID[ids]
         self._payload = payload
         self._cluster = cluster
+        self._codecs = codecs
 
     def without_defaults(self, names: Collection[str]) -> JobBuilder:
         """Returns a builder without the queue's defaults for these options."""
@@ -128,7 +138,22 @@ class JobBuilder:
             ids=self._ids,
             payload=self._payload,
             cluster=self._cluster,
+            codecs=None if self._codecs is None else self._codecs.without_offload(),
         )
+
+    @property
+    def has_codecs(self) -> bool:
+        """Whether built jobs must be encoded before they are sent."""
+        return self._codecs is not None
+
+    async def encode(self, jobs: Sequence[PreparedJob]) -> None:
+        """Encodes the data of built jobs by the codecs of the queue; raises if one is too large all the same."""
+        if self._codecs is None:
+            return
+        texts = await encoded_all(self._codecs, [(one.name, one.data) for one in jobs])
+        for job, text in zip(jobs, texts, strict=True):
+            job.data = text
+            check_size(text, job.options.to_wire())
 
     def build(self, name: str, data: object, given: JobOptions | Mapping[str, object] | None) -> PreparedJob:
         """Checks one job."""
@@ -137,7 +162,10 @@ class JobBuilder:
         wire = self._default_wire if options is self._defaults else options.to_wire()
         _ = options.packed  # packed once for all jobs with these options; raises here
         raw = self._encoded(data)
-        check_size(raw, wire, size_limit=options.size_limit)
+        if self._codecs is None:
+            check_size(raw, wire, size_limit=options.size_limit)
+        else:  # the rest is checked when it is encoded
+            check_size_limit(raw, options.size_limit)
         if options.repeat is not None:
             raise InvalidOption("repeat", "cannot be given to a single job", "use queue.schedulers.upsert(…)")
         prepared = PreparedJob(name, raw, options, wire, options.job_id or self._new_id())
@@ -159,9 +187,6 @@ class JobBuilder:
         raise InvalidOption(
             "jobs", f"hold a {type(job).__name__}", "give NewJob(name, data, options) or (name, data)"
         )
-
-    def _new_id(self) -> str:
-        return new_id() if self._ids == "uuid" else ""
 
     def _encoded(self, data: object) -> bytes:
         if data is NO_DATA:

@@ -9,6 +9,7 @@ from toril.commands import envelopes, list_worker
 from toril.commands.command import Command
 from toril.errors import TorilError
 from toril.producer.envelope_queue import EnvelopeCounts, EnvelopeQueue
+from toril.protocol.codecs import GivenCodecs
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.keys import ListKeys
 from toril.protocol.option_names import knows_its_options
@@ -32,6 +33,7 @@ class ListQueue(EnvelopeQueue):
         hash_tag: bool | None = None,
         source: str = "toril",
         payload: type | Mapping[str, object] | None = None,
+        codecs: GivenCodecs = None,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -39,7 +41,14 @@ class ListQueue(EnvelopeQueue):
         transport = AsyncTransport(redis, policy=policy)
         keys = ListKeys(name, prefix, env, transport.is_cluster if hash_tag is None else hash_tag)
         super().__init__(
-            name, keys, transport, source=source, payload=payload, metrics=metrics, tracer=tracer
+            name,
+            keys,
+            transport,
+            source=source,
+            payload=payload,
+            codecs=codecs,
+            metrics=metrics,
+            tracer=tracer,
         )
 
     async def counts(self) -> EnvelopeCounts:

@@ -6,28 +6,27 @@ to the connection meanwhile. A queue belongs to one event loop; it connects with
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self, Unpack, overload
+from typing import Final, Self, Unpack, overload
 
-from toril.commands import manage, read
 from toril.commands.add import Added
-from toril.commands.command import Command
 from toril.errors import Closed, InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
 from toril.jobs.base import T
 from toril.producer._add_batcher import AddBatcher
+from toril.producer._connection import QueueConnection
+from toril.producer._groups import Groups
 from toril.producer._inspection import Inspection
 from toril.producer._management import Management
 from toril.producer._trace_context import each_with_trace_context, name_of, with_trace_context
 from toril.producer.job_builder import NO_DATA, GivenJob, Ids, JobBuilder, PreparedJob
 from toril.producer.schedulers import Schedulers
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.cron import CronGeneration
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_options
-from toril.protocol.option_warnings import warn_option
 from toril.protocol.options import JobOptions, JobOptionsDict
 from toril.protocol.repeat_rules import RepeatRules, RepeatStrategy
 from toril.telemetry.hooks import NO_METRICS, MetricsCollector, Tracer
@@ -40,7 +39,7 @@ _DEFAULTS: Final = JobOptions()
 
 
 @knows_its_options("an argument of Queue")
-class Queue(Inspection[T], Management[T]):
+class Queue(Inspection[T], Management[T], Groups[T]):
     """A queue by name.
 
     async with Queue("emails") as queue:
@@ -65,6 +64,7 @@ class Queue(Inspection[T], Management[T]):
         tracer: Tracer | None = ...,
         cron_generation: CronGeneration = ...,
         repeat_strategy: RepeatStrategy | None = ...,
+        codecs: GivenCodecs = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -84,6 +84,7 @@ class Queue(Inspection[T], Management[T]):
         tracer: Tracer | None = ...,
         cron_generation: CronGeneration = ...,
         repeat_strategy: RepeatStrategy | None = ...,
+        codecs: GivenCodecs = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Queue(Inspection[T], Management[T]):
         tracer: Tracer | None = None,
         cron_generation: CronGeneration = 5,
         repeat_strategy: RepeatStrategy | None = None,
+        codecs: GivenCodecs = None,
     ) -> None:
         """`redis` is a URL or a redis-py client whose settings are used. None: the URL in TORIL_REDIS_URL, or else the
         embedded server in `./.toril`.
@@ -109,7 +111,8 @@ class Queue(Inspection[T], Management[T]):
         `payload` is the model of the data: a dataclass, TypedDict, msgspec struct, pydantic model or JSON schema.
         `events_max_len` is about how many events Redis keeps; None keeps the stored value, or 10,000.
         `skip_meta` writes nothing into a queue that is only read. `cron_generation` and `repeat_strategy` decide how
-        the patterns of schedulers are read: give the workers the same.
+        the patterns of schedulers are read: give the workers the same. `codecs` encode data, results and progress, see
+        `toril.codecs`: give the workers the same.
         """
         if not isinstance(defaults, JobOptions):
             raise InvalidOption("defaults", f"is a {type(defaults).__name__}", "give JobOptions(...)")
@@ -117,25 +120,27 @@ class Queue(Inspection[T], Management[T]):
         self.keys = QueueKeys(name, prefix, hash_tag).resolve(cluster=self._transport.is_cluster)
         codec = payload if isinstance(payload, PayloadCodec) or payload is None else PayloadCodec(payload)
         self.payload: PayloadCodec[T] | None = codec  # checks and encodes the data
-        self._calls = JobCalls(self._transport, self.keys, codec)
+        self.codecs = QueueCodecs.of(codecs)
+        self._calls = JobCalls(self._transport, self.keys, codec, codecs=self.codecs)
         self._job_builder = JobBuilder(
-            self.keys, defaults=defaults, ids=ids, payload=codec, cluster=self._transport.is_cluster
+            self.keys,
+            defaults=defaults,
+            ids=ids,
+            payload=codec,
+            cluster=self._transport.is_cluster,
+            codecs=self.codecs,
         )
-        self._batcher = AddBatcher(
-            self._transport, self.keys, server_time=self._time_if_open, open_queue=self._ensure_open
+        self._connection = QueueConnection(
+            self._transport, self.keys, events_max_len=events_max_len, skip_meta=skip_meta
         )
+        self._batcher = AddBatcher(self._connection)
         rules = RepeatRules(cron_generation=cron_generation, repeat_strategy=repeat_strategy)
-        self.schedulers = Schedulers(  # jobs that come again
-            self.keys, self._calls, self._job_builder, self._ensure_open, self._run_all, tracer, rules
+        self.schedulers = Schedulers(
+            self.keys, self._calls, self._job_builder, self._connection, tracer, rules
         )
         self._metrics = metrics or NO_METRICS
         self._tracer = tracer
-        self._events_max_len = events_max_len
-        self._skip_meta = skip_meta
-        self._preparing = asyncio.Lock()
         self._closing = Closing(self._close_all, f"toril-close-{self.name}")
-        self._opened = False
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self._transport.address.label})"
@@ -158,6 +163,8 @@ class Queue(Inspection[T], Management[T]):
     async def _add(self, name: str, data: object, options: Mapping[str, object]) -> Job[T]:
         self._transport.check_event_loop()
         prepared_job = self._job_builder.build(name, data, options)
+        if self.codecs is not None:
+            await self._job_builder.encode([prepared_job])
         (added,) = await self._batcher.submit([prepared_job])
         return self._added(prepared_job, added)
 
@@ -178,6 +185,7 @@ class Queue(Inspection[T], Management[T]):
 
     async def _add_all(self, prepared: list[PreparedJob]) -> list[Job[T]]:
         self._transport.check_event_loop()
+        await self._job_builder.encode(prepared)
         replies = await self._batcher.submit(prepared)
         refused = [reply for reply in replies if isinstance(reply, TorilError)]
         if refused:
@@ -198,19 +206,14 @@ class Queue(Inspection[T], Management[T]):
 
     async def open(self) -> None:
         """Connects and writes the queue's meta. `async with` and the first call do it too."""
-        if self._closed:
+        if self._connection.closed:
             raise Closed(f"queue {self.name!r} was closed; make a new Queue")
-        await self._ensure_open()
+        await self._connection.ensure_open()
 
     async def close(self) -> None:
         """Sends submitted jobs, ends waits for jobs and closes the connections. May be called twice."""
-        self._refuse_calls()
+        self._connection.refuse_calls()
         await self._closing.finish()
-
-    def _refuse_calls(self) -> None:
-        if not self._closed:
-            self._transport.check_event_loop()
-        self._closed = True
 
     async def _close_all(self) -> None:
         try:
@@ -228,41 +231,5 @@ class Queue(Inspection[T], Management[T]):
         return self
 
     async def __aexit__(self, _: object, error: object, __: object) -> None:
-        self._refuse_calls()
+        self._connection.refuse_calls()
         await self._closing.after(error)
-
-    def _time_if_open(self) -> int | None:
-        """Returns the server's time in ms; None if the queue is not open or the clock is stale."""
-        clock = self._transport.clock
-        return clock.now_ms() if self._opened and not clock.stale else None
-
-    async def _ensure_open(self) -> int:
-        """Opens the queue unless it is open; returns the server's time in ms."""
-        self._transport.check_event_loop()
-        now_ms = self._time_if_open()
-        if now_ms is not None:
-            return now_ms
-        # The first of several callers opens it; the others wait and continue in order.
-        async with self._preparing:
-            if not self._opened:
-                await self._write_meta()
-            return await self._transport.now_ms()
-
-    async def _write_meta(self) -> None:
-        other = self.keys.other_layout()
-        meta = manage.set_meta(self.keys, events_max_len=self._events_max_len)
-        commands: list[Command[Any]] = [*(() if self._skip_meta else meta), read.get_counts(self.keys)]
-        at = len(commands)
-        commands += read.lengths(other) if other is not None else ()
-        results = self._values(await self._transport.run_many(commands))
-        if other is not None and not sum(results[at - 1].values()) and sum(results[at:]):
-            self._warn_of_other_layout(other)
-        self._opened = True
-
-    def _warn_of_other_layout(self, other: QueueKeys) -> None:
-        text = (
-            f"queue {self.keys.qualified!r} is empty, but {other.qualified!r} holds jobs: "
-            f"another client uses the other key layout; pass hash_tag={not self.keys.hash_tag} to use it, too"
-        )
-        logger.warning(text)
-        warn_option(text)

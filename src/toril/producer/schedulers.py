@@ -6,7 +6,7 @@ any client library add the next jobs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
@@ -16,9 +16,10 @@ from toril.commands import read, schedulers
 from toril.commands.command import Command
 from toril.commands.envelopes import LATEST_MS
 from toril.commands.schedulers import SchedulerToAdd
-from toril.errors import InvalidOption, JobNotFound, MalformedValue
+from toril.errors import InvalidOption, JobNotFound, MalformedValue, PlainPayload, UnreadablePayload
 from toril.jobs import Job, JobCalls
 from toril.producer._base import check_count
+from toril.producer._connection import QueueConnection
 from toril.producer._trace_context import with_trace_context
 from toril.producer.job_builder import NO_DATA, JobBuilder, PreparedJob, refuse_group
 from toril.protocol.codec import from_json
@@ -69,8 +70,7 @@ class Schedulers:
         keys: QueueKeys,
         calls: JobCalls,
         job_builder: JobBuilder,
-        prepared: Callable[[], Awaitable[int]],
-        run_all: Callable[..., Awaitable[list[Any]]],
+        connection: QueueConnection,
         tracer: Tracer | None = None,
         rules: RepeatRules = DEFAULT_RULES,
     ) -> None:
@@ -78,12 +78,11 @@ class Schedulers:
         self._rules = rules
         self._calls = calls
         self._job_builder = job_builder.without_defaults(_OF_SINGLE_JOBS)
-        self._ensure_open = prepared  # opens the queue if needed, and returns the server's time
-        self._run_all = run_all
+        self._connection = connection
         self._tracer = tracer
 
     async def _run(self, command: Command[V]) -> V:
-        (value,) = await self._run_all(command)
+        (value,) = await self._connection.run_all(command)
         return cast("V", value)
 
     @knows_its_names("an argument of upsert")
@@ -115,6 +114,7 @@ class Schedulers:
         _check_template(options)
         prepared = self._job_builder.build(name or scheduler_id, data, options)
         refuse_group(prepared, "scheduler")
+        await self._job_builder.encode([prepared])
         repeat = _repeat(self._rules, cron, every, tz, start, end, limit)
         if offset is not None:
             repeat["offset"] = _offset(offset, repeat)
@@ -136,7 +136,7 @@ class Schedulers:
         immediately: bool,
         carrier: str | None,
     ) -> Job:
-        now_ms = await self._ensure_open()
+        now_ms = await self._connection.ensure_open()
         scheduler = SchedulerToAdd(
             id=scheduler_id,
             name=prepared.name,
@@ -157,7 +157,7 @@ class Schedulers:
         self, scheduler_id: str, name: str, repeat: Mapping[str, Any], immediately: bool, now_ms: int
     ) -> int | None:
         if repeat.get("endDate") and now_ms > repeat["endDate"]:
-            raise InvalidOption("end", "has passed", "give a time that is still to come")
+            raise InvalidOption("end", "has passed", "give a time in the future")
         if immediately and repeat.get("startDate"):
             raise InvalidOption("immediately", "cannot be combined with start", "choose one of them")
         if "pattern" not in repeat:
@@ -171,19 +171,33 @@ class Schedulers:
 
     async def get(self, scheduler_id: str) -> Scheduler | None:
         """Returns a scheduler by its id; None when there is none."""
-        fields, next_ms = await self._run_all(
+        fields, next_ms = await self._connection.run_all(
             schedulers.get_scheduler(self._keys, scheduler_id),
             schedulers.next_run_ms(self._keys, scheduler_id),
         )
-        return None if next_ms is None else _scheduler(scheduler_id, fields, next_ms)
+        return None if next_ms is None else self._scheduler(scheduler_id, fields, next_ms)
 
     async def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
         """Returns all schedulers, soonest first."""
         command = schedulers.list_schedulers(self._keys, start=start, end=end, ascending=ascending)
         rows = await self._run(command)
         wanted = (schedulers.get_scheduler(self._keys, row[0]) for row in rows)
-        fields = await self._run_all(*wanted)
-        return [_scheduler(row[0], found, row[1]) for row, found in zip(rows, fields, strict=True)]
+        fields = await self._connection.run_all(*wanted)
+        return [self._scheduler(row[0], found, row[1]) for row, found in zip(rows, fields, strict=True)]
+
+    def _scheduler(self, scheduler_id: str, fields: Mapping[str, str], next_ms: int) -> Scheduler:
+        return _scheduler(scheduler_id, self._decoded(scheduler_id, fields), next_ms)
+
+    def _decoded(self, scheduler_id: str, fields: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields with the data as it was before the codecs; data that cannot be decoded stays as it is stored."""
+        codecs, data = self._calls.codecs, fields.get("data")
+        if codecs is None or not data:
+            return fields
+        try:
+            raw = codecs.decode(fields.get("name", scheduler_id), data.encode(errors="replace"), "data")
+        except (PlainPayload, UnreadablePayload):
+            return fields
+        return {**fields, "data": raw.decode()}
 
     async def remove(self, scheduler_id: str) -> bool:
         """Removes a scheduler and its next job; returns False when there was none. An active job continues."""

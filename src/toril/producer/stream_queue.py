@@ -8,6 +8,7 @@ from toril.commands import envelopes, stream_worker
 from toril.commands.once import Calls
 from toril.commands.stream_worker import StreamCounts
 from toril.producer.envelope_queue import BATCH, EnvelopeCounts, EnvelopeQueue
+from toril.protocol.codecs import GivenCodecs
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.protocol.keys import StreamKeys
 from toril.protocol.option_names import knows_its_options
@@ -32,6 +33,7 @@ class StreamQueue(EnvelopeQueue):
         consumer_group: str = "",
         source: str = "toril",
         payload: type | Mapping[str, object] | None = None,
+        codecs: GivenCodecs = None,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -40,7 +42,14 @@ class StreamQueue(EnvelopeQueue):
         tagged = transport.is_cluster if hash_tag is None else hash_tag
         keys = StreamKeys(name, prefix, env, tagged, consumer_group)
         super().__init__(
-            name, keys, transport, source=source, payload=payload, metrics=metrics, tracer=tracer
+            name,
+            keys,
+            transport,
+            source=source,
+            payload=payload,
+            codecs=codecs,
+            metrics=metrics,
+            tracer=tracer,
         )
 
     async def counts(self) -> EnvelopeCounts:

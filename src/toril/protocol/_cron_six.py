@@ -80,7 +80,7 @@ class Numbers:
 def read(pattern: str, seed: str) -> Numbers:
     """Returns the numbers of a pattern; raises `InvalidOption` for one that BullMQ 6 refuses."""
     second, minute, hour, day, month, weekday = _parts(NICKNAMES.get(pattern, pattern))
-    draws = _draws(seed)
+    draws = _random_numbers(seed)
     seconds = _numbers(_SECOND, second, next(draws))[0]
     minutes = _numbers(_MINUTE, minute, next(draws))[0]
     hours = _numbers(_HOUR, hour, next(draws))[0]
@@ -115,7 +115,7 @@ def _parts(text: str) -> list[str]:
 # --- the numbers that a seed decides --------------------------------------------------------------------------
 
 
-def _draws(seed: str) -> Iterator[float]:
+def _random_numbers(seed: str) -> Iterator[float]:
     """Numbers from 0 up to 1: FNV-1a of the seed's UTF-16 units, then mulberry32, as the parser makes them."""
     state = 2166136261
     units = seed.encode("utf-16-le", "surrogatepass")
@@ -128,7 +128,7 @@ def _draws(seed: str) -> Iterator[float]:
         yield ((mixed ^ (mixed >> 14)) & 0xFFFFFFFF) / 4294967296
 
 
-def _hashed(field: _Field, text: str, draw: float) -> str:
+def _without_h(field: _Field, text: str, draw: float) -> str:
     """The text with numbers in place of `H`."""
 
     def value(found: re.Match[str]) -> str:
@@ -164,7 +164,7 @@ def _numbers(
     plain = _without_names(field, text)
     if not re.fullmatch(rf"[?,*\dH/{field.extra}-]+", plain) and not re.search(r"H\(\d+-\d+\)|H/\d+", plain):
         raise InvalidOption("cron", f"{field.name} {text!r} is not understood", _HINT)
-    plain = _hashed(field, re.sub(r"[*?]", f"{field.least}-{field.most}", plain), draw)
+    plain = _without_h(field, re.sub(r"[*?]", f"{field.least}-{field.most}", plain), draw)
     numbers: list[int] = []
     lasts: list[str] = []
     for atom in plain.split(","):

@@ -195,7 +195,7 @@ def call_backoff(
     try:
         form = _known_form(function)
     except TypeError:  # an object that has no hash
-        form = _form(function)
+        form = _call_form(function)
     if form == "named":
         return ask(attempts_made, error, job=job)
     return ask(attempts_made, error, job) if form == "third" else ask(attempts_made, error)
@@ -203,7 +203,7 @@ def call_backoff(
 
 def fits_backoff(function: BackoffFunction) -> bool:
     """Returns whether `call_backoff` can call it, as far as its signature is known."""
-    signature, form = _signature(function), _form(function)
+    signature, form = _signature(function), _call_form(function)
     if signature is None:
         return True
     more, words = ((None,) if form == "third" else ()), ({"job": None} if form == "named" else {})
@@ -227,7 +227,7 @@ def _signature(function: BackoffFunction) -> inspect.Signature | None:
 _Form: TypeAlias = Literal["plain", "third", "named"]
 
 
-def _form(function: BackoffFunction) -> _Form:
+def _call_form(function: BackoffFunction) -> _Form:
     """The job is given to a parameter of that name, or to a third one that must be given."""
     signature, parameter = _signature(function), inspect.Parameter
     if signature is None:
@@ -241,7 +241,7 @@ def _form(function: BackoffFunction) -> _Form:
     return "third" if wanted else "plain"
 
 
-_known_form = functools.lru_cache(maxsize=64)(_form)
+_known_form = functools.lru_cache(maxsize=64)(_call_form)
 
 
 def _power_of_two(exponent: int) -> float:

@@ -206,10 +206,15 @@ def unpack(raw: bytes, *, field: str = "options") -> JsonValue:
 # --- limits -------------------------------------------------------------------------------------------------
 
 
-def check_size(data: bytes, options: JsonFields, *, size_limit: int | None = None) -> None:
-    """Refuses a job larger than 10 MB (data and options) or than its own `size_limit` (data alone)."""
+def check_size_limit(data: bytes, size_limit: int | None) -> None:
+    """Refuses data above the `size_limit` of its job."""
     if size_limit is not None and len(data) > size_limit:
         raise PayloadTooLarge("data", f"has {len(data)} bytes", f"size_limit allows {size_limit}")
+
+
+def check_size(data: bytes, options: JsonFields, *, size_limit: int | None = None) -> None:
+    """Refuses a job larger than 10 MB (data and options) or than its own `size_limit` (data alone)."""
+    check_size_limit(data, size_limit)
     if len(data) * 2 < MAX_PAYLOAD_BYTES:  # options are bounded far below the other half
         return
     size = len(data) + len(to_json(options, field="options"))

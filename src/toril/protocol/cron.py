@@ -217,7 +217,7 @@ class Cron:
                     if due >= begin:
                         yield due
 
-    def _held(self, day: date, zone: tzinfo) -> Iterator[int]:
+    def _hours_of_day(self, day: date, zone: tzinfo) -> Iterator[int]:
         """The hours of the pattern. Node moves a midnight that clocks skip only if it ran in the hour before."""
         begin = datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC).astimezone(zone)
         before = day - timedelta(days=1)
@@ -231,7 +231,8 @@ class Cron:
             # An hour that clocks skip is read by the time before they were changed: it begins an hour later.
             # Of an hour that comes twice the first one counts.
             starts = (
-                datetime(day.year, day.month, day.day, hour, tzinfo=zone) for hour in self._held(day, zone)
+                datetime(day.year, day.month, day.day, hour, tzinfo=zone)
+                for hour in self._hours_of_day(day, zone)
             )
             return sorted({start.astimezone(UTC) for start in starts})
         hours = []
@@ -271,7 +272,7 @@ def _parse(field: _Field, text: str) -> tuple[set[int], list[str]]:
     lasts: list[str] = []
     for atom in plain.split(","):
         if "L" in atom and "L" in field.extra:
-            lasts.append(_last(field, atom))
+            lasts.append(_last_mark(field, atom))
         else:
             numbers |= _range(field, atom)
     return numbers, lasts
@@ -292,7 +293,7 @@ def _without_names(field: _Field, text: str) -> str:
     return re.sub(r"[*?]", f"{field.least}-{field.most}", plain)
 
 
-def _last(field: _Field, atom: str) -> str:
+def _last_mark(field: _Field, atom: str) -> str:
     if field.name == "day of month" and atom == "L":
         return "0"
     if field.name == "day of week" and re.fullmatch(r"[0-7]L", atom):

@@ -258,13 +258,13 @@ def _escaped(fields: JsonObject) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetter:
-    """A message that was given up, when and why."""
+    """A message that failed for good, with time and reason."""
 
     envelope: Envelope
     dlq_ts: str
     dlq_reason: DlqReason
     last_error: str
-    entry_id: str | None = None  # where it lies, if it was read from a queue; not written
+    entry_id: str | None = None  # its position, if it was read from a queue; not written
 
     def __post_init__(self) -> None:
         if self.dlq_reason not in get_args(DlqReason):
@@ -297,12 +297,12 @@ class DeadLetter:
 
     @property
     def job_id(self) -> str:
-        """The job it was."""
+        """The id of its job."""
         return self.envelope.job_id
 
     @property
     def task_type(self) -> str:
-        """What the job was to do."""
+        """The task type of its job."""
         return self.envelope.task_type
 
     @property

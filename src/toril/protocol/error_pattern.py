@@ -23,7 +23,7 @@ PATTERNS: Final = (
     (r"\d+(\.\d+)?", "<n>"),
     (r"\s+", " "),
 )
-LONGEST: Final = 300  # what distinguishes two errors stands at the beginning
+LONGEST: Final = 300  # characters; errors differ at the beginning of their message
 READ: Final = 4 * LONGEST  # characters of the first line that are looked at
 FINGERPRINT_DIGITS: Final = 16
 

@@ -9,12 +9,13 @@ BullMQ writes no event for a retry: it writes `delayed`, or `waiting` with prev=
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from toril.errors import MalformedValue
 from toril.protocol.codec import from_json
+from toril.protocol.codecs import PayloadField, QueueCodecs
 from toril.protocol.duration import ms_to_datetime
 from toril.protocol.json_types import JsonObject, JsonValue
 
@@ -58,14 +59,20 @@ class Event:
     job_id: str | None
     fields: Mapping[str, str]
     derived: bool = False  # derived by toril, not in the stream
+    codecs: QueueCodecs | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def from_entry(cls, entry_id: bytes | str, entry: Mapping[Any, Any] | Sequence[Any]) -> Event:
+    def from_entry(
+        cls,
+        entry_id: bytes | str,
+        entry: Mapping[Any, Any] | Sequence[Any],
+        codecs: QueueCodecs | None = None,
+    ) -> Event:
         """From a stream entry: a mapping or a flat list, of bytes or strings."""
         pairs = entry.items() if isinstance(entry, Mapping) else zip(entry[::2], entry[1::2], strict=True)
         fields = {_as_text(name): _as_text(value) for name, value in pairs}
         kind = fields.pop("event", "")
-        return cls(_as_text(entry_id), kind, fields.pop("jobId", None), fields)
+        return cls(_as_text(entry_id), kind, fields.pop("jobId", None), fields, codecs=codecs)
 
     @property
     def is_known(self) -> bool:
@@ -93,12 +100,12 @@ class Event:
     @property
     def progress(self) -> JsonValue:
         """What the handler reported, for `progress`."""
-        return self._json("data")
+        return self._json("data", "progress")
 
     @property
     def returnvalue(self) -> JsonValue:
         """What the handler returned, for `completed`."""
-        return self._json("returnvalue")
+        return self._json("returnvalue", "result")
 
     @property
     def failed_reason(self) -> str | None:
@@ -149,9 +156,11 @@ class Event:
         except MalformedValue:
             return None  # the field itself is in the data
 
-    def _json(self, field: str) -> JsonValue:
+    def _json(self, field: str, where: PayloadField) -> JsonValue:
         raw = self.fields.get(field)
-        return None if raw is None else from_json(raw, field=field)
+        if raw is None or self.codecs is None:
+            return None if raw is None else from_json(raw, field=field)
+        return from_json(self.codecs.decode_any(raw.encode(), where), field=field)
 
     def _integer(self, field: str) -> int | None:
         raw = self.fields.get(field)
@@ -230,4 +239,4 @@ _ABSENT: JsonValue = object()
 
 def _retry(event: Event) -> Event:
     fields = {**event.fields, "prev": "active"}
-    return Event(event.id, "retry", event.job_id, fields, derived=True)
+    return Event(event.id, "retry", event.job_id, fields, derived=True, codecs=event.codecs)

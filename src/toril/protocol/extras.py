@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from toril.errors import ExtraMissing
 
@@ -26,3 +27,10 @@ def needed(extra: str) -> Iterator[None]:
         if missing in ("", "toril"):
             raise
         raise ExtraMissing(extra, missing) from None
+
+
+def require(extra: str, *modules: str) -> None:
+    """Refuses a package whose modules import these ones later; they are looked for, and not imported."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ExtraMissing(extra, module)

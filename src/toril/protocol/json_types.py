@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 JsonValue: TypeAlias = Any
-"""Data or a result of a job: any value with a JSON form. Its type is the user's business, unless there is a model."""
+"""Data or a result of a job: any value with a JSON form. Without a model, its type is not checked."""
 JsonObject: TypeAlias = dict[str, Any]
 """A decoded JSON object, or one that is about to be encoded."""
 JsonFields: TypeAlias = Mapping[str, Any]

@@ -114,7 +114,7 @@ def check_call(
 
 
 @dataclass(frozen=True, slots=True)
-class _Foreign:
+class _OtherLibraryName:
     """A name of another library: toril's names for it where they are options, and a remedy elsewhere."""
 
     ours: tuple[str, ...]
@@ -128,42 +128,44 @@ class _Foreign:
         return self.elsewhere or f"options are {', '.join(known)}"
 
 
-_SERVER = _Foreign(("redis",), "give redis= to Queue and Worker", "a URL, or a redis-py client")
-_ATTEMPTS = _Foreign(
+_SERVER = _OtherLibraryName(("redis",), "give redis= to Queue and Worker", "a URL, or a redis-py client")
+_ATTEMPTS = _OtherLibraryName(
     ("attempts", "max_attempts", "call_attempts"),
     "give attempts= to add(), or max_attempts= to the worker",
     "it counts the first attempt, too",
 )
-_LATER = _Foreign(("delay",), "give delay= to add()", "seconds from now, or a timedelta")
-_AT = _Foreign(("run_at", "start", "delay"), "give delay= to add()", "delay= takes seconds from now")
-_TIME_LIMIT = _Foreign(
+_LATER = _OtherLibraryName(("delay",), "give delay= to add()", "seconds from now, or a timedelta")
+_AT = _OtherLibraryName(("run_at", "start", "delay"), "give delay= to add()", "delay= takes seconds from now")
+_TIME_LIMIT = _OtherLibraryName(
     ("job_timeout", "command_timeout"),
     "a worker limits its jobs: Worker(…, job_timeout=seconds); job.wait_until_finished(timeout=seconds) waits",
     "in seconds",
 )
-_ID = _Foreign(("job_id", "worker_id"), "give job_id= to add()")
-_PAUSE = _Foreign(
+_ID = _OtherLibraryName(("job_id", "worker_id"), "give job_id= to add()")
+_PAUSE = _OtherLibraryName(
     ("backoff", "backoff_delay", "reconnect_delay"), "give backoff= to add(): Backoff.exponential(seconds)"
 )
-_KEPT = _Foreign(
+_KEPT = _OtherLibraryName(
     ("remove_on_complete", "keep_results", "defaults"),
     "give remove_on_complete=KeepJobs(age=seconds) to add(), or to JobOptions for Queue(defaults=…)",
     "KeepJobs(age=seconds) for BullMQ queues",
 )
-_AGAIN = _Foreign(("cron", "every"), "repeated jobs: queue.schedulers.upsert(id, cron=… or every=…)")
-_ONCE = _Foreign(("deduplication",), "give job_id= or deduplication= to add()")
-_AT_ONCE = _Foreign(("concurrency",), "give concurrency= to the worker")
-_DATA = _Foreign(("data", "payload"), "give data as the second argument of add(): a JSON object")
-_OPTIONS = _Foreign(
+_AGAIN = _OtherLibraryName(("cron", "every"), "repeated jobs: queue.schedulers.upsert(id, cron=… or every=…)")
+_ONCE = _OtherLibraryName(("deduplication",), "give job_id= or deduplication= to add()")
+_AT_ONCE = _OtherLibraryName(("concurrency",), "give concurrency= to the worker")
+_DATA = _OtherLibraryName(("data", "payload"), "give data as the second argument of add(): a JSON object")
+_OPTIONS = _OtherLibraryName(
     ("options", "defaults"), "write options as arguments: add(name, data, attempts=5)", "JobOptions(…)"
 )
-_DEFAULTS = _Foreign(("defaults",), "give Queue(defaults=JobOptions(…))", "JobOptions(…)")
-_QUEUE = _Foreign(("queue", "name"), "the queue is the object: Queue(name).add(…)")
-_PARENT = _Foreign(("parent",), "a job that waits for others: FlowProducer().add(FlowNode(…, children=[…]))")
-_KILLED = _Foreign(("max_jobs_per_process",), "give max_jobs_per_process= to the worker")
+_DEFAULTS = _OtherLibraryName(("defaults",), "give Queue(defaults=JobOptions(…))", "JobOptions(…)")
+_QUEUE = _OtherLibraryName(("queue", "name"), "the queue is the object: Queue(name).add(…)")
+_PARENT = _OtherLibraryName(
+    ("parent",), "a job that waits for others: FlowProducer().add(FlowNode(…, children=[…]))"
+)
+_KILLED = _OtherLibraryName(("max_jobs_per_process",), "give max_jobs_per_process= to the worker")
 
 # Names in BullMQ, Celery, Dramatiq, RQ, arq and redis-py, in snake_case and without underscores around them.
-_FOREIGN: dict[str, _Foreign] = {
+_FOREIGN: dict[str, _OtherLibraryName] = {
     **dict.fromkeys(
         "connection connection_string redis_conn redis_settings redis_pool redis_url".split(), _SERVER
     ),
@@ -191,34 +193,43 @@ _FOREIGN: dict[str, _Foreign] = {
     **dict.fromkeys("queue_name queue routing_key".split(), _QUEUE),
     **dict.fromkeys("depends_on children link chain".split(), _PARENT),
     **dict.fromkeys("max_tasks_per_child max_jobs_per_worker maxtasksperchild".split(), _KILLED),
-    "at_front": _Foreign(("lifo",)),
-    "front": _Foreign(("lifo",)),
-    "limiter": _Foreign(
+    "bind": _OtherLibraryName(
+        (),
+        "take a parameter of the type Context (in a plain function toril.sync.Context): task(ctx: Context, …)",
+    ),
+    "autoretry_for": _OtherLibraryName(("retry_on",)),
+    "dont_autoretry_for": _OtherLibraryName(("fail_on",)),
+    "acks_late": _OtherLibraryName((), "leave it out: a job is settled after its handler has ended"),
+    "ignore_result": _OtherLibraryName(("remove_on_complete",)),
+    "at_front": _OtherLibraryName(("lifo",)),
+    "front": _OtherLibraryName(("lifo",)),
+    "limiter": _OtherLibraryName(
         ("rate_limit",), "give rate_limit=RateLimit(100, period=1) to the worker", "RateLimit(…)"
     ),
-    "stalled_interval": _Foreign(("stalled_check_interval",)),
-    "lock_renew_time": _Foreign(("heartbeat_interval",)),
-    "visibility_timeout": _Foreign(("lock_duration", "claim_idle")),
-    "backoff_strategy": _Foreign(("backoffs",), "give backoffs={name: function} to the worker"),
-    "settings": _Foreign(("backoffs",)),
-    "use_worker_threads": _Foreign(("executor",)),
-    "telemetry": _Foreign(("tracer",)),
-    "autorun": _Foreign(
+    "stalled_interval": _OtherLibraryName(("stalled_check_interval",)),
+    "lock_renew_time": _OtherLibraryName(("heartbeat_interval",)),
+    "visibility_timeout": _OtherLibraryName(("lock_duration", "claim_idle")),
+    "backoff_strategy": _OtherLibraryName(("backoffs",), "give backoffs={name: function} to the worker"),
+    "settings": _OtherLibraryName(("backoffs",)),
+    "use_worker_threads": _OtherLibraryName(("executor",)),
+    "telemetry": _OtherLibraryName(("tracer",)),
+    "autorun": _OtherLibraryName(
         (), "a worker starts with `async with worker`, `await worker.start()` or `await worker.run()`"
     ),
-    "last_event_id": _Foreign(("last_id",)),
-    "skip_metas_update": _Foreign(("skip_meta",)),
-    "streams": _Foreign(("events_max_len",)),
-    "max_len_events": _Foreign(("events_max_len",)),
-    "queues": _Foreign((), "a worker serves one queue: make one for each"),
-    "group": _Foreign(("consumer_group",)),
+    **dict.fromkeys("timezone time_zone zone".split(), _OtherLibraryName(("tz",))),
+    "last_event_id": _OtherLibraryName(("last_id",)),
+    "skip_metas_update": _OtherLibraryName(("skip_meta",)),
+    "streams": _OtherLibraryName(("events_max_len",)),
+    "max_len_events": _OtherLibraryName(("events_max_len",)),
+    "queues": _OtherLibraryName((), "a worker serves one queue: make one for each"),
+    "group": _OtherLibraryName(("consumer_group",)),
     "max_deliveries": _ATTEMPTS,
-    "socket_connect_timeout": _Foreign(
+    "socket_connect_timeout": _OtherLibraryName(
         ("connect_timeout",), "give ConnectionPolicy(connect_timeout=seconds)"
     ),
-    "max": _Foreign(("count",)),
-    "count": _Foreign(("limit",)),
-    "duration": _Foreign(("period",), remark="in seconds"),
-    "task_type": _Foreign(("name",)),
-    "name": _Foreign(("task_type", "worker_id")),
+    "max": _OtherLibraryName(("count",)),
+    "count": _OtherLibraryName(("limit",)),
+    "duration": _OtherLibraryName(("period",), remark="in seconds"),
+    "task_type": _OtherLibraryName(("name",)),
+    "name": _OtherLibraryName(("task_type", "worker_id")),
 }

@@ -158,7 +158,7 @@ def judge_name(
     fails.
     """
     if options.unknown_names == "fail":
-        return _failed(PermanentError(_lack(name, known)), "permanent")
+        return _failed(PermanentError(_no_handler_text(name, known)), "permanent")
     if is_known_elsewhere:
         return UnknownName(Refusals.delay_for_others(rng), Refusals(1, now_ms), is_known_elsewhere=True)
     refusals = Refusals.one_more(before, now_ms)
@@ -166,10 +166,10 @@ def judge_name(
         return UnknownName(refusals.delay(rng), refusals)
     times = f"put back {refusals.count - 1} times within {refusals.seconds(now_ms) / 60:.0f} minutes"
     remedy = "start a worker that knows the name, then retry the job"
-    return _failed(PermanentError(f"{_lack(name, known)}; {times}: {remedy}"), "permanent")
+    return _failed(PermanentError(f"{_no_handler_text(name, known)}; {times}: {remedy}"), "permanent")
 
 
-def _lack(name: str, known: Sequence[str]) -> str:
+def _no_handler_text(name: str, known: Sequence[str]) -> str:
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
     listed = ", ".join(sorted(known)[:_MOST_NAMES])
     return f"no handler for jobs named {name!r}; this worker has {listed}{more}"

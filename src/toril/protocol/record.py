@@ -96,13 +96,13 @@ class JobRecord:
         try:
             return ms_to_datetime(milliseconds)
         except (ValueError, OverflowError, OSError):
-            raise MalformedValue(field.decode(), "is no time", job_id=self.id) from None
+            raise MalformedValue(field.decode(), "is not a time", job_id=self.id) from None
 
     # --- what the job is ---
 
     @property
     def name(self) -> str:
-        """What kind of work it is."""
+        """The name that was given to `add`."""
         return self.fields.get(b"name", b"").decode("utf-8", "replace")
 
     @property
@@ -195,7 +195,7 @@ class JobRecord:
 
     @property
     def stalled_count(self) -> int:
-        """How often its worker went silent."""
+        """How often it was found stalled."""
         return self._number(b"stc")
 
     @property

@@ -38,7 +38,7 @@ class RepeatRules:
             raise InvalidOption("repeat_strategy", problem, remedy)
 
     def check(self, pattern: str, tz: str | None) -> None:
-        """Refuses a pattern that cannot be read; what a strategy takes is its own matter."""
+        """Refuses a pattern that cannot be read. Patterns of a strategy are not checked."""
         if self.repeat_strategy is None:
             Cron.given(pattern, self.cron_generation)
         elif not pattern:

@@ -92,15 +92,15 @@ def _check_array(schema: Schema, value: object, path: str) -> None:
 def _check_combinations(schema: Schema, value: object, path: str) -> None:
     for part in schema.get("allOf", ()):
         check_against(part, value, path)
-    if "anyOf" in schema and not any(_fits(part, value) for part in schema["anyOf"]):
+    if "anyOf" in schema and not any(_matches_schema(part, value) for part in schema["anyOf"]):
         raise PayloadMismatch(path, "fits none of the allowed forms")
-    if "oneOf" in schema and sum(_fits(part, value) for part in schema["oneOf"]) != 1:
+    if "oneOf" in schema and sum(_matches_schema(part, value) for part in schema["oneOf"]) != 1:
         raise PayloadMismatch(path, "does not fit exactly one of the allowed forms")
-    if "not" in schema and _fits(schema["not"], value):
+    if "not" in schema and _matches_schema(schema["not"], value):
         raise PayloadMismatch(path, "has a form that is not allowed")
 
 
-def _fits(schema: Schema | bool, value: object) -> bool:
+def _matches_schema(schema: Schema | bool, value: object) -> bool:
     try:
         check_against(schema, value)
     except PayloadMismatch:
@@ -111,7 +111,7 @@ def _fits(schema: Schema | bool, value: object) -> bool:
 # --- the keywords -------------------------------------------------------------------------------------------
 
 
-def _anything(_value: object) -> bool:
+def _any_value(_value: object) -> bool:
     return True
 
 
@@ -146,9 +146,9 @@ def _has_type(names: str | list[str], value: object) -> bool:
 
 # keyword → (the values it applies to, the condition, the text when it does not hold)
 _TESTS: dict[str, tuple[Callable[[JsonValue], bool], Condition, str]] = {
-    "type": (_anything, _has_type, "is not of type {}"),
-    "enum": (_anything, lambda allowed, value: value in allowed, "is not one of the allowed values"),
-    "const": (_anything, lambda allowed, value: value == allowed, "is not the one allowed value"),
+    "type": (_any_value, _has_type, "is not of type {}"),
+    "enum": (_any_value, lambda allowed, value: value in allowed, "is not one of the allowed values"),
+    "const": (_any_value, lambda allowed, value: value == allowed, "is not the one allowed value"),
     "minimum": (_is_number, lambda limit, value: value >= limit, "is below {}"),
     "maximum": (_is_number, lambda limit, value: value <= limit, "is above {}"),
     "exclusiveMinimum": (_is_number, lambda limit, value: value > limit, "is not above {}"),

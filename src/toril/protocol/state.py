@@ -99,5 +99,14 @@ class JobCounts:
         return count
 
     def as_dict(self) -> dict[str, int]:
-        """By Node's names."""
-        return {state.value: self[state] for state in COUNTED_STATES}
+        """By Node's names, in the order of `COUNTED_STATES`."""
+        return {
+            "active": self.active,
+            "completed": self.completed,
+            "delayed": self.delayed,
+            "failed": self.failed,
+            "paused": self.paused,
+            "prioritized": self.prioritized,
+            "waiting": self.waiting,
+            "waiting-children": self.waiting_children,
+        }

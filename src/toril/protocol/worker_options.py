@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 from toril.errors import InvalidOption
 from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
 from toril.protocol.batch import Batch
+from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration, to_ms, to_seconds
 from toril.protocol.given_fields import default, no_seconds, seconds, take_defaults
@@ -41,7 +42,7 @@ Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 
 def check_removal(name: str, value: object) -> None:
-    """Raises if a value does not tell how many finished jobs stay."""
+    """Raises if a value does not define how many finished jobs stay."""
     if value is not None and not isinstance(value, (bool, KeepJobs)):
         check_integer(name, value, 0, 2**31 - 1)
 
@@ -111,11 +112,9 @@ class WorkerOptions:
     remove_on_fail: Removal | None = default(None)  # for jobs without this option of their own
     skip_stalled_check: bool = default(False)  # never look for stalled jobs; others must
     skip_lock_renewal: bool = default(False)  # never renew locks: handlers must end within lock_duration
-    maximum_rate_limit_delay: Seconds = seconds(
-        30.0
-    )  # how long a rate limit is believed before it is read again
+    maximum_rate_limit_delay: Seconds = seconds(30.0)  # how long a rate limit counts before it is read again
     rate_limit: RateLimit | None = default(None)  # over all workers of the queue
-    unknown_errors: UnknownErrors = default("permanent")  # "transient" is BullMQ's way: retry everything
+    unknown_errors: UnknownErrors = default("permanent")  # "transient": retry everything, as BullMQ does
     unknown_names: UnknownNames = default("requeue")  # jobs without a handler: back for others, or "fail"
     error_rules: Sequence[ErrorRule] = default(())  # applied before the built-in classes
     executor: Executor = default("auto")  # auto: coroutines in the loop, plain functions in threads
@@ -134,6 +133,7 @@ class WorkerOptions:
     logger: Logger | None = default(None)
     log_payloads: bool = default(False)  # payloads and results in log lines: off by default
     payload: Any = default(None)  # model or JSON schema of the data
+    codecs: GivenCodecs = default(None)  # how data, results and progress are encoded; by job name, too
 
     given: tuple[str, ...] = field(init=False, repr=False)
 
@@ -215,7 +215,7 @@ class WorkerOptions:
                 "a logger of logging; structlog: see StructlogHandler",
             ),
         }
-        if self.metrics is not None and not _collects(self.metrics):
+        if self.metrics is not None and not _is_collector(self.metrics):
             given = type(self.metrics).__name__
             raise InvalidOption(
                 "metrics", f"is a {given}", "give an object with the methods of MetricsCollector"
@@ -225,14 +225,20 @@ class WorkerOptions:
             if value is not None and not isinstance(value, kind):
                 raise InvalidOption(name, f"is a {type(value).__name__}", f"give {remedy}")
 
+    @property
+    def queue_codecs(self) -> QueueCodecs | None:
+        """The codecs by job name."""
+        return QueueCodecs.of(self.codecs)
+
     def _check_together(self) -> None:
+        _ = self.queue_codecs
         if self.max_backoff_delay < self.backoff_delay:
             raise InvalidOption("max_backoff_delay", "is below backoff_delay", "raise it")
         if self.max_reconnect_delay < self.reconnect_delay:
             raise InvalidOption("max_reconnect_delay", "is below reconnect_delay", "raise it")
         if self.heartbeat_interval > self.lock_duration / 2:
             late = self.heartbeat_interval >= self.lock_duration
-            cost = "locks lapse before they are renewed" if late else "one missed renewal loses the lock"
+            cost = "locks expire before they are renewed" if late else "one missed renewal loses the lock"
             warn_option(
                 f"heartbeat_interval ({self.heartbeat_interval:g} s) is more than half of lock_duration "
                 f"({self.lock_duration:g} s): {cost}"
@@ -254,7 +260,7 @@ class WorkerOptions:
         return Backoff("exponential", self.backoff_delay) if is_given and self.backoff_delay > 0 else None
 
 
-def _collects(collector: object) -> bool:
+def _is_collector(collector: object) -> bool:
     """Collectors of applications may lack the methods of figures that are newer than they."""
     methods = [name for name in vars(MetricsCollector) if not name.startswith("_")]
     return any(callable(getattr(collector, name, None)) for name in methods)
@@ -345,3 +351,4 @@ class WorkerOptionsDict(TypedDict, total=False):
     logger: Logger | None
     log_payloads: bool
     payload: Any
+    codecs: GivenCodecs

@@ -88,7 +88,7 @@ class ServerLifecycle:
         if self._phase != "ready":
             return {"failed": self._failure} if self._failure else None
         try:
-            self._adapt(wanted)
+            self._apply_settings(wanted)
         except PortConflict as conflict:
             return {"failed": {"kind": "port", "problem": str(conflict), "port": wanted.port}}
         return {"ready": self.facts()}
@@ -183,7 +183,7 @@ class ServerLifecycle:
     def _restart_delay(self) -> float:
         return float(min(_FIRST_DELAY * 2 ** min(self._failures - 1, 10), _LONGEST_DELAY))
 
-    def _adapt(self, wanted: ServerSettings) -> None:
+    def _apply_settings(self, wanted: ServerSettings) -> None:
         merged = _with_real_port(self._settings.merged_with(wanted))
         try:
             if merged.port != self._settings.port:

@@ -52,7 +52,7 @@ class ServerSettings:
         if port is not None and not (type(port) is int and 0 <= port <= 65535):
             raise ValueError(f"{port!r} is not a port")
         if fsync not in _BY_SAFETY:
-            raise ValueError(f"{fsync!r} is no fsync")
+            raise ValueError(f"{fsync!r} is not a value of fsync")
         return cls(port=port, fsync=fsync)
 
     def arguments(self) -> list[str]:
@@ -68,6 +68,6 @@ class ServerSettings:
             ),  # The append-only file holds everything; snapshots beside it would only cost forks.
             # Kernels since 5.8 copy 4 KB of a large page after a fork, not all of it, and fork sooner for having them.
             *("--disable-thp", "no"),
-            *("--maxmemory-policy", "noeviction"),  # A queue that forgets keys forgets jobs.
+            *("--maxmemory-policy", "noeviction"),  # An eviction of keys would lose jobs.
             *("--daemonize", "no"),
         ]

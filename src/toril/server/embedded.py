@@ -42,17 +42,17 @@ class EmbeddedServer:
     @property
     def url(self) -> str:
         """The address of the unix socket, `unix:///…`."""
-        return self._held().url
+        return self._open_lease().url
 
     @property
     def port(self) -> int | None:
         """The port on loopback, if any."""
-        return self._held().port
+        return self._open_lease().port
 
     @property
     def tcp_url(self) -> str | None:
         """The address on loopback, `redis://127.0.0.1:…`, if any."""
-        return self._held().tcp_url
+        return self._open_lease().tcp_url
 
     def start(self) -> Self:
         """Returns when the server answers; does nothing if it was called before."""
@@ -81,7 +81,7 @@ class EmbeddedServer:
     def __repr__(self) -> str:
         return f"EmbeddedServer({str(self.path)!r}, {'running' if self._lease else 'not started'})"
 
-    def _held(self) -> Lease:
+    def _open_lease(self) -> Lease:
         if self._lease is None:
             raise Closed("the embedded server is not started; use `with EmbeddedServer(…)` or call start()")
         return self._lease

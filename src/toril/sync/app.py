@@ -21,7 +21,19 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from datetime import datetime
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from toril.app import App as AsyncApp
 from toril.app import AppWorker as AsyncAppWorker
@@ -30,12 +42,14 @@ from toril.app import Task as AsyncTask
 from toril.app.app import Queues
 from toril.app.captured import Mode
 from toril.app.dependencies import Provider
+from toril.app.other_names import missing_attribute
 from toril.errors import Closed, InvalidOption
 from toril.jobs import BlockingJob, BlockingJobCalls, DetachedJob
 from toril.jobs import Job as AsyncJob
 from toril.jobs.detached import blocking_form
 from toril.protocol.duration import Duration
 from toril.protocol.json_types import JsonObject
+from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import JobOptionsDict
 from toril.sync import _loop_thread
 from toril.transport import BlockingTransport
@@ -85,7 +99,7 @@ class App:
         return decorated if function is None else decorated(function)
 
     def queue(self, name: str, **options: Any) -> None:
-        """Says what belongs to a queue; see `toril.App.queue`."""
+        """Declares the options of a queue; see `toril.App.queue`."""
         self.app.queue(name, **options)
 
     # --- enqueuing ------------------------------------------------------------------------------------------
@@ -101,7 +115,7 @@ class App:
     def blocking_job(self, job: AsyncJob[JsonObject, R]) -> BlockingJob[JsonObject, R]:
         """The same job with blocking methods."""
         if isinstance(job, DetachedJob):
-            made: BlockingJob[JsonObject, R] = blocking_form(job, self.call)
+            made: BlockingJob[JsonObject, R] = blocking_form(job, self)
         else:
             made = BlockingJob(job.record, self._calls_of(job), added=job.added)
         codec = job.result_codec
@@ -115,7 +129,9 @@ class App:
             if calls is None:
                 connection = self.app.connection
                 transport = BlockingTransport(connection.address, policy=connection.policy)
-                self._calls[job.keys.qualified] = calls = BlockingJobCalls(transport, job.keys)
+                self._calls[job.keys.qualified] = calls = BlockingJobCalls(
+                    transport, job.keys, codecs=job.codecs
+                )
             return calls
 
     # --- running --------------------------------------------------------------------------------------------
@@ -191,6 +207,13 @@ class Task(Generic[P, C_co]):
     def __repr__(self) -> str:
         return f"sync.{self.task!r}"
 
+    if not TYPE_CHECKING:  # type checkers report names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property that raised: raises again what it raised
+            raise missing_attribute(self.__dict__.get("__name__", "task"), name, blocking=True)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return self.task.__reduce__()
 
@@ -250,6 +273,7 @@ class Task(Generic[P, C_co]):
         """The same task with other options of its jobs."""
         return Task(self.task.options(**options), self.app)
 
+    @knows_its_names("an option of schedule")
     def schedule(
         self,
         *,

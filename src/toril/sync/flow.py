@@ -9,7 +9,8 @@ from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
 from toril.producer import FlowNode, JobNode
 from toril.producer import FlowProducer as AsyncFlowProducer
-from toril.producer.flow import NO_OPTIONS, NO_QUEUES
+from toril.producer.flow import NO_CODECS, NO_OPTIONS, NO_QUEUES
+from toril.protocol.codecs import GivenCodecs
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.json_types import JsonValue
 from toril.protocol.option_names import knows_its_options
@@ -31,6 +32,8 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         hash_tag: bool | None = None,
         defaults: JobOptions = NO_OPTIONS,
         queue_defaults: Mapping[str, JobOptions] = NO_QUEUES,
+        codecs: GivenCodecs = None,
+        queue_codecs: Mapping[str, GivenCodecs] = NO_CODECS,
         policy: ConnectionPolicy | None = None,
         metrics: MetricsCollector | None = None,
         tracer: Tracer | None = None,
@@ -42,6 +45,8 @@ class FlowProducer(Facade[AsyncFlowProducer]):
                 hash_tag=hash_tag,
                 defaults=defaults,
                 queue_defaults=queue_defaults,
+                codecs=codecs,
+                queue_codecs=queue_codecs,
                 policy=policy,
                 metrics=metrics,
                 tracer=tracer,
@@ -82,6 +87,6 @@ class FlowProducer(Facade[AsyncFlowProducer]):
         await self._inner.close()
 
     def _blocking(self, node: JobNode[AsyncJob[JsonValue]]) -> JobNode[BlockingJob[JsonValue]]:
-        calls = BlockingJobCalls(self._transport, node.job.keys)
+        calls = BlockingJobCalls(self._transport, node.job.keys, codecs=node.job.codecs)
         job: BlockingJob[JsonValue] = BlockingJob(node.job.record, calls, added=node.job.added)
         return JobNode(job, [self._blocking(child) for child in node.children])

@@ -40,7 +40,9 @@ class ManualWorker(Facade[AsyncManualWorker]):
             **fields,
         )
         super().__init__(made, redis)
-        self._calls = BlockingJobCalls(BlockingTransport(self.address, policy=policy), self.keys)
+        self._calls = BlockingJobCalls(
+            BlockingTransport(self.address, policy=policy), self.keys, codecs=self.options.queue_codecs
+        )
         self._jobs: dict[str, AsyncJob] = {}  # fetched and not settled, by id
 
     @property

@@ -1,7 +1,7 @@
 """`Queue` for code without an event loop: the same names, blocking.
 
 Guarantee: no logic of its own: every method is the asyncio one, awaited in the loop thread. Threads may share a
-queue; what they add at the same time travels together.
+queue; what they add at the same time is sent in one call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from toril.producer import ConnectedWorker, JobLogs, QueueMeta
 from toril.producer import Queue as AsyncQueue
 from toril.producer.job_builder import NO_DATA, Ids
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.codecs import GivenCodecs
 from toril.protocol.cron import CronGeneration
 from toril.protocol.duration import Duration
+from toril.protocol.group_limits import GroupCounts, GroupLimits
 from toril.protocol.json_types import JsonFields, JsonValue
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_names
@@ -61,6 +63,7 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         tracer: Tracer | None = ...,
         cron_generation: CronGeneration = ...,
         repeat_strategy: RepeatStrategy | None = ...,
+        codecs: GivenCodecs = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -80,15 +83,18 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         tracer: Tracer | None = ...,
         cron_generation: CronGeneration = ...,
         repeat_strategy: RepeatStrategy | None = ...,
+        codecs: GivenCodecs = ...,
     ) -> None: ...
     def __init__(
         self, name: str, *, redis: object = None, policy: ConnectionPolicy | None = None, **options: Any
     ) -> None:
         super().__init__(functools.partial(AsyncQueue[JsonValue], name, policy=policy, **options), redis)
         self._calls = BlockingJobCalls(
-            BlockingTransport(self.address, policy=policy), self.keys, self._inner.payload
+            BlockingTransport(self.address, policy=policy),
+            self.keys,
+            self._inner.payload,
+            codecs=self._inner.codecs,
         )
-        self.schedulers = Schedulers(lambda: self._inner.schedulers, self._call, self._blocking)
 
     def __repr__(self) -> str:
         return f"sync.{self._inner!r}"
@@ -96,6 +102,11 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
     @property
     def name(self) -> str:
         return self._inner.name
+
+    @property
+    def schedulers(self) -> Schedulers:
+        """The schedulers of this queue."""
+        return Schedulers(self._inner.schedulers, self._call, self._calls)
 
     @property
     def keys(self) -> QueueKeys:
@@ -216,7 +227,7 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
         return self._call(self._inner.get_global_rate_limit)
 
     def get_rate_limit_ttl(self, max_jobs: int | None = None) -> float:
-        """Seconds until a rate limit opens again; 0 when it is open."""
+        """Returns the seconds until the rate limit allows jobs again; 0 when it does now."""
         return self._call(self._inner.get_rate_limit_ttl, max_jobs)
 
     def get_deduplication_job_id(self, deduplication_id: str) -> str | None:
@@ -230,7 +241,7 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
     # --- changing -------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Pauses the queue: workers fetch no more jobs, running ones go on."""
+        """Pauses the queue: workers fetch no more jobs, running ones continue."""
         self._call(self._inner.pause)
 
     def resume(self) -> None:
@@ -302,6 +313,30 @@ class Queue(Facade[AsyncQueue[JsonValue]], Generic[T]):
     def get_group_weights(self) -> dict[str, float]:
         """The weights that were set, by group."""
         return self._call(self._inner.get_group_weights)
+
+    def set_group_limits(self, group: str | None, limits: GroupLimits | None) -> None:
+        """Sets the limits of a group, or of every group that has none of its own; None removes them."""
+        self._call(self._inner.set_group_limits, group, limits)
+
+    def get_group_limits(self) -> dict[str | None, GroupLimits]:
+        """The limits that were set, by group; under None those of every group that has none of its own."""
+        return self._call(self._inner.get_group_limits)
+
+    def get_paused_groups(self) -> list[str]:
+        """The groups that are paused, in the order of their names."""
+        return self._call(self._inner.get_paused_groups)
+
+    def get_group_counts(self) -> dict[str, GroupCounts]:
+        """The numbers of jobs of each group that has some, in the order of the names."""
+        return self._call(self._inner.get_group_counts)
+
+    def pause_group(self, group: str) -> None:
+        """Holds the jobs of a group back; active jobs continue."""
+        self._call(self._inner.pause_group, group)
+
+    def resume_group(self, group: str) -> None:
+        """Lets the jobs of a paused group run again."""
+        self._call(self._inner.resume_group, group)
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
         """How many jobs may start in a time over all workers; None removes the limit."""

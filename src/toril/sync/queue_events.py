@@ -10,6 +10,7 @@ from toril.errors import Closed
 from toril.events import Gap
 from toril.events import QueueEvents as AsyncQueueEvents
 from toril.events.queue_events import Callback, EventIterator, OfAll, OfEvent, OfGap
+from toril.protocol.codecs import GivenCodecs
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.event import Event
 from toril.protocol.keys import QueueKeys
@@ -37,6 +38,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
         last_id: str = "$",
         policy: ConnectionPolicy | None = None,
         derive_retries: bool = True,
+        codecs: GivenCodecs = None,
     ) -> None:
         super().__init__(
             functools.partial(
@@ -47,6 +49,7 @@ class QueueEvents(Facade[AsyncQueueEvents]):
                 last_id=last_id,
                 policy=policy,
                 derive_retries=derive_retries,
+                codecs=codecs,
             ),
             redis,
         )

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
-from toril.jobs import BlockingJob
-from toril.jobs import Job as AsyncJob
+from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.producer import Scheduler
 from toril.producer import Schedulers as AsyncSchedulers
 from toril.producer.job_builder import NO_DATA
@@ -27,15 +26,10 @@ class _Call(Protocol):
 class Schedulers:
     """The schedulers of one queue: they add jobs by a cron pattern or at an interval."""
 
-    def __init__(
-        self,
-        inner: Callable[[], AsyncSchedulers],
-        call: _Call,
-        blocking: Callable[[AsyncJob[JsonValue]], BlockingJob[JsonValue]],
-    ) -> None:
-        self._inner = inner
+    def __init__(self, schedulers: AsyncSchedulers, call: _Call, job_calls: BlockingJobCalls) -> None:
+        self._schedulers = schedulers
         self._call = call
-        self._blocking = blocking
+        self._job_calls = job_calls
 
     @knows_its_names("an argument of upsert")
     def upsert(
@@ -56,7 +50,7 @@ class Schedulers:
     ) -> BlockingJob[JsonValue]:
         """Creates a scheduler, or changes the one of that id; returns its next job."""
         job = self._call(
-            self._inner().upsert,
+            self._schedulers.upsert,
             scheduler_id,
             cron=cron,
             every=every,
@@ -70,20 +64,20 @@ class Schedulers:
             data=data,
             options=options,
         )
-        return self._blocking(job)
+        return BlockingJob(job.record, self._job_calls, added=job.added)
 
     def get(self, scheduler_id: str) -> Scheduler | None:
         """Returns a scheduler by its id."""
-        return self._call(self._inner().get, scheduler_id)
+        return self._call(self._schedulers.get, scheduler_id)
 
     def list(self, start: int = 0, end: int = -1, *, ascending: bool = True) -> list[Scheduler]:
         """Returns all schedulers, soonest first."""
-        return self._call(self._inner().list, start, end, ascending=ascending)
+        return self._call(self._schedulers.list, start, end, ascending=ascending)
 
     def remove(self, scheduler_id: str) -> bool:
         """Removes a scheduler and its next job; returns False when there was none. A running job goes on."""
-        return self._call(self._inner().remove, scheduler_id)
+        return self._call(self._schedulers.remove, scheduler_id)
 
     def count(self) -> int:
         """Returns the number of schedulers."""
-        return self._call(self._inner().count)
+        return self._call(self._schedulers.count)

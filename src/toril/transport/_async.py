@@ -20,12 +20,6 @@ from toril.transport._connection import Connection, packed
 from toril.transport._embedded import LeasedServer, lease_server
 from toril.transport._pending import OnReply, PendingCall, resolve, result_of_firm_call
 from toril.transport._reader import Reader
-from toril.transport._redis_py import (
-    CONNECTION_ERRORS,
-    MasterNotFoundError,
-    async_connection,
-    async_primary,
-)
 from toril.transport._retry_protocol import (
     Disconnect,
     NotSent,
@@ -113,7 +107,7 @@ class AsyncTransport:
 
     def _submit(self, command: Command[Any], on_reply: OnReply, *, firm: bool = False) -> PendingCall:
         node = None if self.slots is None else self.slots.known_node_of(route_key(command))
-        call = PendingCall(command, on_reply, self._retry, node, firm=firm)
+        call = PendingCall(command, on_reply, self, node, firm=firm)
         request = command.evalsha()
         connection = self._connections.get(node)
         if connection is None or not connection.submit(request, call, self.policy.command_timeout):
@@ -121,7 +115,8 @@ class AsyncTransport:
             self._start(call, RetryProtocol((command,), self.policy, self.slots).steps())
         return call
 
-    def _retry(self, call: PendingCall, error: Exception) -> None:
+    def retry(self, call: PendingCall, error: Exception) -> None:
+        """Follows the retry protocol for a submitted call after an error reply or a lost reply."""
         protocol = RetryProtocol((call.command,), self.policy, self.slots)
         self._start(call, protocol.steps([error], call.node))
 
@@ -242,11 +237,10 @@ class AsyncTransport:
         self._refuse_when_closed()
         address = await self._server_address()
         if address.kind == "sentinel" and node is None:
-            try:
-                node = await async_primary(address, self.policy)
-            except (MasterNotFoundError, *CONNECTION_ERRORS) as error:
-                raise NotSent(f"no sentinel knows the primary of {address.service!r}: {error}") from error
-        connection = await Connection.open(async_connection(address, node, self.policy, name))
+            from toril.transport._redis_py import async_primary  # redis-py takes long to import
+
+            node = await async_primary(address, self.policy)
+        connection = await Connection.open(address, node, self.policy, name)
         try:
             self._refuse_when_closed()
         except Closed:  # while it connected

@@ -2,8 +2,8 @@
 
 Guarantee: a cancelled call does not change the order of the others: its reply is read and dropped.
 
-redis-py opens the connection and logs in. Then this protocol replaces redis-py's on the asyncio transport: hiredis
-parses replies as they arrive, without a task or a stream in between and in one buffer, which makes small calls cheap.
+hiredis parses replies as they arrive, without a task or a stream in between and in one buffer, which makes small calls
+cheap. The first exchange is the login (`_login`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import asyncio
 import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import hiredis
 
+from toril.transport._login import check_login, login_requests, open_socket
 from toril.transport._pending import Pending, PendingCall, PendingReplies
-from toril.transport._redis_py import (
-    CONNECTION_ERRORS,
-    AsyncRedisConnection,
-    discard,
-    not_sent,
-    transport_under,
-)
 from toril.transport._retry_protocol import Lost, NotSent, Reply, Request
+from toril.transport.address import Address, Node
+from toril.transport.policy import ConnectionPolicy
 
 # The most that one read takes: as much as asyncio would ask for.
 READ_BUFFER_BYTES: Final = 256 * 1024
@@ -38,9 +34,8 @@ _INCOMPLETE: Final = object()  # what hiredis returns until a reply is complete
 class Connection(asyncio.BufferedProtocol):
     """An open connection. Once it is `closed`, it stays closed."""
 
-    def __init__(self, connection: AsyncRedisConnection, transport: asyncio.Transport) -> None:
-        self._redis_connection = connection
-        self._transport = transport
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._parser = hiredis.Reader(notEnoughData=_INCOMPLETE)
         # An anonymous mapping takes no memory before it is used: most replies are small. A view of it, because
@@ -53,24 +48,21 @@ class Connection(asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None  # set when a retired connection has all its replies
         self._lost = self._loop.create_future()
         self.closed = False
-        transport.set_protocol(self)
 
     @classmethod
-    async def open(cls, connection: AsyncRedisConnection) -> Connection:
+    async def open(
+        cls, address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
+    ) -> Connection:
         """Connects and logs in; raises `NotSent` when that fails."""
+        _, connection = await open_socket(address, node, cls, policy.connect_timeout)
         try:
-            await connection.connect()
-        except CONNECTION_ERRORS as error:
-            discard(connection)
-            raise not_sent(error, connection.db) from error
+            requests = await login_requests(address, name)
+            replies = await connection.exchange(requests, policy.command_timeout)
+            check_login(requests, replies, address.login.get("db"))
         except BaseException:
-            discard(connection)
+            connection.abort()
             raise
-        transport = transport_under(connection)
-        if transport is None:
-            discard(connection)
-            raise NotSent("the server closed the connection right after the login")
-        return cls(connection, transport)
+        return connection
 
     # --- calls ----------------------------------------------------------------------------------------------
 
@@ -145,11 +137,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         nearest = min(pending.deadline for pending in self._waiting)
         if nearest <= self._loop.time():
-            self._break("no reply within the time-out")
+            self._close_with_error("no reply within the time-out")
         else:
             self._set_timer(nearest)
 
     # --- called by asyncio ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint  # the buffer is always the same
@@ -161,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
             parser.feed(self._buffer, 0, nbytes)  # type: ignore[arg-type]  # hiredis takes any buffer
             while (reply := parser.gets()) is not _INCOMPLETE:
                 if not self._waiting:
-                    self._break("the server sent a reply to no request")
+                    self._close_with_error("the server sent a reply to no request")
                 else:
                     # Removed before it takes the reply: `on_reply` may submit the next command.
                     head = self._waiting[0]
@@ -170,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
                     head.take(reply)
             self._set_drained()
         except hiredis.ProtocolError as error:
-            self._break(f"the server sent something that is not RESP: {error}")
+            self._close_with_error(f"the server sent something that is not RESP: {error}")
 
     def eof_received(self) -> bool:
         # Now, not in `connection_lost`: what is sent in between would count as lost.
@@ -192,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- closing --------------------------------------------------------------------------------------------
 
-    def _break(self, reason: str) -> None:
+    def _close_with_error(self, reason: str) -> None:
         self._fail_all(Lost(reason))
         self._transport.abort()
 
@@ -227,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Closes at once; replies that are missing are lost. The socket is closed in the next turn of the loop."""
         self._fail_all(Lost("the connection was closed"))
-        discard(self._redis_connection)
+        self._transport.abort()
 
     async def close(self) -> None:
         """Closes at once, and returns when the socket is closed."""

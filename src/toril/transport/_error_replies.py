@@ -61,6 +61,11 @@ def fault_of(error: BaseException) -> Fault:
 _DENIED = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid password")
 
 
+def is_denial(text: str) -> bool:
+    """Whether an error reply refuses the user or the command; another attempt does not help."""
+    return text.startswith(_DENIED) or "NOPERM" in text
+
+
 def translate(error: BaseException) -> RedisError:
     """Returns the error of toril that an error reply stands for."""
     text = str(error)
@@ -70,7 +75,7 @@ def translate(error: BaseException) -> RedisError:
         return RedisOutOfMemory(text)
     if text.startswith("CROSSSLOT") or "keys in different slots" in text or "non local key" in text:
         return CrossSlot(text)
-    if text.startswith(_DENIED) or "NOPERM" in text:
+    if is_denial(text):
         return AccessDenied(text)
     if "script" in text.lower():
         return ScriptFailed(text)

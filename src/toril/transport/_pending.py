@@ -77,10 +77,27 @@ class PendingReplies:
                     raise
 
 
+class CallRetrier(Protocol):
+    """Follows the retry protocol for a call after an error: the transport."""
+
+    def retry(self, call: PendingCall, error: Exception) -> None:
+        """Sends the call again, or ends it with the error."""
+
+
 class PendingCall:
     """One submitted command. While the retry protocol runs for it, `task` is set."""
 
-    __slots__ = ("_retry", "cancelled", "command", "deadline", "firm", "node", "on_reply", "task", "written")
+    __slots__ = (
+        "_retrier",
+        "cancelled",
+        "command",
+        "deadline",
+        "firm",
+        "node",
+        "on_reply",
+        "task",
+        "written",
+    )
 
     missing = 1
 
@@ -88,14 +105,14 @@ class PendingCall:
         self,
         command: Command[object],
         on_reply: OnReply,
-        retry: Callable[[PendingCall, Exception], None],
+        retrier: CallRetrier,
         node: Node | None,
         *,
         firm: bool,
     ) -> None:
         self.command = command
         self.on_reply = on_reply
-        self._retry = retry
+        self._retrier = retrier
         self.node = node
         self.firm = firm
         self.task: asyncio.Task[list[object]] | None = None
@@ -107,7 +124,7 @@ class PendingCall:
         if self.cancelled:
             return
         if isinstance(reply, Exception):
-            self._retry(self, reply)
+            self._retrier.retry(self, reply)
         else:
             self.on_reply(decoded(self.command, reply))
 

@@ -1,15 +1,14 @@
-"""How redis-py's connections are made: with its login, TLS and sockets, and without its retries.
+"""What redis-py does: blocking connections, TLS settings and questions to sentinels, without its retries.
 
-Guarantee: every setting that redis-py would choose by itself and that could disturb a worker is set here. This is the
-only module that uses private attributes of redis-py.
+Guarantee: every setting that redis-py would choose by itself and that could disturb a worker is set here. redis-py
+takes long to import: asyncio connections without TLS and sentinels do not import this module.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
-from types import ModuleType
-from typing import Any, Protocol, TypeAlias, cast
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import redis
 import redis.asyncio as redis_asyncio
@@ -25,30 +24,20 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from toril.errors import InvalidOption
 from toril.transport._retry_protocol import Denied, NoDatabase, NotSent
 from toril.transport.address import Address, Node
 from toril.transport.policy import ConnectionPolicy
 from toril.transport.waiting import to_the_end
 
 CONNECTION_ERRORS = (RedisError, OSError, EOFError, TimeoutError)
-# Errors that another attempt does not mend.
+# Errors that another attempt does not change.
 _DENIALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 
 # What servers reply to SELECT when they have no such database, without the error code.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed in cluster mode")
 
 _Settings: TypeAlias = dict[str, Any]  # keyword arguments of redis-py
-
-
-class AsyncRedisConnection(Protocol):
-    """What is used of redis-py's asyncio connections, which have no type hints of their own."""
-
-    db: object
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter | None
-
-    async def connect(self) -> None: ...
-    def _close(self) -> None: ...
 
 
 class BlockingRedisConnection(Protocol):
@@ -86,7 +75,8 @@ def _settings(address: Address, policy: ConnectionPolicy, name: str | None, retr
     }
 
 
-def _class_and_endpoint(address: Address, node: Node | None, classes: ModuleType) -> tuple[Any, _Settings]:
+def _class_and_endpoint(address: Address, node: Node | None) -> tuple[Any, _Settings]:
+    classes: Any = redis.connection
     if address.path is not None:
         return classes.UnixDomainSocketConnection, {"path": address.path}
     host, port = node if node is not None else address.nodes[0]
@@ -94,40 +84,23 @@ def _class_and_endpoint(address: Address, node: Node | None, classes: ModuleType
     return (classes.SSLConnection if address.tls else classes.Connection), endpoint
 
 
-def async_connection(
-    address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
-) -> AsyncRedisConnection:
-    """Returns a redis-py asyncio connection, not yet connected."""
-    retry = redis_asyncio.retry.Retry(NoBackoff(), 0)
-    cls, endpoint = _class_and_endpoint(address, node, redis_asyncio.connection)
-    made: AsyncRedisConnection = cls(**endpoint, **_settings(address, policy, name, retry))
-    return made
-
-
-def transport_under(connection: AsyncRedisConnection) -> asyncio.Transport | None:
-    """Returns the asyncio transport of a connection; None if the server has closed it already.
-
-    redis-py's streams know of the end; asyncio does not report it again to another protocol.
-    """
-    if connection._writer is None or connection._reader.at_eof():
-        return None
-    transport = cast("asyncio.Transport", connection._writer.transport)
-    return None if transport.is_closing() else transport
-
-
-def discard(connection: AsyncRedisConnection) -> None:
-    """Closes a connection without waiting: redis-py's own `disconnect` could be cancelled half-way."""
-    writer = connection._writer
-    if writer is not None:
-        writer.transport.abort()
-    connection._close()
+def tls_context(login: Mapping[str, Any]) -> ssl.SSLContext:
+    """Returns the TLS context for the `ssl_…` settings of an address, with redis-py's defaults: verified."""
+    settings = {name: value for name, value in login.items() if name.startswith("ssl_")}
+    try:
+        context: ssl.SSLContext = redis_asyncio.SSLConnection(**settings).ssl_context.get()
+    except RedisError as error:
+        raise InvalidOption(
+            "redis", f"has TLS settings that fail: {error}", "see the ssl_ parameters"
+        ) from None
+    return context
 
 
 def blocking_connection(
     address: Address, node: Node | None, policy: ConnectionPolicy, name: str | None
 ) -> BlockingRedisConnection:
     """Returns a redis-py blocking connection, not yet connected."""
-    cls, endpoint = _class_and_endpoint(address, node, redis.connection)
+    cls, endpoint = _class_and_endpoint(address, node)
     made: BlockingRedisConnection = cls(**endpoint, **_settings(address, policy, name, Retry(NoBackoff(), 0)))
     return made
 
@@ -146,12 +119,14 @@ def _sentinel_settings(address: Address, policy: ConnectionPolicy, retry: object
 
 
 async def async_primary(address: Address, policy: ConnectionPolicy) -> Node:
-    """Asks the sentinels which server is the primary now."""
+    """Asks the sentinels which server is the primary now; raises `NotSent` when none knows."""
     settings = _sentinel_settings(address, policy, redis_asyncio.retry.Retry(NoBackoff(), 0))
     sentinel_class: Any = redis_asyncio.sentinel.Sentinel
     sentinel = sentinel_class(list(address.nodes), sentinel_kwargs=settings)
     try:
         host, port = await sentinel.discover_master(address.service)
+    except CONNECTION_ERRORS as error:
+        raise NotSent(f"no sentinel knows the primary of {address.service!r}: {error}") from error
     finally:
         await to_the_end(_close_all(sentinel.sentinels))
     return str(host), int(port)
@@ -177,14 +152,11 @@ def blocking_primary(address: Address, policy: ConnectionPolicy) -> Node:
 
 __all__ = [
     "CONNECTION_ERRORS",
-    "AsyncRedisConnection",
     "BlockingRedisConnection",
     "MasterNotFoundError",
-    "async_connection",
     "async_primary",
     "blocking_connection",
     "blocking_primary",
-    "discard",
     "not_sent",
-    "transport_under",
+    "tls_context",
 ]

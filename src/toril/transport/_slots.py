@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Sequence
-from typing import Any, cast
-
-from redis.crc import key_slot
+from typing import Any, Final, cast
 
 from toril.commands.command import Arg, Command
 
 Node = tuple[str, int]
+
+SLOTS: Final = 16384
 
 # Commands without a key; any node can run them.
 _KEYLESS = frozenset(
@@ -50,6 +51,14 @@ def route_key(command: Command[Any]) -> str | bytes | None:
 
 def _key(word: Arg) -> str | bytes:
     return word if isinstance(word, (str, bytes)) else str(word)
+
+
+def key_slot(key: bytes) -> int:
+    """Returns the slot of a key: the CRC16 of its part in braces, or of the whole key where it has none."""
+    start = key.find(b"{")
+    end = key.find(b"}", start + 1) if start >= 0 else -1
+    hashed = key[start + 1 : end] if end > start + 1 else key
+    return binascii.crc_hqx(hashed, 0) % SLOTS
 
 
 class SlotMap:

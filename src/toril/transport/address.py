@@ -95,7 +95,7 @@ def _from_url(url: str) -> Address:
         # Nothing else of it is repeated: in a malformed URL the password may be anywhere.
         if "://" not in url:
             raise InvalidOption("redis", "has no scheme", "write redis:// before the host, or embedded:")
-        raise InvalidOption("redis", f"begins with {parts.scheme}://, a scheme we do not know", _REMEDY)
+        raise InvalidOption("redis", f"begins with {parts.scheme}://, an unknown scheme", _REMEDY)
     userinfo, _, hosts = parts.netloc.rpartition("@")
     login = {**_credentials(userinfo), **_parameters(parts.query)}
     nodes = _nodes(hosts, 26379 if kind == "sentinel" else 6379)
@@ -200,7 +200,7 @@ def _parameters(query: str) -> Settings:
             found[name] = value.lower() in ("1", "true", "yes")
         else:
             known = ", ".join(sorted(_TEXT_PARAMETERS | _FLAGS | {"db"}))
-            problem = f"has a parameter that we do not know, number {place} of them"
+            problem = f"has an unknown parameter, number {place} of them"
             raise InvalidOption("redis", problem, f"known are {known}")
     return found
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from toril.commands.command import Command, plain
 from toril.errors import InvalidOption
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.protocol.keys import ListKeys, QueueKeys, StreamKeys
 from toril.transport._async import AsyncTransport
-from toril.transport._blocking import BlockingTransport
 from toril.transport.address import Address
+
+if TYPE_CHECKING:
+    from toril.transport._blocking import BlockingTransport
 
 QueueKind = Literal["bullmq", "list", "stream"]
 AnyKeys = QueueKeys | ListKeys | StreamKeys
@@ -94,7 +96,7 @@ class QueueSearch:
         """The MATCH pattern of SCAN."""
         if self.kind == "bullmq":
             return f"{escape_pattern(self.prefix)}:*:meta"
-        return f"{escape_pattern(self._base())}:*"
+        return f"{escape_pattern(self._key_start())}:*"
 
     def queue_of(self, key: str) -> tuple[FoundQueue, str] | None:
         """Returns the queue that a key belongs to and the part of the key after its name; None for another key."""
@@ -114,9 +116,9 @@ class QueueSearch:
     def _expression(self) -> str:
         if self.kind == "bullmq":
             return re.escape(self.prefix) + r":([^:]+)(:meta)"
-        return re.escape(self._base()) + r":([^:]+)(:.*)?"
+        return re.escape(self._key_start()) + r":([^:]+)(:.*)?"
 
-    def _base(self) -> str:
+    def _key_start(self) -> str:
         return f"{self.prefix}:{self.env}:{'queue' if self.kind == 'list' else 'stream'}"
 
 
@@ -195,7 +197,7 @@ def _blocking_nodes_of(transport: BlockingTransport) -> Iterator[BlockingTranspo
         yield transport
         return
     for address in _primaries(transport.address, transport.run(plain(list, "CLUSTER", "SLOTS"))):
-        with BlockingTransport(address, policy=transport.policy) as node:
+        with type(transport)(address, policy=transport.policy) as node:
             yield node
 
 

@@ -16,11 +16,12 @@ logger = logging.getLogger("toril.transport")
 
 T = TypeVar("T")
 
-# Closing takes a few milliseconds as a rule. A cancelled waiter waits no longer than this, half of what a cancellation
+# Closing usually takes a few milliseconds. A cancelled waiter waits no longer than this, half of what a cancellation
 # may take, and closing continues without it.
 GRACE_SECONDS: Final = 0.05
-# After this time a task that did not end on its cancellation is cancelled again.
-CANCEL_AGAIN: Final = 0.05
+# After this time a task that did not end on its cancellation is cancelled again: several times within GRACE_SECONDS.
+# With Python 3.11 each request of a login can miss one, because `asyncio.wait_for` may return its result.
+CANCEL_AGAIN: Final = 0.01
 
 
 async def result_of(task: asyncio.Task[T]) -> T:

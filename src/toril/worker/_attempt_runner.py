@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Generic, Protocol
 
 from toril.backends.base import D, Delivery
+from toril.codecs.in_loop import encoded
 from toril.errors import (
     FailedChildren,
     JobCancelled,
@@ -89,6 +90,8 @@ class AttemptRunner(Generic[D]):
         self._own_options = own_options  # those of the worker, with what the handler of a name sets
         self._adapter = adapter
         self._encode = adapter.encoder()
+        self._codecs = adapter.codecs
+        self._one_attempt = self._attempt if adapter.codecs is None else self._encoded_attempt
         self._observer = observer
         self._status = status
         self._refusals = refusals
@@ -177,7 +180,10 @@ class AttemptRunner(Generic[D]):
             attempt.given_up = True
             self.attempts.pop(id(attempt.delivery), None)
             self._end(
-                attempt, Requeued(f"the handler of job {attempt.delivery.id} does not end: it is left behind")
+                attempt,
+                Requeued(
+                    f"the handler of job {attempt.delivery.id} does not end after its cancellation: it is left running"
+                ),
             )
 
     async def close(self) -> None:
@@ -211,7 +217,7 @@ class AttemptRunner(Generic[D]):
                 else:
                     if self._has_timeouts:
                         self._limit(attempt)
-                    run = self._traced if self._observer.has_tracer else self._attempt
+                    run = self._traced if self._observer.has_tracer else self._one_attempt
                     outcome = await run(attempt, executor)
         except asyncio.CancelledError:
             outcome = await self._stopped(attempt)
@@ -241,7 +247,7 @@ class AttemptRunner(Generic[D]):
 
     async def _traced(self, attempt: Attempt[D], executor: Executor) -> Outcome:
         with self._observer.trace(attempt.delivery):
-            return await self._attempt(attempt, executor)
+            return await self._one_attempt(attempt, executor)
 
     async def _attempt(self, attempt: Attempt[D], executor: Executor) -> Outcome:
         delivery, adapter = attempt.delivery, self._adapter
@@ -256,6 +262,30 @@ class AttemptRunner(Generic[D]):
         else:
             attempt.result, json = result, self._encode(result)
         return Completed(json)
+
+    async def _encoded_attempt(self, attempt: Attempt[D], executor: Executor) -> Outcome:
+        """The same for a queue with codecs."""
+        delivery, adapter = attempt.delivery, self._adapter
+        reject_reason = adapter.reject_reason(delivery)
+        if reject_reason is not None:
+            raise _rejection(reject_reason)
+        attempt.job = adapter.make_job(
+            delivery, executor.blocking
+        )  # callbacks get it if it cannot be decoded
+        attempt.job = job = await adapter.decoded(attempt.job)
+        self._observer.attempt_started(attempt)
+        result = await executor.run(job)
+        returned = result if type(result) is Returned else Returned(result, self._encode(result))
+        attempt.result = returned.value
+        return Completed(await self._encoded_result(delivery.name, returned.json))
+
+    async def _encoded_result(self, name: str, json: bytes | None) -> bytes | None:
+        """The JSON of a result after the codecs of the queue."""
+        return (
+            json
+            if json is None or self._codecs is None
+            else await encoded(self._codecs, name, json, "result")
+        )
 
     def _end(self, attempt: Attempt[D], outcome: Outcome) -> None:
         if attempt.ended is None:  # an attempt whose outcome was refused ends a second time

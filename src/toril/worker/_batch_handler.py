@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from toril.errors import PermanentError, ProcessDied, TransientError
 from toril.jobs.job_batch import JobBatch
 from toril.worker._executors import Handler
-from toril.worker._process_child import Answer, Opener, answer_of
+from toril.worker._process_child import Answer, JobPacker, answer_of
 from toril.worker._process_pool import ProcessExecutor, result_of
 from toril.worker._results import Encode, Returned, drop_result, note_move
 
 # For each job of a batch, in order.
 Results: TypeAlias = list[Returned | BaseException]
-Pack: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class AsyncBatchHandler:
 
 
 def _all_failed(batch: JobBatch[Any], error: BaseException) -> Results:
-    return [_noted(batch, at) or error for at in range(len(batch.jobs))]
+    return [_error_given_by_handler(batch, at) or error for at in range(len(batch.jobs))]
 
 
 def _divided(batch: JobBatch[Any], returned: object, encode: Encode) -> Results:
@@ -71,10 +70,10 @@ def _divided(batch: JobBatch[Any], returned: object, encode: Encode) -> Results:
             f"the handler returned {what} for a batch of {number} jobs; return None or a list of {number}"
         )
         return _all_failed(batch, PermanentError(problem))
-    return [_noted(batch, at) or _encoded(one, encode) for at, one in enumerate(results)]
+    return [_error_given_by_handler(batch, at) or _encoded(one, encode) for at, one in enumerate(results)]
 
 
-def _noted(batch: JobBatch[Any], at: int) -> BaseException | None:
+def _error_given_by_handler(batch: JobBatch[Any], at: int) -> BaseException | None:
     error = batch.error_of(at)
     if error is not None:
         note_move(error, batch.jobs[at])
@@ -104,11 +103,16 @@ class _ChildHandler:
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenBatch:
-    opener: Opener
+class _BatchPacker:
+    """Packs each job of a batch."""
 
-    def __call__(self, packed: Sequence[object]) -> JobBatch[Any]:
-        return JobBatch(self.opener(one) for one in packed)
+    packer: JobPacker
+
+    def pack(self, batch: JobBatch[Any], /) -> list[Any]:
+        return [self.packer.pack(one) for one in batch.jobs]
+
+    def unpack(self, packed: Sequence[object], /) -> JobBatch[Any]:
+        return JobBatch(self.packer.unpack(one) for one in packed)
 
 
 class BatchProcessExecutor(ProcessExecutor):
@@ -117,8 +121,7 @@ class BatchProcessExecutor(ProcessExecutor):
     def __init__(
         self,
         handler: Handler,
-        opener: Opener,
-        pack: Pack,
+        packer: JobPacker,
         *,
         encode: Encode,
         max_jobs: int | None,
@@ -126,11 +129,11 @@ class BatchProcessExecutor(ProcessExecutor):
     ) -> None:
         in_child = _ChildHandler(BatchHandler(handler, encode))
         super().__init__(
-            in_child, _OpenBatch(opener), pack, encode=drop_result, max_jobs=max_jobs, max_memory=max_memory
+            in_child, _BatchPacker(packer), encode=drop_result, max_jobs=max_jobs, max_memory=max_memory
         )
 
     async def run(self, job: JobBatch[Any]) -> Returned:
-        packed = [self._pack(one) for one in job.jobs]
+        packed = self._packer.pack(job)
         try:
             answers = await self._send(job.jobs[0].id, packed)
         except ProcessDied as error:

@@ -176,6 +176,8 @@ class BatchRunner(AttemptRunner[D]):
             return True
         try:
             attempt.job = self._adapter.make_job(attempt.delivery, attempt.executor.blocking)
+            if self._codecs is not None:
+                attempt.job = await self._adapter.decoded(attempt.job)
         except Exception as error:  # a model of the application may raise anything
             self._finish(attempt, await self._failed(attempt, error))
             return False
@@ -230,7 +232,10 @@ class BatchRunner(AttemptRunner[D]):
         if isinstance(result, BaseException):
             return await self._failed(attempt, result)
         attempt.result, json = result if isinstance(result, Returned) else (result, result)
-        return Completed(json)
+        try:
+            return Completed(await self._encoded_result(attempt.delivery.name, json))
+        except Exception as error:  # a store of the application may raise anything
+            return await self._failed(attempt, error)
 
     def _finish(self, attempt: Attempt[D], outcome: Outcome) -> None:
         self.attempts.pop(id(attempt.delivery), None)

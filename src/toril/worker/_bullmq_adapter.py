@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from toril.backends.base import BackendHost, FinishedJob
 from toril.backends.bullmq import BullmqBackend, BullmqConfig, BullmqDelivery, record_after
+from toril.codecs.in_loop import decoded
 from toril.commands import read
 from toril.errors import MalformedValue
 from toril.jobs import BlockingJob, BlockingJobCalls, Job, JobCalls
 from toril.jobs.calls import OnProgress
 from toril.protocol.backoff import Backoff
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.protocol.refusals import JOB_FIELD, Refusals
@@ -74,9 +77,10 @@ class BullmqAdapter:
         self._options = options
         self._worker_id = worker_id
         self._max_started = options.max_started_attempts
-        self.on_progress: OnProgress | None = None  # is told of progress that handlers report
+        self.on_progress: OnProgress | None = None  # is called with progress that handlers report
         model = options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
+        self.codecs = options.queue_codecs
 
     def make_backend(self, names: tuple[str, ...] = (), host: BackendHost | None = None) -> BullmqBackend:
         own_policy = one_attempt(self._policy)
@@ -87,12 +91,14 @@ class BullmqAdapter:
             self._keys,
             self._payload,
             on_progress=self.on_progress,
+            codecs=self.codecs,
         )
         self._blocking_calls = BlockingJobCalls(
             BlockingTransport(self._address, policy=self._policy),
             self._keys,
             self._payload,
             on_progress=_in_loop(self.on_progress),
+            codecs=self.codecs,
         )
         self._transport = AsyncTransport(self._address, policy=own_policy)
         return BullmqBackend(self._keys, self._transport, self._renewer_transport, self._config(names), host)
@@ -125,29 +131,28 @@ class BullmqAdapter:
 
     def make_job(self, delivery: BullmqDelivery, blocking: bool) -> AnyJob:
         job = self.job_for_callbacks(delivery, blocking)
-        if self._payload is not None:
+        if self._payload is not None and self.codecs is None:
             _ = job.data  # a payload that does not fit its model fails before the handler runs
         return job
 
+    async def decoded(self, job: AnyJob) -> AnyJob:
+        if self.codecs is not None:
+            job.set_decoded_data(await decoded(self.codecs, job.name, job.record.raw_data, "data"))
+        if self._payload is not None:
+            _ = job.data
+        return job
+
     def blocking_job(self, job: AnyJob) -> BlockingJob:
-        return BlockingJob(job.record, self._blocking_calls, job.token)
+        blocking = BlockingJob(job.record, self._blocking_calls, job.token)
+        if job.data_is_decoded:
+            blocking.set_decoded_data(job.record.raw_data)
+        return blocking
 
     def make_process_executor(self, handler: Handler, *, batches: bool = False) -> Executor:
-        keys = self._keys
-        open_job = functools.partial(
-            open_in_child,
-            self._address,
-            self._policy,
-            keys.name,
-            keys.prefix,
-            keys.hash_tag,
-            self._options.payload,
-        )
         make = BatchProcessExecutor if batches else ProcessExecutor
         return make(
             handler,
-            open_job,
-            _transfer_job,
+            BullmqPacker(self._address, self._policy, self._keys, self._options.payload, self.codecs),
             encode=self.encoder(),
             max_jobs=self._options.max_jobs_per_process,
             max_memory=self._options.max_process_memory,
@@ -261,37 +266,41 @@ def _is_refused(note: bytes | None, attempts_started: bytes | None) -> bool:
 # --- handlers in processes ----------------------------------------------------------------------------------
 
 
-def _transfer_job(job: BlockingJob) -> tuple[str, dict[bytes, bytes], str | None]:
-    """What a child process needs to create the job object."""
-    return job.id, dict(job.record.fields), job.token
+PackedJob = tuple[str, dict[bytes, bytes], str | None]  # id, fields of the hash, token
 
 
-def open_in_child(
-    address: Address,
-    policy: ConnectionPolicy,
-    name: str,
-    prefix: str,
-    hash_tag: bool | None,
-    model: object,
-    transfer_job: tuple[str, dict[bytes, bytes], str | None],
-) -> BlockingJob:
-    """The job object of a handler that runs in a child process."""
-    job_id, fields, token = transfer_job
-    calls = _calls_of(address, policy, name, prefix, hash_tag, model)
-    return BlockingJob(JobRecord(job_id, fields), calls, token)
+@dataclass(frozen=True, slots=True)
+class BullmqPacker:
+    """Sends a BullMQ job to a child process, where the job object gets a connection of its own.
+
+    The data was decoded in the worker.
+    """
+
+    address: Address
+    policy: ConnectionPolicy
+    keys: QueueKeys
+    model: Any  # of the payload
+    codecs: QueueCodecs | None
+
+    def pack(self, job: BlockingJob, /) -> PackedJob:
+        return job.id, dict(job.record.fields), job.token
+
+    def unpack(self, packed_job: PackedJob, /) -> BlockingJob:
+        job_id, fields, token = packed_job
+        job: BlockingJob = BlockingJob(JobRecord(job_id, fields), self._calls(), token)
+        if self.codecs is not None:
+            job.set_decoded_data(job.record.raw_data)
+        return job
+
+    def _calls(self) -> BlockingJobCalls:
+        """One object, hence one connection, for each queue of a child process."""
+        found = _calls_by_queue.get(self.keys)
+        if found is None:
+            transport = BlockingTransport(self.address, policy=self.policy)
+            payload = None if self.model is None else PayloadCodec(self.model)
+            found = BlockingJobCalls(transport, self.keys, payload, codecs=self.codecs)
+            _calls_by_queue[self.keys] = found
+        return found
 
 
-_calls_by_queue: dict[tuple[str, str], BlockingJobCalls] = {}
-
-
-def _calls_of(
-    address: Address, policy: ConnectionPolicy, name: str, prefix: str, hash_tag: bool | None, model: Any
-) -> BlockingJobCalls:
-    """One object, hence one connection, for each queue of a child process."""
-    calls = _calls_by_queue.get((prefix, name))
-    if calls is None:
-        keys = QueueKeys(name, prefix, hash_tag=hash_tag)
-        transport = BlockingTransport(address, policy=policy)
-        calls = BlockingJobCalls(transport, keys, None if model is None else PayloadCodec(model))
-        _calls_by_queue[prefix, name] = calls
-    return calls
+_calls_by_queue: dict[QueueKeys, BlockingJobCalls] = {}

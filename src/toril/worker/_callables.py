@@ -15,7 +15,7 @@ from typing import Any
 
 def takes_one_argument(handler: Callable[..., Any]) -> bool:
     """Whether the handler can be called with the job alone."""
-    called = _bare(handler)
+    called = _without_signature(handler)
     if hasattr(called, "__wrapped__"):
         return True  # a wrapper written in C: it passes on all arguments
     try:
@@ -63,7 +63,7 @@ def _call_of(target: object) -> object:
     return call if isinstance(call, (FunctionType, MethodType)) else None
 
 
-def _bare(target: Any) -> Any:
+def _without_signature(target: Any) -> Any:
     """The same callable without the attributes by which decorators set another signature."""
     if isinstance(target, FunctionType):
         code, names = target.__code__, target.__globals__
@@ -71,8 +71,8 @@ def _bare(target: Any) -> Any:
         bare.__kwdefaults__ = target.__kwdefaults__
         return bare
     if isinstance(target, functools.partial):
-        return functools.partial(_bare(target.func), *target.args, **target.keywords)
+        return functools.partial(_without_signature(target.func), *target.args, **target.keywords)
     if isinstance(target, MethodType):
-        return MethodType(_bare(target.__func__), target.__self__)
+        return MethodType(_without_signature(target.__func__), target.__self__)
     call = _call_of(target)
-    return target if call is None else _bare(call)
+    return target if call is None else _without_signature(call)

@@ -14,11 +14,12 @@ from toril.backends.base import BackendHost, FinishedJob
 from toril.backends.envelopes import EnvelopeDelivery
 from toril.backends.redis_list import ListBackend, ListConfig
 from toril.backends.redis_stream import StreamBackend, StreamConfig
+from toril.codecs.in_loop import decoded
 from toril.commands import envelopes, list_worker, stream_worker
 from toril.commands.envelopes import EnvelopeKeys
 from toril.errors import MalformedValue
 from toril.protocol.backoff import Backoff, envelope_delay
-from toril.protocol.codec import PayloadCodec, to_json
+from toril.protocol.codec import PayloadCodec, from_json, to_json
 from toril.protocol.duration import to_ms
 from toril.protocol.envelope import TRACE_FIELD, Envelope
 from toril.protocol.keys import ListKeys, StreamKeys, consumer_name
@@ -50,6 +51,16 @@ def with_envelope_backoff(options: WorkerOptions) -> WorkerOptions:
     return dataclasses.replace(options, backoffs={**options.backoffs, _BACKOFF.type: delay})
 
 
+class _EnvelopePacker:
+    """Sends the JSON text of an envelope to a child process."""
+
+    def pack(self, job: Envelope, /) -> bytes:
+        return job.rewritten()
+
+    def unpack(self, packed_job: bytes, /) -> Envelope:
+        return Envelope.from_bytes(packed_job)
+
+
 class EnvelopeAdapter:
     """What the adapters of both kinds share."""
 
@@ -73,6 +84,7 @@ class EnvelopeAdapter:
         self._result_ms = result_ms
         model = options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
+        self.codecs = options.queue_codecs
 
     def _open_transports(self) -> tuple[AsyncTransport, BlockingTransport]:
         own_policy = one_attempt(self._policy)
@@ -86,9 +98,22 @@ class EnvelopeAdapter:
     # --- handlers -------------------------------------------------------------------------------------------
 
     def make_job(self, delivery: EnvelopeDelivery, _blocking: bool, /) -> Envelope:
-        if self._payload is not None:  # one that does not fit its model fails before the handler runs
-            self._payload.decode(to_json(delivery.envelope.payload))
+        if self._payload is not None and self.codecs is None:
+            self._check(self._payload, delivery.envelope)
         return delivery.envelope
+
+    async def decoded(self, job: Envelope, /) -> Envelope:
+        if self.codecs is not None:
+            raw = await decoded(self.codecs, job.task_type, to_json(job.payload), "data")
+            job = dataclasses.replace(job, payload=from_json(raw, dict[str, Any], field="payload"))
+        if self._payload is not None:
+            self._check(self._payload, job)
+        return job
+
+    @staticmethod
+    def _check(payload: PayloadCodec[Any], envelope: Envelope) -> None:
+        """A payload that does not fit its model fails before the handler runs."""
+        payload.decode(to_json(envelope.payload))
 
     def blocking_job(self, job: Envelope, /) -> Envelope:
         return job
@@ -97,8 +122,7 @@ class EnvelopeAdapter:
         make = BatchProcessExecutor if batches else ProcessExecutor
         return make(
             handler,
-            Envelope.from_bytes,
-            Envelope.rewritten,
+            _EnvelopePacker(),
             encode=self.encoder(),
             max_jobs=self._options.max_jobs_per_process,
             max_memory=self._options.max_process_memory,
@@ -123,13 +147,11 @@ class EnvelopeAdapter:
     def job_for_callbacks(self, delivery: EnvelopeDelivery, _blocking: bool, /) -> Envelope:
         return delivery.envelope
 
-    def settled_job(
-        self, finished: FinishedJob[EnvelopeDelivery], _job: Envelope, _at_ms: int, /
-    ) -> Envelope:
+    def settled_job(self, finished: FinishedJob[EnvelopeDelivery], job: Envelope, _at_ms: int, /) -> Envelope:
         delivery = finished.delivery
         if isinstance(finished.outcome, (Completed, Failed, Retry)):
-            return dataclasses.replace(delivery.envelope, attempts=delivery.attempts_made + 1)
-        return delivery.envelope
+            return dataclasses.replace(job, attempts=delivery.attempts_made + 1)
+        return job
 
     def payload_of(self, _: Envelope, /) -> object:
         return None

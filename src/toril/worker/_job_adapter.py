@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from toril.backends.base import Backend, BackendHost, D, FinishedJob
 from toril.protocol.backoff import Backoff
+from toril.protocol.codecs import QueueCodecs
 from toril.worker._executors import Executor, Handler
 from toril.worker._results import Encode
 
@@ -20,6 +21,7 @@ class JobAdapter(Protocol[D]):
     """One kind of queue, for one worker. A job object is what a handler gets: a `Job` or an `Envelope`."""
 
     kind: str
+    codecs: QueueCodecs | None  # of the queue's payloads
 
     def make_backend(self, names: tuple[str, ...] = (), host: BackendHost | None = None, /) -> Backend[D]:
         """A new backend, with new connections. It is called at every start of the worker.
@@ -34,6 +36,9 @@ class JobAdapter(Protocol[D]):
 
     def make_job(self, delivery: D, blocking: bool, /) -> Any:
         """The job object for a handler; raises if the payload does not fit the worker's model."""
+
+    async def decoded(self, job: Any, /) -> Any:
+        """The job object with its payload as it was before the codecs; raises if it cannot be decoded."""
 
     def blocking_job(self, job: Any, /) -> Any:
         """The same job object with blocking methods, for a function in a thread."""

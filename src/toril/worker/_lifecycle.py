@@ -144,7 +144,7 @@ class Lifecycle(Generic[D]):
     async def _abandon_start(self) -> None:
         self.is_abandoned = True
         self._runtime.connection.reconnector.end()
-        await self._runtime.backend.close()
+        await self._runtime.backend.close(False)  # it has registered nothing yet
         async with self._starting:
             """The start has ended."""
 

@@ -113,12 +113,12 @@ class LockRenewer(Generic[D]):
             self._round_at = now = time.monotonic()
             renew_now, self._renew_now = self._renew_now, False
             if now >= next_heartbeat or renew_now:
-                self._catch(self._heartbeat)
+                self._run_ignoring_errors(self._heartbeat)
                 next_heartbeat = (
                     next_heartbeat if now < next_heartbeat else max(next_heartbeat + self._interval, now)
                 )
             else:
-                self._catch(self._check)
+                self._run_ignoring_errors(self._check)
             self._wake.wait(max(0.0, min(next_heartbeat - time.monotonic(), CHECK_SECONDS)))
             self._wake.clear()
         if self._reports_stop:
@@ -139,7 +139,9 @@ class LockRenewer(Generic[D]):
         self._publish({})
 
     def _publish(self, changes: Mapping[str, object]) -> None:
-        self._catch(lambda: self._backend.publish_report({**self._figures.figures(), **changes}))
+        self._run_ignoring_errors(
+            lambda: self._backend.publish_report({**self._figures.figures(), **changes})
+        )
 
     def _renew(self, deliveries: Sequence[D]) -> None:
         started = time.monotonic()
@@ -172,7 +174,7 @@ class LockRenewer(Generic[D]):
         if self.is_behind:
             self._renew(deliveries)  # the server answers again: locks that expired meanwhile are renewed now
 
-    def _catch(self, step: Callable[[], None]) -> None:
+    def _run_ignoring_errors(self, step: Callable[[], None]) -> None:
         # Outages are reported by the connection, and failed renewals by `_renew`: the next round may succeed.
         with contextlib.suppress(Exception):
             step()

@@ -22,7 +22,8 @@ DEFAULT_LOGGER = logging.getLogger("toril.worker")
 SOME_IDS = 10
 UNKNOWN_KIND = (
     "permanent only because errors of this kind are unknown: "
-    "unknown_errors='transient' retries them all, error_rules decides for some"
+    "retry_on=(…,) of a task or error_rules of the worker decide for some, "
+    "unknown_errors='transient' retries them all"
 )
 
 
@@ -67,9 +68,16 @@ class WorkerLog:
         more = {"payload": payload} if self.payloads else {}
         self._write(logging.INFO, "Job picked up", job_id=job_id, job_name=name, **more)
 
-    def completed(self, job_id: str, seconds: float, result: Any) -> None:
+    def completed(self, job_id: str, name: str, seconds: float, result: Any) -> None:
         more = {"result": result} if self.payloads else {}
-        self._write(logging.INFO, "Job completed", job_id=job_id, duration=round(seconds, 6), **more)
+        self._write(
+            logging.INFO,
+            "Job completed",
+            job_id=job_id,
+            job_name=name,
+            duration=round(seconds, 6),
+            **more,
+        )
 
     def failed(self, job_id: str, name: str, outcome: Failed, attempts_made: int) -> None:
         self._write(
@@ -137,11 +145,11 @@ class WorkerLog:
         self._write(logging.INFO, "Redis reconnected", attempt=attempt, duration=round(seconds, 3))
 
     def gave_up(self, attempts: int) -> None:
-        self._write(logging.ERROR, "Redis stays away: the worker shuts down", attempts=attempts)
+        self._write(logging.ERROR, "Redis cannot be reached: the worker shuts down", attempts=attempts)
 
     def abandoned(self, job_ids: Sequence[str]) -> None:
         self._write_many(
-            "Job abandoned", job_ids, recovery="another worker takes it when its lock has lapsed"
+            "Job abandoned", job_ids, recovery="another worker takes it when its lock has expired"
         )
 
     def sweep_skipped(self) -> None:

@@ -1,8 +1,8 @@
 """One record of the log: text on one line, fields, and an error with its stack trace.
 
 Guarantee: the text of a record is one line, whatever names and messages hold. Handlers that format errors themselves
-(JSON, structlog, Sentry, pytest) get `exc_info`; for plain text the stack trace is folded into the line. Passwords in
-URLs are replaced in both.
+(JSON, structlog, Sentry, pytest) get `exc_info`; for plain text the stack trace is folded into the line, and on a
+terminal it follows in indented lines. Passwords in URLs are replaced in all of them, control characters escaped.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Trace(NamedTuple):
 
     exc_info: ExcInfo
     folded: str  # the stack trace on one line
+    lines: str  # the stack trace as Python prints it, for terminals
 
 
 def fields_text(fields: dict[str, object]) -> str:
@@ -50,13 +51,14 @@ def trace_of(error: BaseException | None, stack: str) -> Trace | None:
     if error is None or _FRAME not in stack:
         return None
     shown = redact(stack)
-    open_error = error if shown == stack and not was_cut(stack) else _stand_in(error)
+    open_error = error if shown == stack and not was_cut(stack) else _redacted_error(error)
     folded = one_line(shown.strip())
     cut = folded if len(folded) <= LONGEST_TRACE else f"…{folded[-LONGEST_TRACE:]}"
-    return Trace((type(open_error), open_error, user_traceback(error)), cut)
+    lines = "\n".join(f"    {one_line(line)}" for line in shown.strip().splitlines())
+    return Trace((type(open_error), open_error, user_traceback(error)), cut, lines)
 
 
-def _stand_in(error: BaseException) -> BaseException:
+def _redacted_error(error: BaseException) -> BaseException:
     """An error with the same name and message, without passwords and causes, and with its message shortened."""
     kind = type(error)
     stand_in = type(kind.__name__, (Exception,), {"__module__": kind.__module__})
@@ -77,14 +79,18 @@ def write_record(
         return
     folded = f"{text} traceback={trace.folded}"
     handlers = _handlers_of(logger, level)
-    plain = [one for one in handlers if _is_plain(one)]
+    terminals = [one for one in handlers if _is_plain(one) and _is_terminal(one)]
+    plain = [one for one in handlers if _is_plain(one) and one not in terminals]
     if len(plain) == len(handlers):
         logger.log(level, "%s", folded, extra=fields)
         return
-    _dispatch(logger, plain, logger.makeRecord(*_call_site(logger, level), folded, (), None, extra=fields))
+    unfolded = f"{text}\n{trace.lines}"
+    for some, shown in ((plain, folded), (terminals, unfolded)):
+        record = logger.makeRecord(*_call_site(logger, level), shown, (), None, extra=fields)
+        _dispatch(logger, some, record)
     record = logger.makeRecord(*_call_site(logger, level), text, (), trace.exc_info, extra=fields)
     record.exc_text = trace.folded  # for formatters that would write a stack trace of many lines
-    _dispatch(logger, [one for one in handlers if one not in plain], record)
+    _dispatch(logger, [one for one in handlers if one not in plain and one not in terminals], record)
 
 
 def _call_site(logger: logging.Logger, level: int) -> tuple[str, int, str, int]:
@@ -116,3 +122,12 @@ def _is_plain(handler: logging.Handler) -> bool:
     writes_text = formatter is None or type(formatter).format is logging.Formatter.format
     plain = isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("logging")
     return plain and writes_text
+
+
+def _is_terminal(handler: logging.Handler) -> bool:
+    """Whether a handler writes to a terminal, where people read stack traces."""
+    isatty = getattr(getattr(handler, "stream", None), "isatty", None)
+    try:
+        return isatty is not None and bool(isatty())
+    except ValueError:  # the stream is closed
+        return False

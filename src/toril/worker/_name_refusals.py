@@ -23,8 +23,8 @@ NAMES_SECONDS = 1.0
 # After so many refusals the jobs that wait are refused without being fetched, for a third of the cost: fewer are not
 # worth a look at the jobs behind them.
 MANY_REFUSALS = 50
-# Jobs examined by one such call: some 15 ms of the server's time.
-EXAMINED_AT_ONCE = 1000
+# … and as long as this part of them is refused. Otherwise the next ones to be fetched have a handler.
+MOSTLY_UNKNOWN = 0.9
 
 
 class PausesFetching(Protocol):
@@ -97,14 +97,15 @@ class NameRefusals(Generic[D]):
             self._refusing = asyncio.create_task(self._refuse_waiting(), name="toril-refuse-names")
 
     async def _refuse_waiting(self) -> None:
-        """Refuses waiting jobs while most of those that are examined have unknown names."""
+        """Refuses waiting jobs while nearly all of those that are examined have unknown names."""
+        limit = self._backend.examined_at_once
         try:
             while self._fetch_loop.is_fetching:
                 factor = 1 + 0.4 * (random.random() - 0.5)  # ±20 %, as for jobs that were fetched
-                done = await self._backend.refuse_names(self._names, EXAMINED_AT_ONCE, factor)
+                done = await self._backend.refuse_names(self._names, limit, factor)
                 for name, count in done.counts.items():
                     self._observer.names_refused(name, count)
-                if done.total < EXAMINED_AT_ONCE / 2:
+                if done.total < limit * MOSTLY_UNKNOWN:
                     return
         except TorilError:
             return  # the fetch loop has the same problem, and reports it

@@ -118,7 +118,8 @@ class WorkerObserver(Generic[D]):
         self.processed += 1
         self._metrics.increment_jobs_processed(self._label, "completed")
         if self._log.logs_info:
-            self._log.completed(attempt.delivery.id, attempt.seconds, attempt.result)
+            delivery = attempt.delivery
+            self._log.completed(delivery.id, delivery.name, attempt.seconds, attempt.result)
 
     def _failed(self, attempt: Attempt[D], outcome: Failed) -> None:
         self.failed += 1

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from toril.errors import PermanentError, TransientError
 from toril.protocol.classify import ErrorCategory, known_category, retry_after
@@ -24,16 +24,25 @@ from toril.worker._process_stats import resident_bytes
 from toril.worker._results import Encode, Returned, note_move
 
 BEGUN = "begun"  # what a child sends before it runs a job
-Opener = Callable[[Any], Any]  # creates the handler's job object from what was sent, in the child
 # Larger errors are replaced: the parent blocks its interpreter while it reads them.
 LARGEST_ERROR = 1024 * 1024
+
+
+class JobPacker(Protocol):
+    """How a job is sent to a child. It is pickled, and used on both sides."""
+
+    def pack(self, job: Any, /) -> Any:
+        """Makes what is sent, in the parent."""
+
+    def unpack(self, packed_job: Any, /) -> Any:
+        """Makes the handler's job object of it, in the child."""
 
 
 class Program(NamedTuple):
     """What a child runs, pickled once for all children."""
 
     handler: bytes
-    opener: bytes
+    packer: bytes
     encode: bytes
 
 
@@ -66,14 +75,14 @@ def serve(pipe: Connection, program: Program, folder: str, warned: bool) -> None
     threading.Thread(target=_end_with_parent, name="toril-parent", daemon=True).start()
     # The parent must not wait for this process, hence it is a daemon; but handlers may start processes.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
-    run, make_job, encode = (pickle.loads(one) for one in program)  # our own parent's bytes
+    run, packer, encode = (pickle.loads(one) for one in program)  # our own parent's bytes
     while True:
         try:
-            transfer_job = pipe.recv()
+            packed_job = pipe.recv()
         except (EOFError, OSError):
             return
         pipe.send(BEGUN)
-        pipe.send(_attempt(run, make_job, encode, transfer_job))
+        pipe.send(_attempt(run, packer, encode, packed_job))
 
 
 def _end_with_parent() -> None:
@@ -84,10 +93,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(run: Callable[[Any], object], make_job: Opener, encode: Encode, transfer_job: object) -> Answer:
+def _attempt(run: Callable[[Any], object], packer: JobPacker, encode: Encode, packed_job: object) -> Answer:
     job = None
     try:
-        job = make_job(transfer_job)
+        job = packer.unpack(packed_job)
         result = run(job)
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
@@ -116,7 +125,7 @@ def _failure(error: BaseException) -> Answer:
     category = known_category(error)
     return Answer(
         ok=False,
-        value=_portable(error) or replacement,
+        value=_pickled_error(error) or replacement,
         json=None,
         replacement=replacement,
         memory=resident_bytes(),
@@ -126,7 +135,7 @@ def _failure(error: BaseException) -> Answer:
     )
 
 
-def _portable(error: BaseException) -> bytes | None:
+def _pickled_error(error: BaseException) -> bytes | None:
     """The pickled error; None when it cannot be unpickled, or is too large."""
     if isinstance(error, asyncio.CancelledError):
         return None  # in the parent it would mean that the worker's own task was cancelled

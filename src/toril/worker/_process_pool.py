@@ -22,7 +22,7 @@ from typing import Any
 from toril.errors import InvalidOption, ProcessDied, Requeue
 from toril.protocol.stack_trace import RemoteTrace
 from toril.transport import default_server
-from toril.worker._process_child import BEGUN, Answer, Opener, Program, serve
+from toril.worker._process_child import BEGUN, Answer, JobPacker, Program, serve
 from toril.worker._results import Encode, Returned
 from toril.worker._threads import JobThreads
 
@@ -90,10 +90,10 @@ class _Child:
         self.memory = 0
         self.killed = False
 
-    def run(self, job_id: str, transfer_job: Any) -> Returned:
+    def run(self, job_id: str, packed_job: Any) -> Returned:
         """Blocks until the job is done or the process is."""
         used_before, self.jobs = self.jobs > 0, self.jobs + 1
-        begun, answer = self._answer(transfer_job)
+        begun, answer = self._answer(packed_job)
         if used_before and not begun:
             raise _NotBegun
         if answer is None:
@@ -104,15 +104,15 @@ class _Child:
         self.memory = answer.memory
         return result_of(answer)
 
-    def _answer(self, transfer_job: Any) -> tuple[bool, Answer | None]:
+    def _answer(self, packed_job: Any) -> tuple[bool, Answer | None]:
         """Whether the child began, and its answer; None when the child has ended."""
         begun = False
         try:
-            self.pipe.send(transfer_job)
+            self.pipe.send(packed_job)
             begun = self._receive() == BEGUN
             return begun, self._receive()
         except (EOFError, OSError):
-            self.process.kill()  # whatever is left of it cannot be understood any more
+            self.process.kill()  # what it still sends cannot be read
             return begun, None
 
     def _receive(self) -> Any:
@@ -155,7 +155,7 @@ def _remote_trace(answer: Answer) -> RemoteTrace:
     return RemoteTrace(answer.trace, answer.category, answer.retry_after)
 
 
-class _Use:
+class _ChildUse:
     """One use of a child by one job: it may be ended before the child is started."""
 
     def __init__(self) -> None:
@@ -189,17 +189,16 @@ class ProcessExecutor:
     def __init__(
         self,
         handler: Callable[[Any], Any],
-        opener: Opener,
-        pack: Callable[[Any], Any],
+        packer: JobPacker,
         *,
         encode: Encode,
         max_jobs: int | None,
         max_memory: int | None,
     ) -> None:
         self._program = Program(
-            _pickled("handler", handler), _pickled("opener", opener), _pickled("encode", encode)
+            _pickled("handler", handler), _pickled("packer", packer), _pickled("encode", encode)
         )
-        self._pack = pack
+        self._packer = packer
         self._max_jobs = max_jobs
         self._max_memory = max_memory
         self._free: list[_Child] = []
@@ -207,11 +206,11 @@ class ProcessExecutor:
         self._threads = JobThreads("toril-child")
 
     async def run(self, job: Any) -> Returned:
-        return await self._send(job.id, self._pack(job))
+        return await self._send(job.id, self._packer.pack(job))
 
-    async def _send(self, job_id: str, transfer_job: Any) -> Returned:
-        use = _Use()
-        call = self._threads.call(functools.partial(self._in_thread, use, job_id, transfer_job))
+    async def _send(self, job_id: str, packed_job: Any) -> Returned:
+        use = _ChildUse()
+        call = self._threads.call(functools.partial(self._in_thread, use, job_id, packed_job))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -221,13 +220,13 @@ class ProcessExecutor:
                 call.exception()  # the child was killed on purpose
             raise
 
-    def _in_thread(self, use: _Use, job_id: str, transfer_job: object) -> Returned:
+    def _in_thread(self, use: _ChildUse, job_id: str, packed_job: object) -> Returned:
         """Takes a child, runs the job and puts the child back, in one thread: a cancellation cannot lose the child."""
         while True:
             child = self._take()
             try:
                 use.begin(child)
-                return child.run(job_id, transfer_job)
+                return child.run(job_id, packed_job)
             except _NotBegun:
                 continue  # it had died while it was idle: another child runs the job
             finally:

@@ -93,12 +93,15 @@ class WorkerRuntime(Generic[D]):
         if fetches:
             self.fetch_loop.start()
 
-    async def stop(self) -> None:
-        """Closes the connections and ends the services. Jobs that still run are not settled any more."""
+    async def stop(self, *, answers: bool = True) -> None:
+        """Closes the connections and ends the services. Jobs that still run are not settled any more.
+
+        `answers`: whether the server does. If not, nothing waits for it.
+        """
         # Connections first: a call to a server that does not answer must not delay the stop.
         self.fetch_loop.end()
         self.connection.reconnector.end()
-        await self.backend.close()
+        await self.backend.close(answers)
         await self.close_adapter()
         await self.fetch_loop.stop()
         await self.stalled_sweeper.stop()

@@ -85,7 +85,7 @@ class Shutdown(Generic[D]):
         if answers:
             last_report = asyncio.to_thread(self._runtime.lock_renewer.stop_with_report)
             await _ended(last_report, within=LAST_REPORT_SECONDS)
-        await self._runtime.stop()
+        await self._runtime.stop(answers=answers)
         self._observer.stopped()
 
     @contextlib.asynccontextmanager
@@ -107,7 +107,7 @@ class Shutdown(Generic[D]):
         """The server cannot be reached: the locks of running jobs expire, and another worker recovers them."""
         self._fetch_loop.end()
         self._observer.jobs_abandoned(sorted({one.id for one in self._fetch_loop.deliveries()}))
-        self._runner.cancel_all("Redis stays away; job {} is abandoned")
+        self._runner.cancel_all("Redis cannot be reached; job {} is abandoned")
         await self._runner.wait_cancelled(NORMAL.last)
         self.left_behind = len(self._runner.attempts)
         self._runner.give_up_all()

@@ -38,11 +38,11 @@ class _Suspended(NamedTuple):
         another task that awaits it meanwhile removes the mark."""
         if getattr(self.awaited, "_asyncio_future_blocking", False):
             self.awaited._asyncio_future_blocking = False  # how a task knows that it was yielded a future
-            return self._replace(awaited=_Unmarked(self.awaited))
+            return self._replace(awaited=_FutureWithoutMark(self.awaited))
         return self
 
 
-class _Unmarked:
+class _FutureWithoutMark:
     """A future whose mark was removed."""
 
     __slots__ = ("_future",)
@@ -65,7 +65,7 @@ def _continue_deferred(
     """Continues a deferred coroutine. A cancellation that came meanwhile goes where a task sends it: to the awaited
     future, and to the coroutine itself only if that future cannot be cancelled."""
     awaited = suspended.awaited
-    if isinstance(awaited, _Unmarked):
+    if isinstance(awaited, _FutureWithoutMark):
         if cancelled is not None and awaited.cancel():
             cancelled = None
         if cancelled is None:

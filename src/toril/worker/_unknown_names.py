@@ -6,7 +6,8 @@ Guarantee: bounded memory: beyond a hundred names in a minute, the others share 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+
+from toril.protocol.clock import Clock
 
 SECONDS_BETWEEN_LINES = 60.0
 MOST_NAMES = 100
@@ -16,14 +17,14 @@ OTHER_NAMES = "(other names)"
 class UnknownNameLines:
     """Counts refusals by name, and decides when a line is due."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time) -> None:
         self._clock = clock
         self._next_line_at: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}  # refusals since the last line
 
     def due(self, name: str, count: int = 1) -> tuple[str, int] | None:
         """Counts refusals. Returns the name and count to log, or None when it is too early for a line."""
-        now = self._clock()
+        now = self._clock.monotonic()
         name = self._entry(name, now)
         self._unlogged[name] = count = self._unlogged.get(name, 0) + count
         if now < self._next_line_at.get(name, now):

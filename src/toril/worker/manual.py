@@ -12,6 +12,7 @@ from typing import Final, Self, Unpack, cast
 
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.bullmq import BullmqBackend, BullmqDelivery
+from toril.codecs.in_loop import encoded
 from toril.errors import Closed, LockLapsed, LockLost, TorilError
 from toril.jobs import Job
 from toril.protocol.backoff import call_backoff
@@ -124,14 +125,14 @@ class ManualWorker:
         while True:
             fetched = await settle_and_fetch(backend, (), 1)
             if fetched.deliveries:
-                return self._hold(fetched.deliveries[0])
+                return self._keep_delivery(fetched.deliveries[0])
             left = until - time.monotonic()
             if left <= 0:
                 return None
             soonest = fetched.limited_for or fetched.next_due_in
             await backend.wait(max(0.001, min(left, soonest or left, float(self.options.drain_delay))))
 
-    def _hold(self, delivery: BullmqDelivery) -> Job:
+    def _keep_delivery(self, delivery: BullmqDelivery) -> Job:
         self._held[delivery.id] = delivery
         return cast("Job", self._adapter.job_for_callbacks(delivery, False))
 
@@ -139,7 +140,10 @@ class ManualWorker:
 
     async def complete(self, job: Job, result: object = None, *, fetch_next: bool = False) -> Job | None:
         """Completes a job with its result; returns the next job if asked, fetched in the same step."""
-        return await self._settle(job, Completed(self._encode(result)), fetch_next)
+        json, codecs = self._encode(result), self._adapter.codecs
+        if json is not None and codecs is not None:
+            json = await encoded(codecs, job.name, json, "result")
+        return await self._settle(job, Completed(json), fetch_next)
 
     async def fail(self, job: Job, error: BaseException | str, *, fetch_next: bool = False) -> Job | None:
         """Ends a failed attempt: the job is retried or fails, as a `Worker` decides for the same error.
@@ -198,7 +202,7 @@ class ManualWorker:
                 break
         if refused is not None:
             raise refused
-        return self._hold(fetched.deliveries[0]) if fetched.deliveries else None
+        return self._keep_delivery(fetched.deliveries[0]) if fetched.deliveries else None
 
 
 def _outcome_of_return(job_id: str) -> Requeued:

@@ -203,6 +203,20 @@ async def test_ids_can_come_from_the_counter_of_the_queue(server_url: str, prefi
         assert (await queue.add("x")).id == "4"
 
 
+async def test_short_ids_are_alphanumeric_and_all_different(server_url: str, prefix: str) -> None:
+    async with Queue("emails", redis=server_url, prefix=prefix, ids="short") as queue:
+        ids = [job.id for job in await queue.add_bulk([("x", {"n": n}) for n in range(1000)])]
+        assert len(set(ids)) == 1000
+        assert all(len(one) == 13 and one.isascii() and one.isalnum() and not one.isdigit() for one in ids)
+        assert (await queue.get_job(ids[500])) is not None
+        assert (await queue.get_job_counts())["waiting"] == 1000
+
+
+def test_an_unknown_form_of_ids_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="ids: is 'long'; choose"):
+        Queue("emails", redis="redis://localhost", ids="long")  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
     "options",
     [

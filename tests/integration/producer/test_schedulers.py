@@ -292,13 +292,13 @@ async def set_by_the_api(queue: Queue, server: Server) -> None:
 
 
 @pytest.mark.parametrize("removed", [False, True])
-@pytest.mark.parametrize("mend", [set_in_redis, set_by_the_api])
+@pytest.mark.parametrize("repair", [set_in_redis, set_by_the_api])
 async def test_a_scheduler_that_cannot_be_read_is_kept_and_goes_on_when_it_is_mended(
     queue: Queue,
     server: Server,
     prefix: str,
     caplog: pytest.LogCaptureFixture,
-    mend: Callable[..., Any],
+    repair: Callable[..., Any],
     removed: bool,
 ) -> None:
     ran = asyncio.Event()
@@ -323,7 +323,7 @@ async def test_a_scheduler_that_cannot_be_read_is_kept_and_goes_on_when_it_is_me
         assert "scheduler x of reports cannot go on" in caplog.text
         assert [one.id for one in await queue.schedulers.list()] == ["x"]
         assert await queue.get_delayed() == []
-        await mend(queue, server)
+        await repair(queue, server)
         following = await gone_on(queue)
         await noted(queue, server.url, 0)
     assert (following.data, following.max_attempts) == ({"n": 1}, 7)

@@ -68,16 +68,14 @@ local function add_by_script(at)
   local _, base, id = cmsgpack.unpack_limit(packed, 2, 1)
   local deduplicated = string.byte(packed, -1) ~= PACKED_NIL
   local existed = id ~= "" and call("EXISTS", base .. id) == 1
-  local group, tick
+  local function add(its_kind, its_options)
+    local script, args = scripts[its_kind], {packed, ARGV[at + DATA], its_options}
+    return add_official(KEYS, ARGV, script[1], script[2], args, base, id, existed, deduplicated, id_counter)
+  end
   if kind == "grouped" then
-    kind, options, group, tick = scripts.charge_group(base, options)
+    return scripts.grouped(base, id, options, add)
   end
-  local script, args = scripts[kind], {packed, ARGV[at + DATA], options}
-  local reply = add_official(KEYS, ARGV, script[1], script[2], args, base, id, existed, deduplicated, id_counter)
-  if group and type(reply) == "string" then
-    call("ZADD", base .. "toril:groups", tick, group)
-  end
-  return reply
+  return add(kind, options)
 end
 
 local at = FIRST_ITEM

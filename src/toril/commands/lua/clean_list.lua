@@ -8,13 +8,14 @@
   before_ms    jobs from before this time are removed
   limit        how many jobs to look at, from the last on, above zero
   skip         how many of the last jobs to leave out: earlier calls kept them
-  Reply        { ids that were removed, how many jobs were looked at }
+  Reply        { ids that were removed, how many jobs were looked at, ids of jobs that cannot be removed }
 ]]
 --@keys source events repeat_set work work_events
 --@args base before_ms limit state skip
 --@official clean cleanJobsInSet
 --@own cleaned_event cleaned_event
 --@own drop_next drop_next
+--@own one_by_one one_by_one
 
 local MARK = "" -- as upstream marks what it removes; no job has this id
 
@@ -22,11 +23,14 @@ local MARK = "" -- as upstream marks what it removes; no job has this id
 redis.call("DEL", work, work_events)
 local before = redis.call("LLEN", source)
 local window = redis.call("LRANGE", source, -(skip + limit), -(skip + 1))
-if #window > 0 then
-  redis.call("RPUSH", work, unpack(window))
-end
 local drop = drop_next(KEYS, ARGV, base, window)
-local removed = clean({work, work_events, repeat_set}, ARGV)
+local removed, left = one_by_one(KEYS, ARGV, window, function(ids)
+  redis.call("DEL", work)
+  if #ids > 0 then
+    redis.call("RPUSH", work, unpack(ids))
+  end
+  return clean({work, work_events, repeat_set}, ARGV)
+end)
 redis.call("DEL", work, work_events)
 local gone = {}
 for _, id in ipairs(removed) do
@@ -44,4 +48,4 @@ if #removed > 0 then
 end
 drop()
 cleaned_event(KEYS, ARGV, #removed)
-return {removed, #window}
+return {removed, #window, left}

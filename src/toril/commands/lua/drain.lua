@@ -20,13 +20,15 @@
   remove_delayed  "1" to remove delayed jobs, too
   arrivals_ms     how long arrivals are kept
   cursor          where the last call stopped, "" in the first one
-  Reply           { how many were removed, where this call stopped, or "" at the end, 1 when delayed jobs may be left }
+  Reply           { how many were removed, where this call stopped, or "" at the end, 1 when delayed jobs may be left,
+                    ids of jobs that cannot be removed }
 ]]
 --@keys wait paused delayed prioritized repeat_set events work_list arrivals pc
 --@args base limit remove_delayed arrivals_ms cursor
 --@official drain_list drain
 --@own drop_next drop_next
 --@own named_fields named_fields
+--@own one_by_one one_by_one
 
 local max_jobs = tonumber(limit)
 -- The places of jobs in the order of the drain: lists first, then sets.
@@ -90,13 +92,14 @@ local function is_next_run(id)
   if not run_ms then
     return false
   end
-  key = redis.call("HGET", base .. id, "rjk") or key
+  local stored = redis.pcall("HGET", base .. id, "rjk")
+  key = type(stored) == "string" and stored or key
   return redis.call("ZSCORE", repeat_set, key) == run_ms
 end
 
 -- Whether a job may have entered a list on the right.
 local function may_be_new(id)
-  local job = redis.call("HMGET", base .. id, "opts", "ats")
+  local job = redis.pcall("HMGET", base .. id, "opts", "ats")
   return job[2] or (job[1] and string.find(job[1], '"lifo":true', 1, true))
 end
 
@@ -108,6 +111,35 @@ local function which_leave(ids, trimmed)
     leave[at] = arrived[at] == 0 and not is_next_run(id) and not (trimmed and may_be_new(id))
   end
   return leave
+end
+
+-- --- how jobs are removed ---------------------------------------------------------------------------------------------
+
+local cannot_be_removed = {}
+
+-- Removes jobs by the official script; returns for each id whether it is gone. Their lists and sets are not changed.
+local function remove(ids)
+  if #ids == 0 then
+    return {}
+  end
+  local drop = drop_next(KEYS, ARGV, base, ids)
+  local none = work_list .. ":none"
+  local removed, left = one_by_one(KEYS, ARGV, ids, function(some)
+    redis.call("DEL", work_list)
+    redis.call("RPUSH", work_list, unpack(some))
+    drain_list({work_list, none, none, none, none}, {base, "0"})
+    return some
+  end)
+  redis.call("DEL", work_list)
+  drop()
+  for _, id in ipairs(left) do
+    cannot_be_removed[#cannot_be_removed + 1] = id
+  end
+  local gone = {}
+  for _, id in ipairs(removed) do
+    gone[id] = true
+  end
+  return gone
 end
 
 -- --- lists: from the newest job to the oldest, as upstream goes ------------------------------------------------------
@@ -123,34 +155,38 @@ local function find(landmarks)
   end
 end
 
--- Takes jobs out of a list; returns them, and where to go on, or nothing at its end.
+-- Removes jobs of a list; returns how many, and where to go on, or nothing at its end.
 local function from_list(key, where, trimmed)
   local list, at = find(where.landmarks)
   if not list then
     -- Fetched by workers, or removed by another client: all jobs that are left are looked at, once.
     if where.again or trimmed then
-      return {}
+      return 0
     end
     local other = key == wait and paused or wait
     list, at, where.again = redis.call("EXISTS", key) == 1 and key or other, 0, true
   end
   local ids = redis.call("LRANGE", list, at, at + max_jobs - 1)
-  local leaving = {}
-  for place, leaves in ipairs(which_leave(ids, trimmed)) do
-    if leaves then
+  local leave, leaving = which_leave(ids, trimmed), {}
+  for place, id in ipairs(ids) do
+    leaving[#leaving + 1] = leave[place] and id or nil
+  end
+  local gone, removed = remove(leaving), 0
+  for place, id in ipairs(ids) do
+    if leave[place] and gone[id] then
       redis.call("LSET", list, at + place - 1, GONE)
-      leaving[#leaving + 1] = ids[place]
+      removed = removed + 1
     end
   end
-  if #leaving > 0 then
-    redis.call("LREM", list, #leaving, GONE)
+  if removed > 0 then
+    redis.call("LREM", list, removed, GONE)
   end
   if #ids < max_jobs then
-    return leaving
+    return removed
   end
-  local next_at = at + #ids - #leaving
+  local next_at = at + #ids - removed
   where.landmarks = redis.call("LRANGE", list, next_at, next_at + LANDMARKS - 1)
-  return leaving, where
+  return removed, where
 end
 
 -- --- sets: in their order --------------------------------------------------------------------------------------------
@@ -188,7 +224,7 @@ end
 
 local function from_set(key, where, trimmed)
   if not where.last or (trimmed and not is_numbered(key, where)) then
-    return {}
+    return 0
   end
   local ids, more = page_of(key, where)
   local leaving = {}
@@ -196,10 +232,14 @@ local function from_set(key, where, trimmed)
     local is_new = trimmed and redis.call("ZSCORE", key, ids[at]) % NUMBERS > where.number
     leaving[#leaving + 1] = leaves and not is_new and ids[at] or nil
   end
-  if #leaving > 0 then
-    redis.call("ZREM", key, unpack(leaving))
+  local gone, removed = remove(leaving), {}
+  for _, id in ipairs(leaving) do
+    removed[#removed + 1] = gone[id] and id or nil
   end
-  return leaving, more and where or nil
+  if #removed > 0 then
+    redis.call("ZREM", key, unpack(removed))
+  end
+  return #removed, more and where or nil
 end
 
 -- --- one step --------------------------------------------------------------------------------------------------------
@@ -217,42 +257,35 @@ local function begin()
   return state
 end
 
--- Takes jobs out of the place that was reached; at its end the next place is reached.
-local function take_out(state)
+-- Removes jobs of the place that was reached, and returns how many; at its end the next place is reached.
+local function remove_some(state)
   local place = state.place
   local from = place <= LAST_LIST and from_list or from_set
-  local leaving, where = from(PLACES[place], state.where[place], state.trimmed)
+  local removed, where = from(PLACES[place], state.where[place], state.trimmed)
   if where then
     state.where[place] = where
   else
     local skips_delayed = place == LAST_LIST and remove_delayed ~= "1"
     state.place = place + (skips_delayed and 2 or 1)
   end
-  return leaving
+  return removed
 end
 
 -- First, because a server without memory refuses scripts that begin with a write that needs memory.
 redis.call("PEXPIRE", arrivals, arrivals_ms)
 local state = cursor == "" and begin() or cmsgpack.unpack(cursor)
 if not read_events(state) then
-  return {0, cmsgpack.pack(state), 0}
+  return {0, cmsgpack.pack(state), 0, {}}
 end
 redis.call("PEXPIRE", arrivals, arrivals_ms)
 
-local leaving, place
+local removed, place
 repeat
   place = state.place
-  leaving = take_out(state)
-until #leaving > 0 or state.place == place or state.place > #PLACES
-if #leaving > 0 then
-  redis.call("RPUSH", work_list, unpack(leaving))
-  local none = work_list .. ":none"
-  local drop = drop_next(KEYS, ARGV, base, leaving)
-  drain_list({work_list, none, none, none, none}, {base, "0"})
-  drop()
-end
+  removed = remove_some(state)
+until removed > 0 or state.place == place or state.place > #PLACES
 if state.place > #PLACES then
   redis.call("DEL", arrivals)
-  return {#leaving, "", state.trimmed and remove_delayed == "1" and 1 or 0}
+  return {removed, "", state.trimmed and remove_delayed == "1" and 1 or 0, cannot_be_removed}
 end
-return {#leaving, cmsgpack.pack(state), 0}
+return {removed, cmsgpack.pack(state), 0, cannot_be_removed}

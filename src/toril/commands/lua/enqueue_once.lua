@@ -25,7 +25,7 @@
   partition     of the task
   consumer_group  of a stream, or ""
   first         "-" for a row known by itself; the digest of the first equal row of this task, "" if this is the first
-  kind          standard, delayed, prioritized, parent, list, stream or reject
+  kind          standard, delayed, prioritized, parent, grouped, list, stream or reject
   arguments     packed; on list and stream queues the due time in ms, or "" for now; the reason of a rejection
   data          or the envelope, or the rejected row
   options       packed
@@ -141,10 +141,11 @@ local function count_waiting()
   return redis.call("XLEN", wait)
 end
 
-local WAITS = {standard = true, prioritized = true, list = true, stream = true}
+local WAITS = {standard = true, prioritized = true, grouped = true, list = true, stream = true}
+local HAS_DUE_TIME = {list = true, stream = true} -- as its arguments
 local function will_wait(row)
   local kind = value(row, KIND)
-  return WAITS[kind] and (kind == "standard" or kind == "prioritized" or value(row, ARGUMENTS) == "")
+  return WAITS[kind] and (not HAS_DUE_TIME[kind] or value(row, ARGUMENTS) == "")
 end
 
 -- The last row that the capacity admits, and how many up to it are new.
@@ -271,13 +272,19 @@ local function set_reply(row, ok, reply)
 end
 
 local function run_script(row)
-  local kind = value(row, KIND)
-  local script, args = scripts[kind], {value(row, ARGUMENTS), value(row, DATA), value(row, OPTIONS)}
-  local arguments = NOT_BULLMQ[kind] and {} or cmsgpack.unpack(args[1])
-  if arguments[9] then
-    return add_deduplicated(KEYS, ARGV, script[1], script[2], args, arguments[1], arguments[2])
+  local kind, packed, options = value(row, KIND), value(row, ARGUMENTS), value(row, OPTIONS)
+  local arguments = NOT_BULLMQ[kind] and {} or cmsgpack.unpack(packed)
+  local function add(its_kind, its_options)
+    local script, args = scripts[its_kind], {packed, value(row, DATA), its_options}
+    if arguments[9] then
+      return add_deduplicated(KEYS, ARGV, script[1], script[2], args, arguments[1], arguments[2])
+    end
+    return script[1](script[2], args)
   end
-  return script[1](script[2], args)
+  if kind == "grouped" then
+    return scripts.grouped(arguments[1], arguments[2], options, add)
+  end
+  return add(kind, options)
 end
 
 local function add_by_script(row)

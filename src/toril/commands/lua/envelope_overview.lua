@@ -9,13 +9,15 @@
   returned_consumer  the consumer of a stream that holds the entries that were given back
   Reply              { waiting, active, scheduled, dead, since when (ISO 8601 text, ms or "") the job waits that is
                        fetched next, id of the oldest dead letter or "", totals (flat), worker reports, entries of the
-                       stream, consumers }
+                       stream, consumers, number of running workers }
 ]]
 --@keys jobs scheduled dlq totals workers list_consumers
 --@args kind consumer_group base max_reports returned_consumer
 --@own named_fields named_fields
+--@own worker_reports worker_reports
 -- The time is at the end of an envelope, after the payload, which may be huge.
 local TAIL = 2000
+local MOST_CONSUMERS = 1000
 
 local waiting, active, since, entries, consumers = 0, 0, "", 0, 0
 
@@ -23,7 +25,7 @@ if kind == "list" then
   waiting = redis.call("LLEN", jobs)
   local text = redis.call("LINDEX", jobs, -1)
   since = text and string.match(string.sub(text, -TAIL), '.*"enqueue_ts":"([^"]*)"') or ""
-  for _, consumer in ipairs(redis.call("ZRANGE", list_consumers, 0, max_reports - 1)) do
+  for _, consumer in ipairs(redis.call("ZRANGE", list_consumers, 0, MOST_CONSUMERS - 1)) do
     active = active + redis.call("LLEN", base .. ":processing:" .. consumer)
     consumers = consumers + 1
   end
@@ -57,15 +59,10 @@ end
 
 local oldest_dead = redis.call("XRANGE", dlq, "-", "+", "COUNT", 1)[1]
 
-local reports = {}
-for _, id in ipairs(redis.call("ZRANGE", workers, 0, max_reports - 1)) do
-  local report = redis.call("GET", base .. ":toril:worker:" .. id)
-  if report then
-    reports[#reports + 1] = report
-  end
-end
+local reports, running = worker_reports(KEYS, ARGV, workers, base .. ":toril:worker:", tonumber(max_reports))
 
 return {
   waiting, active, redis.call("ZCARD", scheduled), redis.call("XLEN", dlq), since, oldest_dead and oldest_dead[1] or "",
   redis.call("HGETALL", totals), reports, entries, consumers,
+  running,
 }

@@ -4,10 +4,12 @@
   base         start of the queue's keys
   max_reports  how many worker reports at most
   Reply        { the lengths of the first eight keys, is paused (0 or 1), version, ready since (ms) of the job that is
-                 fetched next or -1, end (ms) of the oldest failed job or -1, worker reports, number of broken schedulers }
+                 fetched next or -1, end (ms) of the oldest failed job or -1, worker reports, number of broken schedulers,
+                 number of running workers }
 ]]
 --@keys wait paused active prioritized delayed completed failed waiting_children meta workers broken_schedulers
 --@args base max_reports
+--@own worker_reports worker_reports
 
 -- BullMQ before version 5 put markers such as "0:1700000000000" among the waiting jobs.
 local function next_of(list)
@@ -28,13 +30,7 @@ local next_id = next_of(wait) or next_of(paused) or redis.call("ZRANGE", priorit
 local oldest_failed = redis.call("ZRANGE", failed, 0, 0, "WITHSCORES")
 local settings = redis.call("HMGET", meta, "paused", "version")
 
-local reports = {}
-for _, id in ipairs(redis.call("ZRANGE", workers, 0, max_reports - 1)) do
-  local report = redis.call("GET", base .. "toril:worker:" .. id)
-  if report then
-    reports[#reports + 1] = report
-  end
-end
+local reports, running = worker_reports(KEYS, ARGV, workers, base .. "toril:worker:", tonumber(max_reports))
 
 return {
   redis.call("LLEN", wait), redis.call("LLEN", paused), redis.call("LLEN", active),
@@ -45,4 +41,5 @@ return {
   tonumber(oldest_failed[2]) or -1,
   reports,
   redis.call("HLEN", broken_schedulers),
+  running,
 }

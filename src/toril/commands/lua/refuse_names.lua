@@ -1,49 +1,39 @@
 --[[
   Delays waiting jobs whose names a worker does not know, before it fetches them: what a fetch and a settlement of kind
   "delayed" would leave, for a third of the server's time. Jobs that need more stay where they are: next runs of
-  schedulers, jobs that were refused for too long, hashes that cannot be read.
+  schedulers, jobs that were refused for too long, hashes that cannot be read. `parts/unknown_names.lua` decides on names.
 
-  announced the names of jobs that live workers have handlers for, with the times until which they count
-  known     the names of jobs that this worker has handlers for
-  limit     how many jobs to look at, from the last on, above zero
-  factor    of the delays, a random number around 1
-  first_ms, longest_ms, give_up_ms  the first and the longest delay; how long a job is refused
-  field     of the hash, for the note about refusals
-  Reply     { how many jobs were looked at, name, how many of it were delayed, … }
+  limit  how many jobs to look at, from the last on, above zero
+  field  of the hash, for the note about refusals
+  Reply  { how many jobs were looked at, name, how many of it were delayed, … }
 ]]
 --@keys wait delayed meta events marker announced
 --@args base now_ms limit factor first_ms longest_ms give_up_ms field
 --@each known
+--@own unknown_names unknown_names
 local SCORES_PER_MS = 0x1000
 local call, now = redis.call, tonumber(now_ms)
 
-local is_known = {}
-for at = FIRST_ITEM, #ARGV, ITEM_SIZE do
-  is_known[ARGV[at + KNOWN]] = true
-end
-for _, name in ipairs(call("ZRANGEBYSCORE", announced, now_ms, "+inf")) do
-  is_known[name] = true
-end
-if is_known["*"] then
+local names = unknown_names(KEYS, ARGV)
+if names.is_known["*"] then
   return {0}
 end
 
 -- The note of a job that is refused now, and its delay (ms); nothing when another fetch must decide.
 local function refusal(hash)
   local started = string.match(hash[2] or "0", "^%d+$")
-  if not hash[1] or is_known[hash[1]] or hash[4] or not started then
+  if not hash[1] or names.is_known[hash[1]] or hash[4] or not started then
     return
   end
   local count, first, noted_at = string.match(hash[3] or "", "^(%d+) (%d+) (%d+)$")
   if noted_at ~= started then
-    count, first = 0, now
+    count, first = nil, nil
   end
-  if now - tonumber(first) >= tonumber(give_up_ms) then
-    return
+  local delay
+  count, first, delay = names.refuse(tonumber(count), tonumber(first))
+  if count then
+    return string.format("%.0f %.0f %s", count, first, started), delay
   end
-  local delay = math.min(tonumber(first_ms) * 2 ^ math.min(tonumber(count), 50), tonumber(longest_ms))
-  local note = string.format("%.0f %.0f %s", count + 1, first, started)
-  return note, math.floor(delay * tonumber(factor) + 0.5)
 end
 
 local window, kept, refused, counts = call("LRANGE", wait, -tonumber(limit), -1), {}, {}, {}

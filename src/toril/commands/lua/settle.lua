@@ -27,7 +27,8 @@
     kind "retry": value = push command, fields = packed or ""
     kind "wait": given back, attempt uncounted; value = how many of the jobs that are given back with it were fetched
       before it, or ""
-  Reply       { codes, jobs, rate limit ttl (ms), next delayed job at (ms), error of the fetch or "" }
+  Reply       { codes, jobs, rate limit ttl (ms), next delayed job at (ms), error of the fetch or "" }, and 1 behind them
+              when groups have limits and nothing more was fetched for that: `parts/settle_groups.lua` fetches then
                 codes: 0 when all are accepted, else a number for each settlement, or the text of its error
                 jobs: { field, value, ..., id } for each job fetched
 ]]
@@ -36,7 +37,8 @@
 --@args base now_ms capacity token lock_ms worker rate_limit
 --@each job_id kind token value options fields
 local LAST = #ARGV
-local max_jobs = tonumber(capacity)
+-- `parts/settle_groups.lua` fetches itself.
+local max_jobs = ARGV.settles_only and 0 or tonumber(capacity)
 
 --@own settle_one settle_one
 -- Capacity for one, on a queue without a rate, and nothing to settle or one plain job.
@@ -103,4 +105,4 @@ end
 if fetch_error ~= "" and #batch.codes == 0 and #batch.jobs == 0 then
   return {err = writes_refused(KEYS, ARGV, fetch_error) or fetch_error}
 end
-return {batch.refused and batch.codes or 0, batch.jobs, batch.limited, batch.next_at, fetch_error}
+return {batch.refused and batch.codes or 0, batch.jobs, batch.limited, batch.next_at, fetch_error, batch.has_limits}

@@ -12,18 +12,9 @@
 ]]
 --@keys stream
 --@args consumer_group limit max_bytes last_id returned_consumer
---@own named_fields named_fields
+--@own group_info group_info
+--@own pass_entries pass_entries
 --@own entries_page entries_page
-local function group_info()
-  local groups = redis.pcall("XINFO", "GROUPS", stream)
-  for _, flat in ipairs(groups.err and {} or groups) do
-    local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == consumer_group then
-      return info
-    end
-  end
-end
-
 local function newest_id()
   local newest = redis.call("XREVRANGE", stream, "+", "-", "COUNT", 1)[1]
   return newest and newest[1]
@@ -33,7 +24,7 @@ local last = last_id ~= "" and last_id or newest_id()
 if not last then
   return {0, ""}
 end
-local info = group_info()
+local info = group_info(KEYS, ARGV)
 
 -- Entries that were given back wait as well. They are removed first, and the drain goes on.
 local returned = info and redis.call("XPENDING", stream, consumer_group, "-", last, limit, returned_consumer) or {}
@@ -56,9 +47,7 @@ for at, entry in ipairs(page) do
   ids[at] = entry[1]
 end
 redis.call("XDEL", stream, unpack(ids))
-if after and info["entries-read"] then
-  redis.call("XGROUP", "SETID", stream, consumer_group, ids[#ids], "ENTRIESREAD", info["entries-read"] + #ids)
-elseif after then
-  redis.call("XGROUP", "SETID", stream, consumer_group, ids[#ids])
+if info then
+  pass_entries(KEYS, ARGV, info, ids[#ids], #ids)
 end
 return {#ids, more and last or ""}

@@ -22,6 +22,7 @@
 --@own outcomes envelope_outcomes
 --@own named_fields named_fields
 --@own entry_text entry_text
+--@own group_info group_info
 local max_jobs, max_entries = tonumber(capacity), tonumber(max_length)
 -- A page that is read for trimming holds about this many bytes, whatever the size of a job.
 local TRIM_BYTES = 1048576
@@ -151,16 +152,6 @@ local function trim()
   return 0
 end
 
-local function last_delivered()
-  for _, flat in ipairs(redis.call("XINFO", "GROUPS", stream)) do
-    local info = named_fields(KEYS, ARGV, flat)
-    if info["name"] == consumer_group then
-      return info["last-delivered-id"]
-    end
-  end
-  return "0-0"
-end
-
 local envelopes = outcomes(KEYS, ARGV, queue)
 local attempt = envelopes.attempt
 local codes, jobs, fetch_error = envelopes.settle(), {}, ""
@@ -176,6 +167,7 @@ if max_entries and #codes > 0 then
 end
 local after = ""
 if max_jobs > 0 and #jobs == 0 and fetch_error == "" then
-  after = last_delivered()
+  local info = group_info(KEYS, ARGV)
+  after = info and info["last-delivered-id"] or "0-0"
 end
 return {codes, jobs, envelopes.next_due(), fetch_error, after}

@@ -9,22 +9,22 @@
   suspects     the jobs that are to be checked
   sweep        the token of the current sweep
   token        of this sweep
-  patience_ms  for how long the next step of this sweep may check
+  grace_ms  for how long the next step of this sweep may check
   Reply        how many suspects are to be checked; -1 when another worker began a sweep within the interval and has
                checked them all (if it has not, it may have ended: any worker may go on in its place)
 ]]
 --@keys stalled active stalled_check meta events suspects sweep
---@args now_ms interval_ms token patience_ms
+--@args now_ms interval_ms token grace_ms
 if redis.call("EXISTS", stalled_check) == 1 then
   local left = redis.call("LLEN", suspects)
   if left > 0 then
-    redis.call("SET", sweep, token, "PX", patience_ms)
+    redis.call("SET", sweep, token, "PX", grace_ms)
     return left
   end
   return -1
 end
 redis.call("SET", stalled_check, now_ms, "PX", interval_ms)
-redis.call("SET", sweep, token, "PX", patience_ms)
+redis.call("SET", sweep, token, "PX", grace_ms)
 local max_events = redis.call("HGET", meta, "opts.maxLenEvents")
 if not max_events then
   max_events = 10000

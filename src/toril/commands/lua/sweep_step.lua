@@ -12,15 +12,15 @@
   sweep        the token of the current sweep
   limit        how many suspects to check
   token        of this sweep
-  patience_ms  for how long this sweep may check after this step
+  grace_ms  for how long this sweep may check after this step
   Reply        { ids moved back, suspects that are left to this sweep }
 ]]
 --@keys stalled wait active meta paused marker events suspects sweep
---@args max_stalled base limit token patience_ms
+--@args max_stalled base limit token grace_ms
 if redis.call("GET", sweep) ~= token then
   return {{}, 0}
 end
-redis.call("PEXPIRE", sweep, patience_ms)
+redis.call("PEXPIRE", sweep, grace_ms)
 local max_stalls = tonumber(max_stalled)
 local unlocked, order = {}, {}
 for _, id in ipairs(redis.call("LPOP", suspects, tonumber(limit)) or {}) do

@@ -1,7 +1,7 @@
 """Broken links between jobs: parents of deleted children, jobs in two places, schedulers without a next run.
 
-Guarantee: every finding is confirmed by a second examination before it is reported; at most `MOST` jobs of each kind
-are examined.
+Guarantee: every finding is confirmed by a second examination before it is reported; at most `most` jobs of each state,
+and `CHILDREN` children of a parent, are examined.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from toril.observe.doctor._finding import Finding, problem
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
 
-MOST: Final = 2_000
 CHILDREN: Final = 20  # examined of one parent
 CONFIRM_AFTER: Final = 0.3  # seconds: longer than a script runs
 
 Find = Callable[[Sequence[str] | None], Awaitable[list[str]]]
 
 
-async def examine_links(transport: AsyncTransport, keys: QueueKeys, name: str) -> list[Finding]:
+async def examine_links(transport: AsyncTransport, keys: QueueKeys, name: str, most: int) -> list[Finding]:
     """Returns findings about jobs that depend on something that does not exist, or that exist twice."""
-    links = _QueueLinks(transport, keys)
+    links = _QueueLinks(transport, keys, most)
     found = [
         (await _confirmed(links.parents_without_children), _WITHOUT_CHILDREN),
         (await _confirmed(links.jobs_in_two_places), _IN_TWO_PLACES),
@@ -54,9 +53,9 @@ _WITHOUT_RUN = (
 )
 
 
-async def schedulers_without_run(transport: AsyncTransport, keys: QueueKeys) -> list[str]:
+async def schedulers_without_run(transport: AsyncTransport, keys: QueueKeys, most: int) -> list[str]:
     """Returns schedulers whose next run is in no list."""
-    return await _confirmed(_QueueLinks(transport, keys).schedulers_without_run)
+    return await _confirmed(_QueueLinks(transport, keys, most).schedulers_without_run)
 
 
 async def _confirmed(find: Find) -> list[str]:
@@ -71,8 +70,9 @@ async def _confirmed(find: Find) -> list[str]:
 class _QueueLinks:
     """Finds broken links in one queue."""
 
-    def __init__(self, transport: AsyncTransport, keys: QueueKeys) -> None:
+    def __init__(self, transport: AsyncTransport, keys: QueueKeys, most: int) -> None:
         self._transport = transport
+        self._most = most
         self._keys = keys
 
     async def parents_without_children(self, suspects: Sequence[str] | None) -> list[str]:
@@ -100,15 +100,17 @@ class _QueueLinks:
         keys = self._keys
         lists = (keys.wait, keys.active, keys.paused)
         sets = (keys.prioritized, keys.delayed, keys.completed, keys.failed, keys.waiting_children)
-        commands = [plain(_texts, "LRANGE", one, -MOST, -1) for one in lists]
-        commands += [plain(_texts, "ZRANGE", one, 0, MOST - 1) for one in sets]
+        commands = [plain(_texts, "LRANGE", one, -self._most, -1) for one in lists]
+        commands += [plain(_texts, "ZRANGE", one, 0, self._most - 1) for one in sets]
         seen = Counter(one for page in await self._all(commands) for one in page or ())
         return [one for one, times in seen.items() if times > 1 and (suspects is None or one in suspects)]
 
     async def schedulers_without_run(self, suspects: Sequence[str] | None) -> list[str]:
         """Returns schedulers whose next run is in no list."""
         keys = self._keys
-        rows = await self._transport.run(plain(_pairs, "ZRANGE", keys.repeat, 0, MOST - 1, "WITHSCORES"))
+        rows = await self._transport.run(
+            plain(_pairs, "ZRANGE", keys.repeat, 0, self._most - 1, "WITHSCORES")
+        )
         rows = [(one, at) for one, at in rows if suspects is None or one in suspects]
         known = await self._all([plain(bool, "EXISTS", f"{keys.repeat}:{one}") for one, _ in rows])
         states = await self._all([read.get_state(keys, f"repeat:{one}:{at}") for one, at in rows])
@@ -119,7 +121,7 @@ class _QueueLinks:
         ]
 
     async def _members(self, key: str) -> list[str]:
-        return await self._transport.run(plain(_texts, "ZRANGE", key, 0, MOST - 1))
+        return await self._transport.run(plain(_texts, "ZRANGE", key, 0, self._most - 1))
 
     async def _all(self, commands: Sequence[Any]) -> list[Any]:
         """Returns the replies in order; None for an error."""

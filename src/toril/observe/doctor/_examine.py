@@ -6,7 +6,7 @@ Guarantee: a part that cannot be examined is a finding, and the other parts are 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
 
 from toril.commands.library import check_all, upstream
@@ -26,6 +26,7 @@ from toril.observe.doctor._server import examine_server
 from toril.observe.doctor._stuck import MOST_KEYS, examine_queue
 from toril.observe.doctor.acl import examine_acl
 from toril.observe.overview import ServerOverview, read_overview
+from toril.protocol.clock import Clock
 from toril.protocol.compatibility import BULLMQ_PREFIX
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
@@ -60,14 +61,14 @@ class Doctor:
         prefix: str | None = None,
         env: str = "prod",
         most_keys: int = MOST_KEYS,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Clock = time,
     ) -> None:
         self._address = parse_address(redis)
         self._names = list(queues)
         self._prefix = prefix
         self._env = env
         self._most_keys = most_keys
-        self._wall_clock = wall_clock
+        self._clock = clock
 
     async def examine(self) -> Diagnosis:
         findings = list(self._scripts())
@@ -122,7 +123,7 @@ class Doctor:
         """Examines each node of a cluster, or the single server."""
         findings: list[Finding] = []
         async for node in nodes_of(transport):
-            found = await self._part("server", examine_server(node, self._wall_clock))
+            found = await self._part("server", examine_server(node, self._clock))
             label = "" if node is transport else f"{node.address.label}: "
             findings += (replace(one, message=label + one.message) for one in found)
         return findings

@@ -21,8 +21,6 @@ from toril.transport.discovery import STEP, escape_pattern, is_decodable, nodes_
 
 PIPELINE: Final = 500
 CONFIRM_AFTER: Final = 0.3  # seconds: longer than any script runs
-# Ids that are examined at each end of a list or set.
-IDS_PER_END: Final = 1000
 # The keys of a queue are searched among those of other queues: so many are scanned for each key wanted.
 SCANNED_PER_KEY: Final = 10
 
@@ -107,20 +105,53 @@ async def _next_jobs_left(transport: AsyncTransport, keys: QueueKeys, stored: Se
     ]
 
 
-async def ids_without_data(transport: AsyncTransport, keys: QueueKeys) -> list[str]:
-    """Returns ids that wait, or are delayed, and have no job; the ends of each list are examined."""
-    lists = (keys.wait, keys.paused)
-    sets = (keys.prioritized, keys.delayed)
-    ends = ((0, IDS_PER_END - 1), (-IDS_PER_END, -1))
+@dataclass(frozen=True, slots=True)
+class ListedIds:
+    """The ids at the ends of the lists and sets of a queue."""
+
+    waiting: list[str]  # of jobs that wait or are delayed
+    others: list[str]  # of active and ended jobs, and of parents
+    complete: bool  # no list has more ids
+
+
+async def listed_ids(transport: AsyncTransport, keys: QueueKeys, most: int) -> ListedIds:
+    """Returns up to `most` ids of each list and set, those at its ends."""
+    waiting, all_waiting = await _ids_at_ends(
+        transport, (keys.wait, keys.paused), (keys.prioritized, keys.delayed), most
+    )
+    ended = (keys.completed, keys.failed, keys.waiting_children)
+    others, all_others = await _ids_at_ends(transport, (keys.active,), ended, most)
+    return ListedIds(waiting, others, all_waiting and all_others)
+
+
+async def _ids_at_ends(
+    transport: AsyncTransport, lists: Sequence[str], sets: Sequence[str], most: int
+) -> tuple[list[str], bool]:
+    per_end = max(1, most // 2)
+    ends = ((0, per_end - 1), (-per_end, -1))
     commands = [plain(_texts, "LRANGE", key, *end) for key in lists for end in ends]
     commands += [plain(_texts, "ZRANGE", key, *end) for key in sets for end in ends]
-    pages = await in_parts(transport, commands)
-    ids = list(dict.fromkeys(one for page in pages if not isinstance(page, TorilError) for one in page))
-    suspects = await _without_data(transport, keys, ids)
+    pages = [[] if isinstance(one, TorilError) else one for one in await in_parts(transport, commands)]
+    complete = all(
+        len(first) < per_end or set(first) & set(last)
+        for first, last in zip(pages[::2], pages[1::2], strict=True)
+    )
+    return list(dict.fromkeys(one for page in pages for one in page)), complete
+
+
+async def ids_without_data(transport: AsyncTransport, keys: QueueKeys, waiting: Sequence[str]) -> list[str]:
+    """Returns those of the waiting ids that have no job."""
+    suspects = await _without_data(transport, keys, waiting)
     if suspects:
         await asyncio.sleep(CONFIRM_AFTER)
         suspects = await _without_data(transport, keys, suspects)
     return suspects
+
+
+async def ids_without_hash(transport: AsyncTransport, keys: QueueKeys, ids: Sequence[str]) -> list[str]:
+    """Returns those of the ids whose key holds another type than a hash."""
+    kinds = await in_parts(transport, [plain(_text, "TYPE", keys.job(job_id)) for job_id in ids])
+    return [job_id for job_id, kind in zip(ids, kinds, strict=True) if kind not in ("hash", "none")]
 
 
 async def _without_data(transport: AsyncTransport, keys: QueueKeys, ids: Sequence[str]) -> list[str]:
@@ -143,3 +174,7 @@ async def in_parts(transport: AsyncTransport, commands: Sequence[Any]) -> list[A
 
 def _texts(reply: list[bytes]) -> list[str]:
     return [one.decode(errors="replace") for one in reply]
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode(errors="replace")

@@ -15,7 +15,7 @@ from toril.commands import manage, repair, schedulers
 from toril.commands.schedulers import SchedulerToAdd
 from toril.errors import TorilError
 from toril.observe.doctor._broken_links import schedulers_without_run
-from toril.observe.doctor._lost import ids_without_data, jobs_in_no_list, next_jobs_left, search
+from toril.observe.doctor._lost import ids_without_data, jobs_in_no_list, listed_ids, next_jobs_left, search
 from toril.protocol.codec import from_json
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
@@ -41,8 +41,9 @@ class Repairs:
 async def repair_queue(transport: AsyncTransport, keys: QueueKeys, name: str, most_keys: int) -> Repairs:
     """Repairs one BullMQ queue."""
     repairs = Repairs(queue=name)
-    without_run = await schedulers_without_run(transport, keys)
-    for job_id in await ids_without_data(transport, keys):
+    without_run = await schedulers_without_run(transport, keys, most_keys)
+    listed = await listed_ids(transport, keys, most_keys)
+    for job_id in await ids_without_data(transport, keys, listed.waiting):
         if await transport.run(repair.remove_orphan_id(keys, job_id)):
             repairs.removed_ids.append(job_id)
     found = await search(transport, keys, most_keys)

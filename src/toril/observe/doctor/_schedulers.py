@@ -10,12 +10,13 @@ from typing import Final
 
 from toril.backends.next_run import next_time, schedule_of
 from toril.commands import schedulers
-from toril.errors import InvalidOption
-from toril.observe.doctor._finding import Finding, problem
+from toril.errors import InvalidOption, TorilError
+from toril.observe.doctor._finding import Finding, problem, warning
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
 
 MAX_SCHEDULERS: Final = 2_000
+_MANY: Final = "see `toril schedulers list`, and remove those that are not needed"
 _REMEDY: Final = (
     "set it again (`toril schedulers set`) with a pattern and time zone that can be read; if they are right, a newer "
     "version of toril may read them: workers then continue by themselves"
@@ -30,7 +31,13 @@ async def examine_schedulers(
         **await _unreadable(transport, keys, now_ms),
         **await _noted_by_workers(transport, keys),
     }
-    return [
+    count = await transport.run(schedulers.count_schedulers(keys))
+    not_examined = [
+        warning(
+            "schedulers", f"{count - MAX_SCHEDULERS} of {count} schedulers were not examined", _MANY, name
+        )
+    ]
+    return (not_examined if count > MAX_SCHEDULERS else []) + [
         problem("schedulers", f"scheduler {scheduler_id} cannot add its next job: {reason}", _REMEDY, name)
         for scheduler_id, reason in reasons.items()
     ]
@@ -44,6 +51,8 @@ async def _unreadable(transport: AsyncTransport, keys: QueueKeys, now_ms: int) -
 
 
 def _reason(fields: object, now_ms: int) -> str | None:
+    if isinstance(fields, TorilError):
+        return f"its key cannot be read: {fields}"
     if not isinstance(fields, Mapping):
         return None
     try:

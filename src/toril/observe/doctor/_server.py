@@ -1,6 +1,6 @@
 """The server: version, persistence, eviction, memory, clients, clock, latency.
 
-Guarantee: a figure that the server does not report, or that the user may not read, is a note.
+Guarantee: a figure that the server does not report, or that the user may not read, is a warning.
 """
 
 from __future__ import annotations
@@ -8,34 +8,33 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from toril.commands.command import Command, plain
 from toril.commands.server import server_info, server_time
 from toril.errors import RedisError, TorilError
 from toril.observe.doctor._finding import Finding, note, ok, problem, warning
+from toril.protocol.clock import Clock
 from toril.transport import AsyncTransport
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)
 COUNTS_ENTRIES: Final = (7, 0)  # since when Redis reports how many entries were ever added to a stream
 FULL: Final = 0.8  # of maxmemory: soon writes are refused
-CROWDED: Final = 0.8  # of maxclients
+NEARLY_ALL_CLIENTS: Final = 0.8  # of maxclients
 SKEW: Final = 1.0  # seconds; toril uses the server's clock, others may not
 SLOW: Final = 0.010  # seconds for a round trip: a worker makes two for each batch of jobs
 PINGS: Final = 21
 
 
-async def examine_server(
-    transport: AsyncTransport, wall_clock: Callable[[], float] = time.time
-) -> list[Finding]:
+async def examine_server(transport: AsyncTransport, clock: Clock = time) -> list[Finding]:
     """Returns the findings about the server itself."""
     info = await _info(transport)
     findings = [*_version(info), *_role(info), *_memory(info), *_clients(info)]
     findings += await _persistence(transport, info)
     findings += await _eviction(transport, info)
-    findings += await _clock(transport, wall_clock)
+    findings += await _clock(transport, clock)
     findings += await _latency(transport)
     return findings
 
@@ -58,7 +57,7 @@ def _version(info: Mapping[str, str]) -> Iterator[Finding]:
     name = info.get("server_name", "redis")
     text = info.get(f"{name}_version") or info.get("redis_version", "")
     if not text:
-        yield note("version", "the server does not report its version", "allow INFO to this user")
+        yield warning("version", "the server does not report its version", "allow INFO to this user")
         return
     oldest = OLDEST_VALKEY if name == "valkey" else OLDEST_REDIS
     if _numbers(text) < oldest:
@@ -98,7 +97,7 @@ def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
 
 def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
     now, most = int(info.get("connected_clients", 0) or 0), int(info.get("maxclients", 0) or 0)
-    if most and now >= most * CROWDED:
+    if most and now >= most * NEARLY_ALL_CLIENTS:
         yield warning(
             "clients", f"{now} of {most} connections are in use", "raise maxclients, or share connections"
         )
@@ -132,7 +131,7 @@ def _snapshots(info: Mapping[str, str], points: str | None) -> Iterator[Finding]
     elif points == "":
         yield warning("persistence", "nothing is written to disk: a restart loses all jobs", remedy)
     else:
-        yield note("persistence", "no append-only file, and CONFIG may not be read", remedy)
+        yield warning("persistence", "no append-only file, and CONFIG may not be read", remedy)
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         message = "the last snapshot failed; writes may be refused"
         yield problem("persistence", message, "check the disk: it is full or broken")
@@ -158,17 +157,17 @@ def _config(name: str) -> Command[dict[str, str]]:
 async def _eviction(transport: AsyncTransport, info: Mapping[str, str]) -> list[Finding]:
     policy = info.get("maxmemory_policy") or await _setting(transport, "maxmemory-policy")
     if policy is None:
-        return [note("eviction", "the eviction policy may not be read", "make sure that it is noeviction")]
+        return [warning("eviction", "the eviction policy may not be read", "allow INFO to this user")]
     if policy != "noeviction":
         remedy = "CONFIG SET maxmemory-policy noeviction, and in the configuration file"
         return [problem("eviction", f"maxmemory-policy is {policy}: the server may delete jobs", remedy)]
     return [ok("eviction", "noeviction")]
 
 
-async def _clock(transport: AsyncTransport, wall_clock: Callable[[], float]) -> list[Finding]:
-    before = wall_clock()
+async def _clock(transport: AsyncTransport, clock: Clock) -> list[Finding]:
+    before = clock.time()
     server = await transport.run(server_time())
-    after = wall_clock()
+    after = clock.time()
     skew = server - (before + after) / 2
     if abs(skew) - (after - before) / 2 > SKEW:
         message = (

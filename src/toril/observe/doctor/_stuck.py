@@ -1,7 +1,7 @@
 """Jobs that are stuck: in no list, without data, without a lock, overdue, without a worker.
 
 Guarantee: a job that moves meanwhile is not reported: every finding is confirmed by a second examination. At most
-`most_keys` keys of a queue are read, and a finding says when that was not all.
+`most_keys` keys of a queue and ids of each list are read, and a warning says when that was not all.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from toril.commands.command import plain
 from toril.commands.overview import EnvelopeOverview, QueueOverview
 from toril.errors import TorilError
 from toril.observe.doctor._broken_links import examine_links
-from toril.observe.doctor._finding import Finding, note, problem, warning
+from toril.observe.doctor._finding import Finding, problem, warning
+from toril.observe.doctor._groups import examine_groups
 from toril.observe.doctor._lost import (
     CONFIRM_AFTER,
     ids_without_data,
+    ids_without_hash,
     in_parts,
     jobs_in_no_list,
+    listed_ids,
     next_jobs_left,
     search,
 )
@@ -33,6 +36,7 @@ MOST_KEYS: Final = 20_000
 OVERDUE: Final = 30.0  # seconds past its time: many times what an idle worker needs
 NOT_TAKEN: Final = 60.0  # seconds ready without being taken
 SHOWN: Final = 3  # ids in a message
+NUMBERS: Final = ("opts.maxLenEvents", "concurrency", "max", "duration")  # fields of the meta hash
 
 
 async def examine_queue(
@@ -44,29 +48,48 @@ async def examine_queue(
     if not isinstance(keys, QueueKeys) or not isinstance(overview, QueueOverview):
         return list(examine_envelopes(figures))
     found = await search(transport, keys, most_keys)
+    listed = await listed_ids(transport, keys, most_keys)
     active = await transport.run(read.get_ranges(keys, ["active"]))
     workers = await _workers(transport, keys)
     findings = [
+        *await _settings(transport, keys, name),
         *await _in_no_list(transport, keys, found.jobs, name),
-        *await _missing_data(transport, keys, name),
+        *await _missing_data(transport, keys, listed.waiting, name),
+        *await _without_hash(transport, keys, [*listed.waiting, *listed.others], name),
         *await _left_next_jobs(transport, keys, found.next_jobs, name),
-        *await examine_links(transport, keys, name),
+        *await examine_links(transport, keys, name, most_keys),
         *await examine_schedulers(transport, keys, name, figures.now_ms),
         *await _locks_of_inactive_jobs(transport, keys, found.locks, name),
         *await _without_lock(transport, keys, active, workers, name),
         *await _overdue(transport, keys, workers, figures.now_ms, name),
         *(await _without_marker(transport, keys, overview, name) if figures.oldest_waiting >= 1 else ()),
         *_not_taken(figures, workers, name),
+        *await examine_groups(transport, keys, figures, name),
     ]
     if found.undecodable:
         message = f"{found.undecodable} keys are no UTF-8 text and could not be examined"
         findings.append(
             warning("stuck", message, "find out which program writes them, and remove them", name)
         )
-    if not found.complete:
-        message = f"only some keys of {name}, at most {most_keys}, were examined"
-        findings.append(note("stuck", message, "examine all of them with --most-keys"))
+    if not (found.complete and listed.complete):
+        message = f"only {most_keys} of its keys, or of the ids of a list, were examined: not all is known"
+        findings.append(warning("stuck", message, "examine all of them with a higher --most-keys", name))
     return findings
+
+
+async def _settings(transport: AsyncTransport, keys: QueueKeys, name: str) -> list[Finding]:
+    """Finds settings of the queue that are no numbers: the scripts of BullMQ, which compute with them, fail."""
+    meta = await transport.run(read.get_meta(keys))
+    return [
+        problem(
+            "stuck",
+            f"the setting {field} is not a number, so jobs can be neither added nor ended",
+            f"correct or remove the field {field} of the hash {keys.meta}",
+            name,
+        )
+        for field in NUMBERS
+        if field in meta and not meta[field].isdecimal()
+    ]
 
 
 async def _in_no_list(
@@ -102,8 +125,10 @@ async def _left_next_jobs(
     ]
 
 
-async def _missing_data(transport: AsyncTransport, keys: QueueKeys, name: str) -> list[Finding]:
-    empty = await ids_without_data(transport, keys)
+async def _missing_data(
+    transport: AsyncTransport, keys: QueueKeys, waiting: Sequence[str], name: str
+) -> list[Finding]:
+    empty = await ids_without_data(transport, keys, waiting)
     if not empty:
         return []
     return [
@@ -112,6 +137,22 @@ async def _missing_data(transport: AsyncTransport, keys: QueueKeys, name: str) -
             f"{len(empty)} waiting jobs have no data: {_some(empty)}; keys were deleted by hand or evicted, or a drain "
             "of BullMQ took them for the next run of a scheduler",
             "check the eviction policy; `toril doctor --repair` takes them out of their lists",
+            name,
+        )
+    ]
+
+
+async def _without_hash(
+    transport: AsyncTransport, keys: QueueKeys, ids: Sequence[str], name: str
+) -> list[Finding]:
+    found = await ids_without_hash(transport, keys, ids)
+    if not found:
+        return []
+    return [
+        problem(
+            "stuck",
+            f"{len(found)} ids are no jobs, because their keys hold another type than a hash: {_some(found)}",
+            "find out which program does it; `toril remove` removes them by id",
             name,
         )
     ]

@@ -10,10 +10,11 @@ local entries, size, step = {}, 0, 1
 while #entries < limit and (size < max_bytes or #entries == 0) do
   local asked = math.min(step, limit - #entries)
   local page = redis.call(command, stream, from, to, "COUNT", asked)
-  for _, entry in ipairs(page) do
-    entries[#entries + 1] = entry
-    for _, text in ipairs(entry[2]) do
-      size = size + #text
+  for at = 1, #page do
+    local fields = page[at][2]
+    entries[#entries + 1] = page[at]
+    for place = 1, #fields do
+      size = size + #fields[place]
     end
   end
   if #page < asked then

@@ -11,6 +11,7 @@
 --@keys wait active prioritized events stalled delayed meta pc marker completed
 --@args base now_ms token lock_ms worker rate_limit
 --@each job_id kind token value options fields
+--@own has_group_limits has_group_limits
 local batch, first = ...
 -- Lua passes at most some thousands of values to one call.
 local MAX_RUN = 500
@@ -108,7 +109,7 @@ if wanted > 0 then
       next_ids[#next_ids + 1] = id
     end
   end
-  local seen = {}
+  local seen, has_priority = {}, #next_ids > ready
   for place, id in ipairs(next_ids) do
     local hash, begun = try("HGETALL", base .. id), 0
     for number = 1, #hash, 2 do
@@ -123,7 +124,14 @@ if wanted > 0 then
       return
     end
     seen[id] = true
+    -- A job with a priority is in wait only when it stalled.
+    has_priority = has_priority or (begun > 0 and call("HGET", base .. id, "priority") ~= "0")
     hashes[place], starts[place] = hash, begun == 0 and "1" or tostring(begun + 1)
+  end
+  -- Jobs of groups have priorities; none is fetched here while groups have limits.
+  if has_priority and has_group_limits(KEYS, ARGV) then
+    batch.open, batch.has_limits = false, 1
+    wanted, due, next_ids = 0, {}, {}
   end
 end
 

@@ -12,10 +12,19 @@
 --@official move_to_delayed moveToDelayed
 --@official retry_job retryJob
 --@official move_to_wait moveJobFromActiveToWait
+--@own has_group_limits has_group_limits
 --@own requeue_next requeue_next
 --@own error_text error_text
 --@own writes_refused writes_refused
 local batch = ...
+-- Delayed jobs that the official scripts move in one call.
+local DUE_AT_ONCE = 1000
+local NO_HASH = "the key of the job holds another type than a hash"
+
+-- No job is fetched here while groups have limits.
+if batch.open and has_group_limits(KEYS, ARGV) then
+  batch.open, batch.has_limits = false, 1
+end
 
 local fetch_options = {
   token = token,
@@ -183,6 +192,19 @@ local function fail_new(before, reason)
   end
 end
 
+-- The official scripts take all due jobs out of `delayed` before they read the first: one that is no hash would make them
+-- raise, and the others would be in no list. Such an id has no job, and is only removed.
+local function remove_unreadable_due()
+  local due = redis.call("ZRANGEBYSCORE", delayed, 0, (now_ms + 1) * 0x1000 - 1, "LIMIT", 0, DUE_AT_ONCE)
+  for _, id in ipairs(due) do
+    local kind = redis.call("TYPE", base .. id).ok
+    if kind ~= "hash" and kind ~= "none" then
+      redis.call("ZREM", delayed, id)
+      redis.call("XADD", events, "*", "event", "failed", "jobId", id, "failedReason", NO_HASH, "prev", "delayed")
+    end
+  end
+end
+
 -- --- the two steps ---------------------------------------------------------------------------------------------------
 
 local official = {}
@@ -191,6 +213,9 @@ local official = {}
 function official.settle(at)
   local id, its_token = ARGV[at + JOB_ID], ARGV[at + TOKEN]
   local before, ours = redis.call("LRANGE", active, 0, 1), redis.call("GET", base .. id .. ":lock") == its_token
+  if batch.open then
+    remove_unreadable_due()
+  end
   local ok, code =
     pcall(settle_one, id, ARGV[at + KIND], its_token, ARGV[at + VALUE], ARGV[at + OPTIONS], ARGV[at + FIELDS])
   if not ok or type(code) == "table" then
@@ -209,6 +234,7 @@ end
 -- Fetches jobs while there is capacity and the queue has some.
 function official.fetch()
   while batch.open do
+    remove_unreadable_due()
     local before = redis.call("LRANGE", active, 0, 1)
     local ok, reply = pcall(move_to_active, fetch_keys, fetch_args)
     if ok then

@@ -42,7 +42,8 @@ for at = 1, size, 2 do
     break
   end
 end
-if hash.err or not starts then
+-- A job with a priority is here only when it stalled, and may belong to a group that has limits.
+if hash.err or not starts or (starts > 0 and call("HGET", next_job, "priority") ~= "0") then
   return
 end
 starts = starts == 0 and "1" or tostring(starts + 1)

@@ -2,8 +2,8 @@
   Reads ids of a state from a position, without reading those before it.
 
   Jobs come and go between two calls. A position therefore has the last id that was read besides its place: the place of
-  that id now is where the next window begins. If the id is gone, a sorted set is continued by its score and a list
-  by the place.
+  that id now is where the next window begins. If the id is gone, a sorted set is continued where the id was (ids of the
+  same score are in alphabetical order), and a list by the place.
 
   ...      key, is it a list (or a sorted set), newest first, place, last id, its score, how many ids
   Returns  ids, their scores (an empty table for a list), the place of the first
@@ -17,10 +17,18 @@ local function place_in_set()
   if rank then
     return rank + 1
   end
-  if newest then
-    return redis.call("ZCOUNT", key, "(" .. last_score, "+inf")
+  -- The number of ids before it: those of lower scores, and those of its score that come earlier in the alphabet.
+  local low = redis.call("ZCOUNT", key, "-inf", "(" .. last_score)
+  local high = redis.call("ZCOUNT", key, "-inf", last_score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call("ZRANGE", key, middle, middle)[1] < last_id then
+      low = middle + 1
+    else
+      high = middle
+    end
   end
-  return redis.call("ZCOUNT", key, "-inf", "(" .. last_score)
+  return newest and redis.call("ZCARD", key) - low or low
 end
 
 local function from_list(first, amount)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.producer.group_orders import FAIR_AFTER, SIZES, add_tenants, started
+from tests.groups.orders import FAIR_AFTER, SIZES, add_tenants, started
 from toril import (
     Deduplication,
     FlowNode,
