@@ -9,6 +9,7 @@ from __future__ import annotations
 from toril.jobs import BlockingJob, DetachedBlockingJob, DetachedJob, DetachedState, Job
 from toril.jobs.detached import detached_record
 from toril.protocol.codec import to_json
+from toril.protocol.codecs import plain
 from toril.protocol.envelope import Envelope
 from toril.protocol.options import JobOptions
 from toril.protocol.record import JobRecord
@@ -19,8 +20,8 @@ WHY = "it is in a list or stream queue"
 
 
 def data_of(job: AnyJob) -> bytes:
-    """The data of a job as JSON."""
-    return to_json(job.payload) if isinstance(job, Envelope) else job.record.raw_data
+    """The data of a job as JSON; raises if it is encoded and the queue has no codecs."""
+    return plain(to_json(job.payload) if isinstance(job, Envelope) else job.plain_data())
 
 
 def as_job(job: AnyJob) -> Job:

@@ -63,7 +63,7 @@ class InlineJob(DetachedJob):
         self._change(atm=b"%d" % (self.attempts_made + 1))
 
 
-class _Here:
+class _ThreadCalls:
     """The executor of plain functions: a thread of the event loop, also for tasks that have processes in a worker."""
 
     def __init__(self, handler: ConfiguredHandler) -> None:
@@ -150,7 +150,11 @@ async def _attempt(handler: ConfiguredHandler, options: WorkerOptions, job: Inli
     seconds = options.job_timeout
     try:
         async with asyncio.timeout(seconds) as limit:
-            called = handler.function(job) if handler.around is None else handler.around(job, _Here(handler))
+            called = (
+                handler.function(job)
+                if handler.around is None
+                else handler.around(job, _ThreadCalls(handler))
+            )
             result = await called
     except TimeoutError:
         if seconds is None or not limit.expired():

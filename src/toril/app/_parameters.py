@@ -71,7 +71,7 @@ class TaskParameters:
                 injected[parameter.name] = source
                 continue
             _check_by_name(parameter)
-            arguments.append(Argument(parameter.name, _bare(annotation), parameter.default))
+            arguments.append(Argument(parameter.name, _type_of(annotation), parameter.default))
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 keyword_only.add(parameter.name)
         return cls(tuple(arguments), frozenset(keyword_only), injected, annotations.get("return", Any))
@@ -151,7 +151,7 @@ def _dependency_in(parameter: inspect.Parameter, annotation: object) -> Dependen
     return next((one for one in extras if isinstance(one, Dependency)), None)
 
 
-def _bare(annotation: object) -> object:
+def _type_of(annotation: object) -> object:
     """An annotation as msgspec knows it: the extras of others do not matter to it."""
     return Any if annotation is inspect.Parameter.empty else annotation
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 from toril.app._queue_options import AnyQueue, QueueOptions
 from toril.app.settings import redis_from_file
 from toril.errors import InvalidOption
 from toril.producer import FlowProducer, Queue
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.queue_name import QueueName
 from toril.transport import Address, ConnectionPolicy, parse_address
 from toril.transport.default_server import VARIABLE
@@ -58,17 +60,28 @@ class LoopQueues:
         await asyncio.gather(*(one.close() for one in (*queues.values(), *flows.values())))
 
 
+class OptionsOfQueues(Protocol):
+    """Knows the queues and their options: the app."""
+
+    @property
+    def queues(self) -> Sequence[QueueName]:
+        """The queues that have tasks."""
+
+    def queue_options(self, name: QueueName) -> QueueOptions:
+        """The options of a queue."""
+
+
 class Producers:
     """The queues of all loops of a process."""
 
-    def __init__(self, connection: Connection, options_of: Callable[[QueueName], QueueOptions]) -> None:
+    def __init__(self, connection: Connection, options: OptionsOfQueues) -> None:
         self._connection = connection
-        self._options_of = options_of
+        self._options = options
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueues] = (
             weakref.WeakKeyDictionary()
         )
 
-    def _here(self) -> LoopQueues:
+    def _queues_of_loop(self) -> LoopQueues:
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
@@ -77,10 +90,10 @@ class Producers:
 
     def queue(self, name: QueueName) -> AnyQueue:
         """The queue of this name in the running loop."""
-        here = self._here()
+        here = self._queues_of_loop()
         found = here.queues.get(name)
         if found is None:
-            options = self._options_of(name)
+            options = self._options.queue_options(name)
             here.queues[name] = found = options.open(self._connection.address, self._connection.policy)
         return found
 
@@ -93,19 +106,26 @@ class Producers:
 
     def flows(self, prefix: str, hash_tag: bool | None) -> FlowProducer:
         """The flow producer of a prefix in the running loop."""
-        here = self._here()
+        here = self._queues_of_loop()
         if prefix not in here.flows:
             here.flows[prefix] = FlowProducer(
                 redis=self._connection.address,
                 prefix=prefix,
                 hash_tag=hash_tag,
                 policy=self._connection.policy,
+                queue_codecs=self._codecs(),
             )
         return here.flows[prefix]
 
+    def _codecs(self) -> dict[str, QueueCodecs]:
+        """The codecs of the BullMQ queues that have some."""
+        names = [one for one in self._options.queues if one.kind == "bullmq"]
+        found = {one.name: self._options.queue_options(one).worker_options.queue_codecs for one in names}
+        return {name: codecs for name, codecs in found.items() if codecs is not None}
+
     def layout(self, name: QueueName) -> tuple[str, bool | None]:
         """The prefix and the hash tag of the keys of a queue."""
-        options = self._options_of(name)
+        options = self._options.queue_options(name)
         return options.prefix, options.fields.get("hash_tag")
 
     def job_key(self, name: QueueName, job_id: str) -> str:
@@ -114,11 +134,11 @@ class Producers:
 
     def acquire(self) -> None:
         """One more user of the queues of the running loop."""
-        self._here().users += 1
+        self._queues_of_loop().users += 1
 
     async def release(self) -> None:
         """One user less; the last one closes the queues."""
-        here = self._here()
+        here = self._queues_of_loop()
         here.users -= 1
         if here.users <= 0:
             await self.close()

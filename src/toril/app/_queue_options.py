@@ -1,4 +1,4 @@
-"""What an app says of its queues: the options of `Queue`, `Worker` and their list and stream forms.
+"""The options that an app declares for its queues: those of `Queue`, `Worker` and their list and stream forms.
 
 Guarantee: an option that its kind of queue does not have is refused, with the nearest name.
 """
@@ -12,6 +12,7 @@ from typing import Any
 from toril.errors import InvalidOption
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.producer.job_builder import Ids
+from toril.protocol.codecs import QueueCodecs
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.protocol.duration import Duration
 from toril.protocol.option_names import refuse_unknown
@@ -50,9 +51,9 @@ _BOTH = {
     "stream": {"prefix", "hash_tag", "env", "consumer_group"},
 }
 _PRODUCER = {
-    "bullmq": {"ids", "defaults", "skip_meta", "events_max_len", "metrics", "tracer"},
-    "list": {"source", "metrics", "tracer"},
-    "stream": {"source", "metrics", "tracer"},
+    "bullmq": {"ids", "defaults", "skip_meta", "events_max_len", "metrics", "tracer", "codecs"},
+    "list": {"source", "metrics", "tracer", "codecs"},
+    "stream": {"source", "metrics", "tracer", "codecs"},
 }
 _CONSUMER = {
     "bullmq": set[str](),
@@ -91,6 +92,10 @@ class QueueOptions:
         known = known_names(self.queue.kind)
         usable = {name: value for name, value in defaults.items() if name in known}
         return QueueOptions(self.queue, {**usable, **self.fields})
+
+    def with_codecs(self, codecs: QueueCodecs) -> QueueOptions:
+        """The same options with these codecs."""
+        return QueueOptions(self.queue, {**self.fields, "codecs": codecs})
 
     def open(self, address: Address, policy: ConnectionPolicy | None) -> AnyQueue:
         """The queue, not yet connected."""

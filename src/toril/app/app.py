@@ -24,6 +24,7 @@ from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, cast,
 from toril.app import _direct_call
 from toril.app._call_sender import AnyJob, CallSender, QueueCallSender
 from toril.app._caller import caller_frame
+from toril.app._codecs import queue_codecs
 from toril.app._producers import Connection, Producers
 from toril.app._queue_options import AnyQueue, AnyWorker, QueueOptions, QueueOptionsDict, all_names
 from toril.app._runner import TaskRunner
@@ -37,11 +38,12 @@ from toril.app.resources import Lifespan, Resources, resource_types, resources_o
 from toril.app.settings import options_from_outside
 from toril.app.task import Errors, Task, TaskSettings, make_task
 from toril.app.worker import AppWorker
-from toril.errors import InvalidOption
+from toril.errors import InvalidOption, UnknownOption
 from toril.jobs import Job
 from toril.producer import FlowProducer
 from toril.protocol.backoff import BackoffFunction
 from toril.protocol.classify import ErrorRule
+from toril.protocol.codecs import Codecs, GivenCodecs
 from toril.protocol.duration import Duration
 from toril.protocol.json_types import JsonObject
 from toril.protocol.keys import check_text
@@ -58,6 +60,15 @@ R = TypeVar("R")
 # Of `App.task`, beside those of jobs: for the remedy of an unknown name.
 _TASK_OPTIONS: Final = tuple(TaskSettings.__dataclass_fields__)
 Queues = Sequence[str] | Mapping[str, int | None]
+
+
+def _refuse_unknown_of_task(options: Iterable[str]) -> None:
+    known = (*JobOptionsDict.__annotations__, *_TASK_OPTIONS)
+    for name in all_names().intersection(options).difference(known):
+        raise UnknownOption(
+            name, "is not an option of a task", f"it belongs to the queue: app.queue(name, {name}=…)"
+        )
+    refuse_unknown(options, known, "an option of a task")
 
 
 class TaskDecorator(Protocol):
@@ -96,7 +107,7 @@ class App:
         self._overrides: dict[Provider, Provider] = {}
         self._entered: list[Resources] = []  # of lifespans of this app that are entered now
         self.connection: Final = Connection(redis, policy)
-        self.producers: Final = Producers(self.connection, self.queue_options)
+        self.producers: Final = Producers(self.connection, self)
         self.schedules: Final = Schedules(self.name, self.producers)
         self.call_sender: CallSender = QueueCallSender(self.producers)
 
@@ -126,7 +137,7 @@ class App:
 
     @knows_its_names("an option of a queue")
     def queue(self, name: str, **options: Unpack[QueueOptionsDict]) -> None:
-        """Says what belongs to a queue: the options of `Queue` and `Worker`; for lists and streams of theirs."""
+        """Declares the options of a queue: those of `Queue` and `Worker`, or of their list and stream forms."""
         queue = QueueName.parse(name)
         if queue in self._queues:
             raise InvalidOption("queue", f"{name!r} is declared already", "give all its options at once")
@@ -135,7 +146,13 @@ class App:
     def queue_options(self, queue: QueueName) -> QueueOptions:
         """The options of a queue, with the defaults of the app, the environment and pyproject.toml."""
         said = self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
-        return said.with_defaults(options_from_outside(queue))
+        options = said.with_defaults(options_from_outside(queue))
+        codecs = queue_codecs(queue, self._tasks.values(), self._configured_codecs)
+        return options if codecs is None else options.with_codecs(codecs)
+
+    def _configured_codecs(self, queue: QueueName) -> GivenCodecs:
+        options = self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
+        return cast("GivenCodecs", options.fields.get("codecs"))
 
     @overload
     def task(self, function: Callable[P, C], /) -> Task[P, C]: ...
@@ -155,6 +172,7 @@ class App:
         retry_policy: BackoffFunction | None = ...,
         unique: bool | Sequence[str] | Unique | None = ...,
         middleware: Sequence[Middleware] = ...,
+        codecs: Codecs | None = ...,
         **options: Unpack[JobOptionsDict],
     ) -> TaskDecorator: ...
     # mypy does not compare the names in Unpack with those of Any.
@@ -164,7 +182,7 @@ class App:
         `name` is the name of its jobs (default: that of the function), `queue` their queue (default: "default"). The
         other options are the fields of `TaskSettings` and of `JobOptions`.
         """
-        refuse_unknown(options, (*JobOptionsDict.__annotations__, *_TASK_OPTIONS), "an option of a task")
+        _refuse_unknown_of_task(options)
         own = {name: value for name, value in options.items() if name in _TASK_OPTIONS}
         job_options = JobOptions.of({name: options[name] for name in options if name not in own})
 
@@ -231,20 +249,17 @@ class App:
     def worker(self, queues: Queues | None = None, **options: Unpack[QueueOptionsDict]) -> AppWorker:
         """A worker for the tasks of these queues, by default of all.
 
-        `queues` may be a mapping to the concurrency of each: `{"emails": 50, "images": 4}`. `options` come before what
-        was said of the queues.
+        `queues` may be a mapping to the concurrency of each: `{"emails": 50, "images": 4}`. `options` come before those
+        that were declared for the queues.
         """
-        chosen = self._chosen_queues(queues)
-        return AppWorker(
-            self,
-            lambda resources: {
-                name: self._make_worker(one, resources) for name, one in chosen(options).items()
-            },
-        )
+        resources = Resources()
+        chosen = self._chosen_queues(queues, options)
+        workers = {name: self._make_worker(one, resources) for name, one in chosen.items()}
+        return AppWorker(self, resources, workers)
 
     def _chosen_queues(
-        self, queues: Queues | None
-    ) -> Callable[[Mapping[str, Any]], dict[QueueName, QueueOptions]]:
+        self, queues: Queues | None, options: Mapping[str, Any]
+    ) -> dict[QueueName, QueueOptions]:
         names = [QueueName.parse(one) for one in queues] if queues is not None else self.queues
         if not names:
             raise InvalidOption(
@@ -256,15 +271,11 @@ class App:
                 raise InvalidOption("queues", f"{name} has no tasks", f"queues with tasks are {known}")
         given = queues if isinstance(queues, Mapping) else {}
         each = {QueueName.parse(one): number for one, number in given.items() if number is not None}
-
-        def chosen(options: Mapping[str, Any]) -> dict[QueueName, QueueOptions]:
-            found = {}
-            for name in names:
-                own = {"concurrency": each[name]} if name in each else {}
-                said = self.queue_options(name).fields
-                found[name] = QueueOptions(name, own).with_defaults(options).with_defaults(said)
-            return found
-
+        chosen = {}
+        for name in names:
+            own = {"concurrency": each[name]} if name in each else {}
+            configured = self.queue_options(name).fields
+            chosen[name] = QueueOptions(name, own).with_defaults(options).with_defaults(configured)
         return chosen
 
     def _make_worker(self, options: QueueOptions, resources: Resources) -> AnyWorker:

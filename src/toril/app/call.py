@@ -17,6 +17,7 @@ from toril.jobs import Job
 from toril.protocol.codec import from_json, to_json
 from toril.protocol.duration import Duration
 from toril.protocol.json_types import JsonFields, JsonObject
+from toril.protocol.option_names import knows_its_names
 from toril.protocol.options import Deduplication, JobOptions, JobOptionsDict, merge
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class TaskCall(Generic[R_co]):
         """Adds the job."""
         return await self.task.app.enqueue(self)
 
+    @knows_its_names("an option of schedule")
     def schedule(
         self,
         *,

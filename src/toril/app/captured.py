@@ -105,7 +105,7 @@ class Captured:
     def calls_of(self, task: Task, /, **arguments: Any) -> list[TaskCall]:
         """The calls of a task whose arguments have these values; others may have any."""
         wanted = from_json(to_json(arguments))
-        return [one for one in self.calls if one.task.name == task.name and _fits(one, wanted)]
+        return [one for one in self.calls if one.task.name == task.name and _has_arguments(one, wanted)]
 
     def assert_enqueued(self, task: Task, /, **arguments: Any) -> TaskCall:
         """Fails unless a call of this task with these arguments was enqueued; returns the newest one."""
@@ -118,14 +118,14 @@ class Captured:
         """Fails if a call of this task with these arguments was enqueued."""
         found = self.calls_of(task, **arguments)
         if found:
-            raise AssertionError(f"{len(found)} calls of {task.name!r} were enqueued: {_listed(found)}")
+            raise AssertionError(f"{len(found)} calls of {task.name!r} were enqueued: {_calls_text(found)}")
 
     def clear(self) -> None:
         """Forgets the calls up to now."""
         self.calls.clear()
 
 
-def _fits(call: TaskCall, wanted: dict[str, object]) -> bool:
+def _has_arguments(call: TaskCall, wanted: dict[str, object]) -> bool:
     arguments = call.arguments
     return all(name in arguments and arguments[name] == value for name, value in wanted.items())
 
@@ -134,12 +134,12 @@ def _missing(task: Task, arguments: dict[str, object], calls: Sequence[TaskCall]
     wanted = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     own = [one for one in calls if one.task.name == task.name]
     if own:
-        return f"no call {task.name}({wanted}) was enqueued; calls of this task are: {_listed(own)}"
-    others = _listed(calls) or "none"
+        return f"no call {task.name}({wanted}) was enqueued; calls of this task are: {_calls_text(own)}"
+    others = _calls_text(calls) or "none"
     return f"no call of {task.name!r} was enqueued; calls are: {others}"
 
 
-def _listed(calls: Iterable[TaskCall]) -> str:
+def _calls_text(calls: Iterable[TaskCall]) -> str:
     return "; ".join(
         f"{one.task.name}({', '.join(f'{name}={value!r}' for name, value in one.arguments.items())})"
         for one in calls

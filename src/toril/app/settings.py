@@ -27,9 +27,9 @@ from toril.protocol.worker_options import RateLimit
 
 PREFIX: Final = "TORIL_"
 FILE: Final = "pyproject.toml"
-# They are objects, not values.
+# Their values are objects, which text cannot express.
 _NOT_TEXT: Final = frozenset(
-    {"backoffs", "defaults", "error_rules", "logger", "metrics", "payload", "tracer"}
+    {"backoffs", "codecs", "defaults", "error_rules", "logger", "metrics", "payload", "tracer"}
 )
 _OF_FILE: Final = frozenset({"queues", "redis"})
 

@@ -32,11 +32,13 @@ from toril.app._parameters import TaskParameters
 from toril.app.call import TaskCall, Unique
 from toril.app.context import BlockingContext, Context
 from toril.app.middleware import Middleware, check_middleware
+from toril.app.other_names import missing_attribute
 from toril.errors import InvalidOption
 from toril.jobs import Job
 from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
 from toril.protocol.classify import ErrorCategory, ErrorRule
 from toril.protocol.codec import PayloadCodec
+from toril.protocol.codecs import Codecs, check_codecs
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.json_types import JsonObject
 from toril.protocol.keys import check_text
@@ -69,7 +71,7 @@ Errors = Sequence[type[BaseException]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What is said of a task when it is made."""
+    """The settings of a task, as they were given to `App.task`."""
 
     name: str
     queue: QueueName
@@ -83,6 +85,7 @@ class TaskSettings:
     retry_policy: BackoffFunction | None = None  # computes the delay before the next attempt, or gives up
     unique: Unique | None = None
     middleware: Sequence[Middleware] = ()  # inside that of the app
+    codecs: Codecs | None = None  # how data, results and progress are encoded; None: as the queue says
 
     def __post_init__(self) -> None:
         check_text("name", self.name)
@@ -99,6 +102,8 @@ class TaskSettings:
         if self.retry_policy is not None and not fits_backoff(self.retry_policy):
             remedy = "write `def pause(attempts_made, error, job): …`"
             raise InvalidOption("retry_policy", "takes neither two arguments nor three", remedy)
+        if self.codecs is not None:
+            check_codecs(self.name, self.codecs)
 
     @classmethod
     def of(cls, function: Callable[..., Any], given: Mapping[str, Any]) -> TaskSettings:
@@ -155,6 +160,13 @@ class Task(Generic[P, C_co]):
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} of {self.queue}>"
+
+    if not TYPE_CHECKING:  # type checkers report names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property that raised: raises again what it raised
+            raise missing_attribute(self.__dict__.get("__name__", "task"), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A process imports the task by its name: functions are pickled in the same way."""
@@ -273,6 +285,7 @@ class Task(Generic[P, C_co]):
         changed.job_options = merge(self.job_options, options)
         return changed
 
+    @knows_its_names("an option of schedule")
     def schedule(
         self,
         *,

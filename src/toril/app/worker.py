@@ -7,7 +7,7 @@ start fails or is cancelled. If one of the workers fails, the others are stopped
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 class AppWorker:
     """Runs the tasks of an app. Made by `App.worker`."""
 
-    def __init__(
-        self,
-        app: App,
-        make: Callable[[Resources], Mapping[QueueName, AnyWorker]],
-    ) -> None:
+    def __init__(self, app: App, resources: Resources, workers: Mapping[QueueName, AnyWorker]) -> None:
         self._app = app
-        self._resources = Resources()
-        self._workers = dict(make(self._resources))
+        self._resources = resources  # of the workers' handlers; the lifespan sets them
+        self._workers = dict(workers)
         self._starting = asyncio.Lock()
         self._stack: AsyncExitStack | None = None  # what a start has entered; None: stopped
         self._closing: Closing | None = None  # the last stop

@@ -1,0 +1,38 @@
+"""What other libraries call the methods of tasks: the error of such a name says what it is called here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_ENQUEUE: Final = "write {await_}{task}.enqueue(…)"
+_WITH_OPTIONS: Final = "write {await_}{task}.options(delay=60).enqueue(…)"
+_REMEDIES: Final[Mapping[str, str]] = {
+    "delay": _ENQUEUE,  # Celery, RQ
+    "send": _ENQUEUE,  # Dramatiq
+    "kiq": _ENQUEUE,  # taskiq
+    "defer": _ENQUEUE,  # procrastinate
+    "defer_async": _ENQUEUE,
+    "apply_async": _WITH_OPTIONS,  # Celery
+    "send_with_options": _WITH_OPTIONS,  # Dramatiq
+    "configure": _WITH_OPTIONS,  # procrastinate
+    "apply": "call the function: {await_}{task}(…)",
+    "s": "write {task}.bind(…)",
+    "si": "write {task}.bind(…)",
+    "signature": "write {task}.bind(…)",
+    "message": "write {task}.bind(…)",
+    "map": "write {await_}{task}.enqueue_many([{task}.bind(…) for … in …])",
+    "retry": "raise TransientError in the task, or give @app.task(retry_on=(…,))",
+    "request": "take a parameter of the type Context (in a plain function toril.sync.Context): {task}(ctx: Context, …)",
+    "on_failure": "use worker.on('failed', …), or middleware",
+    "on_success": "use worker.on('completed', …), or middleware",
+}
+
+
+def missing_attribute(task: str, name: str, *, blocking: bool = False) -> AttributeError:
+    """The error for an attribute that tasks do not have."""
+    text = f"task {task!r} has no attribute {name!r}"
+    remedy = _REMEDIES.get(name)
+    if remedy is None:
+        return AttributeError(text)
+    return AttributeError(f"{text}; {remedy.format(task=task, await_='' if blocking else 'await ')}")
