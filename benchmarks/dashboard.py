@@ -1,7 +1,8 @@
 """`python -m benchmarks.dashboard`: pages of the dashboard beside bull-board, on the same queues in the same run.
 
-Each page is asked for in turns: ours, then bull-board's answer for the same rows. Also measured: what a page costs the
-server (commands, bytes), whether that grows with the number of jobs, what open tabs cost, and a search.
+Each page is asked for in turns: ours, then bull-board's answer for the same rows, while a worker is busy. Also
+measured: what a page costs the server, open tabs, throughput beside an open page, a job of 10 MB, searches, and both
+pages in a browser. `--full` has a hundred queues with a million jobs.
 """
 
 from __future__ import annotations
@@ -15,21 +16,61 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
+from playwright.async_api import Browser, Request
 
+from benchmarks import dashboard_load as load
+from benchmarks.dashboard_load import Cost
+from tests.dashboard.browsing import chromium
 from tests.dashboard.conftest import running_dashboard
+from tests.dashboard.relay import relay_to
 from tests.servers import Server
 from toril import Queue
 
 NODE = Path(__file__).parents[1] / "tests/interop/node"
 STATIC = Path(__file__).parents[1] / "src/toril/dashboard/static"
-ROUNDS = 40
-# A subset of MONITOR: commands that a page must not send, whatever the number of jobs.
+# Commands that a page must not send, whatever the number of jobs.
 FORBIDDEN = ("SCAN", "KEYS", "HGETALL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is measured."""
+
+    queues: int
+    jobs: int
+    searched: int
+    rounds: int
+    throughput_jobs: int
+    pairs: int
+
+
+SMALL = Size(queues=100, jobs=20_000, searched=10_000, rounds=40, throughput_jobs=5_000, pairs=3)
+FULL = Size(queues=100, jobs=1_000_000, searched=100_000, rounds=100, throughput_jobs=50_000, pairs=5)
+
+# What is demanded: figure, its place in the result, and the highest value.
+TARGETS: dict[str, tuple[tuple[str, ...], float]] = {
+    "queue page p95, ours ÷ bull-board": (("pages", "queue", "ratio"), 0.5),
+    "overview p95, ours ÷ bull-board": (("pages", "overview", "ratio"), 0.5),
+    "queue page p95 without load, ms": (("quiet", "queue_p95_ms"), 200),
+    "overview p95 without load, ms": (("quiet", "overview_p95_ms"), 200),
+    "round trips of a page": (("quiet", "round_trips"), 3),
+    "KB from the server for a page": (("quiet", "kilobytes"), 256),
+    "script call p99, ms": (("quiet", "script_p99_ms"), 5),
+    "scripts and styles, KB compressed": (("assets_kb",), 45),
+    "20 tabs ÷ one": (("tabs", "ratio"), 1.2),
+    "loss of throughput": (("throughput", "loss"), 0.03),
+    "a job of 10 MB, page, MB": (("large_job_mb", "page"), 50),
+    "a job of 10 MB, search, MB": (("large_job_mb", "search"), 50),
+    "search, s": (("search", "seconds"), 10),
+    "calls above 10 ms": (("search", "slow"), 0),
+    "cancelled search, s": (("search", "cancelled_s"), 1),
+}
 
 
 async def fill(url: str, queues: int, jobs: int) -> None:
@@ -56,147 +97,201 @@ async def bull_board(url: str, names: list[str]) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def in_turns(
-    http: httpx.AsyncClient, asks: dict[str, str], rounds: int = ROUNDS
-) -> dict[str, list[float]]:
+async def in_turns(http: httpx.AsyncClient, asks: dict[str, str], rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of each request, taken in turns."""
     taken: dict[str, list[float]] = {name: [] for name in asks}
     for _ in range(rounds):
         for name, address in asks.items():
             began = time.perf_counter()
-            await http.get(address)
+            (await http.get(address)).raise_for_status()
             taken[name].append(time.perf_counter() - began)
     return taken
 
 
 def p95(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.95) - 1] * 1000
+    return round(sorted(values)[int(len(values) * 0.95) - 1] * 1000, 1)
 
 
-class Cost:
-    """What the server did between two moments: commands by name, and bytes that it sent."""
+# --- pages -----------------------------------------------------------------------------------------------------
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._before = self._now()
 
-    def _now(self) -> tuple[dict[str, int], int]:
-        stats: Any = self._client.info("commandstats")
-        sent: Any = self._client.info("stats")
-        return {name: one["calls"] for name, one in stats.items()}, sent["total_net_output_bytes"]
+def addresses(ours: str, theirs: str) -> dict[str, dict[str, str]]:
+    rows = "activeQueue=q-0&status=waiting&page=1&jobsPerPage=50"
+    return {
+        "queue": {
+            "toril": f"{ours}/queues/q-0?state=waiting&limit=50",
+            "bull-board": f"{theirs}/api/queues?{rows}",
+        },
+        "overview": {"toril": f"{ours}/", "bull-board": f"{theirs}/api/queues"},
+    }
 
-    def taken(self) -> tuple[dict[str, int], int]:
-        commands, sent = self._now()
-        before, before_sent = self._before
-        grown = {name[8:]: count - before.get(name, 0) for name, count in commands.items()}
+
+async def pages(http: httpx.AsyncClient, asks: dict[str, dict[str, str]], rounds: int) -> dict[str, Any]:
+    """Returns the times of each page of both."""
+    found: dict[str, Any] = {}
+    for name, each in asks.items():
+        await in_turns(http, each, 3)
+        taken = await in_turns(http, each, rounds)
+        found[name] = {
+            who: {"p50_ms": round(statistics.median(one) * 1000, 1), "p95_ms": p95(one)}
+            for who, one in taken.items()
+        }
+        found[name]["ratio"] = round(p95(taken["toril"]) / p95(taken["bull-board"]), 3)
+    return found
+
+
+async def costs(
+    http: httpx.AsyncClient, client: redis.Redis, asks: dict[str, dict[str, str]]
+) -> dict[str, Any]:
+    """Returns what one request costs the server while nothing else happens."""
+    found: dict[str, Any] = {}
+    for name, each in asks.items():
+        for who, address in each.items():
+            await asyncio.sleep(2.5)  # so that figures of a page before are too old
+            cost = Cost(client)
+            reply = await http.get(address)
+            commands, sent = cost.taken()
+            found[f"{name} {who}"] = {
+                "commands": sum(commands.values()),
+                "forbidden": sorted(one for one in commands if one.split("|")[0].upper() in FORBIDDEN),
+                "bytes_from_redis": sent,
+                "bytes_of_page": len(reply.content),
+            }
+    return found
+
+
+async def quiet(http: httpx.AsyncClient, server: Server, client: redis.Redis, rounds: int) -> dict[str, Any]:
+    """Returns figures of our pages alone: times, round trips, bytes, and the time of script calls."""
+    async with relay_to(server) as relay, running_dashboard(relay.url, "bull") as ours:
+        paths = {"overview": "/", "queue": "/queues/q-0?state=waiting&limit=50"}
+        found: dict[str, Any] = {"round_trips": 0, "kilobytes": 0.0}
+        client.config_resetstat()
+        for name, path in paths.items():
+            await http.get(ours.url + path)
+            await asyncio.sleep(2.5)
+            relay.reset()
+            await http.get(ours.url + path)
+            found["round_trips"] = max(found["round_trips"], relay.round_trips)
+            found["kilobytes"] = max(found["kilobytes"], round(relay.bytes / 1024, 1))
+            taken = await in_turns(http, {"toril": ours.url + path}, rounds)
+            found[f"{name}_p95_ms"] = p95(taken["toril"])
+        calls: Any = client.info("latencystats")
+        found["script_p99_ms"] = calls["latency_percentiles_usec_evalsha"]["p99"] / 1000
+        return found
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------
+
+
+async def in_browser(
+    http: httpx.AsyncClient, client: redis.Redis, ours: str, theirs: str, seconds: float
+) -> dict[str, Any]:
+    """Returns the time to the first row, the bytes of an empty cache, and the commands per minute of an open page."""
+    answer = (
+        await http.get(f"{theirs}/api/queues?activeQueue=q-0&status=waiting&page=1&jobsPerPage=50")
+    ).json()
+    first = next(one for one in answer["queues"] if one["name"] == "q-0")["jobs"][0]["id"]
+    places = {
+        "toril": (f"{ours}/queues/q-0?state=waiting", "tr[data-row]"),
+        "bull-board": (f"{theirs}/queue/q-0?status=waiting", f"text={first}"),
+    }
+    async with chromium() as browser:
         return {
-            name: count for name, count in grown.items() if count and name not in ("info", "config|resetstat")
-        }, (sent - before_sent)
+            who: await one_page(browser, client, address, row, seconds)
+            for who, (address, row) in places.items()
+        }
 
 
-async def measure(queues: int, jobs: int) -> dict[str, Any]:
+async def one_page(
+    browser: Browser, client: redis.Redis, address: str, row: str, seconds: float
+) -> dict[str, Any]:
+    """Opens a page with an empty cache, and leaves it open for some seconds."""
+    finished: list[Request] = []
+
+    def note(request: Request) -> None:
+        finished.append(request)
+
+    page = await browser.new_page()
+    page.on("requestfinished", note)
+    began = time.perf_counter()
+    await page.goto(address, wait_until="commit")
+    await page.wait_for_selector(row, timeout=60_000)
+    shown = time.perf_counter() - began
+    await page.wait_for_timeout(1000)
+    sizes = [await one.sizes() for one in list(finished)]
+    cost = Cost(client)
+    await asyncio.sleep(seconds)
+    commands, _ = cost.taken()
+    await page.close()
+    return {
+        "first_row_ms": round(shown * 1000),
+        "bytes": sum(one["responseBodySize"] for one in sizes),
+        "commands_per_minute": round(sum(commands.values()) * 60 / seconds),
+    }
+
+
+def assets() -> float:
+    """Returns the compressed kilobytes of scripts and styles, each file by itself."""
+    files = (path for path in STATIC.iterdir() if path.suffix in (".js", ".css"))
+    return round(sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) / 1024, 1)
+
+
+async def measure(size: Size) -> dict[str, Any]:
     with Server.valkey() as server, server.client() as client:
-        await fill(server.url, queues, jobs)
-        names = [f"q-{number}" for number in range(queues)]
+        await fill(server.url, size.queues, size.jobs)
+        large = await load.add_searched(server.url, size.searched)
+        names = [f"q-{number}" for number in range(size.queues)]
+        found: dict[str, Any] = {"queues": size.queues, "jobs": size.jobs, "assets_kb": assets()}
         async with (
             running_dashboard(server.url, "bull") as ours,
             bull_board(server.url, names) as theirs,
             httpx.AsyncClient(timeout=120) as http,
         ):
-            rows = "activeQueue=q-0&status=waiting&page=1&jobsPerPage=50"
-            pages = {
-                "queue": (f"{ours.url}/queues/q-0?state=waiting&limit=50", f"{theirs}/api/queues?{rows}"),
-                "overview": (f"{ours.url}/", f"{theirs}/api/queues"),
-            }
-            found: dict[str, Any] = {"queues": queues, "jobs": jobs}
-            for name, (own, other) in pages.items():
-                asks = {"toril": own, "bull-board": other}
-                await in_turns(http, asks, 3)
-                taken = await in_turns(http, asks)
-                for who, address in (("toril", own), ("bull-board", other)):
-                    client.config_resetstat()
-                    cost = Cost(client)
-                    reply = await http.get(address)
-                    commands, sent = cost.taken()
-                    found[f"{name} {who}"] = {
-                        "p50_ms": round(statistics.median(taken[who]) * 1000, 1),
-                        "p95_ms": round(p95(taken[who]), 1),
-                        "commands": sum(commands.values()),
-                        "forbidden": sorted(
-                            one for one in commands if one.split("|")[0].upper() in FORBIDDEN
-                        ),
-                        "bytes_from_redis": sent,
-                        "bytes_of_page": len(reply.content),
-                    }
-            found["search"] = await search(
-                http, client, f"{ours.url}/queues/q-0?state=waiting&q=nobody-has-this"
+            asks = addresses(ours.url, theirs)
+            await http.get(ours.url)
+            found["costs"] = await costs(http, client, asks)
+            found["quiet"] = await quiet(http, server, client, size.rounds)
+            async with load.busy_worker(server.url, "busy", 2_000):
+                found["pages"] = await pages(http, asks, size.rounds)
+            found["browser"] = await in_browser(http, client, ours.url, theirs, load.TAB_SECONDS)
+            found["tabs"] = await load.tabs(http, client, ours.url, ours.process.pid)
+            found["throughput"] = await load.throughput(
+                http, server.url, ours.url, size.throughput_jobs, size.pairs
             )
-            found["tabs"] = await tabs(http, client, ours.url)
-        found["assets_gz"] = assets()
+            address = f"{ours.url}/queues/searched?state=waiting&q=nobody-has-this"
+            found["search"] = await load.search(http, client, address)
+            found["search"]["slow"] = len(found["search"]["slow_calls"])
+            found["search"]["cancelled_s"] = await load.cancelled_search(client, address)
+            found["large_job_mb"] = await load.large_job(http, ours.url, ours.process.pid, large)
         return found
 
 
-async def search(http: httpx.AsyncClient, client: redis.Redis, address: str) -> dict[str, Any]:
-    """Searches a whole state for nothing, page after page; notes calls of 10 ms and more."""
-    client.config_set("slowlog-log-slower-than", 10_000)
-    client.slowlog_reset()
-    began = time.perf_counter()
-    requests, after = 0, ""
-    while True:
-        page = (await http.get(address + after)).text
-        requests += 1
-        at = page.find("search on")
-        if at < 0:
-            break
-        link = page[page.rfind('href="', 0, at) + 6 : page.rfind('"', 0, at)]
-        after = "&after=" + link.partition("after=")[2]
-    return {
-        "seconds": round(time.perf_counter() - began, 2),
-        "requests": requests,
-        "slow_calls": len(client.slowlog_get(100)),
-    }
-
-
-async def tabs(http: httpx.AsyncClient, client: redis.Redis, url: str) -> dict[str, float]:
-    """Returns commands per second of the server with one open tab and with twenty."""
-    rates = {}
-    for count in (1, 20):
-        streams = [asyncio.create_task(_listen(http, f"{url}/live?page=/queues/q-0")) for _ in range(count)]
-        await asyncio.sleep(3)
-        cost, began = Cost(client), time.perf_counter()
-        await asyncio.sleep(10)
-        commands, _ = cost.taken()
-        rates[f"{count}"] = round(sum(commands.values()) / (time.perf_counter() - began), 1)
-        for stream in streams:
-            stream.cancel()
-        await asyncio.wait(streams)
-    return rates
-
-
-async def _listen(http: httpx.AsyncClient, url: str) -> None:
-    async with http.stream("GET", url) as stream:
-        async for _ in stream.aiter_bytes():
-            pass
-
-
-def assets() -> int:
-    """Returns the compressed size of scripts and styles, each file by itself."""
-    return sum(
-        len(gzip.compress(path.read_bytes(), 9))
-        for path in STATIC.iterdir()
-        if path.suffix in (".js", ".css")
-    )
+def verdicts(found: dict[str, Any]) -> list[str]:
+    """Returns a line for each demand: met or missed, with its figure."""
+    lines = []
+    for name, (path, most) in TARGETS.items():
+        value: Any = found
+        for part in path:
+            value = value[part]
+        lines.append(f"{'met   ' if value <= most else 'missed'} {name}: {value} (at most {most})")
+    return lines
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--queues", type=int, default=100)
-    options.add_argument("--jobs", type=int, default=1_000_000)
-    options.add_argument("--small", type=int, default=1_000, help="also measured with so many jobs; 0: not")
+    options.add_argument("--full", action="store_true", help="a hundred queues with a million jobs")
+    for name in ("queues", "jobs", "searched", "rounds"):
+        options.add_argument(f"--{name}", type=int, default=None)
     given = options.parse_args()
-    sizes = [given.small, given.jobs] if given.small else [given.jobs]
-    json.dump([asyncio.run(measure(given.queues, jobs)) for jobs in sizes], sys.stdout, indent=1)
+    base = FULL if given.full else SMALL
+    chosen = {
+        name: getattr(given, name) or getattr(base, name) for name in ("queues", "jobs", "searched", "rounds")
+    }
+    size = Size(**chosen, throughput_jobs=base.throughput_jobs, pairs=base.pairs)
+    found = asyncio.run(measure(size))
+    json.dump(found, sys.stdout, indent=1)
     print()
+    print("\n".join(verdicts(found)))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ from typing import Any
 from toril import (
     FlowNode,
     FlowProducer,
+    GroupLimits,
     Job,
+    JobOptions,
     ListQueue,
+    NewJob,
     PermanentError,
     Queue,
     StreamQueue,
@@ -28,8 +31,10 @@ ERRORS = (
 
 
 @contextlib.asynccontextmanager
-async def sample_queues(redis: str, prefix: str = "bull", *, jobs: int = 120) -> AsyncIterator[None]:
-    """Fills a server; while the context is open, a worker has some jobs in its hands."""
+async def sample_queues(
+    redis: str, prefix: str = "bull", *, jobs: int = 120, busy: bool = False
+) -> AsyncIterator[None]:
+    """Fills a server; while the context is open, a worker has some jobs in its hands, and others are run if `busy`."""
     chance = random.Random(4)
     given: dict[str, Any] = {"redis": redis, "prefix": prefix}
 
@@ -68,6 +73,11 @@ async def sample_queues(redis: str, prefix: str = "bull", *, jobs: int = 120) ->
         await webhooks.add_bulk([("post", {"n": n}) for n in range(12)])
         await webhooks.add("later", {"n": 1}, delay=3600)
         await webhooks.add("urgent", {"n": 2}, priority=1)
+        await webhooks.add_bulk(
+            [NewJob("post", {"n": n}, JobOptions(group=f"tenant-{n % 3}")) for n in range(30)]
+        )
+        await webhooks.set_group_limits("tenant-1", GroupLimits(concurrency=2, max_size=500))
+        await webhooks.set_group_weight("tenant-2", 4)
         await webhooks.pause()
         await reports.schedulers.upsert(
             "nightly", cron="0 3 * * *", tz="Europe/Zurich", name="report", data={}
@@ -75,11 +85,36 @@ async def sample_queues(redis: str, prefix: str = "bull", *, jobs: int = 120) ->
         await reports.schedulers.upsert("pulse", every=1800.0, name="pulse", data={})
         await _add_flow(given)
         await _fill_envelopes(given, visit)
+        if busy:
+            await stack.enter_async_context(_busy_queue(given, chance))
         async with Worker("thumbnails", render, **given, concurrency=4) as worker:
             while (await thumbnails.get_job_counts()).active < 4:
                 await asyncio.sleep(0.02)
             yield
             await worker.stop(timeout=0)
+
+
+@contextlib.asynccontextmanager
+async def _busy_queue(given: dict[str, Any], chance: random.Random) -> AsyncIterator[None]:
+    """A queue whose jobs are added and run all the time."""
+
+    async def handle(_: Job) -> None:
+        if chance.random() < 0.06:
+            raise PermanentError(ERRORS[1].format(chance.randint(1, 200)))
+
+    async with Queue("payments", **given) as queue, Worker("payments", handle, **given):
+
+        async def add() -> None:
+            while True:
+                await queue.add_bulk([("charge", {"cents": 100 * n}) for n in range(chance.randint(2, 30))])
+                await asyncio.sleep(0.1)  # the pace of the sample
+
+        adding = asyncio.create_task(add())
+        try:
+            yield
+        finally:
+            adding.cancel()
+            await asyncio.wait([adding])
 
 
 async def _add_flow(given: dict[str, Any]) -> None:

@@ -12,9 +12,11 @@ import httpx
 import pytest
 
 from tests.dashboard.conftest import MakePerson, Person, running_dashboard
+from tests.dashboard.replay_kill import check, replay_and_kill
 from tests.servers import Server
 from tests.waiting import until
 from toril import Job, PermanentError, Queue, StreamQueue, StreamWorker, Worker
+from toril.dashboard import _failures
 from toril.dashboard._texts import url_part
 from toril.protocol.options import RateLimit
 
@@ -99,7 +101,7 @@ async def test_a_job_is_added_duplicated_and_changed(admin: Person, queue: Queue
     await admin.done(path, {**target, "act": "cancel"})
     assert await queue.get_job(job.id) is None
     reply = await admin.post("/queues/emails/act", {"act": "add", "name": "send", "data": "{no json"})
-    assert (reply.status_code, "no JSON" in reply.text) == (400, True)
+    assert (reply.status_code, "is not JSON" in reply.text) == (400, True)
 
 
 async def test_removing_asks_once_more(admin: Person, queue: Queue) -> None:
@@ -166,6 +168,38 @@ async def test_failures_are_exact_groups_and_one_of_them_is_retried(
     await finished(admin, await confirmed(admin, "/failures/act", fields, rate="1000"))
     retried = {(await queue.get_job(job.id)).data["n"] % 3 for job in await queue.get_waiting()}  # type: ignore[union-attr]
     assert (len(await queue.get_waiting()), len(retried)) == (100, 1)
+
+
+async def test_all_failures_of_a_queue_are_examined_as_an_operation(
+    admin: Person,
+    person_with: MakePerson,
+    queue: Queue,
+    valkey_url: str,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_failures, "MOST_EXAMINED", 200)
+    await fail_all(queue, valkey_url, prefix, 600)
+    page = await admin.text("/failures")
+    assert "200 of 600 examined" in page and "Examine all" in page
+    path = await admin.done("/failures/act", {"act": "examine", "queue": "emails"})
+    page = await finished(admin, path)
+    assert ("600 of 600" in page, re.findall(r"<b>(\d+)</b></td>", page)) == (True, ["200"] * 3)
+    page = await admin.text("/failures")
+    assert "600 of 600 examined" in page and "Examine all" not in page
+    # Another process that knows nothing of the group retries it by what is stored with the operation.
+    other = await person_with(allow_writes=True)
+    monkeypatch.setattr(_failures, "MOST_EXAMINED", 0)
+    monkeypatch.setattr(_failures, "AT_ONCE", 1)
+    group = re.findall(r'name="group" value="([0-9a-f]+)"', await other.text(path))[2]
+    fields = {"act": "retry", "queue": "emails", "group": group}
+    assert (await other.post("/failures/act", {**fields, "group": "0" * 16})).status_code == 404
+    fields["operation"] = path.rpartition("/")[2]
+    preview = await other.post("/failures/act", fields)
+    assert "200 failures of emails" in preview.text
+    assert "<b>2.0 s</b> at 100 a second" in preview.text
+    await finished(other, await confirmed(other, "/failures/act", fields))
+    assert (await queue.get_job_counts()).waiting == 200
 
 
 async def test_dead_letters_are_replayed(admin: Person, valkey_url: str, prefix: str) -> None:
@@ -267,6 +301,15 @@ async def test_an_operation_goes_on_after_its_dashboard_was_killed_and_doubles_n
     assert "s-done" in page
     assert {job.id for job in await queue.get_failed()} == again
     assert (await queue.get_job_counts()).waiting == 300 - len(again)
+
+
+@pytest.mark.timeout(180)
+async def test_a_group_that_is_retried_by_two_dashboards_has_no_job_twice(
+    valkey_url: str, prefix: str
+) -> None:
+    outcome = await replay_and_kill(valkey_url, prefix, failures=601, rate=100)
+    check(outcome, 601)
+    assert (len(outcome.members), max(outcome.runs.values())) == (200, 1)
 
 
 async def fail_some_again(valkey_url: str, prefix: str, count: int) -> set[str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.dashboard.conftest import MakePerson
+from tests.waiting import until
 from toril import Queue
 from toril.lake import Lake
 from toril.spark.pipeline.files.parquet_files import write_file
@@ -103,3 +104,38 @@ async def test_without_a_lake_history_says_how_to_get_one(person_with: MakePerso
     assert "toril pipeline up" in await (await person_with()).text("/history")
     empty = await person_with(lake=str(tmp_path / "nothing"))
     assert "The lake is empty" in await empty.text("/history")
+
+
+@pytest.mark.parametrize(("minutes_ago", "origin"), [(2, "the lake"), (30, "samples")])
+async def test_the_overview_takes_rates_from_a_lake_that_is_current(
+    person_with: MakePerson, lake: Lake, valkey_url: str, prefix: str, minutes_ago: int, origin: str
+) -> None:
+    # The time of this test: whole runs take longer than a lake is current.
+    at = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
+    row = {
+        "queue": "emails",
+        "minute": at,
+        "completed": 4711,
+        "failed": 3,
+        "attempts": 4714,
+        "day": at.date(),
+    }
+    put(lake, "gold/queue_minute", row, day=str(at.date()))
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add("send", {})
+    person = await person_with(lake=lake.url)
+
+    await person.text("/")
+    history = person.app.state.dashboard.history
+    assert history._reading is not None
+    await history._reading  # what the lake knows
+    assert history.problem == ""
+
+    async def page_with_rate() -> str:
+        person.app.state.dashboard.sources.outdate()
+        page: str = await person.text("/")
+        return page if 'title="from ' in page else ""
+
+    page = await until(page_with_rate, "two readings make a rate")
+    assert f'title="from {origin}"' in page
+    assert ("4,711" in page) == (origin == "the lake")

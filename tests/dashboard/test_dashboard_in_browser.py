@@ -28,6 +28,7 @@ PATHS = (
     "/queues/thumbnails?state=active",
     "/queues/webhooks?state=delayed",
     "/queues/webhooks?state=prioritized",
+    "/queues/webhooks/groups",
     "/queues/stream:jobs.browser?state=failed",
     "/queues/list:jobs.generic",
     "/queues/emails/new",

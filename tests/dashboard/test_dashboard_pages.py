@@ -12,7 +12,21 @@ import pytest
 from tests.dashboard.conftest import MakePerson, Person
 from tests.hostile_corpus import MEGABYTE, plant
 from tests.servers import Server
-from toril import FlowNode, FlowProducer, Job, ListQueue, Queue, StreamQueue, Worker
+from toril import (
+    FlowNode,
+    FlowProducer,
+    GroupLimits,
+    Job,
+    JobOptions,
+    ListQueue,
+    NewJob,
+    Queue,
+    RateLimit,
+    StreamQueue,
+    Worker,
+)
+from toril.codecs import AesGcm, Codecs
+from toril.commands.pages import WINDOW_JOBS
 from toril.dashboard import ServerOptions
 from toril.dashboard._texts import name_of_url_part, pretty_json, url_part
 
@@ -87,6 +101,51 @@ async def test_the_search_finds_a_job_by_its_data_also_a_large_one(
     assert (await viewer.get("/queues/emails?state=waiting&after=x")).status_code == 400
 
 
+@pytest.mark.parametrize("kind", [ListQueue, StreamQueue])
+async def test_envelopes_are_searched_beyond_the_page(
+    viewer: Person, valkey_url: str, prefix: str, kind: type[ListQueue | StreamQueue]
+) -> None:
+    async with kind("jobs.a", redis=valkey_url, prefix=prefix) as queue:
+        for n in range(400):
+            await queue.add("visit", {"page": f"p{n}", "text": "x" * (5000 if n == 7 else 5) + f" Needle{n}"})
+    path = f"/queues/{'list' if kind is ListQueue else 'stream'}:jobs.a?state=waiting"
+    page = await viewer.text(f"{path}&q=needle7%22")
+    assert (page.count("data-row"), "1 found among 400 of 400" in page) == (1, True)
+    page = await viewer.text(f"{path}&q=NEEDLE&limit=25")
+    assert page.count("data-row") == 25
+    link = re.search(r'href="([^"]+)">search on', page)
+    assert link is not None
+    again = await viewer.text(html.unescape(link[1]))
+    assert again.count("data-row") == 25
+    assert kind is StreamQueue or "found among 50 of 400 examined" in again
+    assert not set(re.findall('data-key="([^"]+)"', page)) & set(re.findall('data-key="([^"]+)"', again))
+    assert "Nothing matches" in await viewer.text(f"{path}&q=needle&name=draw")
+
+
+async def test_a_search_ends_when_its_request_is_closed(viewer: Person, valkey_url: str, prefix: str) -> None:
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {"n": n}) for n in range(3 * WINDOW_JOBS)])
+    path = "/queues/emails?state=waiting&q=nobody"
+    assert f"{3 * WINDOW_JOBS} of {3 * WINDOW_JOBS} examined" in await viewer.text(path)
+
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/queues/emails", "query_string": path.partition("?")[2].encode(),
+        "headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+        "scheme": "http", "root_path": "", "http_version": "1.1",
+    }  # fmt: skip
+    await viewer.app(scope, receive, send)
+    page = b"".join(one.get("body", b"") for one in sent).decode()
+    assert f"0 found among {WINDOW_JOBS} of {3 * WINDOW_JOBS} examined" in page
+
+
 async def test_a_job_is_shown_with_data_result_log_and_code(
     viewer: Person, valkey_url: str, prefix: str
 ) -> None:
@@ -111,6 +170,52 @@ async def test_a_job_is_shown_with_data_result_log_and_code(
     ):
         assert words in html.unescape(page), words
     assert (await viewer.get("/queues/emails/job?id=nobody")).status_code == 404
+
+
+async def test_encoded_payloads_are_shown_as_such(viewer: Person, valkey_url: str, prefix: str) -> None:
+    codecs = Codecs([AesGcm({"2026": bytes(32)})])
+
+    async def handle(job: Job) -> dict[str, str]:
+        await job.update_progress(50)
+        return {"to": job.data["to"]}
+
+    async with (
+        Queue("emails", redis=valkey_url, prefix=prefix, codecs=codecs) as queue,
+        Worker("emails", handle, redis=valkey_url, prefix=prefix, codecs=codecs) as worker,
+    ):
+        job = await queue.add("send", {"to": "a@b.c"})
+        await worker.run_until_idle()
+    page = html.unescape(await viewer.text(f"/queues/emails/job?id={job.id}"))
+    rows = html.unescape(await viewer.text("/queues/emails?state=completed"))
+    for title in ("data", "result", "progress"):
+        assert f"{title}: encoded (aes-gcm key 2026)" in page
+    assert "encoded (aes-gcm key 2026)" in rows
+    assert "a@b.c" not in page + rows
+
+
+async def test_groups_are_shown_with_their_counts_and_limits(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with Queue("mails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add("plain", {})
+        assert "No job has a group" in await viewer.text("/queues/mails/groups")
+        await queue.set_group_limits("tenant-7", GroupLimits(concurrency=3, rate_limit=RateLimit(10, 2.0)))
+        await queue.set_group_limits(None, GroupLimits(max_size=5000))
+        await queue.set_group_weight("tenant-8", 4)
+        await queue.pause_group("<b>tenant-9")
+        for group, count in (("tenant-7", 7), ("tenant-8", 1200)):
+            await queue.add_bulk([NewJob("send", {}, JobOptions(group=group)) for _ in range(count)])
+    page = await viewer.text("/queues/mails/groups")
+    cells = [re.findall(r">([^<>]+)</td>", row) for row in page.split("<tr data-row")[1:]]
+    assert cells == [
+        ["1,200", "0", "0", "0", "4", "–"],
+        ["7", "0", "0", "0", "1", "3 at once, 10 in 2.0 s"],
+        ["0", "0", "0", "0", "1", "–"],
+    ]
+    assert "&lt;b&gt;tenant-9" in page and "❚❚ paused" in page
+    assert "5,000 waiting at most" in page
+    assert "/queues/mails/groups" in await viewer.text("/queues/mails?state=prioritized")
+    assert (await viewer.get("/queues/nobody/groups")).status_code == 404
 
 
 async def test_a_flow_is_a_graph(viewer: Person, valkey_url: str, prefix: str) -> None:

@@ -18,7 +18,7 @@ from toril.commands.pages import FIRST_PAGE, JobFilter, PagePosition
 from toril.dashboard._failures import each_failure
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._view import View
-from toril.errors import InvalidOption, ScriptRefused, TorilError
+from toril.errors import InvalidOption, RedisError, ScriptRefused, TorilError
 from toril.producer import Queue
 from toril.protocol.error_pattern import error_pattern, fingerprint
 from toril.protocol.state import JobState
@@ -31,7 +31,7 @@ Progress = AsyncIterator[tuple[int, int]]  # done, skipped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkAct:
-    """What is done: `retry` (dead letters are replayed), `remove`, `promote`, `clean`, `drain` or `obliterate`."""
+    """What is done: `retry` (or replay), `remove`, `promote`, `clean`, `drain`, `obliterate` or `examine`."""
 
     name: str
     rate: float | None = None  # jobs per second
@@ -136,13 +136,17 @@ async def _matching(queue: ShownQueue, selection: Selection) -> AsyncIterator[li
 
 
 async def do_batch(queue: ShownQueue, act: str, state: str, ids: list[str]) -> int:
-    """Does an act on some jobs; returns on how many. Jobs that are not there any more are skipped."""
+    """Does an act on some jobs; returns on how many.
+
+    Jobs that are not there any more are skipped, and those whose keys hold something else than a job.
+    """
     if not queue.is_bullmq:
         return await _dead_letters(queue, act, ids)
     calls = Calls(queue.keys, at_once=len(ids))
     replies = await queue.source.transport.run_many([_command(queue, act, state, one, calls) for one in ids])
     for reply in replies:
-        if isinstance(reply, TorilError) and not isinstance(reply, ScriptRefused):
+        is_skipped = isinstance(reply, RedisError) and reply.concerns_data
+        if isinstance(reply, TorilError) and not isinstance(reply, ScriptRefused) and not is_skipped:
             raise reply
     return sum(not isinstance(reply, TorilError) for reply in replies)
 
@@ -156,13 +160,13 @@ def _command(queue: ShownQueue, act: str, state: str, job_id: str, calls: Calls)
             return manage.remove(queue.keys, job_id)
         case "promote":
             return manage.promote(queue.keys, job_id)
-    raise InvalidOption("act", f"{act!r} is none for many jobs", "choose retry, remove or promote")
+    raise InvalidOption("act", f"{act!r} is not an act on many jobs", "choose retry, remove or promote")
 
 
 async def _dead_letters(queue: ShownQueue, act: str, ids: list[str]) -> int:
     opened = queue.source.open(queue.found)
     if isinstance(opened, Queue) or act not in ("retry", "remove"):
-        raise InvalidOption("act", f"{act!r} is none for dead letters", "choose retry or remove")
+        raise InvalidOption("act", f"{act!r} is not an act on dead letters", "choose retry or remove")
     async with opened:
         step = opened.replay if act == "retry" else opened.purge
         return sum([await step(one) for one in ids])

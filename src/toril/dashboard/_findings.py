@@ -24,6 +24,11 @@ class Findings:
         self._known: dict[str, tuple[float, Diagnosis | TorilError]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
+    @property
+    def moment(self) -> float:
+        """When the newest diagnosis was made."""
+        return max((at for at, _ in self._known.values()), default=0.0)
+
     def known(self, access: Access) -> dict[str, list[Finding]]:
         """Returns the findings of each queue that are known now."""
         found: dict[str, list[Finding]] = {}
@@ -36,13 +41,13 @@ class Findings:
                         found.setdefault(name, []).append(one)
         return found
 
-    async def diagnoses(self, *, patience: float) -> dict[str, Diagnosis | TorilError | None]:
+    async def diagnoses(self, *, wait_seconds: float) -> dict[str, Diagnosis | TorilError | None]:
         """Returns the diagnosis of each server; None while the first examination runs."""
         for source in self._sources.all:
             self._begin(source)
         running = list(self._running.values())
         if running:
-            await asyncio.wait(running, timeout=patience)
+            await asyncio.wait(running, timeout=wait_seconds)
         return {one.name: self._known.get(one.name, (0.0, None))[1] for one in self._sources.all}
 
     def _begin(self, source: QueueSource) -> None:

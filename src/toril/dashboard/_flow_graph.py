@@ -11,11 +11,11 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from toril.dashboard._states import STATE_SIGNS
 from toril.dashboard._texts import shortened
-from toril.dashboard._words import STATE_SIGNS
 
 _WIDE, _TALL, _GAP_X, _GAP_Y, _EDGE = 190, 40, 56, 12, 8
-_LETTERS: Final = 25
+_MAX_CHARACTERS: Final = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +63,14 @@ def _rows(nodes: Sequence[FlowNodeView]) -> list[float]:
     return rows
 
 
-def _place(node: FlowNodeView, row: float) -> tuple[float, float]:
+def _box_position(node: FlowNodeView, row: float) -> tuple[float, float]:
     return _EDGE + node.depth * (_WIDE + _GAP_X), _EDGE + row * (_TALL + _GAP_Y)
 
 
 def _edge(nodes: Sequence[FlowNodeView], rows: Sequence[float], at: int) -> Markup:
     parent = nodes[at].parent or 0
-    x1, y1 = _place(nodes[parent], rows[parent])
-    x2, y2 = _place(nodes[at], rows[at])
+    x1, y1 = _box_position(nodes[parent], rows[parent])
+    x2, y2 = _box_position(nodes[at], rows[at])
     x1, middle = x1 + _WIDE, _TALL / 2
     bend = (x1 + x2) / 2
     path = f"M{x1} {y1 + middle}C{bend} {y1 + middle} {bend} {y2 + middle} {x2} {y2 + middle}"
@@ -78,7 +78,7 @@ def _edge(nodes: Sequence[FlowNodeView], rows: Sequence[float], at: int) -> Mark
 
 
 def _box(node: FlowNodeView, row: float) -> Markup:
-    x, y = _place(node, row)
+    x, y = _box_position(node, row)
     sign = STATE_SIGNS.get(node.state, "?")
     return Markup(
         '<a href="{link}"><g class="node state-{state}"><title>{tip}</title>'
@@ -96,7 +96,7 @@ def _box(node: FlowNodeView, row: float) -> Markup:
         tx=x + 12,
         t1=y + 17,
         t2=y + 32,
-        name=shortened(node.label, _LETTERS),
+        name=shortened(node.label, _MAX_CHARACTERS),
         sign=sign,
-        words=shortened(f"{node.state} · {node.queue}", _LETTERS + 3),
+        words=shortened(f"{node.state} · {node.queue}", _MAX_CHARACTERS + 3),
     )

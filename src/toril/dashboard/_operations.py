@@ -13,17 +13,21 @@ import json
 import os
 import time
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from toril.commands import operations as commands
 from toril.dashboard._bulk import BulkAct, Selection, run_bulk
+from toril.dashboard._failures import Examination, FailureGroup, examine
 from toril.dashboard._sources import QueueSource, ShownQueue
 from toril.dashboard._view import View
 from toril.errors import TorilError
 
 HEARTBEAT: Final = 1.0
 MOST_SHOWN: Final = 100
+# Characters of a pattern that are stored with an examination.
+MOST_PATTERN: Final = 300
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Operation:
     total: int = 0
     updated_ms: int = 0
     error: str = ""
+    groups: list[dict[str, Any]] = field(default_factory=list)  # what an examination found
 
     def fields(self) -> dict[str, str]:
         """Returns what is stored."""
@@ -65,6 +70,7 @@ class Operation:
             "total": str(self.total),
             "updated_ms": str(round(time.time() * 1000)),
             "error": self.error,
+            **({"groups": json.dumps(self.groups)} if self.groups else {}),
         }
 
     @classmethod
@@ -84,6 +90,7 @@ class Operation:
             total=int(fields.get("total") or 0),
             updated_ms=int(fields.get("updated_ms") or 0),
             error=fields.get("error", ""),
+            groups=json.loads(fields.get("groups") or "[]"),
         )
 
 
@@ -109,7 +116,7 @@ class Operations:
             id=uuid.uuid4().hex[:16],
             act=act,
             queue=queue.id,
-            # Failures that come later are none of this operation.
+            # Later failures do not belong to this operation.
             selection=replace(selection, until_ms=now_ms),
             user=view.access.user,
             started_ms=now_ms,
@@ -129,6 +136,8 @@ class Operations:
         if not await source.run(commands.claim_operation(source.prefix, operation.id, self._runner)):
             return False
         operation.state = "running"
+        if operation.act.name == "examine":  # what was examined is not stored: it begins again
+            operation.done = 0
         await source.run(commands.set_cancel(source.prefix, operation.id, False))
         self._start(view, queue, operation)
         return True
@@ -143,10 +152,9 @@ class Operations:
         heartbeat = asyncio.create_task(
             self._store_repeatedly(queue.source, run), name="toril-operation-heartbeat"
         )
+        made = Examination()
         try:
-            async for done, skipped in run_bulk(
-                view, queue, operation.act, operation.selection, run.cancelled
-            ):
+            async for done, skipped in _steps(view, queue, run, made):
                 operation.done += done
                 operation.skipped += skipped
             operation.state = "cancelled" if run.cancelled.is_set() else "done"
@@ -155,6 +163,12 @@ class Operations:
         finally:
             heartbeat.cancel()
             await asyncio.wait([heartbeat])
+        if operation.act.name == "examine":
+            operation.groups = [_summary(one) for one in made.largest()]
+            view.parts.failures.keep(queue, made)
+        else:
+            view.parts.failures.forget(queue)
+            queue.source.outdate()
         with contextlib.suppress(TorilError):
             await self._store(queue.source, operation)
             await queue.source.run(commands.release_operation(queue.source.prefix, operation.id))
@@ -180,6 +194,24 @@ class Operations:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _steps(view: View, queue: ShownQueue, run: _Run, made: Examination) -> AsyncIterator[tuple[int, int]]:
+    operation = run.operation
+    if operation.act.name == "examine":
+        return examine(view, queue, made, run.cancelled)
+    return run_bulk(view, queue, operation.act, operation.selection, run.cancelled)
+
+
+def _summary(group: FailureGroup) -> dict[str, Any]:
+    """Returns what is stored of a group."""
+    return {
+        "fingerprint": group.fingerprint,
+        "pattern": group.pattern[:MOST_PATTERN],
+        "count": group.count,
+        "first_ms": group.first_ms,
+        "last_ms": group.last_ms,
+    }
 
 
 async def get_operation(source: QueueSource, operation_id: str) -> Operation | None:

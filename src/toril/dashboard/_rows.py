@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from toril.commands.pages import EnvelopeRow, PageRow, PageValue
+from toril.commands.envelope_pages import EnvelopeRow
+from toril.commands.pages import PageRow, PageValue
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._texts import shortened, size
 from toril.dashboard._view import View
+from toril.protocol.codecs import EncodedPayload
 from toril.protocol.state import JobState
 
 _STRING: Final = r'"((?:[^"\\]|\\.)*)"'
@@ -39,6 +41,21 @@ class JobRow:
     progress: int | None
     notes: list[str]
     state: str
+
+
+# What a row shows of a job in any state, and besides that in some states.
+_FIELDS: Final = ("name", "data", "timestamp", "stc", "rjk", "parentKey", "deid")
+_MORE_FIELDS: Final = {
+    "failed": ("failedReason", "finishedOn", "attemptsMade", "atm"),
+    "completed": ("processedOn", "finishedOn"),
+    "active": ("processedOn", "progress", "pb"),
+    "delayed": ("attemptsMade", "atm"),
+}
+
+
+def fields_of(state: str) -> tuple[str, ...]:
+    """Returns the fields of a job that the rows of a state need."""
+    return (*_FIELDS, *_MORE_FIELDS.get(state, ("priority",)))
 
 
 def bullmq_row(view: View, queue: ShownQueue, state: JobState, row: PageRow) -> JobRow:
@@ -90,6 +107,9 @@ def preview(view: View, queue: ShownQueue, field: str, value: PageValue) -> str:
     """Returns the beginning of a value, redacted as a whole before it is cut."""
     if value is None or isinstance(value, int):
         return text_of(value, field)
+    encoded = EncodedPayload.of(value)
+    if encoded is not None:
+        return str(encoded)
     if view.options.redact is None:
         return shortened(value.decode(errors="replace"), 240)
     return shortened(redacted_text(view, queue, field, value), 240)

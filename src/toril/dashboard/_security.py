@@ -1,4 +1,4 @@
-"""The frame around every page: who may come in, from where, and what a browser may load.
+"""Checks around every page: who may see it, from where, and what a browser may load.
 
 Guarantee: a request that is not for an allowed host, not by a known person, or that writes from another site is
 answered with 4xx before any page or action runs. Every response forbids scripts, styles, images and connections from
@@ -44,7 +44,7 @@ _HEADERS: Final = {
 _OPEN: Final = ("/static/", "/sign-in")
 
 
-class SecurityFrame:
+class SecurityMiddleware:
     """ASGI middleware that checks each request and completes each response."""
 
     def __init__(self, app: ASGIApp, options: DashboardOptions) -> None:
@@ -74,7 +74,7 @@ class SecurityFrame:
             return _refused("this host name is not allowed; see --allowed-host", 403)
         if request.method not in ("GET", "HEAD", "POST"):
             return _refused("this method is not allowed", 405)
-        if request.method == "POST" and (problem := self._foreign(request)):
+        if request.method == "POST" and (problem := self._cross_site_reason(request)):
             return _refused(problem, 403)
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         if path.startswith(_OPEN):
@@ -89,7 +89,7 @@ class SecurityFrame:
         hosts = headers.getlist("host")
         return len(hosts) == 1 and (_host_name(hosts[0]) in self._hosts or "*" in self._hosts)
 
-    def _foreign(self, request: Request) -> str | None:
+    def _cross_site_reason(self, request: Request) -> str | None:
         """Returns why a write is not from a page of this dashboard; None if it is. `handle` checks the token."""
         site = request.headers.get("sec-fetch-site")
         if site is not None and site != "same-origin":
@@ -122,7 +122,7 @@ class SecurityFrame:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if options.token is not None:
             shown = given if scheme.lower() == "bearer" else request.cookies.get(SIGN_IN_COOKIE, "")
-            if _same(shown, options.token):
+            if _equal_secret(shown, options.token):
                 return "token"
         if options.basic is not None and scheme.lower() == "basic" and _is_pair(given, options.basic):
             return options.basic[0]
@@ -137,15 +137,15 @@ class SecurityFrame:
         if options.token is not None and request.method == "GET":
             root = request.scope.get("root_path", "")
             return Response(status_code=303, headers={"location": f"{root}/sign-in"})
-        return _refused("you are not known here", 401 if options.authenticates else 403)
+        return _refused("you are not signed in", 401 if options.authenticates else 403)
 
 
 def has_form_token(request: Request, given: object) -> bool:
     """Whether a form has the token of the page that it belongs to."""
     return (
         isinstance(given, str)
-        and _same(given, request.scope["toril.csrf"])
-        and _same(given, request.cookies.get(CSRF_COOKIE, ""))
+        and _equal_secret(given, request.scope["toril.csrf"])
+        and _equal_secret(given, request.cookies.get(CSRF_COOKIE, ""))
     )
 
 
@@ -202,8 +202,8 @@ def _is_pair(given: str, expected: tuple[str, str]) -> bool:
         text = base64.b64decode(given, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return False
-    return _same(text, ":".join(expected))
+    return _equal_secret(text, ":".join(expected))
 
 
-def _same(one: str, other: str) -> bool:
+def _equal_secret(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(errors="replace"), other.encode(errors="replace")) and bool(other)

@@ -1,58 +1,47 @@
 """The servers of a dashboard and their queues.
 
 Guarantee: pages of one moment share what was read: the figures of a server are read at most once in `FRESH` seconds, in
-one pipeline, however many pages are open. Queues are searched for in the background, not within a request.
+one pipeline of bounded size, however many pages are open. Queues are searched for in the background, not in a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from toril.commands import read
 from toril.commands.command import Command
-from toril.commands.overview import EnvelopeOverview
-from toril.commands.read import Metrics
+from toril.dashboard._rates import Rate, Rates
 from toril.dashboard.access import Access
 from toril.dashboard.options import DashboardOptions, ServerOptions
 from toril.errors import TorilError
 from toril.observe.discovery import QueueDiscovery
-from toril.observe.overview import QueueFigures, ServerOverview, read_overview
+from toril.observe.overview import QueueFigures, decode_overview, overview_commands
 from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.compatibility import BULLMQ_PREFIX
-from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport, ConnectionPolicy, parse_address
 from toril.transport.discovery import FoundQueue
+from toril.transport.waiting import result_of, succeeded
 
 T = TypeVar("T")
 
-# Several pages that are asked for at once show the same figures.
+# Younger figures are not read again.
 FRESH: Final = 1.0
+# A page does not wait for new figures if there are some of this age: they are read in the background meanwhile.
+STALE: Final = 2.0
 SEARCH_EVERY: Final = 15.0
-# Samples of the counts, from which a rate is computed when nothing better is known: two minutes.
-SAMPLES: Final = 60
+# A page waits so long for the first search.
+MAX_WAIT_SECONDS: Final = 2.0
+# Reports of workers that are read at once: about 150 KB.
+MOST_REPORTS: Final = 400
+# Of each queue, for an overview: only their number is shown.
+REPORTS_OF_A_QUEUE: Final = 1
 # A page must answer while a server is away: a banner is better than a page that loads for half a minute.
 POLICY: Final = ConnectionPolicy(
     connect_timeout=2.0, command_timeout=5.0, call_attempts=2, max_reconnect_delay=1.0
 )
-MINUTES: Final = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Jobs per minute that completed and failed, and where the figures come from."""
-
-    completed: list[float]  # for each past minute or sample, oldest first
-    failed: list[float]
-    origin: str  # "BullMQ metrics" or "samples"
-    covers: str  # the time of the figures
-    now: float  # completed: the last whole minute, or the mean of the samples
-    failed_now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +70,26 @@ class ShownQueue:
 
 
 @dataclass(slots=True)
-class _Picture:
+class Picture:
+    """The figures of all queues of a server at one moment."""
+
     at: float
     queues: list[ShownQueue]
     now_ms: int
+    is_searched: bool = True  # False: the first search for queues has not ended
+    by_id: dict[str, ShownQueue] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_id = {one.id: one for one in self.queues}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One queue with its figures of now, and the values of the commands that were sent with them."""
+
+    queue: ShownQueue
+    now_ms: int
+    values: list[Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,15 +99,15 @@ class QueueSource:
     options: ServerOptions
     is_one_of_many: bool = False
     transport: AsyncTransport = field(init=False)
+    rates: Rates = field(init=False)
     _discovery: QueueDiscovery | None = field(init=False, default=None)
-    _picture: _Picture | None = field(init=False, default=None)
-    _samples: deque[tuple[float, dict[str, tuple[int, int]]]] = field(init=False)
-    _reading: asyncio.Lock = field(init=False)
+    _picture: Picture | None = field(init=False, default=None)
+    _reading: asyncio.Task[Picture] | None = field(init=False, default=None)
+    _changes: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.transport = AsyncTransport(self.options.redis, policy=POLICY)
-        self._samples = deque(maxlen=SAMPLES)
-        self._reading = asyncio.Lock()
+        self.rates = Rates()
 
     @property
     def name(self) -> str:
@@ -124,16 +129,42 @@ class QueueSource:
                 raise value
         return values
 
-    async def queues(self) -> list[ShownQueue]:
-        """Returns the queues without their figures."""
-        picture = self._picture
-        if picture is not None:
-            found = await self._search().queues()
-            if len(found) == len(picture.queues):
-                return picture.queues
-        return (await self.overview()).queues
+    async def reports(
+        self, queues: Sequence[ShownQueue], *commands: Command[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns the reports of the workers of each queue and the values of the commands, read in one pipeline."""
+        most = max(1, MOST_REPORTS // max(1, len(queues)))
+        ask = overview_commands([one.found for one in queues], max_reports=most)
+        replies = await self.transport.run_many([*ask, *commands])
+        overview = decode_overview([one.found for one in queues], replies[: len(ask)])
+        by_queue = {one.queue: one.overview.workers for one in overview.queues}
+        return [by_queue.get(one.found, []) for one in queues], replies[len(ask) :]
 
-    def _search(self) -> QueueDiscovery:
+    async def read(self, queue: ShownQueue, *commands: Command[Any]) -> Reading:
+        """Reads the figures of one queue and what else a page needs, in one pipeline; raises the first error."""
+        ask = overview_commands([queue.found], max_reports=1)
+        replies = await self.transport.run_many([*ask, *commands])
+        overview = decode_overview([queue.found], replies[: len(ask)])
+        values = replies[len(ask) :]
+        for value in values:
+            if isinstance(value, TorilError):
+                raise value
+        figures = replace(overview.queues[0], label=queue.label) if overview.queues else None
+        error = "".join(str(one) for one in overview.errors.values())
+        return Reading(replace(queue, figures=figures, error=error), overview.now_ms, values)
+
+    async def find(self, queue_id: str) -> ShownQueue | None:
+        """Returns a queue by its name in the dashboard, with figures that may be old."""
+        picture = self._picture or await self.overview()
+        if queue_id in picture.by_id:
+            return picture.by_id[queue_id]
+        found = await self.discovery.queues()
+        if len(found) != len(picture.queues):
+            picture = await self._refreshed()
+        return picture.by_id.get(queue_id)
+
+    @property
+    def discovery(self) -> QueueDiscovery:
         if self._discovery is None:
             self._discovery = QueueDiscovery(
                 self.transport,
@@ -144,18 +175,43 @@ class QueueSource:
             )
         return self._discovery
 
-    async def overview(self, max_age: float = FRESH) -> _Picture:
-        """Returns the figures of all queues, read at most `max_age` seconds ago."""
-        async with self._reading:
-            picture = self._picture
-            if picture is None or time.monotonic() - picture.at > max_age:
-                self._picture = picture = await self._read()
-            return picture
+    async def overview(self) -> Picture:
+        """Returns the figures of all queues, at most `STALE` seconds old; above `FRESH` they are read again."""
+        picture = self._picture
+        age = STALE + 1 if picture is None else time.monotonic() - picture.at
+        if picture is None or age > STALE:
+            return await self._refreshed()
+        if age > FRESH:
+            self.begin()
+        return picture
 
-    async def _read(self) -> _Picture:
-        found = await self._search().queues()
-        overview = await read_overview(self.transport, found)
-        rates = await self._rates(overview)
+    def outdate(self) -> None:
+        """Has the figures read again for the next page: something was changed."""
+        self._changes += 1
+        self._reading = None
+        if self._picture is not None:
+            self._picture.at = -STALE
+
+    async def _refreshed(self) -> Picture:
+        """Returns figures of now. Pages that ask at once share one reading, which no page can cancel."""
+        return await result_of(self.begin())
+
+    def begin(self) -> asyncio.Task[Picture]:
+        """Has the figures read, in the background."""
+        if self._reading is None or self._reading.done():
+            self._reading = self.transport.spawn(self._read())
+            self._reading.add_done_callback(succeeded)  # marks its error as seen
+        return self._reading
+
+    async def _read(self) -> Picture:
+        changes = self._changes
+        found = await self.discovery.queues(wait_seconds=MAX_WAIT_SECONDS)
+        ask = overview_commands(found, max_reports=REPORTS_OF_A_QUEUE)
+        more = self.rates.commands(found)
+        replies = await self.transport.run_many([*ask, *more])
+        overview = decode_overview(found, replies[: len(ask)])
+        self.rates.learn(replies[len(ask) :])
+        rates = self.rates.of(overview)
         shown = [
             ShownQueue(source=self, found=one.queue, label=one.label, figures=one, rate=rates.get(one.label))
             for one in overview.queues
@@ -165,52 +221,11 @@ class QueueSource:
         unread = [one for one in found if one not in seen]
         for queue, (label, error) in zip(unread, overview.errors.items(), strict=True):
             shown.append(ShownQueue(source=self, found=queue, label=label, error=str(error)))
-        return _Picture(time.monotonic(), sorted(shown, key=lambda one: one.label), overview.now_ms)
-
-    async def _rates(self, overview: ServerOverview) -> dict[str, Rate]:
-        bullmq = [one for one in overview.queues if isinstance(one.queue.keys, QueueKeys)]
-        commands = [
-            read.get_metrics(one.queue.keys, kind, end=MINUTES - 1)  # type: ignore[arg-type]
-            for one in bullmq
-            for kind in ("completed", "failed")
-        ]
-        replies = await self.transport.run_many(commands)
-        rates = self._sampled(overview)
-        for at, one in enumerate(bullmq):
-            completed, failed = replies[2 * at : 2 * at + 2]
-            if (
-                isinstance(completed, Metrics)
-                and isinstance(failed, Metrics)
-                and (completed.minutes or failed.minutes)
-            ):
-                rates[one.label] = _of_metrics(completed, failed, overview.now_ms)
-        return rates
-
-    def _sampled(self, overview: ServerOverview) -> dict[str, Rate]:
-        """Returns rates by two samples: totals of list and stream queues, counts of finished jobs of BullMQ queues."""
-        now = time.monotonic()
-        counts = {one.label: _ended(one) for one in overview.queues}
-        self._samples.append((now, counts))
-        minutes = (now - self._samples[0][0]) / 60
-        if minutes <= 0:
-            return {}
-        return {label: self._rate(label, minutes) for label in counts if label in self._samples[0][1]}
-
-    def _rate(self, label: str, minutes: float) -> Rate:
-        """Returns the growth between samples. A count that falls, because old jobs are removed, tells nothing."""
-        known = [(at, counts[label]) for at, counts in self._samples if label in counts]
-        steps = [
-            (max(0, new[0] - old[0]), max(0, new[1] - old[1]), (at - before) / 60)
-            for (before, old), (at, new) in itertools.pairwise(known)
-        ]
-        return Rate(
-            completed=[done / span for done, _, span in steps],
-            failed=[failed / span for _, failed, span in steps],
-            origin="samples",
-            covers=f"the last {minutes * 60:.0f} seconds",
-            now=sum(done for done, _, _ in steps) / minutes,
-            failed_now=sum(failed for _, failed, _ in steps) / minutes,
-        )
+        shown.sort(key=lambda one: one.label)
+        # What was read may be older than a change that was made meanwhile.
+        at = time.monotonic() if changes == self._changes else -STALE
+        self._picture = Picture(at, shown, overview.now_ms, self.discovery.is_searched)
+        return self._picture
 
     def open(self, found: FoundQueue) -> Queue | ListQueue | StreamQueue:
         """Returns the queue for a change; it connects with its first use and writes no meta."""
@@ -229,30 +244,21 @@ class QueueSource:
         await self.transport.close()
 
 
-def _ended(figures: QueueFigures) -> tuple[int, int]:
-    seen = figures.overview
-    if isinstance(seen, EnvelopeOverview):
-        return seen.totals.get("completed", 0), seen.totals.get("dead", 0)
-    return seen.counts.completed, seen.counts.failed
+@dataclass(slots=True)
+class Overview:
+    """The queues that a person sees, the errors of servers that did not answer, and the time."""
 
+    queues: list[ShownQueue] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    now_ms: int = 0
+    is_searched: bool = True
+    moments: list[float] = field(default_factory=list)  # of the figures of each server
 
-def _of_metrics(completed: Metrics, failed: Metrics, now_ms: int) -> Rate:
-    done, lost = _minutes(completed, now_ms), _minutes(failed, now_ms)
-    return Rate(
-        completed=done,
-        failed=lost,
-        origin="BullMQ metrics",
-        covers="an hour",
-        now=done[-1],
-        failed_now=lost[-1],
-    )
-
-
-def _minutes(metrics: Metrics, now_ms: int) -> list[float]:
-    """Returns an hour of minutes, oldest first. BullMQ writes a minute when a later job ends: those since are 0."""
-    since = max(0, now_ms // 60_000 - metrics.previous_at_ms // 60_000) if metrics.previous_at_ms else 0
-    past = [0.0] * min(since, MINUTES) + [float(one) for one in metrics.minutes]
-    return ([0.0] * MINUTES + past[:MINUTES][::-1])[-MINUTES:]
+    def add(self, picture: Picture, access: Access) -> None:
+        self.queues += (one for one in picture.queues if access.sees(one.id))
+        self.now_ms = picture.now_ms
+        self.is_searched = self.is_searched and picture.is_searched
+        self.moments.append(picture.at)
 
 
 class Sources:
@@ -270,33 +276,41 @@ class Sources:
             self._sources = [QueueSource(one, is_one_of_many=many) for one in self._options.servers]
         return self._sources
 
-    async def overview(self, access: Access) -> tuple[list[ShownQueue], dict[str, str], int]:
-        """Returns the queues that a person sees, the errors of servers that did not answer, and the time (ms)."""
+    async def overview(self, access: Access) -> Overview:
+        """Returns the queues that a person sees; raises if no server answers."""
         pictures = await asyncio.gather(*(one.overview() for one in self.all), return_exceptions=True)
-        shown: list[ShownQueue] = []
-        errors: dict[str, str] = {}
-        now_ms = 0
+        seen = Overview()
         for source, picture in zip(self.all, pictures, strict=True):
             if isinstance(picture, TorilError):
-                errors[source.name] = str(picture)
+                seen.errors[source.name] = str(picture)
             elif isinstance(picture, BaseException):
                 raise picture
             else:
-                shown += (one for one in picture.queues if access.sees(one.id))
-                now_ms = picture.now_ms
-        if errors and len(errors) == len(self.all):
+                seen.add(picture, access)
+        if seen.errors and len(seen.errors) == len(self.all):
             raise next(one for one in pictures if isinstance(one, TorilError))
-        return shown, errors, now_ms or round(time.time() * 1000)
+        seen.now_ms = seen.now_ms or round(time.time() * 1000)
+        return seen
 
     async def find(self, queue_id: str, access: Access) -> ShownQueue | None:
         """Returns a queue by its name in the dashboard; None if there is none or it is not granted."""
         if not access.sees(queue_id):
             return None
         for source in self.all:
-            for one in await source.queues():
-                if one.id == queue_id:
-                    return one
+            found = await source.find(queue_id)
+            if found is not None:
+                return found
         return None
+
+    def prepare(self) -> None:
+        """Begins to search for queues, so that the first page need not wait for it."""
+        for one in self.all:
+            one.begin()
+
+    def outdate(self) -> None:
+        """Has all figures read again for the next page."""
+        for one in self._sources or []:
+            one.outdate()
 
     async def close(self) -> None:
         sources, self._sources = self._sources or [], None

@@ -6,6 +6,7 @@ text are visible. A number is written as it is stored, also beyond 2^53.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from markupsafe import Markup, escape
 # A payload is folded beyond this size.
 FOLDED_BYTES: Final = 64 * 1024
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.:{}@")
+_ALL_PLAIN: Final = re.compile(r"[A-Za-z0-9_\-.:{}@]*[A-Za-z0-9_\-:{}@]")
 # What a reader cannot see, or what changes the order of what follows.
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -25,7 +27,11 @@ _HIDDEN: Final = re.compile(
 
 def visible(text: object) -> str:
     """Returns the text with hidden characters written as `\\u202e`."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text))
+    shown = str(text)
+    # All hidden characters are unprintable, which is known much sooner than where they are.
+    if shown.replace("\n", "").isprintable():
+        return shown
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
 
 
 def shortened(text: object, most: int = 120) -> str:
@@ -36,6 +42,8 @@ def shortened(text: object, most: int = 120) -> str:
 
 def url_part(name: str) -> str:
     """Returns a name as a part of a path that no proxy or browser changes: other characters as `~2F`."""
+    if _ALL_PLAIN.fullmatch(name):
+        return name
     text = "".join(
         chr(one) if one in _PLAIN else f"~{one:02X}" for one in name.encode(errors="surrogatepass")
     )
@@ -90,8 +98,10 @@ def span(seconds: float | None) -> str:
 
 def brief(seconds: float | None) -> str:
     """Returns a duration with its largest unit only, for tables."""
-    parts = span(seconds).split()
-    return " ".join(parts[:2])
+    if seconds is None or seconds < 60:
+        return span(seconds)
+    unit, name = (86_400, "d") if seconds >= 86_400 else (3600, "h") if seconds >= 3600 else (60, "min")
+    return f"{int(seconds) // unit} {name}"
 
 
 def span_ms(ms: float | None) -> str:
@@ -116,15 +126,22 @@ def ago(ms: float | None, now_ms: float) -> Markup:
     """Returns how long ago a moment was, with the moment itself in its title."""
     if not ms:
         return Markup("–")
-    try:
-        at = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return Markup('<span class="bad">{}</span>').format(f"{ms:.0f}")
     seconds = (now_ms - ms) / 1000
     words = f"{brief(seconds)} ago" if seconds >= 0 else f"in {brief(-seconds)}"
-    return Markup('<time datetime="{}" title="{} UTC" data-relative>{}</time>').format(
-        f"{at:%Y-%m-%dT%H:%M:%S}Z", f"{at:%Y-%m-%d %H:%M:%S}", words
-    )
+    return _time_element(int(ms // 1000), words)
+
+
+_TIME: Final = Markup('<time datetime="%sZ" title="%s UTC" data-relative>%s</time>')
+
+
+@functools.lru_cache(4096)
+def _time_element(second: int, words: str) -> Markup:
+    """Returns a moment and how far it is; rows of one page often have the same."""
+    try:
+        at = datetime.fromtimestamp(second, UTC).isoformat(" ")[:-6]
+    except (ValueError, OverflowError, OSError):
+        return Markup('<span class="bad">{}</span>').format(f"{second * 1000}")
+    return _TIME % (at.replace(" ", "T"), at, words)
 
 
 def pretty_json(raw: bytes | str) -> tuple[str, bool]:

@@ -5,10 +5,10 @@ Guarantee: a link has the path under which the dashboard is mounted; a value in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import quote_plus
 
 from starlette.requests import Request
 
@@ -19,7 +19,12 @@ from toril.dashboard.access import Access, Role
 from toril.dashboard.options import DashboardOptions
 
 
-class NotHere(Exception):
+def quoted(text: str) -> str:
+    """Returns a value for the query of a link."""
+    return text if text.isascii() and text.isalnum() else quote_plus(text, errors="replace")
+
+
+class PageNotFound(Exception):
     """There is no such page, queue or job, or it is not granted."""
 
 
@@ -31,13 +36,14 @@ class Links:
 
     def __call__(self, *parts: str, **query: object) -> str:
         """Returns a link: parts of the path are names, and empty values of the query are left out."""
-        path = "/".join(url_part(part) for part in parts)
-        given = {
-            name.rstrip("_"): str(value) for name, value in query.items() if value not in (None, "", False)
-        }
+        path = "/".join(map(url_part, parts))
         # A lone surrogate has no bytes of its own: such a link leads to a page that says so.
-        words = urlencode(given, errors="replace")
-        return f"{self.root}/{path}" + (f"?{words}" if words else "")
+        words = "&".join(
+            f"{name}={quoted(str(value))}"
+            for name, value in query.items()
+            if value is not None and value is not False and value != ""
+        )
+        return f"{self.root}/{path}?{words}" if words else f"{self.root}/{path}"
 
     def static(self, file: str) -> str:
         return f"{self.root}/static/{file}"
@@ -52,6 +58,7 @@ class View:
     sources: Sources
     options: DashboardOptions
     history: History
+    is_request: bool = True
     parts: Any  # the services of the dashboard: operations, audit, failures, findings
 
     @property
@@ -78,8 +85,12 @@ class View:
         name = name_of_url_part(self.request.path_params["queue"])
         found = await self.sources.find(name, self.access)
         if found is None:
-            raise NotHere(f"there is no queue {name!r}")
+            raise PageNotFound(f"there is no queue {name!r}")
         return found
+
+    async def is_left(self) -> bool:
+        """Whether the request was closed. A live part has no request of its own."""
+        return self.is_request and await self.request.is_disconnected()
 
     def redacted(self, queue: str, field_name: str, value: object) -> object:
         return value if self.options.redact is None else self.options.redact(queue, field_name, value)
@@ -95,6 +106,8 @@ class Page:
     values: Mapping[str, Any] = field(default_factory=dict)
     is_live: bool = True
     status: int = 200
+    # Two pages of the same address and moment, for people with the same rights, are the same: rendered once.
+    moment: Hashable = None
 
 
 PageFunction: TypeAlias = Callable[[View], Awaitable[Page]]

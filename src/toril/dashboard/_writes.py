@@ -1,14 +1,14 @@
 """Changes: the forms of pages.
 
-Guarantee: a change needs `allow_writes`, the role of the act, a queue that is granted, and the token of a page. What is
-refused leaves no trace in the audit; what is not is recorded there first. An act that cannot be undone asks once more,
-on a page of its own.
+Guarantee: a change needs `allow_writes`, the role of the act, a queue that is granted, and the token of a page. A
+refused change is not in the audit; any other is recorded there first. An act that cannot be undone asks once more, on a
+page of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +24,8 @@ from toril.dashboard._render import render_page
 from toril.dashboard._security import has_form_token
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._texts import name_of_url_part
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
 from toril.dashboard.access import Role
-from toril.dashboard.pages.queue import SINCE
 from toril.errors import InvalidOption, TorilError
 from toril.producer import Queue
 from toril.protocol.options import RateLimit
@@ -62,6 +61,7 @@ BULK_ACTS: Final = {
     "promote": Act(role=Role.OPERATOR, asks=True),
     "remove": Act(role=Role.OPERATOR, asks=True),
 }
+EXAMINE: Final = {"examine": Act(role=Role.OPERATOR)}
 QUEUE_ACTS: Final = {
     "pause": Act(role=Role.OPERATOR),
     "resume": Act(role=Role.OPERATOR),
@@ -86,10 +86,13 @@ async def handle(view: View, write: Write) -> Response:
     try:
         form = await read_form(view.request)
         _check_allowed(view, form)
-        return await write(view, form)
+        try:
+            return await write(view, form)
+        finally:
+            view.sources.outdate()
     except Refused as error:
         return _problem(view, 403, "Refused", str(error))
-    except NotHere as error:
+    except PageNotFound as error:
         return _problem(view, 404, "Not found", str(error))
     except InvalidOption as error:
         return _problem(view, 400, "This cannot be done", str(error))
@@ -123,7 +126,7 @@ def allowed(view: View, acts: Mapping[str, Act], form: FormData) -> tuple[str, A
     name = text(form, "act")
     act = acts.get(name)
     if act is None:
-        raise InvalidOption("act", f"{name[:50]!r} is none", f"choose one of {', '.join(acts)}")
+        raise InvalidOption("act", f"{name[:50]!r} is not an act", f"choose one of {', '.join(acts)}")
     if not view.access.may(act.role):
         raise Refused(f"{name} needs the role {act.role}; yours is {view.access.role}")
     return name, act
@@ -146,7 +149,7 @@ def real(form: FormData, name: str) -> float | None:
     try:
         return float(given)
     except ValueError:
-        raise InvalidOption(name, f"{given[:50]!r} is no number", "write digits") from None
+        raise InvalidOption(name, f"{given[:50]!r} is not a number", "write digits") from None
 
 
 def back(to: str) -> Response:
@@ -154,7 +157,14 @@ def back(to: str) -> Response:
 
 
 def confirmation(
-    view: View, title: str, lines: list[str], form: FormData, *, typed: str = "", rate: bool = False
+    view: View,
+    title: str,
+    lines: list[str],
+    form: FormData,
+    *,
+    typed: str = "",
+    rate: bool = False,
+    durations: Sequence[tuple[int, float]] = (),
 ) -> Response:
     """Returns the page that asks once more, with the same form."""
     fields = [
@@ -168,6 +178,7 @@ def confirmation(
         "action": view.request.scope["path"],
         "typed": typed,
         "rate": rate,
+        "durations": durations,
         "danger": text(form, "act") not in ("retry", "promote"),
     }
     return render_page(view, Page(template="confirm", title=title, values=values, is_live=False))
@@ -180,7 +191,7 @@ async def job_act(view: View, form: FormData) -> Response:
     queue, job_id = await view.queue(), coded(form, "id")
     name, act = allowed(view, JOB_ACTS, form)
     if not queue.is_bullmq or not job_id:
-        raise NotHere("there is no such job")
+        raise PageNotFound("there is no such job")
     if act.asks and not text(form, "confirmed"):
         return confirmation(view, f"Remove job {job_id}?", ["Its children are removed with it."], form)
     async with (
@@ -203,7 +214,7 @@ async def _on_job(queue: Queue, act: str, job_id: str, form: FormData) -> None:
         return
     job = await queue.get_job(job_id)
     if job is None:
-        raise NotHere(f"there is no job {job_id!r}")
+        raise PageNotFound(f"there is no job {job_id!r}")
     match act:
         case "retry":
             state = await job.get_state()
@@ -214,68 +225,6 @@ async def _on_job(queue: Queue, act: str, job_id: str, form: FormData) -> None:
             await job.change_priority(int(real(form, "priority") or 0))
         case "delay":
             await job.change_delay(real(form, "delay") or 0)
-
-
-# --- many jobs -------------------------------------------------------------------------------------------------
-
-
-async def selection_act(view: View, form: FormData) -> Response:
-    """Selected rows, or all jobs of a state that match the filter of the page."""
-    queue = await view.queue()
-    name, _ = allowed(view, BULK_ACTS, form)
-    ids = tuple(name_of_url_part(one) for one in form.getlist("id") if isinstance(one, str))
-    whole = text(form, "all") == "1"
-    if not ids and not whole:
-        raise InvalidOption("id", "nothing is selected", "select rows, or choose all that match")
-    picture = await queue.source.overview()
-    since = SINCE.get(text(form, "since"), 0)
-    selection = Selection(
-        state=text(form, "state", "failed"),
-        ids=() if whole else ids,
-        text=text(form, "q"),
-        name=text(form, "name"),
-        since_ms=round(picture.now_ms - since * 3_600_000) if since else 0,
-    )
-    count = (queue.figures.states.get(selection.state, 0) if queue.figures else 0) if whole else len(ids)
-    words = f"up to {count:,} jobs that are {selection.state}" if whole else f"{count:,} selected jobs"
-    return await _bulk(view, queue, name, selection, form, words, count)
-
-
-async def group_act(view: View, form: FormData) -> Response:
-    """All failures of one group."""
-    name, _ = allowed(view, BULK_ACTS, form)
-    queue = await view.sources.find(coded(form, "queue"), view.access)
-    if queue is None:
-        raise NotHere("there is no such queue")
-    group = text(form, "group")
-    known = (await view.parts.failures.groups(view, [queue]))[queue.id].groups.get(group)
-    if known is None:
-        raise NotHere("this group has no failure any more")
-    samples = [f"{one.name} {one.id}: {one.error}" for one in known.samples]
-    selection = Selection(state="failed", group=group)
-    words = f"{known.count:,} failures of {queue.id}: {known.pattern}"
-    return await _bulk(view, queue, name, selection, form, words, known.count, samples)
-
-
-async def _bulk(
-    view: View,
-    queue: ShownQueue,
-    name: str,
-    selection: Selection,
-    form: FormData,
-    words: str,
-    count: int,
-    samples: list[str] | None = None,
-) -> Response:
-    rate = real(form, "rate")
-    if not text(form, "confirmed"):
-        lines = [words, *(samples or [])]
-        title = f"{'Replay' if name == 'retry' and not queue.is_bullmq else name.capitalize()}?"
-        return confirmation(view, title, lines, form, rate=True)
-    act = BulkAct(name=name, rate=rate)
-    async with audited(queue.source, view.access, name, queue.id, words):
-        operation = await view.parts.operations.begin(view, queue, act, selection, count)
-    return back(view.link("operations", operation))
 
 
 # --- a queue ---------------------------------------------------------------------------------------------------
@@ -333,7 +282,7 @@ def _json(form: FormData, name: str) -> object:
     try:
         return json.loads(text(form, name) or "{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidOption(name, f"is no JSON: {error}", "check quotes and commas") from None
+        raise InvalidOption(name, f"is not JSON: {error}", "check quotes and commas") from None
 
 
 async def _ask_and_run(view: View, queue: ShownQueue, name: str, form: FormData) -> Response:
@@ -365,7 +314,7 @@ async def scheduler_act(view: View, form: FormData) -> Response:
             view, f"Remove scheduler {scheduler_id}?", ["Its next run is removed, too."], form
         )
     if not queue.is_bullmq:
-        raise NotHere("there is no such scheduler")
+        raise PageNotFound("there is no such scheduler")
     async with (
         audited(queue.source, view.access, f"scheduler {name}", queue.id, scheduler_id),
         queue.source.open(queue.found) as opened,
@@ -378,7 +327,7 @@ async def scheduler_act(view: View, form: FormData) -> Response:
 async def _on_scheduler(queue: Queue, act: str, scheduler_id: str, form: FormData) -> None:
     found = await queue.schedulers.get(scheduler_id)
     if found is None:
-        raise NotHere(f"there is no scheduler {scheduler_id!r}")
+        raise PageNotFound(f"there is no scheduler {scheduler_id!r}")
     match act:
         case "run":
             await queue.add(found.name, found.data)
@@ -400,8 +349,8 @@ async def operation_act(view: View, form: FormData) -> Response:
             continue
         queue = await view.sources.find(operation.queue, view.access)
         if queue is None:
-            raise NotHere("there is no such operation")
-        acts = BULK_ACTS | QUEUE_ACTS
+            raise PageNotFound("there is no such operation")
+        acts = BULK_ACTS | EXAMINE | QUEUE_ACTS
         if not view.access.may(acts[operation.act.name].role):
             raise Refused(f"this operation needs the role {acts[operation.act.name].role}")
         async with audited(source, view.access, f"operation {name}", queue.id, operation_id):
@@ -412,4 +361,4 @@ async def operation_act(view: View, form: FormData) -> Response:
             else:
                 raise InvalidOption("act", f"{name[:50]!r} cannot be done now", "load the page again")
         return back(view.link("operations", operation_id))
-    raise NotHere("there is no such operation")
+    raise PageNotFound("there is no such operation")

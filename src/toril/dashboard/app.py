@@ -21,26 +21,32 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from toril.dashboard._bulk_writes import group_act, selection_act
 from toril.dashboard._failures import FailureIndex
 from toril.dashboard._findings import Findings
 from toril.dashboard._history import History
 from toril.dashboard._live import LiveHub
 from toril.dashboard._operations import Operations
-from toril.dashboard._render import TOKEN_PLACE, environment, render_live, render_page
-from toril.dashboard._security import SIGN_IN_COOKIE, SecurityFrame, has_form_token, token_cookie
+from toril.dashboard._render import (
+    TOKEN_PLACE,
+    RenderedParts,
+    environment,
+    render_live,
+    render_page,
+    rights_of,
+)
+from toril.dashboard._security import SIGN_IN_COOKIE, SecurityMiddleware, has_form_token, token_cookie
 from toril.dashboard._sources import Sources
 from toril.dashboard._texts import visible
-from toril.dashboard._view import Links, NotHere, Page, PageFunction, View
+from toril.dashboard._view import Links, Page, PageFunction, PageNotFound, View
 from toril.dashboard._writes import (
     Write,
-    group_act,
     handle,
     job_act,
     operation_act,
     queue_act,
     read_form,
     scheduler_act,
-    selection_act,
 )
 from toril.dashboard.access import Access
 from toril.dashboard.options import DashboardOptions
@@ -72,8 +78,9 @@ class Dashboard:
         self.failures = FailureIndex()
         self.findings = Findings(self.sources)
         self.operations = Operations()
+        self.rendered = RenderedParts()
 
-    def view(self, request: Request) -> View:
+    def view(self, request: Request, *, is_request: bool = True) -> View:
         access: Access = request.scope["toril.access"]
         return View(
             request=request,
@@ -81,6 +88,7 @@ class Dashboard:
             sources=self.sources,
             options=self.options,
             history=self.history,
+            is_request=is_request,
             parts=self,
         )
 
@@ -90,6 +98,7 @@ class Dashboard:
         await self.operations.close()
         await self.failures.close()
         await self.findings.close()
+        await self.history.close()
         await self.sources.close()
 
 
@@ -113,6 +122,7 @@ def create_app(options: DashboardOptions | None = None, **given: Any) -> Starlet
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        dashboard.sources.prepare()
         try:
             yield
         finally:
@@ -121,7 +131,7 @@ def create_app(options: DashboardOptions | None = None, **given: Any) -> Starlet
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(SecurityFrame, options=dashboard.options)],
+        middleware=[Middleware(SecurityMiddleware, options=dashboard.options)],
         exception_handlers={404: _not_found(dashboard)},
     )
     app.state.dashboard = dashboard
@@ -141,7 +151,7 @@ def _endpoint(dashboard: Dashboard, function: PageFunction) -> Callable[[Request
 async def _page(view: View, function: PageFunction) -> Page:
     try:
         return await function(view)
-    except NotHere as error:
+    except PageNotFound as error:
         return _problem(404, "Not found", str(error))
     except RedisUnavailable as error:
         return _problem(503, "The server does not answer", str(error))
@@ -187,10 +197,10 @@ def _places(dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
     async def places(request: Request) -> Response:
         view = dashboard.view(request)
         try:
-            shown, _, _ = await view.sources.overview(view.access)
+            seen = await view.sources.overview(view.access)
         except TorilError as error:
             return JSONResponse({"problem": str(error)}, 503)
-        return JSONResponse([[visible(one.id), view.link("queues", one.id)] for one in shown])
+        return JSONResponse([[visible(one.id), view.link("queues", one.id)] for one in seen.queues])
 
     return places
 
@@ -202,7 +212,7 @@ def _value(dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
         view = dashboard.view(request)
         try:
             text = await raw_value(view)
-        except (NotHere, TorilError) as error:
+        except (PageNotFound, TorilError) as error:
             return PlainTextResponse(f"{error}\n", 404)
         headers = {"content-disposition": "attachment; filename=value.txt"}
         return Response(text, media_type="text/plain; charset=utf-8", headers=headers)
@@ -225,9 +235,8 @@ def _live(dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
         found = _function_of(request, page)
         if found is None:
             return Response("no such page\n", 404, media_type="text/plain")
-        view = dashboard.view(Request(found.scope))
-        access = view.access
-        key = (page, view.link.root, access.role, access.queues, access.user if access.queues else "")
+        view = dashboard.view(Request(found.scope), is_request=False)
+        key = (page, view.link.root, *rights_of(view.access))
 
         async def render() -> str:
             return render_live(view, await _live_page(view, found.function))
@@ -249,7 +258,7 @@ async def _live_page(view: View, function: PageFunction) -> Page:
     """Returns a page; errors of the server are raised, for the banner."""
     try:
         return await function(view)
-    except NotHere as error:
+    except PageNotFound as error:
         return _problem(404, "Not found", str(error))
 
 

@@ -24,7 +24,7 @@ STOP_SECONDS: Final = 1
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of open tabs when it is told to stop."""
+    """Ends the streams of open tabs when it stops."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)
@@ -88,5 +88,6 @@ def _listener(host: str, port: int) -> socket.socket:
                 "port", f"{port} of {host} is in use", "choose another one; 0 is any free one"
             ) from None
         raise
+    listener.listen()  # who is told the address can connect before the server accepts
     listener.set_inheritable(True)
     return listener

@@ -16,8 +16,8 @@ WIDTH: Final = 440
 HEIGHT: Final = 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 26
 _DAY: Final = 86_400
-_MOST_TICKS: Final = 6.5  # names of moments that stand side by side without touching
-_HATCH: Final = 7  # between two slanting lines
+_MOST_TICKS: Final = 6.5  # labels of times that fit side by side
+_HATCH: Final = 7  # pixels between two slanting lines
 _STEPS: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY, 2 * _DAY, 3 * _DAY)
 # Longer times are labelled by whole days.
 _INNER_W, _INNER_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
@@ -118,7 +118,7 @@ def _runs(values: Sequence[float | None]) -> list[list[int]]:
     return [run for run in runs if run]
 
 
-def _alarm_marks(alarms: Alarms, x_of: _Place, times: Sequence[datetime], seconds: int) -> str:
+def _alarm_marks(alarms: Alarms, x_of: _TimeAxis, times: Sequence[datetime], seconds: int) -> str:
     """Spans of time in which something was wrong, as a shade behind the plot."""
     width = _INNER_W * seconds / _length(times, seconds)
     inside = sorted({moment for moment in alarms if times and times[0] <= moment <= times[-1]})
@@ -128,8 +128,8 @@ def _alarm_marks(alarms: Alarms, x_of: _Place, times: Sequence[datetime], second
     )
 
 
-def _unknown_marks(unknown: Unknown, x_of: _Place, times: Sequence[datetime], seconds: int) -> str:
-    """Spans of time of which events are missing, hatched: what is drawn there is not all there was."""
+def _unknown_marks(unknown: Unknown, x_of: _TimeAxis, times: Sequence[datetime], seconds: int) -> str:
+    """Spans of time in which events are missing, hatched: the plot is incomplete there."""
     width = _INNER_W * seconds / _length(times, seconds)
     concerned = set(unknown)
     runs = _runs([1.0 if moment in concerned else None for moment in times])
@@ -200,7 +200,7 @@ class _Scale:
 
     @classmethod
     def linear(cls, highest: float) -> _Scale:
-        step = _nice(max(highest, 1.0) / 4)
+        step = max(1.0, _round_step(max(highest, 1.0) / 4))  # what is counted is whole
         top = step * max(1, math.ceil(max(highest, 1.0) / step))
         return cls(low=0.0, high=top, log=False, ticks=[step * n for n in range(round(top / step) + 1)])
 
@@ -220,12 +220,12 @@ class _Scale:
         return _TOP + _INNER_H * (1 - min(max(share, 0.0), 1.0))
 
 
-def _nice(step: float) -> float:
+def _round_step(step: float) -> float:
     power = 10.0 ** math.floor(math.log10(step))
     return float(next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= step * 0.999))
 
 
-class _Place:
+class _TimeAxis:
     """Where a moment lies on the time axis."""
 
     def __init__(self, start: datetime, length: float) -> None:
@@ -240,8 +240,8 @@ def _length(times: Sequence[datetime], seconds: int) -> float:
     return (times[-1] - times[0]).total_seconds() + seconds if times else float(seconds)
 
 
-def _time_axis(times: Sequence[datetime], seconds: int) -> _Place:
-    return _Place(times[0] if times else datetime.fromtimestamp(0, UTC), _length(times, seconds))
+def _time_axis(times: Sequence[datetime], seconds: int) -> _TimeAxis:
+    return _TimeAxis(times[0] if times else datetime.fromtimestamp(0, UTC), _length(times, seconds))
 
 
 def _frame(scale: _Scale, times: Sequence[datetime], seconds: int) -> str:

@@ -9,6 +9,7 @@ from toril.dashboard.pages.audit import audit
 from toril.dashboard.pages.failures import failures
 from toril.dashboard.pages.flows import flows
 from toril.dashboard.pages.forms import new_job, scheduler, settings
+from toril.dashboard.pages.groups import groups
 from toril.dashboard.pages.health import health
 from toril.dashboard.pages.history import history
 from toril.dashboard.pages.job import job
@@ -22,6 +23,7 @@ PAGES: Final[dict[str, PageFunction]] = {
     "/": overview,
     "/queues/{queue}": queue,
     "/queues/{queue}/job": job,
+    "/queues/{queue}/groups": groups,
     "/queues/{queue}/new": new_job,
     "/queues/{queue}/settings": settings,
     "/queues/{queue}/scheduler": scheduler,

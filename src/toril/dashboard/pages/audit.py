@@ -33,7 +33,7 @@ class AuditRow:
 async def audit(view: View) -> Page:
     before = view.query("before")
     if before and not _ENTRY.fullmatch(before):
-        raise InvalidOption("before", f"{before[:50]!r} is no entry", "take the one of a page's link")
+        raise InvalidOption("before", f"{before[:50]!r} is not an entry", "take the one of a page's link")
     rows: list[AuditRow] = []
     errors: dict[str, str] = {}
     for source in view.sources.all:

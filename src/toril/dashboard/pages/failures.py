@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from toril.dashboard._failures import Examination, FailureGroup
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
+
+# Queues of which it is said that not all failures were examined.
+MOST_DEEPER: Final = 5
 
 
 async def failures(view: View) -> Page:
-    shown, errors, now_ms = await view.sources.overview(view.access)
+    seen = await view.sources.overview(view.access)
     wanted = view.query("queue")
-    meant = [one for one in shown if not wanted or one.id == wanted]
+    meant = [one for one in seen.queues if not wanted or one.id == wanted]
     if wanted and not meant:
-        raise NotHere(f"there is no queue {wanted!r}")
+        raise PageNotFound(f"there is no queue {wanted!r}")
     failing = [one for one in meant if one.figures is not None and one.figures.dead]
     known = await view.parts.failures.groups(view, failing)
     groups = _groups(known)
@@ -26,13 +31,20 @@ async def failures(view: View) -> Page:
             "hidden": max(0, len(groups) - 200),
             "detail": detail,
             "chosen": chosen,
-            "queues": [one.id for one in shown],
+            "queues": [one.id for one in seen.queues],
             "queue_id": wanted,
             "examined": sum(one.examined for one in known.values()),
             "total": sum(one.figures.dead for one in failing if one.figures is not None),
+            "deeper": [
+                {"queue": one, "examined": known[one.id].examined, "total": one.figures.dead}
+                for one in failing
+                if one.figures is not None
+                and known[one.id].is_done
+                and one.figures.dead > known[one.id].examined
+            ][:MOST_DEEPER],
             "is_done": all(one.is_done for one in known.values()),
-            "errors": errors | {queue: one.error for queue, one in known.items() if one.error},
-            "now_ms": now_ms,
+            "errors": seen.errors | {queue: one.error for queue, one in known.items() if one.error},
+            "now_ms": seen.now_ms,
         },
     )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from toril.commands import pages, read
+from toril.commands.command import Command
 from toril.commands.pages import JobPage
 from toril.dashboard._flow_graph import FlowNodeView, draw_flow
 from toril.dashboard._rows import text_of
 from toril.dashboard._sources import QueueSource, ShownQueue
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
 from toril.errors import TorilError
 from toril.protocol.keys import QueueKeys
 from toril.protocol.state import JobState
@@ -36,32 +38,27 @@ class _Node:
 
 
 async def flows(view: View) -> Page:
-    shown, errors, now_ms = await view.sources.overview(view.access)
+    seen = await view.sources.overview(view.access)
     root = view.query("root")
     values: dict[str, object] = {
-        "errors": errors,
-        "now_ms": now_ms,
+        "errors": seen.errors,
+        "now_ms": seen.now_ms,
         "root": root,
         "picture": None,
         "roots": [],
     }
     if root:
-        values |= await _graph(view, shown, root)
+        values |= await _graph(view, seen.queues, root)
     else:
-        values["roots"] = await _waiting_parents(shown)
+        values["roots"] = await _waiting_parents(seen.queues)
     return Page(template="flows", title="Flows", place="flows", values=values)
 
 
 async def _waiting_parents(shown: list[ShownQueue]) -> list[dict[str, object]]:
     """Returns jobs that wait for their children, newest first, of all queues."""
     found: list[dict[str, object]] = []
-    for queue in shown:
-        if not queue.is_bullmq or queue.figures is None or not queue.figures.states.get("waiting-children"):
-            continue
-        command = pages.job_page(
-            queue.keys, JobState.WAITING_CHILDREN, limit=MOST_ROOTS, fields=("name", "timestamp")
-        )
-        page: JobPage = await queue.source.run(command)
+    queues = [one for one in shown if one.figures and one.figures.states.get("waiting-children")]
+    for queue, page in await _first_pages(queues[:MOST_ROOTS]):
         found += (
             {
                 "queue": queue,
@@ -76,11 +73,26 @@ async def _waiting_parents(shown: list[ShownQueue]) -> list[dict[str, object]]:
     return found[:MOST_ROOTS]
 
 
+async def _first_pages(queues: list[ShownQueue]) -> list[tuple[ShownQueue, JobPage]]:
+    """Returns the first page of parents of each queue, read in one pipeline for each server."""
+    read: list[tuple[ShownQueue, JobPage]] = []
+    for source in dict.fromkeys(one.source for one in queues):
+        own = [one for one in queues if one.source is source]
+        commands = [
+            pages.job_page(
+                one.keys, JobState.WAITING_CHILDREN, limit=MOST_ROOTS, fields=("name", "timestamp")
+            )
+            for one in own
+        ]
+        read += zip(own, await source.run_all(*commands), strict=True)
+    return read
+
+
 async def _graph(view: View, shown: list[ShownQueue], root: str) -> dict[str, object]:
     queue_id, _, job_id = root.partition("/")
     queue = next((one for one in shown if one.id == queue_id and one.is_bullmq and one.figures), None)
     if queue is None or not job_id:
-        raise NotHere(f"there is no job {root!r}")
+        raise PageNotFound(f"there is no job {root!r}")
     by_base = {
         one.keys.base: one for one in shown if one.is_bullmq and one.figures and one.source is queue.source
     }
@@ -102,14 +114,14 @@ async def _graph(view: View, shown: list[ShownQueue], root: str) -> dict[str, ob
 async def _read_tree(
     source: QueueSource, keys: QueueKeys, job_id: str, by_base: dict[str, ShownQueue]
 ) -> _Node:
-    """Reads a flow level by level, each in two pipelines."""
+    """Reads a flow level by level, each in one pipeline."""
     root = _Node(keys, job_id, 0)
     level, count = [root], 1
     while level:
-        await _describe(source, level)
+        children = await _read_level(source, level)
         following: list[_Node] = []
-        for node in level if level[0].depth + 1 < MOST_DEPTH else []:
-            for kind in await source.run_all(*pages.some_children(node.keys, node.job_id, MOST_CHILDREN)):
+        for node, kinds in zip(level, children, strict=True):
+            for kind in kinds if node.depth + 1 < MOST_DEPTH else []:
                 for key in kind[:MOST_CHILDREN]:
                     child = _child(key, node.depth + 1, by_base)
                     if child is not None and count < MOST_NODES:
@@ -127,23 +139,27 @@ def _child(key: str, depth: int, by_base: dict[str, ShownQueue]) -> _Node | None
     return _Node(queue.keys, job_id, depth) if queue is not None else None
 
 
-async def _describe(source: QueueSource, nodes: list[_Node]) -> None:
-    commands = [
-        command
-        for node in nodes
-        for command in (
+async def _read_level(source: QueueSource, nodes: list[_Node]) -> list[list[list[str]]]:
+    """Completes the nodes of one level; returns the keys of children of each node, by kind."""
+    commands: list[tuple[Command[Any], ...]] = [
+        (
             read.get_state(node.keys, node.job_id),
             pages.job_fields(node.keys, node.job_id, ("name", "failedReason"), longest=500, max_bytes=1000),
+            *pages.some_children(node.keys, node.job_id, MOST_CHILDREN),
         )
+        for node in nodes
     ]
-    replies = await source.transport.run_many(commands)
-    for at, node in enumerate(nodes):
-        state, fields = replies[2 * at : 2 * at + 2]
+    replies = iter(await source.transport.run_many([one for group in commands for one in group]))
+    children = []
+    for node, group in zip(nodes, commands, strict=True):
+        state, fields, *kinds = itertools.islice(replies, len(group))
+        children.append([kind for kind in kinds if not isinstance(kind, TorilError)])
         if isinstance(state, TorilError) or isinstance(fields, TorilError):
             continue
         node.state = JobState.parse(state).value
         node.name = text_of(fields["name"], "name")
         node.error = text_of(fields["failedReason"], "error")
+    return children
 
 
 def _flatten(root: _Node, view: View, by_base: dict[str, ShownQueue]) -> list[FlowNodeView]:

@@ -6,7 +6,7 @@ from toril.commands import pages, read
 from toril.commands import schedulers as commands
 from toril.dashboard._rows import redacted_text, text_of
 from toril.dashboard._texts import FOLDED_BYTES, pretty_json
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
 
 
 async def new_job(view: View) -> Page:
@@ -46,7 +46,7 @@ async def scheduler(view: View) -> Page:
         await queue.source.run(commands.get_scheduler(queue.keys, scheduler_id)) if queue.is_bullmq else {}
     )
     if not fields:
-        raise NotHere(f"there is no scheduler {scheduler_id!r}")
+        raise PageNotFound(f"there is no scheduler {scheduler_id!r}")
     every = fields.get("every", "")
     data = fields.get("data", "{}").encode(errors="replace")
     return Page(

@@ -9,17 +9,18 @@ from toril.errors import TorilError
 from toril.observe.doctor import Diagnosis
 
 # A page waits so long for the first examination.
-PATIENCE: Final = 3.0
+MAX_WAIT_SECONDS: Final = 3.0
 
 
 async def health(view: View) -> Page:
-    diagnoses = await view.parts.findings.diagnoses(patience=PATIENCE)
+    diagnoses = await view.parts.findings.diagnoses(wait_seconds=MAX_WAIT_SECONDS)
     servers = []
     for name, found in diagnoses.items():
         findings = found.findings if isinstance(found, Diagnosis) else []
         servers.append(
             {
                 "name": name,
+                "prefix": f"{name}::" if len(diagnoses) > 1 else "",
                 "error": str(found) if isinstance(found, TorilError) else "",
                 "is_running": found is None,
                 "healthy": isinstance(found, Diagnosis) and found.healthy,

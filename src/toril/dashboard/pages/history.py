@@ -81,13 +81,13 @@ def _range(text: str, now: datetime) -> Range:
     earlier = span.startswith("-")
     hours = RANGES.get(span.lstrip("-"))
     if hours is None:
-        raise InvalidOption("a", f"{text[:50]!r} is no range", f"choose one of {', '.join(RANGES)}")
+        raise InvalidOption("a", f"{text[:50]!r} is not a range", f"choose one of {', '.join(RANGES)}")
     end = now
     if until:
         try:
             end = datetime.fromisoformat(until)
         except ValueError:
-            raise InvalidOption("a", f"{until[:50]!r} is no time", "write 24h@2026-01-31T12:00") from None
+            raise InvalidOption("a", f"{until[:50]!r} is not a time", "write 24h@2026-01-31T12:00") from None
         end = end if end.tzinfo else end.replace(tzinfo=UTC)
     length = timedelta(hours=hours)
     end -= length if earlier else timedelta()

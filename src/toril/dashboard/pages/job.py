@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toril.commands import envelopes, pages, read, server
+from toril.commands import envelope_pages, envelopes, pages, read, server
 from toril.commands.pages import ChildCounts, PageValue
 from toril.dashboard._code import code_examples
 from toril.dashboard._rows import envelope_row, redacted_text, text_of
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._texts import FOLDED_BYTES, pretty_json, shortened
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
+from toril.protocol.codecs import EncodedPayload
 from toril.protocol.state import JobState
 
 LOG_LINES: Final = 200
@@ -42,14 +43,14 @@ async def job(view: View) -> Page:
     queue = await view.queue()
     job_id = view.query("id")
     if not job_id:
-        raise NotHere("the address names no job")
+        raise PageNotFound("the address names no job")
     if not queue.is_bullmq:
         return await _envelope(view, queue, job_id)
     keys = queue.keys
     names, state, log, lock, now, *children = await queue.source.run_all(
         pages.job_field_names(keys, job_id),
         read.get_state(keys, job_id),
-        pages.text_page(keys.logs(job_id), newest_first=True, limit=LOG_LINES),
+        envelope_pages.text_page(keys.logs(job_id), newest_first=True, limit=LOG_LINES),
         read.get_lock(keys, job_id),
         server.server_time(),
         *pages.child_counts(keys, job_id),
@@ -59,35 +60,34 @@ async def job(view: View) -> Page:
     fields = await queue.source.run(
         pages.job_fields(keys, job_id, names, longest=FOLDED_BYTES, max_bytes=SHOWN_BYTES)
     )
-    attempts = await view.history.attempts(queue.label, job_id)
-    meant = JobState.parse(state)
-    return Page(
-        template="job",
-        title=f"{text_of(fields.get('name'), 'name')} {job_id}",
-        place="overview",
-        values={
-            "queue": queue,
-            "job_id": job_id,
-            "state": meant.value,
-            "fields": fields,
-            "name": text_of(fields.get("name"), "name"),
-            "values": _values(view, queue, fields),
-            "facts": _facts(fields, lock is not None),
-            "error": _text(view, queue, "error", fields.get("failedReason")),
-            "traces": _traces(view, queue, fields.get("stacktrace")),
-            "log": [_line(view, queue, row) for row in reversed(log.rows)],
-            "log_total": log.total,
-            "times": _times(fields, now * 1000),
-            "attempts": attempts,
-            "now_ms": now * 1000,
-            "children": _children(children),
-            "parent": _parent(fields.get("parent")),
-            "trace_link": _trace_link(view, fields.get("opts")),
-            "code": code_examples(queue, fields, view),
-            "raw": {name: _raw(view, queue, name, value) for name, value in sorted(fields.items())},
-            "show_raw": view.query("raw") == "1",
-        },
-    )
+    values = _values_of_fields(view, queue, fields) | {
+        "job_id": job_id,
+        "state": JobState.parse(state).value,
+        "facts": _facts(fields, lock is not None),
+        "log": [_line(view, queue, row) for row in reversed(log.rows)],
+        "log_total": log.total,
+        "times": _times(fields, now * 1000),
+        "attempts": await view.history.attempts(queue.label, job_id),
+        "now_ms": now * 1000,
+        "children": _children(children),
+    }
+    return Page(template="job", title=f"{values['name']} {job_id}", place="overview", values=values)
+
+
+def _values_of_fields(view: View, queue: ShownQueue, fields: Mapping[str, PageValue]) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "fields": fields,
+        "name": text_of(fields.get("name"), "name"),
+        "values": _values(view, queue, fields),
+        "error": _text(view, queue, "error", fields.get("failedReason")),
+        "traces": _traces(view, queue, fields.get("stacktrace")),
+        "parent": _parent(fields.get("parent")),
+        "trace_link": _trace_link(view, fields.get("opts")),
+        "code": code_examples(queue, fields, view),
+        "raw": {name: _raw(view, queue, name, value) for name, value in sorted(fields.items())},
+        "show_raw": view.query("raw") == "1",
+    }
 
 
 def _values(view: View, queue: ShownQueue, fields: Mapping[str, PageValue]) -> list[ShownValue]:
@@ -100,7 +100,9 @@ def _values(view: View, queue: ShownQueue, fields: Mapping[str, PageValue]) -> l
             shown.append(ShownValue(name=name, title=title, text="", is_json=False, size=value, is_cut=True))
             continue
         text, is_json = pretty_json(redacted_text(view, queue, title, value))
-        shown.append(ShownValue(name=name, title=title, text=text, is_json=is_json, size=len(value)))
+        encoded = EncodedPayload.of(value)
+        heading = title if encoded is None else f"{title}: {encoded}"
+        shown.append(ShownValue(name=name, title=heading, text=text, is_json=is_json, size=len(value)))
     return shown
 
 
@@ -111,7 +113,7 @@ def _facts(fields: Mapping[str, PageValue], is_locked: bool) -> dict[str, str]:
     made = text_of(fields.get("attemptsMade")) or text_of(fields.get("atm")) or "0"
     facts = {
         "attempts": f"{made} of {limit}",
-        "started": text_of(fields.get("ats")),
+        "pickups": text_of(fields.get("ats")),
         "stalled": text_of(fields.get("stc")),
         "priority": text_of(fields.get("priority")),
         "worker": text_of(fields.get("pb")),
@@ -223,14 +225,14 @@ async def raw_value(view: View) -> bytes:
     """Returns one value of a job as it is stored, after `redact`."""
     queue, job_id, name = await view.queue(), view.query("id"), view.query("field")
     if name not in _RAW_FIELDS or not job_id:
-        raise NotHere("there is no such value")
+        raise PageNotFound("there is no such value")
     if queue.is_bullmq:
         (raw,) = await queue.source.run(read.get_fields(queue.keys, job_id, [name]))
     else:
         letter = await _dead_letter(queue, job_id)
         raw = None if letter is None else letter.text
     if raw is None:
-        raise NotHere("there is no such value")
+        raise PageNotFound("there is no such value")
     if view.options.redact is None:
         return bytes(raw)
     return redacted_text(view, queue, _RAW_FIELDS[name], raw).encode(errors="replace")
@@ -250,7 +252,7 @@ async def _removed(view: View, queue: ShownQueue, job_id: str) -> Page:
     known = await view.history.job(queue.label, job_id)
     if known is None:
         where = f", and not in the lake {view.history.place}" if view.history.place else ""
-        raise NotHere(f"there is no job {job_id!r} in queue {queue.id!r}{where}")
+        raise PageNotFound(f"there is no job {job_id!r} in queue {queue.id!r}{where}")
     attempts = await view.history.attempts(queue.label, job_id)
     snapshots = await view.history.rows(
         "select data, opts, returnvalue, failed_reason, stacktrace from bronze.jobs "
@@ -281,13 +283,15 @@ async def _envelope(view: View, queue: ShownQueue, job_id: str) -> Page:
     """A dead letter of a list or stream queue, by its entry id."""
     raw = await _dead_letter(queue, job_id)
     if raw is None:
-        raise NotHere(f"queue {queue.id!r} has no dead letter {job_id!r}")
+        raise PageNotFound(f"queue {queue.id!r} has no dead letter {job_id!r}")
     is_cut = len(raw.text) > FOLDED_BYTES
     row = envelope_row(
         view,
         queue,
         "failed",
-        pages.EnvelopeRow(position=job_id, score=None, length=len(raw.text), text=raw.text, tail=b""),
+        envelope_pages.EnvelopeRow(
+            position=job_id, score=None, length=len(raw.text), text=raw.text, tail=b""
+        ),
     )
     text, is_json = ("", False) if is_cut else pretty_json(redacted_text(view, queue, "data", raw.text))
     return Page(

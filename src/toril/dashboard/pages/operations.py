@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from toril.dashboard._operations import Operation, get_operation, list_operations
-from toril.dashboard._view import NotHere, Page, View
+from toril.dashboard._view import Page, PageNotFound, View
 from toril.errors import TorilError
 
 
@@ -38,4 +38,4 @@ async def operation(view: View) -> Page:
                 place="operations",
                 values={"one": found, "now_ms": time.time() * 1000},
             )
-    raise NotHere("there is no such operation; they are kept for a week")
+    raise PageNotFound("there is no such operation; they are kept for a week")

@@ -12,12 +12,14 @@ from toril.observe.doctor import Finding
 Verdict = Literal["ok", "busy", "paused", "attention"]
 # A job that is ready and not fetched for so long means that workers are missing or too few.
 LONG_WAIT_SECONDS: Final = 300
+# A page with more queues is too long to read; the filter and the order lead to the others.
+MOST_ROWS: Final = 200
 _ORDER: Final[dict[Verdict, int]] = {"attention": 0, "paused": 1, "busy": 2, "ok": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewRow:
-    """One queue, and what is to be said about it."""
+    """One queue with its figures and findings."""
 
     queue: ShownQueue
     verdict: Verdict
@@ -26,26 +28,35 @@ class OverviewRow:
 
 
 async def overview(view: View) -> Page:
-    shown, errors, now_ms = await view.sources.overview(view.access)
+    # The lake does not know of which server a queue is.
+    if len(view.sources.all) == 1:
+        view.sources.all[0].rates.lake = view.history.rates()
+    seen = await view.sources.overview(view.access)
     wanted = view.query("q").casefold()
     found = view.parts.findings.known(view.access)
-    rows = [_row(one, found.get(one.id, [])) for one in shown if wanted in one.id.casefold()]
+    rows = [_row(one, found.get(one.id, [])) for one in seen.queues if wanted in one.id.casefold()]
     sort = view.query("sort", "attention")
     rows.sort(key=lambda row: _sort_key(row, sort))
+    first = view.count("from", 0, len(rows))
     return Page(
         template="overview",
         title="Queues",
         place="overview",
         values={
-            "rows": rows,
-            "errors": errors,
-            "now_ms": now_ms,
-            "totals": _totals(shown),
+            "rows": rows[first : first + MOST_ROWS],
+            "first": first,
+            "matching": len(rows),
+            "most": MOST_ROWS,
+            "errors": seen.errors,
+            "now_ms": seen.now_ms,
+            "is_searched": seen.is_searched,
+            "totals": _totals(seen.queues),
             "q": view.query("q"),
             "sort": sort,
-            "total": len(shown),
+            "total": len(seen.queues),
             "several": len(view.sources.all) > 1,
         },
+        moment=(*seen.moments, *seen.errors.items(), view.parts.findings.moment),
     )
 
 
@@ -54,7 +65,7 @@ def _row(queue: ShownQueue, findings: list[Finding]) -> OverviewRow:
     if figures is None:
         return OverviewRow(queue=queue, verdict="attention", reasons=[queue.error], findings=findings)
     reasons = []
-    if figures.ready and not figures.workers and figures.oldest_waiting > LONG_WAIT_SECONDS:
+    if figures.ready and not figures.worker_count and figures.oldest_waiting > LONG_WAIT_SECONDS:
         reasons.append("no worker")
     elif figures.oldest_waiting > LONG_WAIT_SECONDS and not figures.paused:
         reasons.append("long wait")
@@ -93,7 +104,7 @@ def _totals(shown: list[ShownQueue]) -> dict[str, float]:
         "active": sum(one.states.get("active", 0) for one in known),
         "delayed": sum(one.states.get("delayed", 0) for one in known),
         "failed": sum(one.dead for one in known),
-        "workers": sum(len(one.workers) for one in known),
+        "workers": sum(one.worker_count for one in known),
         "rate": sum(one.rate.now for one in shown if one.rate is not None),
         "oldest": max((one.oldest_waiting for one in known), default=0.0),
     }

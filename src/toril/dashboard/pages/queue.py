@@ -5,29 +5,41 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from toril.commands import pages, streams
+from toril.commands import envelope_pages, pages, streams
+from toril.commands.command import Command
+from toril.commands.envelope_pages import EnvelopePage
 from toril.commands.overview import EnvelopeOverview
-from toril.commands.pages import JobFilter, PagePosition
-from toril.dashboard._rows import JobRow, bullmq_row, envelope_row
-from toril.dashboard._search import search_jobs
+from toril.commands.pages import JobFilter, JobPage, PagePosition
+from toril.dashboard._rows import bullmq_row, envelope_row, fields_of
+from toril.dashboard._search import ENVELOPE_PLACES, Search, search_envelopes, search_jobs
 from toril.dashboard._sources import ShownQueue
+from toril.dashboard._states import ENVELOPE_STATES, STATES
 from toril.dashboard._view import Page, View
-from toril.dashboard._words import ENVELOPE_STATES, STATES
 from toril.errors import InvalidOption
 from toril.protocol.state import JobState
 
 PAGE_SIZES: Final = (25, 50, 100, 200)
 # The filters by time, as they are chosen: hours.
+# A page whose search examined more jobs is not live.
+MOST_LIVE: Final = 2_000
 SINCE: Final = {"15m": 0.25, "1h": 1.0, "24h": 24.0, "7d": 168.0}
 
 
 async def queue(view: View) -> Page:
-    shown = await view.queue()
-    picture = await shown.source.overview()
-    shown = next((one for one in picture.queues if one.found == shown.found), shown)
-    state = _state(view, shown)
-    wanted = job_filter(view, picture.now_ms)
-    values = await (_jobs if shown.is_bullmq else _envelopes)(view, shown, state, wanted)
+    known = await view.queue()
+    given = _given_state(view, known)
+    is_filtered = any(view.query(one) for one in ("q", "name", "since"))
+    # If the address names the state, its page is read together with the figures.
+    ask = [_page_command(view, known, given)] if given and not is_filtered else []
+    reading = await known.source.read(known, *ask)
+    shown, state = reading.queue, given or _first_state(reading.queue)
+    wanted = job_filter(view, reading.now_ms)
+    if is_filtered:
+        search = await _search(view, shown, state, wanted)
+    elif ask and _list_of(known, state) == _list_of(shown, state):
+        search = _rows(view, shown, state, reading.values[0])
+    else:
+        search = _rows(view, shown, state, await shown.source.run(_page_command(view, shown, state)))
     return Page(
         template="queue",
         title=shown.id,
@@ -44,26 +56,32 @@ async def queue(view: View) -> Page:
             "since": view.query("since"),
             "sinces": list(SINCE),
             "limit": view.count("limit", 50, PAGE_SIZES[-1]),
-            "now_ms": picture.now_ms,
-            "is_filtered": bool(wanted),
+            "now_ms": reading.now_ms,
+            "is_filtered": is_filtered,
             "consumers": await _consumers(shown),
-            **values,
+            "rows": search.rows,
+            "next": search.next,
+            "search": search,
         },
+        # A long search is not repeated while its page is open.
+        is_live=search.examined <= MOST_LIVE,
     )
 
 
-def _state(view: View, shown: ShownQueue) -> str:
-    given = view.query("state")
-    states = STATES if shown.is_bullmq else ENVELOPE_STATES
-    if not given:
-        counts = counts_of(shown)
-        order = ("active", "waiting", "failed", "delayed", "completed", "waiting-children", "prioritized")
-        return next((one for one in order if one in states and counts.get(one)), "waiting")
-    if given not in states:
+def _given_state(view: View, shown: ShownQueue) -> str:
+    given, states = view.query("state"), STATES if shown.is_bullmq else ENVELOPE_STATES
+    if given and given not in states:
         raise InvalidOption(
             "state", f"there is no state {given[:50]!r}", f"choose one of {', '.join(states)}"
         )
     return given
+
+
+def _first_state(shown: ShownQueue) -> str:
+    """Returns the state to look at first: one that has jobs."""
+    counts, states = counts_of(shown), STATES if shown.is_bullmq else ENVELOPE_STATES
+    order = ("active", "waiting", "failed", "delayed", "completed", "waiting-children", "prioritized")
+    return next((one for one in order if one in states and counts.get(one)), "waiting")
 
 
 def counts_of(shown: ShownQueue) -> dict[str, int]:
@@ -86,29 +104,52 @@ def job_filter(view: View, now_ms: int) -> JobFilter:
             since_ms = round(datetime.fromisoformat(since).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise InvalidOption(
-                "since", f"{since[:50]!r} is no time", "write 1h, or 2026-01-31T12:00"
+                "since", f"{since[:50]!r} is not a time", "write 1h, or 2026-01-31T12:00"
             ) from None
     return JobFilter(text=view.query("q")[:500], name=view.query("name")[:500], since_ms=max(0, since_ms))
 
 
-async def _jobs(view: View, shown: ShownQueue, state: str, wanted: JobFilter) -> dict[str, Any]:
-    after = PagePosition.parse(view.query("after"))
-    newest = view.query("order", "newest") != "oldest"
-    limit = view.count("limit", 50, PAGE_SIZES[-1])
+def _page_command(view: View, shown: ShownQueue, state: str) -> Command[Any]:
+    newest, limit = view.query("order", "newest") != "oldest", view.count("limit", 50, PAGE_SIZES[-1])
+    after = view.query("after")
+    if not shown.is_bullmq:
+        place = ENVELOPE_PLACES[state]
+        return envelope_pages.envelope_page(shown.keys, place, after=after, newest_first=newest, limit=limit)
+    return pages.job_page(
+        shown.keys,
+        _list_of(shown, state),
+        after=PagePosition.parse(after),
+        newest_first=newest,
+        limit=limit,
+        fields=fields_of(state),
+    )
+
+
+def _rows(view: View, shown: ShownQueue, state: str, page: JobPage | EnvelopePage) -> Search:
+    if isinstance(page, EnvelopePage):
+        rows = [envelope_row(view, shown, state, row) for row in page.rows]
+        return Search(rows=rows, total=page.total, next=page.next or "")
     meant = _list_of(shown, state)
-    if wanted:
-        search = await search_jobs(view, shown, meant, wanted, after=after, newest_first=newest, most=limit)
-        rows = search.rows
-        facts: dict[str, Any] = {"examined": search.examined, "total": search.total}
-        next_page = search.next
-    else:
-        page = await shown.source.run(
-            pages.job_page(shown.keys, meant, after=after, newest_first=newest, limit=limit)
+    rows = [bullmq_row(view, shown, meant, row) for row in page.rows]
+    return Search(rows=rows, total=page.total, first=page.first, next=str(page.next or ""))
+
+
+async def _search(view: View, shown: ShownQueue, state: str, wanted: JobFilter) -> Search:
+    newest, limit = view.query("order", "newest") != "oldest", view.count("limit", 50, PAGE_SIZES[-1])
+    after = view.query("after")
+    if not shown.is_bullmq:
+        return await search_envelopes(
+            view, shown, state, wanted, after=after, newest_first=newest, most=limit
         )
-        rows = [bullmq_row(view, shown, meant, row) for row in page.rows]
-        facts = {"examined": None, "total": page.total, "first": page.first}
-        next_page = page.next
-    return {"rows": rows, "next": "" if next_page is None else str(next_page), "facts": facts}
+    return await search_jobs(
+        view,
+        shown,
+        _list_of(shown, state),
+        wanted,
+        after=PagePosition.parse(after),
+        newest_first=newest,
+        most=limit,
+    )
 
 
 def _list_of(shown: ShownQueue, state: str) -> JobState:
@@ -119,33 +160,6 @@ def _list_of(shown: ShownQueue, state: str) -> JobState:
         if states.get("paused") and not states.get("waiting"):
             return JobState.PAUSED
     return meant
-
-
-async def _envelopes(view: View, shown: ShownQueue, state: str, wanted: JobFilter) -> dict[str, Any]:
-    place: Any = {"waiting": "jobs", "delayed": "scheduled", "failed": "dlq"}[state]
-    newest = view.query("order", "newest") != "oldest"
-    page = await shown.source.run(
-        pages.envelope_page(
-            shown.keys,
-            place,
-            after=view.query("after"),
-            newest_first=newest,
-            limit=view.count("limit", 50, PAGE_SIZES[-1]),
-        )
-    )
-    rows = [envelope_row(view, shown, state, row) for row in page.rows]
-    matching = [row for row in rows if _matches(row, wanted)]
-    facts = {"examined": len(rows) if wanted else None, "total": page.total, "first": 0}
-    return {"rows": matching, "next": page.next or "", "facts": facts}
-
-
-def _matches(row: JobRow, wanted: JobFilter) -> bool:
-    texts = (row.job_id, row.name, row.data, row.error)
-    if wanted.text and not any(wanted.text.casefold() in one.casefold() for one in texts):
-        return False
-    if wanted.name and row.name != wanted.name:
-        return False
-    return not wanted.since_ms or (row.ended_ms or row.added_ms or 0) >= wanted.since_ms
 
 
 async def _consumers(shown: ShownQueue) -> list[dict[str, Any]]:

@@ -32,17 +32,17 @@ class SchedulerRow:
 
 
 async def schedulers(view: View) -> Page:
-    shown, errors, now_ms = await view.sources.overview(view.access)
+    seen = await view.sources.overview(view.access)
     rows: list[SchedulerRow] = []
     for source in view.sources.all:
-        queues = [one for one in shown if one.source is source and one.is_bullmq and one.figures]
+        queues = [one for one in seen.queues if one.source is source and one.is_bullmq and one.figures]
         rows += await _rows(view, queues)
     rows.sort(key=lambda one: (one.next_ms, one.queue.id, one.id))
     return Page(
         template="schedulers",
         title="Schedulers",
         place="schedulers",
-        values={"rows": rows, "errors": errors, "now_ms": now_ms, "most": MOST_OF_A_QUEUE},
+        values={"rows": rows, "errors": seen.errors, "now_ms": seen.now_ms, "most": MOST_OF_A_QUEUE},
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toril.commands import server
-from toril.dashboard._sources import ShownQueue
+from toril.dashboard._sources import QueueSource, ShownQueue
 from toril.dashboard._view import Page, View
 from toril.errors import TorilError
 from toril.protocol.keys import client_name
@@ -40,27 +40,36 @@ class WorkerRow:
 
 
 async def workers(view: View) -> Page:
-    shown, errors, now_ms = await view.sources.overview(view.access)
-    rows = [
-        _reported(queue, report, now_ms)
-        for queue in shown
-        if queue.figures is not None
-        for report in queue.figures.overview.workers
-    ]
+    seen = await view.sources.overview(view.access)
+    rows: list[WorkerRow] = []
     for source in view.sources.all:
-        try:
-            clients = await source.run(server.client_list())
-        except TorilError as error:
-            errors[source.name] = str(error)
+        if source.name in seen.errors:
             continue
-        rows += _connected([one for one in shown if one.source is source], clients, rows)
+        queues = [one for one in seen.queues if one.source is source and one.figures is not None]
+        try:
+            rows += await _workers_of(source, queues, seen.now_ms)
+        except TorilError as error:
+            seen.errors[source.name] = str(error)
     rows.sort(key=lambda one: (one.queue.id, one.name))
     return Page(
         template="workers",
         title="Workers",
         place="workers",
-        values={"rows": rows[:MOST], "total": len(rows), "errors": errors, "now_ms": now_ms},
+        values={"rows": rows[:MOST], "total": len(rows), "errors": seen.errors, "now_ms": seen.now_ms},
     )
+
+
+async def _workers_of(source: QueueSource, queues: list[ShownQueue], now_ms: int) -> list[WorkerRow]:
+    busy = [one for one in queues if one.figures is not None and one.figures.overview.worker_count]
+    reports, (clients,) = await source.reports(busy, server.client_list())
+    rows = [
+        _reported(queue, report, now_ms)
+        for queue, known in zip(busy, reports, strict=True)
+        for report in known
+    ]
+    if isinstance(clients, TorilError):
+        raise clients
+    return rows + _connected(queues, clients, rows)
 
 
 def _reported(queue: ShownQueue, report: Mapping[str, object], now_ms: int) -> WorkerRow:
@@ -75,7 +84,7 @@ def _reported(queue: ShownQueue, report: Mapping[str, object], now_ms: int) -> W
         processed=_whole(report.get("processed")),
         failed=_whole(report.get("failed")),
         memory=_whole(report.get("memory")),
-        uptime=_real(report.get("uptime")),
+        uptime=_finite_number(report.get("uptime")),
         heartbeats_failed=_whole(report.get("heartbeats_failed")) or 0,
         age=max(0.0, (now_ms - at) / 1000) if isinstance(at, (int, float)) else None,
     )
@@ -85,7 +94,7 @@ def _whole(value: object) -> int | None:
     return int(value) if isinstance(value, (int, float)) and abs(value) < 1e17 else None
 
 
-def _real(value: object) -> float | None:
+def _finite_number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e17 else None
 
 
@@ -112,9 +121,9 @@ def _connected(
                 processed=None,
                 failed=None,
                 memory=None,
-                uptime=_real(int(client.get("age", "0") or 0)),
+                uptime=_finite_number(int(client.get("age", "0") or 0)),
                 heartbeats_failed=0,
-                age=_real(int(client.get("idle", "0") or 0)),
+                age=_finite_number(int(client.get("idle", "0") or 0)),
             )
         )
     return rows

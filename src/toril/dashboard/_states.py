@@ -1,10 +1,10 @@
-"""Names of states and their signs: a state is never shown by its colour alone."""
+"""The states and their signs: a state is never shown by its colour alone."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Sign, as it stands before the name of a state.
+# The sign before the name of a state.
 STATE_SIGNS: Final = {
     "waiting": "○",
     "prioritized": "◆",
