@@ -94,12 +94,20 @@ def _measured(side: Path, url: str, lake: Path) -> Run:
     began = time.monotonic()
     run = subprocess.Popen([*command, *words], env=environment, stdout=subprocess.DEVNULL, cwd=lake.parent)
     peak = 0.0
-    while run.poll() is None:
+    while not _ends_within(run, _SAMPLED_EVERY):
         peak = max(peak, _megabytes(run.pid))
-        time.sleep(_SAMPLED_EVERY)
+    seconds = time.monotonic() - began
     if run.returncode:
         raise SystemExit(f"the run in {side} ended with {run.returncode}")
-    return Run(time.monotonic() - began, peak)
+    return Run(seconds, peak)
+
+
+def _ends_within(run: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        run.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _megabytes(pid: int) -> float:

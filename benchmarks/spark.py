@@ -130,6 +130,18 @@ def measure_jobs(spark: SparkSession, server: Server, client: redis.Redis, count
     return compared("jobs read", count, read, lambda: raw_jobs(client, "jobs"), 0.8)
 
 
+def measure_job_by_id(spark: SparkSession, server: Server, client: redis.Redis) -> Figure:
+    """Reads of one job of the queue that `measure_jobs` filled, beside reads of all of them, per second."""
+    options = {"url": server.url, "prefix": PREFIX, "table": "jobs", "queues": "jobs"}
+    ids: list[Any] = client.lrange(QueueKeys("jobs", PREFIX).wait, 0, 0)
+
+    def read(**more: str) -> None:
+        rows = spark.read.format("toril").options(**options, **more).load()
+        rows.write.format("noop").mode("overwrite").save()
+
+    return compared("one job by id (raw: all jobs)", 1, lambda: read(ids=ids[0].decode()), read, 10.0)
+
+
 def compared(
     what: str, count: int, ours: Callable[[], object], raw: Callable[[], object], target: float
 ) -> Figure:
@@ -178,6 +190,7 @@ def compare(spark: SparkSession, server: Server, client: redis.Redis, given: arg
     figures = measure_pipeline(spark, server, client, given.events)
     client.flushall()
     figures.append(measure_jobs(spark, server, client, given.jobs))
+    figures.append(measure_job_by_id(spark, server, client))
     figures.append(measure_enqueue(spark, server, client, given.rows))
     for figure in figures:
         print(figure)

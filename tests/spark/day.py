@@ -157,8 +157,12 @@ class Day:
             self.records.note(job.id, "completed", None, worker, began, time.time())
             return 1
         kind, outcome, error = step
-        self.records.note(job.id, outcome, error, worker, began, time.time())
-        raise KINDS[kind](error) from (OSError("cause") if kind == "named" else None)
+        raised = KINDS[kind](error)
+        if kind != "permanent":
+            raised.add_note(f"attempt {job.attempts_made}\nof {job.id}")
+        # What an error without a message is called by: its class.
+        self.records.note(job.id, outcome, error or type(raised).__name__, worker, began, time.time())
+        raise raised from (OSError("cause") if kind == "named" else None)
 
     def _let_stall(self, factory: Factory, prefix: str, count: int, max_stalled: int) -> list[str]:
         """Jobs that a worker took and held when it died."""

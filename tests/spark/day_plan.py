@@ -18,6 +18,11 @@ _TEXTS = (
     "Überweisung {n} abgelehnt: später",
     "Error: wrapped {n}",
     "busy",  # the same text each time
+    "",
+    "child process failed",
+    "machine {n} is hot\n    at the bottom (hall:{k}:1)\nand dry",
+    "answer {n}: Error: no\n    at least once",
+    "job {n}: Traceback (most recent call last):\n  File unknown",
 )
 _BACKOFFS = (None, Backoff.fixed(0.02), Backoff.exponential(0.01))
 

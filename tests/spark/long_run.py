@@ -3,7 +3,7 @@
 
 BullMQ keeps 10,000 events of a queue, which is some 1.7 s at this rate: the pipeline must look more often than that,
 also while it refines. Jobs are added and finished by the real scripts, at an even pace; the pipeline is a process of
-its own. At the end the tables are held against the count that the factory kept.
+its own. At the end the tables are compared with the count that the factory kept.
 """
 
 from __future__ import annotations

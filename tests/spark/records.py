@@ -1,4 +1,4 @@
-"""What handlers themselves write down about each attempt, and how silver is held against it, attempt by attempt.
+"""What handlers themselves write down about each attempt, and how silver is compared with it, attempt by attempt.
 
 Nothing here looks at events, hashes or counters: a handler knows which worker it runs in, when it began, how it ended
 and what it raised.

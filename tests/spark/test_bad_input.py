@@ -40,7 +40,7 @@ def read(spark: SparkSession, **options: Any) -> Any:
         ({"states": "failed"}, "states: has no meaning for table=events; it is for jobs, logs"),
         ({"table": "jobs", "starting": "latest"}, "starting: has no meaning for table=jobs"),
         ({"since": "2026-01-02", "until": "2026-01-01"}, "since: is later than until"),
-        ({"starting": "tomorrow"}, "starting: 'tomorrow' is no time; write 2026-01-31T12:00:00Z"),
+        ({"starting": "tomorrow"}, "starting: 'tomorrow' is not a time; write 2026-01-31T12:00:00Z"),
         ({"kind": "list"}, "kind: cannot be 'list'; one of bullmq"),
         ({"table": "stream", "kind": "bullmq"}, "kind: cannot be 'bullmq'; one of stream, list"),
         ({"table": "stream", "kind": "list", "since": "2026-01-01"}, "not for lists, which hold no times"),
@@ -58,7 +58,7 @@ def test_a_reader_refuses_what_makes_no_sense(options: Any, message: Any) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"url": "http://x"}, "scheme we do not know"),
+        ({"url": "http://x"}, "begins with http://, an unknown scheme; use one of redis://"),
         ({"batch": "0.5"}, "batch: cannot be '0.5'; give a whole number"),
         ({"rate": "inf"}, "rate: cannot be 'inf'"),
         ({"ledger_hours": "nan"}, "ledger_hours: cannot be 'nan'"),

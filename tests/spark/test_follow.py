@@ -19,7 +19,8 @@ from tests.spark.makers import Factories
 from toril.lake import Lake
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
-from toril.spark.pipeline.supervisor.supervisor import IngestService, Step, Supervisor
+from toril.spark.pipeline.bronze.query_ingest import QueryIngest
+from toril.spark.pipeline.supervisor.supervisor import IngestService, SparkWatch, Step, Supervisor
 from toril.spark.sources.positions import read_stream_states
 
 Pipelines = Callable[..., Pipeline]
@@ -39,7 +40,7 @@ def make(valkey: Server, prefix: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @contextmanager
 def ingesting(pipeline: Pipeline) -> Iterator[IngestService]:
-    service = IngestService(pipeline.new_ingest(), lambda: None)
+    service = IngestService(pipeline.new_ingest(), SparkWatch(pipeline))
     service.start()
     try:
         yield service
@@ -227,3 +228,67 @@ def test_reading_that_begins_with_the_latest_does_so_while_it_is_up(
         queue.add(4)
         wait_for(lambda: stored(pipeline)["n"] >= queue.entries_added - before)
     assert stored(pipeline) == {"n": 8, "ids": 8, "lost": 0}
+
+
+# --- with a checkpoint, the follower reads in place of the query -------------------------------------------------
+
+
+def test_events_that_are_trimmed_while_spark_starts_are_stored_and_the_query_goes_on(
+    factory: Factories,
+    valkey: Server,
+    make_pipeline: Pipelines,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = factory("substituted")
+    pipeline = make_pipeline(checkpoint=str(tmp_path / "checkpoint"), interval=0.05)
+    ingest = pipeline.new_ingest()
+    assert isinstance(ingest, QueryIngest)
+    sessions = pipeline._context.sessions
+    start = sessions.session
+
+    def start_late() -> Any:
+        """Spark is there when all events were stored and trimmed, twice."""
+        for _ in range(2):
+            queue.add(20)
+            queue.work(retry=0.2)
+            await_all(pipeline, queue)
+            with valkey.client() as client:
+                client.xtrim(queue.keys.events, maxlen=0, approximate=False)
+        monkeypatch.setattr(sessions, "session", start)
+        return start()
+
+    monkeypatch.setattr(sessions, "session", start_late)
+    service = IngestService(ingest, SparkWatch(pipeline))
+    service.start()
+    try:
+        wait_for(lambda: ingest._listener.progress.batches > 0 or bool(queue.add(1)))
+        queue.work()
+        wait_for(lambda: ingest._substitute._thread is None)
+        queue.add(20)
+        await_all(pipeline, queue)
+    finally:
+        service.stop()
+    assert service.error is None
+
+
+def test_a_query_adds_only_what_the_follower_has_not_stored_of_a_stream_that_was_deleted(
+    factory: Factories, valkey: Server, make_pipeline: Pipelines, tmp_path: Path
+) -> None:
+    queue, checkpoint = factory("deleted"), str(tmp_path / "checkpoint")
+    queue.add(40)
+    make_pipeline(checkpoint=checkpoint).ingest()
+    with valkey.client() as client:
+        client.delete(queue.keys.events)
+    queue.add(10)
+    pipeline = make_pipeline()
+    pipeline.ingest()  # as the follower does
+    queue.add(5)
+    make_pipeline(checkpoint=checkpoint).ingest()
+    sql = "select count(*) filter (event = 'added') as n from bronze.events"
+    (found,) = Lake(pipeline.lake.url).query(sql).to_pylist()
+    assert found["n"] == 55
+    gaps = (
+        Lake(pipeline.lake.url).query("select lost from bronze.events where event = 'toril.gap'").to_pylist()
+    )
+    assert gaps == [{"lost": None}]  # the stream that was deleted, once

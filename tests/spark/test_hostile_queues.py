@@ -25,8 +25,10 @@ def test_discovery_finds_queues_of_any_name(
         found = QueueSelection(options).existing(transport)
     assert set(planted.queue_names) - {"}{"} <= set(found)
     # Not `caplog.text`: PySpark's logger replaces the formatter of handlers.
-    (message,) = caplog.messages
-    assert "their keys are no UTF-8 text: " in message and "\\xff\\xfequeue" in message
+    undecodable, mistyped = caplog.messages
+    assert "their keys are no UTF-8 text: " in undecodable and "\\xff\\xfequeue" in undecodable
+    assert "their keys hold other types than those of a queue: " in mistyped
+    assert ("a-string" if table == "stream" else planted.wrong_type_queue) in mistyped
 
 
 @pytest.mark.parametrize("table", ["jobs", "events", "logs", "stream", "dlq"])
@@ -34,9 +36,7 @@ def test_a_table_of_all_queues_holds_hostile_records(
     spark: SparkSession, valkey: Server, prefix: str, table: str
 ) -> None:
     with valkey.client() as client:
-        planted = plant(client, prefix)
-        for key in (f"{prefix}:{planted.wrong_type_queue}:wait", f"{prefix}:prod:stream:a-string"):
-            client.delete(key)
+        plant(client, prefix)
     reader = (
         spark.read.format("toril").option("url", valkey.url).option("table", table).option("prefix", prefix)
     )

@@ -170,7 +170,7 @@ def test_the_page_shows_queues_and_lets_nothing_become_markup(tmp_path: Path) ->
     text = write_report(lake, tmp_path / "report.html", now=NOW).read_text()
     assert "<script" not in text
     assert (
-        text.count("<svg") == 2 * 3 + 2 + 1
+        text.count("<svg") == 2 * 4 + 2 + 1
     )  # plots of each queue, a small one of each, the strip of the alert
     assert "01 Mar 2026 12:00 – 12:05 UTC" in text
     assert _balanced(text)
@@ -192,7 +192,7 @@ def test_the_page_shows_how_many_events_were_lost_and_hatches_the_time_of_which_
     tiles = [re.findall(r"events lost</span><b>([^<]*)</b>", text) for text in told]
     assert tiles == [["0"], ["5,788"], ["5,788+"]]
     # The plots of the queue and its line in the overview; a gap before all that is known makes a second stretch.
-    assert [text.count('class="unknown"') for text in told] == [0, 4, 8]
+    assert [text.count('class="unknown"') for text in told] == [0, 5, 10]
     assert all(_balanced(text) for text in told)
 
 
@@ -315,3 +315,48 @@ def test_the_strip_of_an_alert_has_a_time_axis() -> None:
     page = alert_list([alert], period, 60)
     for moment in ("01 Jan 10:00", "01 Jan 12:00", "01 Jan 14:00"):
         assert f"<span>{moment}</span>" in page
+
+
+def test_the_backlog_is_what_is_ready_and_not_taken_at_the_end_of_each_minute(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    put(
+        lake,
+        "gold/queue_minute",
+        [minute("emails", NOW + timedelta(minutes=n)) for n in (0, 4)],
+        day="2026-03-01",
+    )
+    names = TABLES["silver/attempts"].schema.names
+    attempts = [
+        # Three are ready in minute 0: one is taken at once, two in minute 3.
+        {**dict.fromkeys(names), "queue": "emails", "job_id": f"j{n}", "attempt": 1, "outcome": "completed"}
+        | {
+            "ready_at": NOW,
+            "active_at": NOW + timedelta(minutes=taken),
+            "ended_at": NOW + timedelta(minutes=4),
+        }
+        | {"day": NOW.date()}
+        for n, taken in enumerate((0, 3, 3))
+    ]
+    put(lake, "silver/attempts", attempts, day="2026-03-01")
+    waiting = {**dict.fromkeys(TABLES["silver/jobs"].schema.names), "queue": "emails", "job_id": "w"}
+    waiting |= {"state": "waiting", "phase": "open", "added_at": NOW + timedelta(minutes=1)}
+    put(lake, "silver/jobs", [waiting], phase="open")
+    text = render(lake, NOW)
+    tips = re.findall(r"<title>([\d:]+) — backlog: (\d+)</title>", text)
+    assert tips == [("12:00", "2"), ("12:01", "3"), ("12:02", "3"), ("12:03", "1"), ("12:04", "1")]
+
+
+def test_threads_that_ensure_a_table_at_once_create_it_once(tmp_path: Path) -> None:
+    lake, barrier = Lake(tmp_path), threading.Barrier(4)
+
+    def ensure() -> None:
+        barrier.wait()
+        for name in TABLES:
+            lake.ensure(name)
+
+    threads = [threading.Thread(target=ensure) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert {name: lake.table(name).version for name in TABLES} == dict.fromkeys(TABLES, 0)

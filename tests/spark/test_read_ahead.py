@@ -11,14 +11,13 @@ from tests.servers import Server
 from tests.spark.factory import Factory
 from toril.spark.pipeline.bronze.read_ahead import ReadAhead
 from toril.spark.sources.positions import ORIGIN, Position, Stretch, end_of, read_stream_states, stretch
-from toril.spark.sources.readers import open_transport
 
 Factories = Callable[..., Factory]
 
 
 @pytest.fixture
 def ahead(valkey: Server) -> Iterator[ReadAhead]:
-    reading = ReadAhead(lambda: open_transport(valkey.url))
+    reading = ReadAhead(valkey.url)
     yield reading
     reading.stop()
 

@@ -84,7 +84,7 @@ def roll_back(lake: Path, table: str, commits: int = 1) -> None:
         entry.unlink()
 
 
-def test_a_table_that_was_rolled_back_is_noticed_and_a_replay_mends_it(
+def test_a_table_that_was_rolled_back_is_noticed_and_a_replay_repairs_it(
     make_pipeline: Pipelines, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("rolled")

@@ -69,6 +69,20 @@ def test_columns_are_options_and_the_other_columns_are_the_data(
     assert (options["attempts"], options["delay"], options["jobId"]) == (7, 60_000, "a")
 
 
+def test_a_column_group_is_the_group_of_the_job(
+    spark: SparkSession, valkey_url: str, prefix: str, client: Any
+) -> None:
+    rows = spark.createDataFrame(
+        [("a", "one"), ("b", "one"), ("c", None)], "job_id string, group string"
+    ).coalesce(1)
+    write(rows, valkey_url, prefix, queue="groups", name="import")
+    keys = QueueKeys("groups", prefix)
+    assert client.zrange(keys.prioritized, 0, -1) == [b"a", b"b"]
+    assert client.lrange(keys.wait, 0, -1) == [b"c"]
+    options = json.loads(client.hget(keys.job("b"), "opts"))
+    assert (options["group"], options["priority"]) == ({"id": "one"}, 32)
+
+
 def test_data_can_be_json_text_a_map_or_a_struct(
     spark: SparkSession, valkey_url: str, prefix: str, client: Any
 ) -> None:

@@ -248,8 +248,8 @@ def test_a_cluster_is_read_on_all_its_nodes(
         ({"queus": "a"}, "'queus' is not known"),
         ({"table": "tables"}, "cannot be 'tables'"),
         ({"table": "jobs", "states": "happy"}, "cannot be 'happy'"),
-        ({"queues": "a", "since": "yesterday"}, "is no time"),
-        ({"queues": "a", "url": "http://x"}, "a scheme we do not know"),
+        ({"queues": "a", "since": "yesterday"}, "is not a time"),
+        ({"queues": "a", "url": "http://x"}, "an unknown scheme"),
     ],
 )
 def test_a_wrong_option_is_refused_with_a_remedy(

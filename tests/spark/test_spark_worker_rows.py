@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.servers import Server
+from tests.waiting import wait_until
 from toril import Backoff, JobOptions, sync
 from toril.spark import SparkWorker
 
@@ -165,3 +166,18 @@ def test_a_query_that_fails_gives_back_its_jobs_and_is_started_again(make: Make,
     assert failures == [6]
     assert (summary.completed, summary.restarts) == (6, 1)
     assert {one.attempts_made for one in jobs(queue, ids)} == {1}
+
+
+def test_a_query_is_seen_as_a_worker_of_its_queue(make: Make, queue: sync.Queue) -> None:
+    """By Node, bull-board and `toril top`: by the name of a connection, and by its report."""
+    seen: list[str] = []
+
+    def look(rows: DataFrame) -> DataFrame:
+        wait_until(lambda: bool(queue.get_workers()), "a connection has the name of a worker")
+        seen.extend(str(one.worker_id) for one in queue.get_workers())
+        return rows.withColumn("result", F.lit(1))
+
+    add(queue, 3)
+    worker = make(look)
+    assert worker.run_once().completed == 3
+    assert seen == [worker.id]

@@ -23,6 +23,16 @@ def score(batch: pa.Table):
     return pc.multiply(pc.struct_field(batch["data"], "x"), 2)
 
 
+from toril import App
+
+shop = App()
+
+
+@shop.task(queue="orders")
+async def total(prices: list[int]) -> int:
+    return sum(prices)
+
+
 async def slow(job):
     import asyncio
     await asyncio.sleep(0.3)
@@ -47,6 +57,19 @@ def test_the_shell_runs_a_function_of_batches_until_no_job_is_left(
         assert worker.returncode == 0, log
         assert json.loads(output.splitlines()[-1])["completed"] == 30
         assert jobs[4].wait_until_finished(timeout=5) == 8
+
+
+def test_the_shell_runs_the_tasks_of_an_app_on_executors(
+    valkey_url: str, prefix: str, tmp_path: Path
+) -> None:
+    with sync.Queue("orders", redis=valkey_url, prefix=prefix) as queue:
+        jobs = queue.add_bulk([("total", {"prices": [n, 1]}) for n in range(20)])
+        where = ["--redis", valkey_url, "--prefix", prefix]
+        worker = start(tmp_path, "app:shop", *where, "--until-idle", "--engine", "loop", "--slice", "5")
+        output, log = worker.communicate(timeout=120)
+        assert worker.returncode == 0, log
+        assert json.loads(output.splitlines()[-1])["completed"] == 20
+        assert jobs[4].wait_until_finished(timeout=5) == 5
 
 
 def test_sigterm_lets_running_jobs_finish(valkey_url: str, prefix: str, tmp_path: Path) -> None:

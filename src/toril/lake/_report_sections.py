@@ -5,19 +5,28 @@ Guarantee: every text that comes from a job, an error or a worker is escaped her
 
 from __future__ import annotations
 
+import html
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from html import escape
 from typing import Any, Final
 
 from toril.plots import Series, bands, sparkline, stacked_bars, timeline
+from toril.protocol.printable import one_line
 
 Row = Mapping[str, Any]
 
 OUTCOMES: Final = ("completed", "retried", "failed", "stalled", "suspended")
+_LINE_HEADS: Final = (
+    "", "queue", "attempts", "completed", "failed", "retried", "stalled", "wait p95", "run p95",
+)  # fmt: skip
 _PERCENTILES: Final = ("p50", "p95", "p99")
 # The thresholds of the alerts: values above them are red here.
 _MUCH: Final = 0.10
+
+
+def escape(text: str) -> str:
+    """Returns text for the page: no markup, and no character that hides or reorders others."""
+    return html.escape(one_line(text))
 
 
 def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int) -> str:
@@ -28,10 +37,10 @@ def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int
         busiest[row["at"]] = busiest.get(row["at"], 0) + row["completed"]
     peak = max(busiest.values(), default=0) / seconds
     found = [
-        _tile("completed", _large(total["completed"]), f"peak {peak:,.1f} a second", "good"),
+        _tile("completed", _short_number(total["completed"]), f"peak {peak:,.1f} a second", "good"),
         _tile(
             "failed",
-            _large(total["failed"]),
+            _short_number(total["failed"]),
             percent(total["failed"], total["attempts"]),
             _css_class(total["failed"]),
         ),
@@ -47,9 +56,9 @@ def tiles(rows: Sequence[Row], times: Row, lost: Mapping[str, int], seconds: int
 def _lost_tile(events: int, uncounted: int) -> str:
     """With a stream that was deleted, an unknown number of events is lost."""
     if not uncounted:
-        return _tile("events lost", _large(events), "before they were read", _css_class(events))
+        return _tile("events lost", _short_number(events), "before they were read", _css_class(events))
     beside = f"{uncounted:,} gap{'s' if uncounted > 1 else ''} of unknown size"
-    return _tile("events lost", f"{_large(events)}+" if events else "unknown", beside, "bad")
+    return _tile("events lost", f"{_short_number(events)}+" if events else "unknown", beside, "bad")
 
 
 def _rate_tile(name: str, total: Mapping[str, int]) -> str:
@@ -59,7 +68,7 @@ def _rate_tile(name: str, total: Mapping[str, int]) -> str:
     )
 
 
-def _large(count: int) -> str:
+def _short_number(count: int) -> str:
     """Exact as long as it is short."""
     for limit, unit in ((10**9, "G"), (10**6, "M")):
         if count >= limit:
@@ -96,8 +105,7 @@ def overview(
         )
         for queue in order
     ]
-    heads = ("", "queue", "attempts", "completed", "failed", "retried", "stalled", "wait p95", "run p95")
-    head = "".join(f"<th>{one}</th>" for one in heads)
+    head = "".join(f"<th>{one}</th>" for one in _LINE_HEADS)
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<section><h2>All queues</h2><table class="numbers">{body}</table></section>'
 
@@ -123,19 +131,19 @@ def _line(
 ) -> str:
     times, filled = spans
     total = {name: sum(row[name] for row in rows) for name in (*OUTCOMES, "attempts")}
+    shares = [percent(total[name], total["attempts"]) for name in ("failed", "retried", "stalled")]
+    figures = [f"{total['completed']:,}", *shares, *(duration(latency.get(name)) for name in ("wait", "run"))]
     cells = [
-        f'<td><i class="dot {"bad" if alarmed else "good"}"></i></td>',
+        f'<td><i class="dot {"bad" if alarmed else "good"}" title="{"alerts" if alarmed else "no alert"}"></i></td>',
         f'<td class="name">{escape(queue)}</td>',
         f"<td>{sparkline(_layers(rows, filled), unknown=[one in set(unknown) for one in times])}</td>",
-        f"<td>{total['completed']:,}</td>",
-        *(f"<td>{percent(total[name], total['attempts'])}</td>" for name in ("failed", "retried", "stalled")),
-        *(f"<td>{duration(latency.get(name))}</td>" for name in ("wait", "run")),
+        *(f'<td data-label="{name}">{one}</td>' for name, one in zip(_LINE_HEADS[3:], figures, strict=True)),
     ]
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def alert_list(rows: Sequence[Row], period: tuple[datetime, datetime] | None, seconds: int) -> str:
-    """What crossed its threshold, with the moments on a strip of time."""
+    """The alerts, with their times on a strip."""
     if not rows:
         return '<section class="calm"><b>No alerts.</b> Every rate is below its threshold.</section>'
     return f'<section class="alerts"><h2>Alerts</h2>{"".join(_alert(row, period, seconds) for row in rows)}</section>'
@@ -148,7 +156,9 @@ def _alert(row: Row, period: tuple[datetime, datetime] | None, seconds: int) -> 
         f"{row['times']}×, last {row['last']:%d %b %H:%M}"
     )
     inside = [one for one in row["moments"] if period and period[0] <= one <= period[1]]
-    strip = timeline(*period, inside, seconds) + _strip_times(*period) if period and inside else ""
+    strip = (
+        f"<div>{timeline(*period, inside, seconds)}{_strip_times(*period)}</div>" if period and inside else ""
+    )
     return (
         f'<div class="alert"><p><b>{escape(where)}</b> {escape(row["message"])}<br>'
         f"<small>{escape(facts)}</small></p>{strip}</div>"
@@ -174,14 +184,24 @@ def queue_plots(
     seconds: int,
     alarms: Sequence[datetime],
     unknown: Sequence[datetime] = (),
+    changes: Mapping[datetime, int] | None = None,
 ) -> str:
-    """Attempts, waiting and running of one queue over time; the time of alerts is shaded, what is unknown hatched."""
+    """Attempts, backlog, waiting and running of one queue over time; alerts are shaded, what is unknown is hatched.
+
+    `changes` are those of the backlog in each span of time.
+    """
     times, filled = without_holes(rows, seconds, unknown)
     layers = _layers(rows, filled)
     done = sum(row["completed"] for row in rows)
     bars = stacked_bars(times, layers, seconds, alarms, unknown)
     keys = _legend(layers) + ('<span class="key unknown">unknown</span>' if unknown else "")
-    figures = [f"<figure><figcaption>Per {unit} {keys}</figcaption>{bars}</figure>"]
+    waiting = [Series(name="backlog", kind="backlog", values=backlog(times, changes or {}))]
+    ready = stacked_bars(times, waiting, seconds, alarms, unknown)
+    key = '<span class="key backlog">jobs that wait</span>'
+    figures = [
+        f"<figure><figcaption>Attempts per {unit} {keys}</figcaption>{bars}</figure>",
+        f"<figure><figcaption>Backlog, end of each {unit} {key}</figcaption>{ready}</figure>",
+    ]
     for what in ("wait", "run"):
         three = [
             Series(name=name, kind=what, values=[row.get(f"{what}_{name}_ms") for row in filled])
@@ -193,6 +213,16 @@ def queue_plots(
         figures.append(f"<figure><figcaption>{words}, ms {key}</figcaption>{plot}</figure>")
     heading = f"<h2>{escape(queue)} <small>{done:,} completed</small></h2>"
     return f'<section>{heading}<div class="plots">{"".join(figures)}</div></section>'
+
+
+def backlog(times: Sequence[datetime], changes: Mapping[datetime, int]) -> list[float]:
+    """Returns how many jobs wait at the end of each span; what became ready earlier is there from the first on."""
+    count, values, moments = 0, [], sorted(changes)
+    for at in times:
+        while moments and moments[0] <= at:
+            count += changes[moments.pop(0)]
+        values.append(float(max(0, count)))  # a job whose beginning is unknown does not wait
+    return values
 
 
 def _layers(rows: Sequence[Row], filled: Sequence[Row]) -> list[Series]:
@@ -301,7 +331,10 @@ def table(
     head = "".join(f'<th class="{one}">{escape(word)}</th>' for one, word in zip(kind, heads, strict=True))
     rows = "".join(
         "<tr>"
-        + "".join(f'<td class="{one}">{cell}</td>' for one, cell in zip(kind, row, strict=True))
+        + "".join(
+            f'<td class="{one}" data-label="{escape(word)}">{cell}</td>'
+            for one, word, cell in zip(kind, heads, row, strict=True)
+        )
         + "</tr>"
         for row in cells
     )

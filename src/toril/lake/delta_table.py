@@ -22,7 +22,7 @@ from toril.errors import CommitGone, LakeError, LakeTooNew, TableMissing
 from toril.lake.tables import TableSpec
 
 _VERSION_KEY: Final = "toril.schemaVersion"
-_MANY_COMMITS: Final = 50  # to catch up with that many, asking anew is faster
+_MANY_COMMITS: Final = 50  # beyond this number of commits, reading the log again is faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,10 @@ class LakeTable:
             self.delta.update_incremental()
 
     @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
     def version(self) -> int:
         return int(self.delta.version())
 
@@ -118,7 +122,7 @@ class LakeTable:
     def committed(self, application: str) -> int:
         """The version last committed under that application id; −1 when there is none."""
         if application not in self._marks:
-            # This goes through the whole log; with a hundred queues it would take longer than all else.
+            # This reads the whole log, which takes seconds with a hundred queues.
             found = self.delta.transaction_version(application)
             self._marks[application] = -1 if found is None else int(found)
         return self._marks[application]
@@ -170,7 +174,8 @@ class LakeTable:
             text = self._read_log(f"{version:020d}.json")
         except FileNotFoundError:
             raise CommitGone(self.spec.name, version) from None
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        # Not `splitlines`: the names of queues in an action may contain other separators of lines than a line feed.
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
 
     def _read_log(self, name: str) -> str:
         from toril.lake.storage import file_system

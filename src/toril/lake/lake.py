@@ -6,6 +6,7 @@ Guarantee: a read sees whole commits only; in a query, a table not written yet i
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,12 @@ _LATEST_JOBS: Final = (
 )
 
 
+def latest_rows(spec: TableSpec, source: str) -> str:
+    """SQL for the rows of a table that readers need, of a source that has all."""
+    body = _LATEST_JOBS if spec.name == "silver/jobs" else "select * from {source}"
+    return body.format(source=source)
+
+
 class Lake:
     """A folder or URL that holds bronze, silver and gold tables.
 
@@ -42,6 +49,7 @@ class Lake:
         self.url = normalise(place)
         self.storage_options = dict(storage_options or {})
         self._logs: dict[str, LakeTable] = {}
+        self._creating = threading.Lock()  # two threads that create a table at once leave a commit too many
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -51,7 +59,7 @@ class Lake:
         return {"url": self.url, "storage_options": self.storage_options, "_logs": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _creating=threading.Lock())
 
     def location(self, name: str) -> str:
         """Where a table lies."""
@@ -69,8 +77,10 @@ class Lake:
     def ensure(self, name: str) -> LakeTable:
         """The log of a table, which is created empty if it is not there."""
         spec = table_spec(name)
-        if spec.name not in self._logs:
-            self._logs[spec.name] = LakeTable.open_or_create(spec, self.location(name), self.storage_options)
+        with self._creating:
+            if spec.name not in self._logs:
+                log = LakeTable.open_or_create(spec, self.location(name), self.storage_options)
+                self._logs[spec.name] = log
         return self._logs[spec.name].refresh()
 
     def reopen(self) -> None:
@@ -104,7 +114,7 @@ class Lake:
         return self.table(name).dataset()
 
     def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
-        """The answer of DuckDB to one statement that reads; tables are called `gold.queue_minute` and so on.
+        """The result of one statement that reads, run by DuckDB; tables are called `gold.queue_minute` and so on.
 
         Parameters stand for `?` in their order, or for `$name` by name. The statement reaches the tables of this lake
         and no other file; whatever writes, attaches, installs or sets is refused.
@@ -115,7 +125,7 @@ class Lake:
         connection = connect()
         try:
             check_read_only(sql)
-            self._offer_tables(connection, sql)
+            self._create_views(connection, sql)
             lock(connection)
             return _as_table(connection.sql(sql, params=parameters or []))
         except duckdb.Error as error:
@@ -123,18 +133,17 @@ class Lake:
         finally:
             connection.close()
 
-    def _offer_tables(self, connection: DuckDBPyConnection, sql: str) -> None:
+    def _create_views(self, connection: DuckDBPyConnection, sql: str) -> None:
         for layer in ("bronze", "silver", "gold"):
             connection.execute(f"create schema {layer}")
         for spec in TABLES.values():
             if re.search(rf"\b{spec.layer}\"?\s*\.\s*\"?{spec.short_name}\b", sql, re.IGNORECASE):
-                self._offer(connection, spec)
+                self._create_view(connection, spec)
 
-    def _offer(self, connection: DuckDBPyConnection, spec: TableSpec) -> None:
+    def _create_view(self, connection: DuckDBPyConnection, spec: TableSpec) -> None:
         source = f"_{spec.layer}_{spec.short_name}"
         connection.register(source, self._dataset(spec))
-        body = _LATEST_JOBS if spec.name == "silver/jobs" else "select * from {source}"
-        connection.execute(f"create view {spec.layer}.{spec.short_name} as {body.format(source=source)}")
+        connection.execute(f"create view {spec.layer}.{spec.short_name} as {latest_rows(spec, source)}")
 
     def _dataset(self, spec: TableSpec) -> Dataset | pa.Table:
         try:

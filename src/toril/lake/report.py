@@ -1,4 +1,4 @@
-"""One page about all queues: throughput, waiting and running times, errors, workers, alerts, losses.
+"""One page about all queues: throughput, waiting and running times, errors, workers, alerts, lost events.
 
 Guarantee: the page needs no other file (no script, no font, no request), and no text of a job or an error can become
 markup.
@@ -27,13 +27,13 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A lake, and from which moment on it is looked at."""
+    """A lake, and the time from which on its data is shown."""
 
     lake: Lake
     since: datetime
 
     def query(self, sql: str) -> Rows:
-        """Rows of a question that holds the moment as `$since`."""
+        """The rows of a query that uses that time as `$since`."""
         return list(self.lake.query(sql, {"since": self.since}).to_pylist())
 
 
@@ -73,6 +73,7 @@ def _body(part: _Part, now: datetime) -> list[str]:
     alarms = _alarms(alerts, unit)
     unknown = _unknown(part, unit, period)
     most_severe = sections.by_severity(queues, alarms)
+    changes = _backlog_changes(part, unit)
     return [
         _head(period, now, alerts),
         sections.tiles(rows, _latency(part), _lost(part), seconds),
@@ -82,7 +83,13 @@ def _body(part: _Part, now: datetime) -> list[str]:
         else "",
         *(
             sections.queue_plots(
-                queue, queues[queue], unit, seconds, alarms.get(queue, ()), unknown.get(queue, ())
+                queue,
+                queues[queue],
+                unit,
+                seconds,
+                alarms.get(queue, ()),
+                unknown.get(queue, ()),
+                changes.get(queue, {}),
             )
             for queue in most_severe[:_MOST_QUEUES]
         ),
@@ -93,7 +100,7 @@ def _body(part: _Part, now: datetime) -> list[str]:
 
 
 def _period(part: _Part, rows: Rows, unit: str) -> tuple[datetime, datetime] | None:
-    """From the first to the last span of which something is known, if only that events are missing."""
+    """From the first to the last span with data or with missing events."""
     if not rows:
         return None
     gaps = [row["until"] for row in part.query(_GAP_SPANS.format(unit=unit))]
@@ -156,6 +163,24 @@ def _latency(part: _Part) -> dict[str, object]:
 
 def _latency_by_queue(part: _Part) -> dict[str, dict[str, object]]:
     return {row["queue"]: row for row in part.query(f"select queue, {_QUANTILES} group by queue")}
+
+
+def _backlog_changes(part: _Part, unit: str) -> dict[str, dict[datetime, int]]:
+    """Queue → span → how many jobs more are ready and not taken at its end than at the end of the span before."""
+    rows = part.query(
+        f"select queue, date_trunc('{unit}', moment) as at, sum(step)::bigint as change from ("
+        "select queue, ready_at as moment, 1 as step from silver.attempts "
+        "where ended_at >= $since and active_at is not null "
+        "union all select queue, active_at, -1 from silver.attempts "
+        "where ended_at >= $since and ready_at is not null "
+        "union all select queue, coalesce(ready_at, added_at), 1 from silver.jobs "
+        "where phase = 'open' and state in ('waiting', 'prioritized', 'paused')) "
+        "where moment is not null group by all"
+    )
+    found: dict[str, dict[datetime, int]] = {}
+    for row in rows:
+        found.setdefault(row["queue"], {})[row["at"]] = row["change"]
+    return found
 
 
 def _lost(part: _Part) -> dict[str, int]:

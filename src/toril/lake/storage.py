@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyarrow import fs
-
 from toril.errors import InvalidOption
 
 
@@ -46,6 +44,8 @@ def for_spark(folder: str) -> str:
 
 def file_system(url: str, storage: Mapping[str, str] | None = None) -> tuple[Any, str]:
     """pyarrow's file system for `url`, and the path inside it."""
+    from pyarrow import fs
+
     if is_local(url):
         return fs.LocalFileSystem(), url
     if url.startswith("s3://") and storage:
@@ -55,6 +55,8 @@ def file_system(url: str, storage: Mapping[str, str] | None = None) -> tuple[Any
 
 
 def _s3(storage: Mapping[str, str]) -> object:
+    from pyarrow import fs
+
     known = {key.lower(): value for key, value in storage.items()}
     return fs.S3FileSystem(
         access_key=known.get("aws_access_key_id"),

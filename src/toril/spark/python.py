@@ -57,23 +57,23 @@ def as_portable(source: type) -> type:
         def name(cls) -> str:
             return named
 
-        def _real(self) -> Any:
+        def _unpacked_reader(self) -> Any:
             return load(packed)(self.options)
 
         def schema(self) -> Any:
-            return self._real().schema()
+            return self._unpacked_reader().schema()
 
         def reader(self, schema: Any) -> Any:
-            return self._real().reader(schema)
+            return self._unpacked_reader().reader(schema)
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return self._real().writer(schema, overwrite)
+            return self._unpacked_reader().writer(schema, overwrite)
 
         def streamReader(self, schema: Any) -> Any:
-            return self._real().streamReader(schema)
+            return self._unpacked_reader().streamReader(schema)
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            return self._real().streamWriter(schema, overwrite)
+            return self._unpacked_reader().streamWriter(schema, overwrite)
 
     named: str = source.name()  # type: ignore[attr-defined]
     return PortableSource

@@ -1,14 +1,16 @@
 """The pipeline: ingest, refine, reconcile, maintain; supervised or once.
 
 Guarantee: every step commits with the position it reached, so that each can be killed at any moment and run again.
+Importing this imports neither pyspark nor pyarrow: a run that finds nothing new needs none of them.
 """
 
 from __future__ import annotations
 
-from toril.protocol.extras import needed
+from toril.protocol.extras import require
 
-with needed("spark"):
-    from toril.spark.pipeline.options import PipelineOptions, Summary
-    from toril.spark.pipeline.pipeline import Pipeline
+require("spark", "pyarrow", "deltalake")
+
+from toril.spark.pipeline.options import PipelineOptions, Summary  # noqa: E402  # after the check of what they need
+from toril.spark.pipeline.pipeline import Pipeline  # noqa: E402
 
 __all__ = ["Pipeline", "PipelineOptions", "Summary"]

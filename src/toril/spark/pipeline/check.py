@@ -77,7 +77,7 @@ def _table_findings(lake: Lake, name: str) -> Iterator[LakeFinding]:
     numbers = _commits(lake, name)
     missing = sorted(set(range(numbers[0], numbers[-1])) - set(numbers)) if numbers else []
     if missing:
-        yield _fault("log", name, f"commits {_listed(missing)} are missing in its log", _RESTORE)
+        yield _fault("log", name, f"commits {_first_five(missing)} are missing in its log", _RESTORE)
         return
     try:
         log = lake.table(name)
@@ -106,10 +106,10 @@ def _files(lake: Lake, log: LakeTable) -> Iterator[LakeFinding]:
     cut = [file.path for file, info in pairs if info.is_file and info.size != file.size]
     remedy = _REPLAY if log.spec.layer != "bronze" else _RESTORE
     if missing:
-        yield _fault("files", log.spec.name, f"files are missing: {_listed(missing)}", remedy)
+        yield _fault("files", log.spec.name, f"files are missing: {_first_five(missing)}", remedy)
     if cut:
         yield _fault(
-            "files", log.spec.name, f"files have another size than their log says: {_listed(cut)}", remedy
+            "files", log.spec.name, f"files have another size than their log says: {_first_five(cut)}", remedy
         )
 
 
@@ -118,7 +118,7 @@ def _foreign_commits(log: LakeTable, numbers: list[int]) -> Iterator[LakeFinding
     if foreign:
         undo = f"`DeltaTable({log.url!r}).restore({foreign[0] - 1})` takes them back"
         remedy = _REPLAY if log.spec.layer != "bronze" else undo
-        problem = f"commits {_listed(foreign)} brought rows and are none of a pipeline"
+        problem = f"commits {_first_five(foreign)} brought rows and are none of a pipeline"
         yield _fault("rows", log.spec.name, problem, remedy)
 
 
@@ -127,7 +127,7 @@ def _is_foreign(log: LakeTable, number: int) -> bool:
     return bool(changes.files) and not any(mark.startswith(_OWN) for mark in changes.marks)
 
 
-def _listed(some: list[Any]) -> str:
+def _first_five(some: list[Any]) -> str:
     shown = ", ".join(map(str, some[:5]))
     return shown if len(some) <= 5 else f"{shown} and {len(some) - 5} more"
 

@@ -10,18 +10,18 @@ import json
 import threading
 from typing import TYPE_CHECKING
 
-from toril.lake import Lake
 from toril.lake.storage import create_private, normalise
 from toril.spark.pipeline.options import PipelineOptions
 from toril.spark.pipeline.supervisor.sessions import SessionSource
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.options import SourceOptions
-from toril.spark.sources.server_choice import require_named_server, url_for
+from toril.spark.sources.server_choice import url_for
 from toril.transport import BlockingTransport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from toril.lake import Lake
     from toril.spark.pipeline.bronze.queue_entries import EntryCollector
     from toril.spark.pipeline.bronze.worker_reports import ReportCollector
     from toril.spark.pipeline.engines.engine import Engine
@@ -32,11 +32,11 @@ class PipelineContext:
 
     def __init__(self, options: PipelineOptions, spark: SparkSession | None) -> None:
         self.options = options
-        self.lake = Lake(options.lake, options.storage_options)
+        self.lake_url = normalise(options.lake)
         self.sessions = SessionSource(
             spark,
             options.master,
-            lambda master: require_named_server(master, options.redis),
+            options,
             spark_log=options.spark_log,
         )
         self.in_driver = (
@@ -62,13 +62,20 @@ class PipelineContext:
         return SparkEngine(self.sessions.on_demand)
 
     @functools.cached_property
+    def lake(self) -> Lake:
+        """The tables; opened on first use, because that imports pyarrow."""
+        from toril.lake import Lake
+
+        return Lake(self.lake_url, self.options.storage_options)
+
+    @functools.cached_property
     def redis(self) -> str:
         """The address of the server, the same for the driver and all tasks; refused if it cannot be chosen."""
         return url_for(self.sessions.master, self.options.redis)
 
     def create_folders(self) -> None:
         """Creates the folders of lake and checkpoint, private to their owner: payloads are in them."""
-        create_private(self.lake.url)
+        create_private(self.lake_url)
         if self.options.checkpoint is not None:
             create_private(normalise(self.options.checkpoint))
 

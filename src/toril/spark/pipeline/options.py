@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from toril.errors import InvalidOption
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 from toril.spark.sources.options import SourceOptions
+from toril.spark.sources.server_choice import require_named_server
 from toril.transport import parse_address
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class PipelineOptions:
         words = {"queues": self.queues, "prefix": self.prefix, "starting": self.starting}
         SourceOptions.parse({**words, "discover_every": str(self.discover_every)})
 
+    def check_master(self, master: str) -> None:
+        """Refuses a master whose executors would not find an embedded server, unless a server is named."""
+        require_named_server(master, self.redis)
+
     @property
     def filled(self) -> str:
         """Which attempts are completed: silver is made of what bronze holds."""
@@ -96,6 +101,8 @@ class PipelineOptions:
 
 
 def _check_keep(text: str) -> None:
+    if not text:
+        return
     from toril.spark.pipeline.files.retention import parse_keep  # which needs these options itself
 
     parse_keep(text)

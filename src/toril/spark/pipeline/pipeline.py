@@ -7,22 +7,19 @@ continues where the tables end and neither repeats nor misses a row.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from toril.lake import write_report
-from toril.spark.pipeline.check import LakeFinding, examine
 from toril.spark.pipeline.context import PipelineContext
-from toril.spark.pipeline.engine_choice import fits_the_driver
 from toril.spark.pipeline.files.lineage import check_layers, last_filled
-from toril.spark.pipeline.files.maintain import Maintained, maintain
 from toril.spark.pipeline.options import PipelineOptions, Summary
-from toril.spark.pipeline.status import PipelineLag, Status, lag, status
 from toril.spark.pipeline.steps import STEPS, OnStep, resolve, run_steps, step, steps_once
 from toril.spark.pipeline.supervisor.supervisor import Ingest, Progress, Step, Supervisor
 from toril.spark.pipeline.unmatched_names import warn_about_unmatched_names, warn_if_reachable
+from toril.spark.pipeline.up_to_date import is_up_to_date
 from toril.spark.sources.server_choice import check_reachable
 
 if TYPE_CHECKING:
@@ -31,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from toril.lake import Lake
+    from toril.spark.pipeline.check import LakeFinding
+    from toril.spark.pipeline.files.maintain import Maintained
+    from toril.spark.pipeline.status import PipelineLag, Status
 
 _FIGURES: Final = ("queue_minute", "queue_hour", "errors")
 
@@ -66,13 +66,24 @@ class Pipeline:
     # --- all steps -------------------------------------------------------------------------------------------
 
     def run_once(self, on_step: OnStep = lambda *_: None) -> Summary:
-        """Brings everything that is in Redis now through to gold; `on_step` is called before each step."""
+        """Brings everything that is in Redis now through to gold; `on_step` is called before each step.
+
+        If there is nothing new, no step runs, and the summary names none.
+        """
+        began = time.monotonic()
         check_reachable(self.redis)  # before Spark starts: a wrong address is reported at once
+        warn_about_unmatched_names(self._context)
+        if is_up_to_date(self._context):
+            return Summary(events=0, seconds=time.monotonic() - began, steps={})
         self.check()
         self._context.create_folders()
-        warn_about_unmatched_names(self._context)
-        self._context.in_driver = fits_the_driver(self._context)
+        self._context.in_driver = self._fits_the_driver()
         return run_steps(self._context, steps_once(self._context), on_step)
+
+    def _fits_the_driver(self, *, anew: bool = False) -> bool:
+        from toril.spark.pipeline.engine_choice import fits_the_driver
+
+        return fits_the_driver(self._context, anew=anew)
 
     def check(self) -> None:
         """Raises `TableRolledBack` when a table holds less than what was computed from it."""
@@ -110,7 +121,7 @@ class Pipeline:
         is refused.
         """
         context = self._context
-        context.in_driver = fits_the_driver(context, anew=True)
+        context.in_driver = self._fits_the_driver(anew=True)
         filled = self.options.fill or last_filled(self.lake)
         prepare = cast("Callable[..., None]", resolve("replay:prepare"))
         prepare(context, drop_older=drop_older)
@@ -157,6 +168,8 @@ class Pipeline:
 
     def maintain(self) -> list[Maintained]:
         """Compacts and vacuums the tables."""
+        from toril.spark.pipeline.files.maintain import maintain
+
         return maintain(self._context)
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -167,16 +180,24 @@ class Pipeline:
 
     def report(self, target: str | Path = "report.html") -> Path:
         """Writes one page with plots, without Spark."""
+        from toril.lake import write_report
+
         return write_report(self.lake, target)
 
     def examine(self) -> list[LakeFinding]:
         """Compares the tables with Redis, with each other and with their files; needs no Spark."""
+        from toril.spark.pipeline.check import examine
+
         return examine(self.lake, self._context.queue_discovery(), self._context.connect)
 
     def lag(self) -> PipelineLag:
         """Returns how far the tables are behind the queues; reads no rows and needs no Spark."""
+        from toril.spark.pipeline.status import lag
+
         return lag(self.lake, self._context.queue_discovery(), self._context.connect)
 
     def status(self) -> Status:
         """Returns the state of the tables and how far they are behind the queues; needs no Spark."""
+        from toril.spark.pipeline.status import status
+
         return status(self.lake, self._context.queue_discovery(), self._context.connect)

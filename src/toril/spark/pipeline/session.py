@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -58,8 +59,10 @@ _DEFAULTS: Final = {
 
 # Driver and executors of a local master are on this machine: nobody else needs to reach their ports.
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# Spark makes the secret itself when driver and executors are one process; elsewhere a cluster has its own.
+# Spark makes the secret itself when driver and executors are one process. For the processes of `local-cluster` it is
+# made here; elsewhere a cluster has its own.
 _AUTHENTICATED: Final = {"spark.authenticate": "true"}
+_SECRET: Final = "spark.authenticate.secret"  # noqa: S105  # the name of the setting
 
 _OLDEST_JAVA: Final = 17
 _CONNECT_PORT: Final = 15002  # where a Spark Connect server listens unless told otherwise
@@ -124,7 +127,16 @@ def build_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also for the processes of `local-cluster`
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "127.0.0.1")
     conf = SparkConf().setAppName("toril").setMaster(master)
-    conf.setAll(list({**_DEFAULTS, **_protection(master), "spark.driver.memory": memory, **settings}.items()))
+    conf.setAll(
+        list(
+            {
+                **_DEFAULTS,
+                **_local_security_settings(master),
+                "spark.driver.memory": memory,
+                **settings,
+            }.items()
+        )
+    )
     if reason_of_end(process()):
         reset_pyspark(process())
     if active_context() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -133,11 +145,17 @@ def build_session(
     return session
 
 
-def _protection(master: str) -> dict[str, str]:
+def _local_security_settings(master: str) -> dict[str, str]:
     """Returns the settings that keep other machines, and other users of this one, away from a local master."""
     if not master.startswith("local"):
         return {}
-    return dict(_LOOPBACK) if master.startswith("local-cluster") else {**_LOOPBACK, **_AUTHENTICATED}
+    return {**_LOOPBACK, **_AUTHENTICATED}
+
+
+def _set_secret(conf: SparkConf) -> None:
+    """Sets the secret of `local-cluster`; called when Java runs, so that it is not on a command line."""
+    if str(conf.get("spark.master", "")).startswith("local-cluster") and not conf.contains(_SECRET):
+        conf.set(_SECRET, secrets.token_hex(32))
 
 
 def _start(conf: SparkConf, *, spark_log: bool) -> None:
@@ -145,6 +163,7 @@ def _start(conf: SparkConf, *, spark_log: bool) -> None:
 
     interrupted = _handler_of_the_caller()
     java = gateway() or launch(conf, show_log=spark_log)
+    _set_secret(conf)
     atexit.register(_stop, SparkContext(conf=conf, gateway=java))
     if interrupted is not None:
         signal.signal(signal.SIGINT, interrupted)
@@ -219,7 +238,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     if spark in _sessions.values():
         return spark
     if spark not in _sessions:
-        _sessions[spark] = _prepared(spark.newSession())
+        _sessions[spark] = _with_data_sources(spark.newSession())
         _end_in_time(_sessions[spark])
     return _sessions[spark]
 
@@ -230,7 +249,7 @@ def _end_in_time(session: SparkSession) -> None:
         atexit.register(session.stop)
 
 
-def _prepared(session: SparkSession) -> SparkSession:
+def _with_data_sources(session: SparkSession) -> SparkSession:
     from toril.spark import register, register_once
     from toril.spark.pipeline.bronze.ingest import IngestSource
 

@@ -76,10 +76,10 @@ def status(lake: Lake, directory: QueueSelection, connect: Callable[[], Blocking
         lake=lake.url,
         tables=tables,
         queues=queues,
-        silver_behind=_behind(lake),
-        lost=int(_one(lake, "select coalesce(sum(lost), 0) from silver.gaps")),
-        uncounted_gaps=int(_one(lake, "select count(*) from silver.gaps where lost is null")),
-        alerts=int(_one(lake, "select count(*) from gold.alerts")),
+        silver_behind=_unrefined_commits(lake),
+        lost=int(_single_value(lake, "select coalesce(sum(lost), 0) from silver.gaps")),
+        uncounted_gaps=int(_single_value(lake, "select count(*) from silver.gaps where lost is null")),
+        alerts=int(_single_value(lake, "select count(*) from gold.alerts")),
         problem=problem,
         rolled_back=_rolled_back(lake),
     )
@@ -144,7 +144,7 @@ def _queue_status(
     ]
 
 
-def _behind(lake: Lake) -> int:
+def _unrefined_commits(lake: Lake) -> int:
     try:
         bronze, jobs = lake.table("bronze/events"), lake.table("silver/jobs")
     except TableMissing:
@@ -152,5 +152,5 @@ def _behind(lake: Lake) -> int:
     return max(0, bronze.version - max(jobs.committed("toril.refine"), 0))
 
 
-def _one(lake: Lake, sql: str) -> Any:
+def _single_value(lake: Lake, sql: str) -> Any:
     return lake.query(sql).column(0)[0].as_py()

@@ -105,7 +105,7 @@ def _run_explained(context: PipelineContext, name: str, function: Callable[[], i
     try:
         return _retry_on_conflict(function)
     except Exception as error:
-        if reason := context.sessions.drop_if_dead(patience=1.0):
+        if reason := context.sessions.drop_if_dead(wait_seconds=1.0):
             raise PipelineFailed(f"{name}: {reason}; the tables are whole, run it again") from error
         if is_spark_error(error):
             raise PipelineFailed(f"{name}: {cause_of(error)}") from error

@@ -40,7 +40,7 @@ class JobOperator:
                 self._sort_in(row, by_queue)
             for queue, ids in by_queue.items():
                 for start in range(0, len(ids), self.options.batch):
-                    self._act(queue, ids[start : start + self.options.batch])
+                    self._apply_to_jobs(queue, ids[start : start + self.options.batch])
         return self.tally
 
     def _sort_in(self, row: dict[str, object], by_queue: dict[str, list[str]]) -> None:
@@ -54,7 +54,7 @@ class JobOperator:
             raise InvalidOption("row", problem, "select the columns that name a job")
         self.tally.reject(problem)
 
-    def _act(self, queue: str, ids: Sequence[str]) -> None:
+    def _apply_to_jobs(self, queue: str, ids: Sequence[str]) -> None:
         keys = self.options.keys(queue, cluster=self.transport.is_cluster)
         self.tally.queues.add(queue)
         if isinstance(keys, QueueKeys):

@@ -43,6 +43,7 @@ from toril.spark.sinks.options import SinkOptions
 OPTION_COLUMNS: Final = frozenset({
     "priority", "delay", "attempts", "backoff", "lifo", "job_id", "remove_on_complete", "remove_on_fail", "keep_logs",
     "size_limit", "stack_trace_limit", "timestamp", "telemetry_metadata", "omit_context", "deduplication",
+    "group",
 })
 # fmt: on
 ENVELOPE_COLUMNS: Final = frozenset(
@@ -82,9 +83,9 @@ class RowReader:
         """The rows of a batch, jobs and rejects, in order."""
         variants = variant_columns(batch.schema)
         for fields in batch.to_pylist(maps_as_pydicts="lossy"):
-            yield self._addressed(with_variants(fields, variants) if variants else fields)
+            yield self._with_queue(with_variants(fields, variants) if variants else fields)
 
-    def _addressed(self, fields: dict[str, Any]) -> AddressedRow:
+    def _with_queue(self, fields: dict[str, Any]) -> AddressedRow:
         content_hash = fields.pop(CONTENT_COLUMN, None)
         content = canonical(fields)
         try:

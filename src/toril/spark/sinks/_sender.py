@@ -90,7 +90,7 @@ class Sender:
             for one in reader.read(batch):
                 by_queue[one.queue].append(one.row)
             for queue, rows in by_queue.items():
-                for portion in _portions(rows, self.options.rows_per_call):
+                for portion in _split_by_size(rows, self.options.rows_per_call):
                     self.send(queue, portion)
         return self.tally
 
@@ -102,11 +102,11 @@ class Sender:
         self.tally.queues.add(queue)
         deadline = time.monotonic() + self.options.wait_timeout
         while rows:
-            done = self._offer(queue, keys, rows, deadline)
+            done = self._send_rows(queue, keys, rows, deadline)
             if done:
                 rows, deadline = rows[done:], time.monotonic() + self.options.wait_timeout
 
-    def _offer(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
+    def _send_rows(self, queue: str, keys: AnyKeys, rows: list[Row], deadline: float) -> int:
         """Sends rows. Returns how many of them, from the first on, are done; 0 after a pause."""
         calls = self._calls.setdefault(queue, Calls(keys))
         match self.transport.run(once(keys, enqueue_once(keys, rows, self.admission), calls)):
@@ -143,7 +143,7 @@ class Sender:
         self.tally.reject(str(error))
 
 
-def _portions(rows: list[Row], size: int) -> Iterator[list[Row]]:
+def _split_by_size(rows: list[Row], size: int) -> Iterator[list[Row]]:
     portion: list[Row] = []
     weight = 0
     for row in rows:

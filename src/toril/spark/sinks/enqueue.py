@@ -55,7 +55,7 @@ def _word(value: Setting) -> str:
 def by_content(rows: DataFrame) -> DataFrame:
     """The rows with a hash of their content, in partitions of that hash."""
     fields = sorted(rows.schema.fields, key=lambda field: field.name)
-    parts = [_comparable(_column(field.name), field.dataType).alias(field.name) for field in fields]
+    parts = [_canonical(_column(field.name), field.dataType).alias(field.name) for field in fields]
     text = F.to_json(F.struct(*parts), {"ignoreNullFields": "false"})
     return rows.withColumn(CONTENT_COLUMN, F.sha2(text, 256)).repartition(CONTENT_COLUMN)
 
@@ -64,17 +64,17 @@ def _column(name: str) -> Column:
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def _comparable(value: Column, kind: DataType) -> Column:
+def _canonical(value: Column, kind: DataType) -> Column:
     """The value in a form whose JSON depends on neither the order of a map nor the time zone of the session."""
     match kind:
         case MapType():
             pairs = F.transform(F.map_entries(value), lambda pair: _pair(pair, kind))
             return F.array_sort(pairs)
         case ArrayType():
-            return F.transform(value, lambda one: _comparable(one, kind.elementType))
+            return F.transform(value, lambda one: _canonical(one, kind.elementType))
         case StructType():
             parts = [
-                _comparable(value.getField(one.name), one.dataType).alias(one.name) for one in kind.fields
+                _canonical(value.getField(one.name), one.dataType).alias(one.name) for one in kind.fields
             ]
             return F.when(value.isNotNull(), F.struct(*parts)) if parts else value
         case VariantType():
@@ -89,6 +89,6 @@ def _comparable(value: Column, kind: DataType) -> Column:
 
 def _pair(pair: Column, kind: MapType) -> Column:
     return F.struct(
-        _comparable(pair.getField("key"), kind.keyType).alias("key"),
-        _comparable(pair.getField("value"), kind.valueType).alias("value"),
+        _canonical(pair.getField("key"), kind.keyType).alias("key"),
+        _canonical(pair.getField("value"), kind.valueType).alias("value"),
     )

@@ -89,7 +89,7 @@ class Identifier:
         return self._seen[digest]
 
     def _key(self, fields: Mapping[str, object]) -> bytes:
-        values = [_at(fields, path) for path in self.options.key]
+        values = [_value_at(fields, path) for path in self.options.key]
         if all(value is None for value in values):
             raise InvalidOption(
                 "key", f"{', '.join(self.options.key)} is null", "give each row a key, or filter it"
@@ -101,7 +101,7 @@ def _queue(fields: Mapping[str, Any]) -> bytes:
     return str(fields.get("queue") or "").encode(errors="replace")
 
 
-def _at(fields: Mapping[str, object], path: str) -> object:
+def _value_at(fields: Mapping[str, object], path: str) -> object:
     """The value of a column, or of a part of a struct: `data.id`."""
     if path in fields:
         return fields[path]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from toril.commands.bulk_enqueue import rejects_key
 from toril.commands.command import plain
@@ -23,6 +23,8 @@ from toril.transport import BlockingTransport
 from toril.transport.discovery import AnyKeys, QueueKind, QueueSearch, blocking_search
 
 logger = logging.getLogger("toril.spark")
+
+T = TypeVar("T")
 
 _SHARE: Final = 20  # of the time at most one part is spent searching: there may be millions of keys
 # Ends of keys by which a queue is found; other keys of a list or stream queue may outlive its jobs.
@@ -54,9 +56,11 @@ class QueueSelection:
                 self._found.setdefault(queue, keys_of(self.options, queue, cluster=transport.is_cluster))
         if self.options.has_pattern and self._is_due():
             began = time.monotonic()
-            for queue, keys in self._search(transport):
-                self._found.setdefault(queue, keys)
-            self._report_undecodable()
+            found = {queue: keys for queue, keys in self._search(transport) if queue not in self._found}
+            mistyped = _mistyped(transport, found)
+            self._found.update({queue: keys for queue, keys in found.items() if queue not in mistyped})
+            _report_left_out("their keys are no UTF-8 text", self._undecodable)
+            _report_left_out("their keys hold other types than those of a queue", mistyped)
             self._searched_at = time.monotonic()
             self._search_took = self._searched_at - began
         return dict(sorted(self._found.items()))
@@ -87,13 +91,6 @@ class QueueSelection:
             if not any(fnmatch.fnmatchcase(queue, wanted) for queue in there)
         ]
 
-    def _report_undecodable(self) -> None:
-        if self._undecodable:
-            some = ", ".join(sorted(map(one_line, self._undecodable))[:3])
-            logger.warning(
-                "%d queues are left out, their keys are no UTF-8 text: %s", len(self._undecodable), some
-            )
-
     def _is_due(self) -> bool:
         waited = max(self.options.discover_every, _SHARE * self._search_took)
         return self._searched_at is None or time.monotonic() - self._searched_at >= waited
@@ -109,6 +106,34 @@ class QueueSelection:
                 yield queue.name, queue.keys
 
 
+def _mistyped(transport: BlockingTransport, found: Mapping[str, AnyKeys]) -> set[str]:
+    """The queues with a key of another type, as another program may have made it: reading them would fail."""
+    asked = [(queue, key, kind) for queue, keys in found.items() for key, kind in _types(keys).items()]
+    replies = transport.run_many([plain(_text, "TYPE", key) for _, key, _ in asked])
+    return {
+        queue
+        for (queue, _, kind), reply in zip(asked, replies, strict=True)
+        if _raised(reply) not in (kind, "none")
+    }
+
+
+def _types(keys: AnyKeys) -> dict[str, str]:
+    """The types of the keys from which a queue is read."""
+    if isinstance(keys, QueueKeys):
+        lists = (keys.wait, keys.paused, keys.active)
+        sets = (keys.prioritized, keys.delayed, keys.completed, keys.failed, keys.waiting_children)
+        return {keys.events: "stream", **dict.fromkeys(lists, "list"), **dict.fromkeys(sets, "zset")}
+    if isinstance(keys, ListKeys):
+        return {keys.queue: "list", keys.dlq: "stream", keys.scheduled: "zset"}
+    return {keys.stream: "stream", keys.dlq: "stream", keys.scheduled: "zset"}
+
+
+def _report_left_out(reason: str, queues: set[str]) -> None:
+    if queues:
+        some = ", ".join(sorted(map(one_line, queues))[:3])
+        logger.warning("%d queues are left out, %s: %s", len(queues), reason, some)
+
+
 def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
     """Keys of which at least one exists when the queue does."""
     if isinstance(keys, QueueKeys):
@@ -116,10 +141,14 @@ def mark_keys(keys: AnyKeys) -> tuple[str, ...]:
     return keys.base, keys.dlq, keys.scheduled, rejects_key(keys)
 
 
-def _raised(reply: int | TorilError) -> bool:
+def _raised(reply: T | TorilError) -> T:
     if isinstance(reply, TorilError):
         raise reply
-    return bool(reply)
+    return reply
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode()
 
 
 def check_named(options: SourceOptions) -> None:

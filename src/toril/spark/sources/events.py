@@ -107,7 +107,7 @@ def events_table(queue: str, page: Sequence[Any]) -> pa.Table:
     columns: dict[str, Any] = {"queue": constant(queue, len(page)), "id": ids, "ts": at, "seq": seq}
     shapes = _shapes(page)
     for field, column in _TEXT_FIELDS.items():
-        columns[column] = _gather(shapes, field, len(page))
+        columns[column] = _text_column(shapes, field, len(page))
     columns["delay_until"] = _delays(shapes, len(page))
     columns["extra"] = _extra(shapes, len(page))
     return assemble(SOURCE_SCHEMA, {k: v for k, v in columns.items() if v is not None}, len(page))
@@ -125,7 +125,7 @@ def _shapes(page: Sequence[Any]) -> list[Shape]:
     return list(known.values())
 
 
-def _scatter(shapes: Sequence[Shape], field: bytes, size: int) -> list[bytes | None] | None:
+def _field_column(shapes: Sequence[Shape], field: bytes, size: int) -> list[bytes | None] | None:
     """The values of one field at their rows; None when no entry has it."""
     holders = [shape for shape in shapes if field in shape.names]
     if not holders:
@@ -138,13 +138,13 @@ def _scatter(shapes: Sequence[Shape], field: bytes, size: int) -> list[bytes | N
     return column
 
 
-def _gather(shapes: Sequence[Shape], field: bytes, size: int) -> pa.Array | None:
-    column = _scatter(shapes, field, size)
+def _text_column(shapes: Sequence[Shape], field: bytes, size: int) -> pa.Array | None:
+    column = _field_column(shapes, field, size)
     return None if column is None else text_column(column)
 
 
 def _delays(shapes: Sequence[Shape], size: int) -> pa.Array | None:
-    column = _scatter(shapes, _DELAY, size)
+    column = _field_column(shapes, _DELAY, size)
     return None if column is None else time_column(column)
 
 

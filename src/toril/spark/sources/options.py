@@ -8,30 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toril.errors import InvalidOption
-from toril.lake.tables import (
-    DLQ_ENTRIES,
-    EVENTS,
-    JOBS,
-    LOGS,
-    REJECTS,
-    STREAM_ENTRIES,
-    WORKER_REPORTS,
-    TableSpec,
-)
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.transport import whole_url
 
-SOURCES: Final[dict[str, TableSpec]] = {
-    "events": EVENTS,
-    "jobs": JOBS,
-    "logs": LOGS,
-    "stream": STREAM_ENTRIES,
-    "dlq": DLQ_ENTRIES,
-    "worker_reports": WORKER_REPORTS,
-    "rejects": REJECTS,
+if TYPE_CHECKING:
+    from toril.lake.tables import TableSpec
+
+# Source → the constant of `toril.lake.tables` with its schema, which is imported when it is needed.
+_SOURCES: Final = {
+    "events": "EVENTS",
+    "jobs": "JOBS",
+    "logs": "LOGS",
+    "stream": "STREAM_ENTRIES",
+    "dlq": "DLQ_ENTRIES",
+    "worker_reports": "WORKER_REPORTS",
+    "rejects": "REJECTS",
 }
 KINDS: Final = ("bullmq", "stream", "list")
 _DAY: Final = "day"  # events: a column of the lake, which parts its files by it
@@ -89,7 +83,7 @@ class SourceOptions:
 
     @property
     def spec(self) -> TableSpec:
-        return SOURCES[self.table]
+        return _spec(self.table)
 
     @property
     def has_pattern(self) -> bool:
@@ -99,7 +93,7 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         options = {key.lower(): value for key, value in given.items()}
         _refuse_unknown(options)
-        table = _one_of("table", options.get("table", options.get("path", "events")), tuple(SOURCES))
+        table = _one_of("table", options.get("table", options.get("path", "events")), tuple(_SOURCES))
         kind = _kind(table, options.get("kind"))
         parsed = cls(
             url=whole_url(options["url"]) if "url" in options else None,
@@ -192,8 +186,16 @@ def _states(text: str) -> tuple[str, ...]:
 
 
 def _columns(table: str, text: str) -> tuple[str, ...]:
-    known = tuple(name for name in SOURCES[table].schema.names if name != _DAY)
-    return tuple(_one_of("columns", name, known) for name in _names(text))
+    names = _names(text)
+    known = tuple(name for name in _spec(table).schema.names if name != _DAY) if names else ()
+    return tuple(_one_of("columns", name, known) for name in names)
+
+
+def _spec(table: str) -> TableSpec:
+    from toril.lake import tables
+
+    found: TableSpec = getattr(tables, _SOURCES[table])
+    return found
 
 
 def _count(field: str, text: str) -> int:
@@ -221,6 +223,6 @@ def _time(field: str, text: str | None) -> datetime | None:
         parsed = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise InvalidOption(
-            field, f"{text!r} is no time", "write 2026-01-31T12:00:00Z, or milliseconds"
+            field, f"{text!r} is not a time", "write 2026-01-31T12:00:00Z, or milliseconds"
         ) from None
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -145,14 +145,14 @@ def plan_end(
     states = read_stream_states(transport, streams)
     ends = {queue: targets.get(queue) or end_of(state) for queue, state in states.items()}
     if limit is not None:
-        ends.update(_limited(transport, streams, start, states, ends, limit))
+        ends.update(_ends_within_limit(transport, streams, start, states, ends, limit))
     return {
         **start,
         **{queue: end for queue, end in ends.items() if not _not_there_yet(start.get(queue, ORIGIN), end)},
     }
 
 
-def _limited(
+def _ends_within_limit(
     transport: BlockingTransport,
     streams: Mapping[str, str],
     start: Mapping[str, Position],
@@ -166,7 +166,7 @@ def _limited(
     shares = fair_shares(wanted, max(limit, 1))
     short = [queue for queue, share in shares.items() if share < wanted[queue]]
     return {
-        queue: _reach(transport, streams[queue], start.get(queue, ORIGIN), ends[queue], shares[queue])
+        queue: _end_of_share(transport, streams[queue], start.get(queue, ORIGIN), ends[queue], shares[queue])
         for queue in short
     }
 
@@ -175,7 +175,9 @@ def _wanted(start: Position, state: StreamState, end: Position) -> int:
     return available(start, replace(state, last_id=end.id, added=end.n))
 
 
-def _reach(transport: BlockingTransport, key: str, start: Position, end: Position, share: int) -> Position:
+def _end_of_share(
+    transport: BlockingTransport, key: str, start: Position, end: Position, share: int
+) -> Position:
     begun_anew = stretch("", key, start, end)
     origin = ORIGIN if begun_anew is not None and begun_anew.recreated else start
     reached = _whole_step(transport, key, advance(transport, key, origin, share))

@@ -55,11 +55,11 @@ _FEW_ROWS = 20_000  # below that, a second task costs more than it brings
 _LAST_SEQ = 2**64 - 1  # no entry of a millisecond has a higher number
 
 
-def open_transport(url: str | None) -> BlockingTransport:
+def open_transport(url: str | None, *, name: str | None = None) -> BlockingTransport:
     """A connection to the server that the driver chose; a task does not choose one itself."""
     if url is None:
         raise TypeError("the driver handed over no address of a server")
-    return BlockingTransport(url, policy=POLICY)
+    return BlockingTransport(url, policy=POLICY, name=name)
 
 
 def source_schema(options: SourceOptions) -> pa.Schema:
@@ -181,15 +181,15 @@ def _plan_events(
     transport: BlockingTransport, queues: Mapping[str, AnyKeys], options: SourceOptions
 ) -> list[InputPartition]:
     streams = stream_keys(queues)
-    start = _before(options.since)
+    start = _position_before(options.since)
     ends = {queue: end_of(state) for queue, state in read_stream_states(transport, streams).items()}
     if options.until is not None:
-        ends = {queue: _earlier(end, _end_of(options.until)) for queue, end in ends.items()}
+        ends = {queue: _earlier_position(end, _end_of(options.until)) for queue, end in ends.items()}
     return plan_tasks(transport, streams, dict.fromkeys(ends, start), ends, options.rows_per_task)
 
 
 def _plan_entries(queues: Mapping[str, AnyKeys], options: SourceOptions) -> list[InputPartition]:
-    after = _before(options.since).id
+    after = _position_before(options.since).id
     until = "+" if options.until is None else _end_of(options.until).id
     return [Task([Entries(queue, keys, after, until)]) for queue, keys in queues.items()]
 
@@ -197,7 +197,7 @@ def _plan_entries(queues: Mapping[str, AnyKeys], options: SourceOptions) -> list
 # Before and at a moment in time nobody knows how many events there were: no count, hence no gap row.
 
 
-def _before(moment: datetime | None) -> Position:
+def _position_before(moment: datetime | None) -> Position:
     """The last place before a moment: reading after it gives what happened at that moment, too."""
     return ORIGIN if moment is None else Position(f"{to_ms(moment) - 1}-{_LAST_SEQ}", None)
 
@@ -207,7 +207,7 @@ def _end_of(moment: datetime) -> Position:
     return Position(f"{to_ms(moment)}-{_LAST_SEQ}", None)
 
 
-def _earlier(one: Position, other: Position) -> Position:
+def _earlier_position(one: Position, other: Position) -> Position:
     return one if id_parts(one.id) <= id_parts(other.id) else other
 
 
@@ -273,7 +273,7 @@ class EventStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailab
     def initialOffset(self) -> dict[str, str]:
         moment = self.options.start_time()
         if moment is not None:
-            position = _before(moment)
+            position = _position_before(moment)
             return {queue: str(position) for queue in self._streams()}
         if self.options.starting == "latest":
             return {

@@ -57,9 +57,11 @@ def turning_points(steps: pa.Table) -> pa.Table:
     kept = ~_known_ends(steps, job, event)
     fills = kept & (event == _CODE[FILL])
     real = kept & ~fills
-    job_timelines = _Timelines(_only(steps, real), job[real])
+    job_timelines = _Timelines(_filter_steps(steps, real), job[real])
     if fills.any():
-        job_timelines.fills = _Fills(_only(steps, fills), job[fills], (np.cumsum(real) - 1)[fills])
+        job_timelines.fills = _EnrichmentHashes(
+            _filter_steps(steps, fills), job[fills], (np.cumsum(real) - 1)[fills]
+        )
     return job_timelines.points()
 
 
@@ -74,12 +76,12 @@ def _known_ends(steps: pa.Table, job: Numbers, event: Numbers) -> Flags:
     known = (before != _NONE) & (job[before] == job)
     at, began = (_micros(steps.column(name)) for name in ("ts", "was_active_at"))
     done = np.isin(event, [_CODE[word] for word in (*DONE, HASH)])
-    done |= _flags(pc.is_in(steps.column("was_state"), value_set=pa.array(DONE)))
+    done |= _as_booleans(pc.is_in(steps.column("was_state"), value_set=pa.array(DONE)))
     already_known: Flags = hashes & known & done[before] & (began <= at[before] + _CLOCKS_US)
     return already_known
 
 
-class _Fills:
+class _EnrichmentHashes:
     """Hashes that complete attempts: which of its job's steps each one covers."""
 
     def __init__(self, rows: pa.Table, job: Numbers, at: Numbers) -> None:
@@ -113,8 +115,8 @@ class _Timelines:
             np.where(begins, self.rows, 0)
         )  # where the timeline begins
         self.running = self._running()
-        self.late_end = self._late_ends()
-        self.fills: _Fills | None = None
+        self.late_end = self._ends_without_start()
+        self.fills: _EnrichmentHashes | None = None
 
     # --- what a window function would return -----------------------------------------------------------------------
 
@@ -143,18 +145,18 @@ class _Timelines:
 
     # --- results ---------------------------------------------------------------------------------------------
 
-    def _is(self, word: str) -> Flags:
+    def _is_event(self, word: str) -> Flags:
         found: Flags = self.event == _CODE[word]
         return found
 
     def _running(self) -> Flags:
         """Rows after which the job runs."""
-        active = _flags(pc.equal(self.steps.column("was_state"), "active"))
-        return self._is("active") | (self._is(STATE) & active)
+        active = _as_booleans(pc.equal(self.steps.column("was_state"), "active"))
+        return self._is_event("active") | (self._is_event(STATE) & active)
 
-    def _late_ends(self) -> Flags:
+    def _ends_without_start(self) -> Flags:
         """Events that end a pickup whose own event was lost in a gap."""
-        was_active = _flags(pc.equal(self.steps.column("prev"), "active"))
+        was_active = _as_booleans(pc.equal(self.steps.column("prev"), "active"))
         late: Flags = np.isin(self.event, _ENDS) & was_active & ~self._ran_before()
         return late
 
@@ -167,13 +169,13 @@ class _Timelines:
         ends = (np.isin(self.event, _ENDS) & self._ran_before()) | self.late_end
         swept = self._event_at(self.next) == _CODE["stalled"]
         counted = {
-            "returns": ends & self._is("waiting") & ~swept,
-            "delays": ends & self._is("delayed"),
-            "failures": ends & self._is("failed"),
-            "completions": ends & self._is("completed"),
-            "suspensions": ends & self._is("waiting-children"),
-            "stalls": self._is("stalled"),
-            "attempt": self._is("active") | self.late_end,
+            "returns": ends & self._is_event("waiting") & ~swept,
+            "delays": ends & self._is_event("delayed"),
+            "failures": ends & self._is_event("failed"),
+            "completions": ends & self._is_event("completed"),
+            "suspensions": ends & self._is_event("waiting-children"),
+            "stalls": self._is_event("stalled"),
+            "attempt": self._is_event("active") | self.late_end,
         }
         return {name: self._total(f"was_{name}", flags) for name, flags in counted.items()}
 
@@ -181,12 +183,12 @@ class _Timelines:
         """When the last of some events was, or the time carried over from the last batch."""
         happens = np.isin(self.event, [_CODE[word] for word in words])
         times = pc.if_else(pa.array(happens), self.steps.column("ts"), self.steps.column(column))
-        return _taken(times, self._last_known(_flags(pc.is_valid(times))))
+        return _taken(times, self._last_known(_as_booleans(pc.is_valid(times))))
 
     def points(self) -> pa.Table:
         ended = self.running & np.isin(self._event_at(self.next), _ENDS)
         lacks_start = (self.before == _NONE) & ~self.resets
-        kept = ended | self.late_end | (self.next == _NONE) | lacks_start | self._is(HASH)
+        kept = ended | self.late_end | (self.next == _NONE) | lacks_start | self._is_event(HASH)
         ends = np.where(self.late_end, self.rows, np.where(ended, self.next, _NONE))
         tallies = self._tallies()
         columns = self._columns(tallies) | self._end_columns(ends, tallies)
@@ -194,7 +196,7 @@ class _Timelines:
 
     def _columns(self, tallies: dict[str, Numbers]) -> dict[str, Column]:
         steps = self.steps
-        named = self._last_known(_flags(pc.is_valid(steps.column("step_name"))))
+        named = self._last_known(_as_booleans(pc.is_valid(steps.column("step_name"))))
         same = ("queue", "job_id", "ts", "seq", "event", "was_state", "was_finished_at", "failed_reason")
         return {
             **{name: steps.column(name) for name in same},
@@ -245,7 +247,7 @@ def _in_order(steps: pa.Table) -> tuple[Numbers, Numbers]:
     return job[order], order
 
 
-def _only(steps: pa.Table, flags: Flags) -> pa.Table:
+def _filter_steps(steps: pa.Table, flags: Flags) -> pa.Table:
     return steps if flags.all() else steps.filter(pa.array(flags))
 
 
@@ -262,7 +264,7 @@ def _codes(column: Column) -> Numbers:
     return _numbers(pc.fill_null(pc.index_in(column, value_set=_WORDS), _NONE))
 
 
-def _flags(column: Column) -> Flags:
+def _as_booleans(column: Column) -> Flags:
     return np.asarray(pc.fill_null(column, False), dtype=bool)
 
 

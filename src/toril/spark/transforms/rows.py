@@ -22,7 +22,8 @@ _FINAL: Final = pa.array(["completed", "failed"])
 _BEGINNINGS: Final = pa.array(["added", STATE, HASH])
 _TIME: Final = pa.timestamp("us", tz="UTC")
 # Why a worker fails a job that it has taken, without running it: the sweep or a child of the job has decided before.
-NO_HANDLER_RAN: Final = r"^(job (stalled|started) more than allowable limit|child \S+ failed)$"
+# A child is named by its key, `prefix:queue:id`; "child process failed" is the error of a handler.
+NO_HANDLER_RAN: Final = r"^(job (stalled|started) more than allowable limit|child \S+:\S.*:\S.* failed)$"
 
 Filler = Callable[[pa.Table, pa.Table], pa.Table]  # completes attempts; it is given their turning points, too
 

@@ -23,7 +23,7 @@ _NO_MOMENT: Final = "timestamp_millis(cast(null as bigint))"
 
 def steps_sql(dialect: Dialect, *, with_hashes: bool, carried: Collection[str] = CARRIED) -> str:
     """Steps of all events, all open jobs and all hashes."""
-    parts = [_events("{events}"), _carried("{open_jobs}", carried)]
+    parts = [_events("{events}"), _stored_states("{open_jobs}", carried)]
     return " union all ".join([*parts, _read("{hashes}", dialect)] if with_hashes else parts)
 
 
@@ -35,13 +35,20 @@ def steps_after_gap_sql(dialect: Dialect) -> str:
         f" where exists (select 1 from (select * from {{hashes}} where {AFTER_GAP}) one where {same})"
         f" and not exists (select 1 from {{open_jobs}} one where {same}))"
     )
-    parts = [_carried("{open_jobs}", CARRIED), _carried(done, CARRIED), _read("{hashes}", dialect)]
+    parts = [
+        _stored_states("{open_jobs}", CARRIED),
+        _stored_states(done, CARRIED),
+        _read("{hashes}", dialect),
+    ]
     return " union all ".join([_events("{events}"), *parts])
 
 
 def steps_of_named_sql(dialect: Dialect, *, with_hashes: bool) -> str:
     """Steps of some jobs that have ended before: they go on from their last state."""
-    parts = [_events(_named("{events}")), _carried(latest_sql(_named("{done_jobs}"), within=True), CARRIED)]
+    parts = [
+        _events(_named("{events}")),
+        _stored_states(latest_sql(_named("{done_jobs}"), within=True), CARRIED),
+    ]
     return " union all ".join([*parts, _read(_named("{hashes}"), dialect)] if with_hashes else parts)
 
 
@@ -73,7 +80,7 @@ def _events(rows: str) -> str:
     return _step(rows, {**{name: name for name in same}, "step_name": "name"}, IS_STEP)
 
 
-def _carried(rows: str, columns: Collection[str]) -> str:
+def _stored_states(rows: str, columns: Collection[str]) -> str:
     named = {
         "queue": "queue",
         "job_id": "job_id",

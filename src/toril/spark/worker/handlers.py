@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from toril.errors import InvalidOption
+from toril.spark.worker.app_reference import app_of
 from toril.spark.worker.options import Engine, Takes
 
-Shape: TypeAlias = Literal["job", "pandas", "arrow", "dataframe"]
+Shape: TypeAlias = Literal["job", "app", "pandas", "arrow", "dataframe"]
 ChosenEngine: TypeAlias = Literal["loop", "rows"]
 
 
 def shape_of(handler: object, takes: Takes) -> Shape:
     """What the handler takes: as told, or by the annotation of its first argument; without one, a job."""
+    if app_of(handler) is not None:
+        return _shape_of_app(takes)
     if takes != "auto":
         return takes
     if isinstance(handler, Mapping):
@@ -30,12 +33,20 @@ def shape_of(handler: object, takes: Takes) -> Shape:
     return _shape_of_type(_first_annotation(handler))
 
 
+def _shape_of_app(takes: Takes) -> Shape:
+    if takes != "auto":
+        raise InvalidOption(
+            "takes", f"is {takes!r} beside an app", "leave it out: tasks take their arguments"
+        )
+    return "app"
+
+
 def engine_of(shape: Shape, engine: Engine) -> ChosenEngine:
     """The engine for a handler; raises when the one that is asked for cannot run it."""
     if shape == "dataframe" and engine == "loop":
         raise InvalidOption("engine", "is 'loop', but the handler takes a DataFrame", "use 'rows' or 'auto'")
     if shape != "dataframe" and engine == "rows":
-        what = "a job" if shape == "job" else f"a batch of {shape}"
+        what = {"job": "a job", "app": "the arguments of tasks"}.get(shape, f"a batch of {shape}")
         remedy = "use 'loop' or 'auto', or write a function of a DataFrame of Spark that calls mapInPandas"
         raise InvalidOption("engine", f"is 'rows', but the handler takes {what}", remedy)
     if engine == "auto":

@@ -91,7 +91,7 @@ class JobColumns:
 
 
 def _decoded(raw: Sequence[bytes]) -> list[object]:
-    """One call of the parser for all; a text that is no JSON makes it raise."""
+    """One call of the parser for all; a text that is not JSON makes it raise."""
     values: list[object] = msgspec.json.decode(b"[" + b",".join(raw) + b"]")
     if len(values) != len(raw):
         raise MalformedValue("data", "is not one JSON value")

@@ -6,11 +6,12 @@ job: what its query dropped was given back in its order, or failed with the reas
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from toril.backends.base import FinishedJob
 from toril.backends.blocking import BlockingBackend, BullmqConfig, outcome_of
@@ -18,7 +19,7 @@ from toril.backends.bullmq import BullmqDelivery
 from toril.commands import read
 from toril.commands.leases import close_lease, jobs_of, open_leases, renew_lease
 from toril.errors import PermanentError, TorilError
-from toril.protocol.keys import QueueKeys
+from toril.protocol.keys import QueueKeys, client_name
 from toril.protocol.record import JobRecord
 from toril.protocol.worker_options import WorkerOptions
 from toril.spark.sources.readers import open_transport
@@ -45,16 +46,24 @@ def config_of(worker: str, lock: float, max_stalled: int = 1) -> BullmqConfig:
     )
 
 
+class QueueSource(Protocol):
+    """Knows the queues whose jobs are taken: the reader of the query."""
+
+    def queues(self) -> Queues:
+        """The queues that exist now."""
+
+
 class LeaseRenewer:
     """Renews the leases of one owner, from a thread of its own."""
 
-    def __init__(self, url: str | None, config: BullmqConfig, queues: Callable[[], Queues]) -> None:
+    def __init__(self, url: str | None, config: BullmqConfig, source: QueueSource) -> None:
         self._url = url
         self._config = config
-        self._queues = queues
+        self._source = source
         self._owner = ""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._transports: dict[str, BlockingTransport] = {}  # queue → its connection
         self._renewed = self._failed = self._swept = 0
 
     def start(self, owner: str) -> None:
@@ -70,16 +79,27 @@ class LeaseRenewer:
             self._thread.join()
 
     def _run(self) -> None:
-        with open_transport(self._url) as transport:
-            while not self._stop.wait(self._config.heartbeat):
+        with contextlib.ExitStack() as opened:
+            is_over = False
+            while not is_over:
                 try:
-                    self._round(transport)
+                    self._round(opened)
                 except TorilError as error:
                     self._failed += 1
                     _log.warning("leases could not be renewed: %s", error)
+                is_over = self._stop.wait(self._config.heartbeat)
 
-    def _round(self, transport: BlockingTransport) -> None:
-        for keys in self._queues().values():
+    def _transport(self, keys: QueueKeys, opened: contextlib.ExitStack) -> BlockingTransport:
+        """The connection of a queue. By its name, Node and bull-board recognise a worker of the queue."""
+        if keys.name not in self._transports:
+            name = client_name(keys, "worker", self._config.worker_id)
+            transport = opened.enter_context(open_transport(self._url, name=name))
+            self._transports[keys.name] = transport
+        return self._transports[keys.name]
+
+    def _round(self, opened: contextlib.ExitStack) -> None:
+        for keys in self._source.queues().values():
+            transport = self._transport(keys, opened)
             held = renew_all(transport, keys, self._owner, self._config.lock_ms)
             self._renewed += held
             backend = BlockingBackend(keys, transport, self._config)

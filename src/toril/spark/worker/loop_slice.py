@@ -12,11 +12,12 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from toril.app import App
 from toril.backends.bullmq import BullmqDelivery
 from toril.commands.command import plain
 from toril.errors import OutsideSparkTask, PermanentError, TorilError
@@ -78,15 +79,25 @@ class LoopSlice(Portable):
         yield pa.RecordBatch.from_pylist(reports, schema=_REPORT)
 
     async def _run(self, name: str) -> list[dict[str, Any]]:
-        workers = [self._worker(queue, name) for queue in self.queues]
         async with contextlib.AsyncExitStack() as running:
-            for one in workers:
-                await running.enter_async_context(one)
+            workers = await self._started(name, running)
             idle = await self._wait(workers)
         return [
             {"worker": name, "completed": one.processed, "failed": one.failed, "idle": idle}
             for one in workers
         ]
+
+    async def _started(self, name: str, running: contextlib.AsyncExitStack) -> Sequence[Worker]:
+        if self.shape == "app":
+            app: App = self.handler.load()
+            app.configure(redis=self.url, prefix=self.prefix)  # as in the driver, which may have changed them
+            of_app = app.worker(self.queues, **{**self.options, "worker_id": name})
+            await running.enter_async_context(of_app)
+            return cast("Sequence[Worker]", of_app.workers)  # others than of BullMQ are refused by the driver
+        workers = [self._worker(queue, name) for queue in self.queues]
+        for one in workers:
+            await running.enter_async_context(one)
+        return workers
 
     def _worker(self, queue: str, name: str) -> Worker:
         handler, concurrency = self.handler, self.options.get("concurrency", 1)

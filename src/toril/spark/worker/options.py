@@ -56,6 +56,8 @@ class SparkWorkerOptions:
             if self.worker.get(name) is not None:
                 remedy = "leave it out: reports of the workers are in Redis, for toril top and the exporter"
                 raise InvalidOption(name, "cannot be sent to Spark's executors", remedy)
+        if self.worker.get("codecs") is not None:
+            raise InvalidOption("codecs", "is not an option of SparkWorker", "run such jobs with a Worker")
         WorkerOptions.of(dict(self.worker), WorkerOptions)  # type: ignore[arg-type]  # the names are checked there
 
     def _check_queues(self) -> None:

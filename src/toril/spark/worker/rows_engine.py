@@ -34,7 +34,7 @@ from toril.transport import BlockingTransport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LOOK: Final = 0.3  # seconds between two looks at a query or a queue
+_POLL_SECONDS: Final = 0.3  # seconds between two looks at a query or a queue
 _RETRIES_READ: Final = 1000  # delayed jobs that are read to find a retry
 _IDENTITY: Final = ("queue", "job_id", "token", "position")
 _SETTLE_OPTIONS: Final = ("unknown_errors", "max_attempts", "max_result_size")
@@ -52,7 +52,7 @@ class MicroBatch:
 
     def __call__(self, rows: DataFrame, _: int) -> None:
         try:
-            self._write(self._handled(rows))
+            self._write(self._call_handler(rows))
             self._check_read()
         except Exception as error:
             problem = problem_of(error)
@@ -64,7 +64,7 @@ class MicroBatch:
         if not self._was_read():
             raise PermanentError("the handler returned a DataFrame that does not depend on its rows")
 
-    def _handled(self, rows: DataFrame) -> DataFrame:
+    def _call_handler(self, rows: DataFrame) -> DataFrame:
         returned = self.handler(rows)
         columns = getattr(returned, "columns", None)
         if not hasattr(returned, "write") or columns is None:
@@ -171,7 +171,7 @@ class RowsEngine:
     def _watch(self, query: Any) -> None:
         """Waits for the end of a query. When the worker stops, the source takes no more: the last batch may end."""
         quiet = 0
-        while not query.awaitTermination(_LOOK):
+        while not query.awaitTermination(_POLL_SECONDS):
             if self._stop.is_set():
                 quiet = 0 if query.status["isTriggerActive"] else quiet + 1
                 if quiet > 2:
@@ -230,7 +230,7 @@ class RowsEngine:
                 return False
             if not any(_is_pending(transport, one) for one in keys):
                 return True
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         return True
 
 

@@ -121,7 +121,7 @@ class Settler:
         finished = [
             FinishedJob(one, self._outcome(row, one)) for row, one in zip(rows, deliveries, strict=True)
         ]
-        self._note(backend, rows, finished, backend.settle(finished))
+        self._count_settled(backend, rows, finished, backend.settle(finished))
 
     def _outcome(self, row: Mapping[str, object], delivery: BullmqDelivery) -> Outcome:
         try:
@@ -141,7 +141,7 @@ class Settler:
             raise PermanentError(problem)
         return json
 
-    def _note(
+    def _count_settled(
         self,
         backend: BlockingBackend,
         rows: Sequence[dict[str, object]],

@@ -14,11 +14,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from toril.app import App, Task
 from toril.commands.command import plain
 from toril.errors import InvalidOption, QueueMissing, TorilError
 from toril.protocol.extras import needed
 from toril.protocol.keys import QueueKeys
 from toril.protocol.worker_options import new_worker_id
+from toril.spark.worker.app_reference import AppReference, app_of, prefix_of, queues_of
 from toril.spark.worker.handlers import engine_of, shape_of
 from toril.spark.worker.options import SparkWorkerOptions
 from toril.transport import BlockingTransport
@@ -47,15 +49,16 @@ _LOCAL: Final = f"local[{os.cpu_count() or 1},4]"
 class SparkWorker:
     """Takes the jobs of queues and runs a handler on Spark's executors.
 
-    `handler` takes a job, like a handler of `Worker`, or a batch of jobs: a `pandas.DataFrame`, a `pyarrow.Table` or a
-    DataFrame of Spark, by the annotation of its argument or `takes=`. A batch has the columns queue, job_id, token,
-    position, name, data (JSON text, or parsed by `data_schema`), attempts_made, opts, group and added_at.
+    `handler` takes a job, like a handler of `Worker`, or is an `App` or one of its tasks, or takes a batch of jobs: a
+    `pandas.DataFrame`, a `pyarrow.Table` or a DataFrame of Spark, by the annotation of its argument or `takes=`. A
+    batch has the columns queue, job_id, token, position, name, data (JSON text, or parsed by `data_schema`),
+    attempts_made, opts, group and added_at.
     """
 
     def __init__(
         self,
-        queue: str | Sequence[str],
-        handler: object,
+        queue: str | Sequence[str] | App | Task,
+        handler: object = None,
         *,
         spark: SparkSession | None = None,
         master: str | None = None,
@@ -63,12 +66,20 @@ class SparkWorker:
         options: SparkWorkerOptions | None = None,
         **fields: object,
     ) -> None:
+        """`SparkWorker(app)` runs the tasks of all queues of an app, `SparkWorker("emails", app)` those of one."""
+        if isinstance(queue, App | Task):
+            handler, queue = queue, ()
+        app = app_of(handler)
         queues = (queue,) if isinstance(queue, str) else tuple(queue)
+        if app is not None:
+            queues = queues or queues_of(handler, app)
+            fields = _of_app(app, queues, options, fields)
+            redis = redis or _server_of(app)
         self.options = _options_of(queues, options, fields)
         self.shape = shape_of(handler, self.options.takes)
         self.engine = engine_of(self.shape, self.options.engine)
         self.id = new_worker_id()
-        self._handler = handler
+        self._handler = handler if app is None else AppReference.of(app)
         self._redis = redis
         self._sessions = SessionSource(spark, master or _LOCAL)
         self._stop = threading.Event()
@@ -171,7 +182,9 @@ class SparkWorker:
         if self._stop.is_set():
             self._give_back(transport, engine)
             return
-        reason = self._sessions.drop_if_dead(patience=1.0) or f"{type(error).__name__}: {str(error)[:500]}"
+        reason = (
+            self._sessions.drop_if_dead(wait_seconds=1.0) or f"{type(error).__name__}: {str(error)[:500]}"
+        )
         self._give_back(transport, engine)
         if failures > self.options.max_restarts:
             raise error
@@ -187,6 +200,25 @@ class SparkWorker:
                     _log.warning("%d jobs of %s were given back after a failure", count, keys.name)
         except TorilError as error:  # the stalled sweep returns them when their locks have expired
             _log.warning("jobs could not be given back: %s", error)
+
+
+def _of_app(
+    app: App, queues: tuple[str, ...], options: SparkWorkerOptions | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    prefix = prefix_of(app, queues)
+    given = fields.get("prefix", prefix) if options is None else options.prefix
+    if given != prefix:
+        raise InvalidOption(
+            "prefix", f"is {given!r}, the app has {prefix!r}", "leave it out, or app.configure"
+        )
+    return dict(fields) if options is not None else {**fields, "prefix": prefix}
+
+
+def _server_of(app: App) -> str | None:
+    choice = app.connection.choice
+    if choice is None or isinstance(choice, str):
+        return choice
+    raise InvalidOption("redis", "of the app is no URL, which could be sent to executors", "give redis=URL")
 
 
 def _options_of(

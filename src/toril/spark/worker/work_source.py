@@ -155,7 +155,7 @@ class WorkStreamReader(WorkReader, DataSourceStreamReader, SupportsTriggerAvaila
     def __init__(self, options: WorkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self.lock = options.lock_duration or STREAM_LOCK
-        self._directory = QueueSelection(options.source())
+        self._selection = QueueSelection(options.source())
         self._transport: BlockingTransport | None = None  # of the planning process; never pickled in use
         self._renewer: LeaseRenewer | None = None
         self._left: int | None = None  # jobs that `availableNow` may still take
@@ -170,14 +170,15 @@ class WorkStreamReader(WorkReader, DataSourceStreamReader, SupportsTriggerAvaila
             self._transport = open_transport(self.options.url)
         return self._transport
 
-    def _queues(self) -> dict[str, QueueKeys]:
-        return queues_of(self._directory.queues(self.transport))
+    def queues(self) -> dict[str, QueueKeys]:
+        """The queues that exist now."""
+        return queues_of(self._selection.queues(self.transport))
 
     def _renew(self, owner: str) -> None:
         """Starts the renewal of leases: a replay begins with `partitions`, everything else with `latestOffset`."""
         if self._renewer is None:
             config = config_of(self.worker_name(), self.lock, self.options.max_stalled_count)
-            self._renewer = LeaseRenewer(self.options.url, config, self._queues)
+            self._renewer = LeaseRenewer(self.options.url, config, self)
         self._renewer.start(owner)
 
     # --- offsets --------------------------------------------------------------------------------------------
@@ -189,13 +190,13 @@ class WorkStreamReader(WorkReader, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadMaxRows(self.options.max_jobs)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._left = sum(ready_jobs(self.transport, keys) for keys in self._queues().values())
+        self._left = sum(ready_jobs(self.transport, keys) for keys in self.queues().values())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch; the start if there is nothing to take. All up to the start is committed."""
         begin = WorkOffset.parse(start)
         self._renew(begin.owner)
-        queues = self._queues()
+        queues = self.queues()
         if begin.nonce and self.options.give_back == "commit":
             for keys in queues.values():
                 close_all(self.transport, keys, begin.owner, nonce=begin.nonce, dropped=self.options.dropped)

@@ -8,38 +8,36 @@ commit that failed is kept for the next attempt.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from toril.spark.pipeline.bronze.ingest import BronzeWriter, IngestReader, reader_of
 from toril.spark.pipeline.bronze.read_ahead import ReadAhead
-from toril.spark.sources.readers import open_transport
+from toril.spark.pipeline.bronze.start_positions import commit_starts
+from toril.spark.pipeline.context import PipelineContext
 
 
 class Follower:
     """Follows the event streams of some queues on the thread that calls `run`."""
 
-    def __init__(
-        self, options: Mapping[str, str], interval: float, prepare: Callable[[], object] = lambda: None
-    ) -> None:
-        self._options = dict(options)
-        self._interval = interval
-        self._prepare = prepare  # called before each start
+    def __init__(self, context: PipelineContext) -> None:
+        self._context = context
+        self._options = context.source_options()
         self._ahead: ReadAhead | None = None
         self.batches = 0
 
     def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
         """Runs until `stop` is set. An error ends it; it may be run again. `on_sign` is called after each round."""
         if self._ahead is None:
-            self._ahead = ReadAhead(lambda: open_transport(self._options.get("url")))
+            self._ahead = ReadAhead(self._options.get("url"))
         reader = reader_of(self._options, self._ahead)
         writer = BronzeWriter(reader.lake)
         try:
-            self._prepare()
+            commit_starts(self._context)
             position = reader.initialOffset()
             while not stop.is_set():
                 position = self._advance(reader, writer, position)
                 on_sign()
-                stop.wait(self._interval)
+                stop.wait(self._context.options.interval)
         finally:
             reader.stop()
 

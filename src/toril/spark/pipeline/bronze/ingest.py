@@ -11,6 +11,7 @@ commit.
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ from toril.spark.sources.readers import EventStreamReader, open_transport, pack,
 from toril.transport import BlockingTransport
 
 _ROWS_PER_TASK: Final = 20_000  # below that, a second task costs more than it brings
+# A query and the follower that reads in its place may commit at the same time.
+_COMMITTING: Final = threading.Lock()
 _MANIFEST: Final = StructType([StructField("manifest", StringType())])
 
 
@@ -77,7 +80,7 @@ class IngestReader(EventStreamReader):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         if self._targets is None:  # it goes on: nothing may be trimmed while a batch is at work
-            self._ahead = self._ahead or ReadAhead(lambda: open_transport(self.options.url))
+            self._ahead = self._ahead or ReadAhead(self.options.url)
             self._ahead.follow(self.transport, self._streams())
         return super().latestOffset(start, limit)
 
@@ -187,6 +190,11 @@ class BronzeWriter:
         self.commit([Manifest.from_json(row.manifest) for row in batch.collect()], batch_id)
 
     def commit(self, manifests: Sequence[Manifest], batch_id: int) -> None:
+        """Commits rows, gaps and positions that are not in the table yet."""
+        with _COMMITTING:
+            self._commit(manifests, batch_id)
+
+    def _commit(self, manifests: Sequence[Manifest], batch_id: int) -> None:
         log = self.lake.ensure(TABLE)
         read = _by_queue(manifests)
         known = {queue: committed_position(log, queue) for queue in read}
@@ -269,7 +277,14 @@ def _sum_of_parts(parts: Sequence[PartRead]) -> QueueRead:
 
 
 def _from_committed(whole: Stretch, known: Position) -> Stretch:
-    """A batch that begins after the end of the table (it was restored from a copy): what lies between is lost."""
+    """The stretch as the table sees it.
+
+    A batch that begins after the end of the table (it was restored from a copy): what lies between is lost. A stream
+    that was deleted before somebody else committed events of the new one: the table has noted that already.
+    """
+    if whole.recreated and known != ORIGIN:
+        since = stretch(whole.queue, whole.key, known, whole.end)
+        return replace(whole, recreated=since is not None and since.recreated)
     skips = known != ORIGIN and id_parts(whole.start.id) > id_parts(known.id)
     return replace(whole, start=known) if skips else whole
 

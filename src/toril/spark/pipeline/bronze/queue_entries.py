@@ -8,46 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from toril.commands.command import plain
 from toril.lake import Lake, table_spec
 from toril.lake.delta_table import LakeTable
-from toril.protocol.keys import ListKeys, StreamKeys
-from toril.spark.pipeline.bronze.stream_positions import packed_id, unpacked_id
+from toril.spark.pipeline.bronze.entry_sources import APPLICATION, EntrySource, new_sources
+from toril.spark.pipeline.bronze.stream_positions import packed_id
 from toril.spark.pipeline.engines.engine import Engine
 from toril.spark.pipeline.files.manifest import Manifest, files_in
 from toril.spark.pipeline.files.parquet_files import write_file
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.entries import read_list, read_stream_entries
-from toril.spark.sources.positions import id_parts, read_stream_states
 from toril.spark.sources.readers import open_transport
 from toril.transport import BlockingTransport
 
-APPLICATION: Final = "toril.entries"
-LIVE, DEAD = "bronze/stream_entries", "bronze/dlq_entries"
-_ORIGIN: Final = "0-0"
 _TASKS: Final = 8
 _ANSWER: Final = pa.schema([("files", pa.string())])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One stream or list, and how much of it is new."""
-
-    table: str
-    kind: str  # stream | list
-    queue: str
-    key: str
-    after: str = _ORIGIN
-    until: str = ""  # empty: a list, which has no ids
-
-    @property
-    def mark(self) -> str:
-        return f"{APPLICATION}/{self.kind}/{self.queue}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +37,15 @@ class EntryWriter:
     url: str | None = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sources = [Source(**json.loads(text)) for batch in batches for text in batch.column(0).to_pylist()]
+        sources = [
+            EntrySource(**json.loads(text)) for batch in batches for text in batch.column(0).to_pylist()
+        ]
         for source in sources:
             tables = self._read(source)
             files = [write_file(self.lake, source.table, pa.concat_tables(tables), {})] if tables else []
             yield pa.RecordBatch.from_pydict({"files": [Manifest({source.table: files}).to_json()]})
 
-    def _read(self, source: Source) -> list[pa.Table]:
+    def _read(self, source: EntrySource) -> list[pa.Table]:
         spec = table_spec(source.table)
         with open_transport(self.url) as transport:
             if not source.until:
@@ -75,7 +56,7 @@ class EntryWriter:
                 )
             )
 
-    def _unseen(self, source: Source, pages: list[pa.Table]) -> list[pa.Table]:
+    def _unseen(self, source: EntrySource, pages: list[pa.Table]) -> list[pa.Table]:
         if not pages:
             return []
         now = pa.concat_tables(pages)
@@ -98,10 +79,10 @@ class EntryCollector:
     def run(self) -> int:
         """Stores new entries. Returns their number."""
         with self.connect() as transport:
-            fresh = [source for kind in self.directories for source in self._fresh(transport, kind)]
+            fresh = list(new_sources(transport, self.directories, self.lake.ensure))
         if not fresh:
             return 0
-        rows = pa.table({"source": [json.dumps(_field_values(source)) for source in fresh]})
+        rows = pa.table({"source": [json.dumps(asdict(source)) for source in fresh]})
         writer, parts = EntryWriter(self.lake, self.url), min(rows.num_rows, _TASKS)
         files = files_in(self.engine().each(rows, writer, _ANSWER, parts=parts)["files"].to_pylist())
         for name in {source.table for source in fresh}:
@@ -112,30 +93,3 @@ class EntryCollector:
     def _commit(self, log: LakeTable, files: list[Any], marks: Mapping[str, int]) -> None:
         if files or marks:
             log.commit(files, application=APPLICATION, version=log.version + 1, marks=marks)
-
-    def _fresh(self, transport: BlockingTransport, kind: str) -> Iterator[Source]:
-        streams: dict[str, Source] = {}
-        for queue, keys in self.directories[kind].queues(transport).items():
-            if isinstance(keys, ListKeys | StreamKeys):
-                streams[f"dead {queue}"] = Source(table=DEAD, kind=kind, queue=queue, key=keys.dlq)
-            if isinstance(keys, StreamKeys):
-                streams[f"live {queue}"] = Source(table=LIVE, kind=kind, queue=queue, key=keys.stream)
-            elif isinstance(keys, ListKeys) and transport.run(plain(int, "LLEN", keys.queue)):
-                yield Source(table=LIVE, kind=kind, queue=queue, key=keys.queue)
-        states = read_stream_states(transport, {name: source.key for name, source in streams.items()})
-        for name, state in states.items():
-            source = self._with_range(streams[name], state.last_id)
-            if state.length and source.until != source.after:
-                yield source
-
-    def _with_range(self, source: Source, last_id: str) -> Source:
-        packed = self.lake.ensure(source.table).committed(source.mark)
-        after = unpacked_id(packed) if packed >= 0 else _ORIGIN
-        if id_parts(last_id) < id_parts(after):  # the stream was deleted and began anew
-            after = _ORIGIN
-        words = {**_field_values(source), "after": after, "until": last_id}
-        return Source(**words)
-
-
-def _field_values(source: Source) -> dict[str, str]:
-    return {name: getattr(source, name) for name in ("table", "kind", "queue", "key", "after", "until")}

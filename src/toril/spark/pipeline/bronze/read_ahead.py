@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from toril.commands.streams import entries
 from toril.errors import TorilError
 from toril.spark.sources.events import PAGE, events_table
 from toril.spark.sources.positions import Position, Stretch, id_parts, read_stream_states
+from toril.spark.sources.readers import open_transport
 from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.pipeline")
@@ -31,7 +32,7 @@ _PAUSE: Final = 1.0  # after an error of the server
 
 
 @dataclass(slots=True)
-class _Held:
+class _ReadEvents:
     """The events of one queue in (`since`, `until`], as far as they could be read."""
 
     key: str
@@ -47,9 +48,9 @@ class _Held:
 class ReadAhead:
     """Follows streams on a thread and a connection of its own."""
 
-    def __init__(self, connect: Callable[[], BlockingTransport]) -> None:
-        self._connect = connect
-        self._held: dict[str, _Held] = {}
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._held: dict[str, _ReadEvents] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toril-read-ahead", daemon=True)
@@ -68,7 +69,7 @@ class ReadAhead:
         with self._lock:
             for queue, key in new.items():
                 end = states[queue].last_id if queue in states else "0-0"
-                self._held[queue] = _Held(key, end, end)
+                self._held[queue] = _ReadEvents(key, end, end)
 
     def cover(self, transport: BlockingTransport, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
         """A stretch as what must be read from Redis, and the events after it that are here."""
@@ -87,7 +88,7 @@ class ReadAhead:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._connect() as transport:
+                with open_transport(self._url) as transport:
                     self._keep_reading(transport)
             except Exception as error:  # noqa: BLE001 — whatever it is, events must not go by unread
                 _log.warning("reading ahead failed, next try in %g s: %s", _PAUSE, error)
@@ -100,7 +101,7 @@ class ReadAhead:
                     self._read(transport, self._held)
             self._stop.wait(_EVERY)
 
-    def _read(self, transport: BlockingTransport, some: Mapping[str, _Held]) -> None:
+    def _read(self, transport: BlockingTransport, some: Mapping[str, _ReadEvents]) -> None:
         more = dict(some)
         while more:
             replies = transport.run_many([entries(held.key, held.until, "+", PAGE) for held in more.values()])
@@ -111,7 +112,7 @@ class ReadAhead:
             }
 
 
-def _add(queue: str, held: _Held, page: Any) -> bool:
+def _add(queue: str, held: _ReadEvents, page: Any) -> bool:
     """Stores a page. Returns True when there may be another."""
     if isinstance(page, TorilError):
         raise page
@@ -121,13 +122,13 @@ def _add(queue: str, held: _Held, page: Any) -> bool:
     return len(page) == PAGE
 
 
-def _forget(held: _Held, start: str) -> None:
+def _forget(held: _ReadEvents, start: str) -> None:
     """Events up to the start of a batch are committed: they are not needed again."""
     while held.pages and id_parts(held.pages[0]["id"][-1].as_py()) <= id_parts(start):
         held.since = held.pages.pop(0)["id"][-1].as_py()
 
 
-def _divided(held: _Held, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
+def _divided(held: _ReadEvents, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
     start, end = id_parts(whole.start.id), id_parts(whole.end.id)
     if id_parts(held.since) >= end or not held.pages:
         return whole, None

@@ -58,14 +58,14 @@ class Reconciler:
         return sorted({queue for note in notes for queue in note.get("gaps", ())})
 
     def _read(self, queues: list[str]) -> list[DataFile]:
-        asked = self._listed(queues)
+        asked = self._stored_jobs(queues)
         if not asked.num_rows:
             return []
         writer = SnapshotWriter(self.lake, self.url, self.prefix, {}, with_logs=False)
         parts = 1 + asked.num_rows // _JOBS_PER_TASK
         return files_in(self.engine.each(asked, writer, ANSWER, parts=parts)["files"].to_pylist())[JOBS]
 
-    def _listed(self, queues: list[str]) -> pa.Table:
+    def _stored_jobs(self, queues: list[str]) -> pa.Table:
         options = SourceOptions.parse({"table": "jobs", "prefix": self.prefix})
         rows = []
         with open_transport(self.url) as transport:

@@ -121,14 +121,14 @@ def _hashes(
     transport: BlockingTransport, keys: QueueKeys, asked: Sequence[RequestedJob]
 ) -> tuple[list[dict[bytes, bytes]], str]:
     """The fields of some jobs, and the last event of the queue after they were read."""
-    reads = [command for one in asked for command in _reads(keys, one)]
+    reads = [command for one in asked for command in _read_commands(keys, one)]
     replies = iter(transport.run_many([*reads, stream_state(keys.events)]))
     hashes = [_fields(one, replies) for one in asked]
     state = next(replies)
     return hashes, state.last_id if isinstance(state, StreamState) else "0-0"
 
 
-def _reads(keys: QueueKeys, asked: RequestedJob) -> tuple[Command[Any], ...]:
+def _read_commands(keys: QueueKeys, asked: RequestedJob) -> tuple[Command[Any], ...]:
     if asked.whole:
         return (job_hash(keys.job(asked.id)),)
     return get_fields(keys, asked.id, _FIELDS), get_lock(keys, asked.id)

@@ -57,17 +57,17 @@ class SnapshotTaker:
             after_gap = None if until == goal else after_gap
         return taken + self._take_range(goal, after_gap) if after_gap is not None else taken
 
-    def _marks(self) -> list[int]:
+    def _committed_versions(self) -> list[int]:
         return [self.lake.ensure(name).committed(HASHES) for name in (LOGS, JOBS)]
 
     def _done(self) -> int:
         """How far both tables are. Where no snapshot was taken before, silver has refined without them."""
-        marks = self._marks()
+        marks = self._committed_versions()
         return max(min(marks), 0) if max(marks) >= 0 else max(self.lake.ensure(_SILVER).committed(REFINED), 0)
 
     def _next(self, goal: int) -> int | None:
         """A range that one table has and the other lacks comes first: it was cut off, or a table was rolled back."""
-        done, begun = self._done(), max(self._marks())
+        done, begun = self._done(), max(self._committed_versions())
         if begun > done:
             return begun
         return None if done >= goal else self._as_much_as_fits(done, goal)
@@ -83,15 +83,15 @@ class SnapshotTaker:
         changes = self.lake.ensure(EVENTS).changes(self._done(), until)
         files = files_in([])
         if changes.files and self.which != "none":
-            files = self._read(changes, with_logs=self._lacks(LOGS, until))
-        if self._lacks(LOGS, until):
+            files = self._read(changes, with_logs=self._is_uncommitted(LOGS, until))
+        if self._is_uncommitted(LOGS, until):
             self._commit(LOGS, files[LOGS], until, {})
-        if after_gap is None and not self._lacks(JOBS, until):
+        if after_gap is None and not self._is_uncommitted(JOBS, until):
             return 0
         self._commit(JOBS, files[JOBS], until, _gaps_in(changes, until), after_gap)
         return sum(file.rows for file in files[JOBS])
 
-    def _lacks(self, name: str, until: int) -> bool:
+    def _is_uncommitted(self, name: str, until: int) -> bool:
         return self.lake.ensure(name).committed(HASHES) < until
 
     def _commit(

@@ -7,27 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 
-from toril.commands.streams import StreamState
-from toril.errors import InvalidOption, PipelineFailed
-from toril.lake import Lake
+from toril.errors import PipelineFailed
 from toril.spark.pipeline.bronze.follower import Follower
 from toril.spark.pipeline.bronze.ingest import BronzeWriter, reader_of
 from toril.spark.pipeline.bronze.ingest_once import ingest_once
-from toril.spark.pipeline.bronze.query_ingest import QueryIngest
+from toril.spark.pipeline.bronze.query_ingest import QueryIngest, start_ingest
 from toril.spark.pipeline.bronze.queue_entries import EntryCollector
 from toril.spark.pipeline.bronze.snapshots import SnapshotTaker
-from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position, note_starts
+from toril.spark.pipeline.bronze.start_positions import commit_starts, stream_states
+from toril.spark.pipeline.bronze.stream_positions import TABLE, committed_position
 from toril.spark.pipeline.bronze.worker_reports import ReportCollector
 from toril.spark.pipeline.context import PipelineContext
-from toril.spark.pipeline.files.checkpoint import remove_orphan_checksums
-from toril.spark.pipeline.session import in_pool
 from toril.spark.pipeline.supervisor.spark_errors import cause_of
-from toril.spark.sources.positions import end_of, read_stream_states
-from toril.spark.sources.readers import stream_keys
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from toril.spark.pipeline.supervisor.supervisor import Ingest
 
 _CATCH_UP_SECONDS: Final = 60.0
@@ -46,7 +39,7 @@ def ingest(context: PipelineContext) -> int:
 
 
 def _ingest_directly(context: PipelineContext) -> None:
-    _note_starts(context)
+    commit_starts(context)
     reader = reader_of(context.source_options())
     try:
         ingest_once(context.engine, reader, BronzeWriter(context.lake))
@@ -57,39 +50,8 @@ def _ingest_directly(context: PipelineContext) -> None:
 def new_ingest(context: PipelineContext) -> Ingest:
     """Returns what keeps bronze/events up to date while the pipeline is up."""
     if context.options.checkpoint is None:
-        return Follower(context.source_options(), context.options.interval, lambda: _note_starts(context))
-    return QueryIngest(context.sessions.session, lambda: start_ingest(context))
-
-
-def start_ingest(context: PipelineContext, *, once: bool = False) -> StreamingQuery:
-    """Starts the streaming query that writes bronze/events, with the user's checkpoint."""
-    options, spark = context.options, context.sessions.session()
-    if options.checkpoint is None:
-        raise InvalidOption("checkpoint", "is missing", "name the folder that the query keeps")
-    remove_orphan_checksums(options.checkpoint)
-    _note_starts(context)
-    stream = spark.readStream.format("toril_ingest").options(**context.source_options()).load()
-    writer = stream.writeStream.foreachBatch(BronzeWriter(context.lake)).queryName("toril_ingest")
-    writer = writer.option("checkpointLocation", options.checkpoint)
-    interval = f"{int(options.interval * 1000)} milliseconds"
-    with in_pool(spark, "toril_ingest"):
-        timed = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=interval)
-        return timed.start()
-
-
-def _note_starts(context: PipelineContext) -> None:
-    """With `starting="latest"`, commits the present ends of new queues, so that later runs start there, too."""
-    if context.options.starting == "latest":
-        options = context.options
-        lake = Lake(options.lake, options.storage_options)  # ingest runs on a thread of its own
-        ends = {queue: end_of(state) for queue, state in stream_states(context).items()}
-        note_starts(lake, ends)
-
-
-def stream_states(context: PipelineContext) -> dict[str, StreamState]:
-    """The event streams as they are in Redis now."""
-    with context.connect() as transport:
-        return read_stream_states(transport, stream_keys(context.queue_discovery().queues(transport)))
+        return Follower(context)
+    return QueryIngest(context)
 
 
 def snapshot_taker(context: PipelineContext) -> SnapshotTaker:

@@ -6,11 +6,13 @@ Guarantee: the numbers compare as the ids do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from toril.lake import Lake
-from toril.lake.delta_table import LakeTable
+from toril.lake.marked_log import MarkedLog
 from toril.spark.sources.positions import ORIGIN, SEQ_BITS, Position, id_parts
+
+if TYPE_CHECKING:
+    from toril.lake import Lake
 
 TABLE: Final = "bronze/events"
 _ID_MARK: Final = "toril.events.id/"
@@ -33,7 +35,7 @@ def _count_app(queue: str) -> str:
     return f"toril.events.n/{queue}"
 
 
-def committed_position(log: LakeTable, queue: str) -> Position:
+def committed_position(log: MarkedLog, queue: str) -> Position:
     """How far the table has the events of a queue."""
     packed, n = log.committed(_id_app(queue)), log.committed(_count_app(queue))
     if packed < 0:

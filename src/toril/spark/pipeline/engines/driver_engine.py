@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toril.spark.transforms.rules import Rule
 
 _ROWS_AT_ONCE: Final = 250_000  # of one part that a task is given, where parts are made by columns
-# Words of Spark. Text that is no JSON has no parts there, and is an error here.
+# Words of Spark. Text that is not JSON has no parts there, and is an error here.
 _MACROS: Final = (
     "unix_millis(moment) as epoch_ms(moment)",
     "timestamp_millis(ms) as make_timestamptz(ms * 1000)",
@@ -89,11 +89,11 @@ def _connection(tables: Mapping[str, Rows | pa.Table]) -> Any:
     for macro in _MACROS:
         connection.execute(f"create macro {macro}")
     for name, rows in tables.items():
-        _offer(connection, name, rows)
+        _register_rows(connection, name, rows)
     return connection
 
 
-def _offer(connection: Any, name: str, rows: Rows | pa.Table) -> None:
+def _register_rows(connection: Any, name: str, rows: Rows | pa.Table) -> None:
     if isinstance(rows, pa.Table):
         connection.register(name, rows)
         return

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from toril.lake import Lake, TableMissing, TableRolledBack
-from toril.lake.delta_table import LakeTable
+from toril.errors import TableMissing, TableRolledBack
+from toril.lake.marked_log import MarkedLake, MarkedLog
 from toril.spark.pipeline.options import FILLS
 
 HASHES: Final = (
@@ -41,39 +41,41 @@ LINKS: Final = (
 )
 
 
-def reached(log: LakeTable, application: str, version: int) -> dict[str, int]:
+def reached(log: MarkedLog, application: str, version: int) -> dict[str, int]:
     """The marks of whoever has come to a version of a table."""
     at = log.commit_time(version)
     return {application: version, f"{application}.time": -1 if at is None else at}
 
 
-def last_filled(lake: Lake) -> str | None:
+def last_filled(lake: MarkedLake) -> str | None:
     """Which attempts of silver were completed from hashes when it was last refined."""
     jobs = _opened(lake, "silver/jobs")
     place = -1 if jobs is None else jobs.committed(FILLED)
     return FILLS[place] if place >= 0 else None
 
 
-def check_layers(lake: Lake) -> None:
+def check_layers(lake: MarkedLake) -> None:
     """Raises `TableRolledBack` for the first table that holds less than what was made of it."""
     for problem in rolled_back(lake):
         raise problem
 
 
-def rolled_back(lake: Lake) -> Iterator[TableRolledBack]:
+def rolled_back(lake: MarkedLake) -> Iterator[TableRolledBack]:
     """All tables that hold less than what was made of them."""
     for source, made, mark in LINKS:
         target = _opened(lake, made)
         if target is not None and target.committed(mark) > 0:
-            yield from _compared(lake, source, target, mark)
+            yield from _compare_with_source(lake, source, target, mark)
     jobs = _opened(lake, "silver/jobs")
     if jobs is not None:  # which is always committed last
-        yield from _behind(lake, jobs)
+        yield from _check_silver_versions(lake, jobs)
 
 
-def _compared(lake: Lake, source: str, target: LakeTable, mark: str) -> Iterator[TableRolledBack]:
+def _compare_with_source(
+    lake: MarkedLake, source: str, target: MarkedLog, mark: str
+) -> Iterator[TableRolledBack]:
     version, at = target.committed(mark), target.committed(f"{mark}.time")
-    made = f"{target.spec.name} was made of its version {version}"
+    made = f"{target.name} was made of its version {version}"
     log = _opened(lake, source)
     if log is None or log.version < version:
         found = "it is gone" if log is None else f"it is at version {log.version}"
@@ -82,7 +84,7 @@ def _compared(lake: Lake, source: str, target: LakeTable, mark: str) -> Iterator
         yield TableRolledBack(source, f"its version {version} is another one now", made, lake.url)
 
 
-def _behind(lake: Lake, jobs: LakeTable) -> Iterator[TableRolledBack]:
+def _check_silver_versions(lake: MarkedLake, jobs: MarkedLog) -> Iterator[TableRolledBack]:
     for name in _SILVER[:2]:
         log, reached_by_jobs = _opened(lake, name), jobs.committed(REFINED)
         version = -1 if log is None else log.committed(REFINED)
@@ -91,7 +93,7 @@ def _behind(lake: Lake, jobs: LakeTable) -> Iterator[TableRolledBack]:
             yield TableRolledBack(name, found, f"silver/jobs has version {reached_by_jobs}", lake.url)
 
 
-def _opened(lake: Lake, name: str) -> LakeTable | None:
+def _opened(lake: MarkedLake, name: str) -> MarkedLog | None:
     try:
         return lake.table(name)
     except TableMissing:

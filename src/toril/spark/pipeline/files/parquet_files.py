@@ -27,7 +27,9 @@ def write_file(lake: Lake, name: str, table: pa.Table, partition: Mapping[str, s
     system.create_dir(f"{root}/{folder}" if folder else root, recursive=True)
     with system.open_output_stream(f"{root}/{path}") as sink:
         # Ids are all different: a dictionary of them would only cost time.
-        pq.write_table(table.select(columns), sink, compression="zstd", use_dictionary=_repeating(columns))
+        pq.write_table(
+            table.select(columns), sink, compression="zstd", use_dictionary=_dictionary_columns(columns)
+        )
     size = system.get_file_info(f"{root}/{path}").size
     return DataFile(path=path, size=size, rows=table.num_rows, partition=dict(partition))
 
@@ -51,7 +53,7 @@ def read_columns(lake: Lake, name: str, file: DataFile, columns: Sequence[str]) 
         return pq.ParquetFile(source).read(columns=list(columns))
 
 
-def _repeating(columns: Sequence[str]) -> list[str]:
+def _dictionary_columns(columns: Sequence[str]) -> list[str]:
     return [
         name
         for name in columns

@@ -182,9 +182,9 @@ class GoldRefiner:
 
     def _lacks_alerts(self) -> bool:
         """Whether a run ended after it had committed figures and before it had committed their alerts."""
-        return max(self.lake.ensure("gold/alerts").committed(ALERTED), 0) < self._figured()
+        return max(self.lake.ensure("gold/alerts").committed(ALERTED), 0) < self._refined_version()
 
-    def _figured(self) -> int:
+    def _refined_version(self) -> int:
         return max(self.lake.ensure("gold/queue_minute").committed(APPLICATION), 0)
 
     def _refresh_alerts(self) -> None:
@@ -197,7 +197,7 @@ class GoldRefiner:
         tables["workers"] = self._rows("gold/workers", self.lake.ensure("gold/workers").files())
         rows = merged_alerts(self.lake, self.engine.alerts(tables, self.rules), since)
         files = [write_file(self.lake, "gold/alerts", rows, {})] if rows.num_rows else []
-        marks = {ALERTED: self._figured()}
+        marks = {ALERTED: self._refined_version()}
         log.commit(files, removed=log.files(), application=APPLICATION, version=log.version + 1, marks=marks)
 
     def _first_day_touched(self) -> date:

@@ -21,7 +21,7 @@ _KEY: Final = ("rule", "queue", "subject", "raised_at")
 
 def worker_alerts(lake: Lake, rules: Sequence[Rule]) -> pa.Table | None:
     """Alerts that rules about workers raise and the table does not hold; None when a rule needs Spark."""
-    about = [(rule, _mentioned(rule.sql)) for rule in rules]
+    about = [(rule, _tables_in(rule.sql)) for rule in rules]
     if any("workers" in tables and len(tables) > 1 for _, tables in about):
         return None
     try:
@@ -33,7 +33,7 @@ def worker_alerts(lake: Lake, rules: Sequence[Rule]) -> pa.Table | None:
         return None
 
 
-def _mentioned(sql: str) -> set[str]:
+def _tables_in(sql: str) -> set[str]:
     return {name for name in _TABLES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)}
 
 

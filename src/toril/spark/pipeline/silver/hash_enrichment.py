@@ -10,7 +10,7 @@ together with the events: see `_number`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toril.spark.pipeline.silver.stack_traces import message_of
+from toril.spark.pipeline.silver.stack_traces import Sample, message_of
 from toril.spark.transforms.step_columns import TALLIES
 
 Facts: TypeAlias = Mapping[str, Any]  # the columns of _FACTS in one row
@@ -130,11 +130,16 @@ def _error(facts: Facts, known: Hash) -> str | None:
     for failures in _failures(facts, known):
         if len(traces) == min(failures, failures if known.trace_limit is None else known.trace_limit):
             place = len(traces) - failures + number - 1  # old traces fall out at the front
-            if number == failures and known.reason:
+            if number == failures and known.reason is not None:
                 return known.reason
-            return message_of(traces[place]) if 0 <= place < len(traces) else None
+            return _message(traces, place, known.reason) if 0 <= place < len(traces) else None
     # Something was thrown that has no trace: only the last reason has a place.
     return known.reason if _failures(facts, known) == [number] else None
+
+
+def _message(traces: Sequence[str], place: int, reason: str | None) -> str | None:
+    """The message in a trace; the reason is that of the last one."""
+    return message_of(traces[place], Sample.of(traces[-1], reason))
 
 
 def _number(facts: Facts, known: Hash) -> int | None:

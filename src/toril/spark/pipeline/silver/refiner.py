@@ -81,7 +81,7 @@ class SilverRefiner:
             total += self._refine_to(reach)
         return total
 
-    def _reached(self, *names: str) -> RefinedUpTo:
+    def _refined_versions(self, *names: str) -> RefinedUpTo:
         marks = [
             [max(self.lake.ensure(name).committed(mark), 0) for name in names]
             for mark in (REFINED, REFINED_HASHES)
@@ -89,7 +89,7 @@ class SilverRefiner:
         return RefinedUpTo(max(marks[0]), max(marks[1]))
 
     def _next(self, goal: int) -> RefinedUpTo | None:
-        done, begun = self._reached(JOBS), self._reached(ATTEMPTS, GAPS)
+        done, begun = self._refined_versions(JOBS), self._refined_versions(ATTEMPTS, GAPS)
         if begun.hashes > done.hashes:
             return begun
         return self._as_much_as_fits(done, goal)
@@ -110,7 +110,7 @@ class SilverRefiner:
         return found
 
     def _refine_to(self, reach: RefinedUpTo) -> int:
-        done = self._reached(JOBS)
+        done = self._refined_versions(JOBS)
         events = self.lake.ensure(EVENTS).changes(done.events, reach.events)
         hashes = self.lake.ensure(HASHED).changes(done.hashes, reach.hashes)
         if not events.files and not hashes.files:
@@ -155,7 +155,7 @@ class SilverRefiner:
         self._commit(JOBS, written[JOBS], batch, replaced=open_files)
 
     def _stage_gaps(self, batch: Batch) -> list[DataFile]:
-        if not batch.has_gaps or not self._lacks(GAPS, batch):
+        if not batch.has_gaps or not self._is_uncommitted(GAPS, batch):
             return []
         query = Query(sql=lambda _: gold_sql.GAPS, tables={"events": batch.events})
         return self.engine.write(query, self.lake, GAPS)
@@ -165,7 +165,7 @@ class SilverRefiner:
         writer = SilverWriter(
             self.lake,
             self.fill,
-            with_attempts=self._lacks(ATTEMPTS, batch),
+            with_attempts=self._is_uncommitted(ATTEMPTS, batch),
             hold_without_start=bool(done_files),
         )
         report = self._write(writer, self._query(batch, self._jobs(open_files), self._jobs(done_files)))
@@ -205,13 +205,13 @@ class SilverRefiner:
     def _write(self, writer: SilverWriter, query: Query) -> pa.Table:
         return self.engine.run(query, writer, REPORT, by=_JOB)
 
-    def _lacks(self, name: str, batch: Batch) -> bool:
+    def _is_uncommitted(self, name: str, batch: Batch) -> bool:
         return self.lake.ensure(name).committed(batch.application) < batch.version
 
     def _commit(
         self, name: str, files: list[DataFile], batch: Batch, replaced: Sequence[DataFile] = ()
     ) -> None:
-        if self._lacks(name, batch):
+        if self._is_uncommitted(name, batch):
             self.lake.ensure(name).commit(
                 files,
                 removed=replaced,

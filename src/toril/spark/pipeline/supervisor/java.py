@@ -89,12 +89,12 @@ def process() -> subprocess.Popen[bytes] | None:
     return None if found is None else found.__dict__.get("proc")
 
 
-def reason_of_end(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -> str | None:
+def reason_of_end(java: subprocess.Popen[bytes] | None, wait_seconds: float = 0.0) -> str | None:
     """Returns why a Java process ended; None while it runs, or where there is none.
 
-    After an error, give `patience` in seconds: connections break before the process has ended.
+    After an error, give `wait_seconds`: connections break before the process has ended.
     """
-    if java is None or not _has_ended(java, patience):
+    if java is None or not _has_ended(java, wait_seconds):
         return None
     text = f"Spark's Java process (pid {java.pid}) {_ending(java.returncode)}"
     output = _outputs.get(java.pid)
@@ -105,9 +105,9 @@ def reason_of_end(java: subprocess.Popen[bytes] | None, patience: float = 0.0) -
     return text
 
 
-def _has_ended(java: subprocess.Popen[bytes], patience: float) -> bool:
+def _has_ended(java: subprocess.Popen[bytes], wait_seconds: float) -> bool:
     with suppress(subprocess.TimeoutExpired):
-        java.wait(timeout=patience)
+        java.wait(timeout=wait_seconds)
     return java.returncode is not None
 
 

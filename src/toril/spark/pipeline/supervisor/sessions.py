@@ -7,8 +7,7 @@ session that the user made is used until its process ends and is then replaced b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from toril.errors import SparkUnavailable
 from toril.spark.pipeline.session import LOCAL, build_session, own_session
@@ -19,6 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class MasterCheck(Protocol):
+    """Refuses masters under which a pipeline cannot run: its options."""
+
+    def check_master(self, master: str) -> None:
+        """Raises InvalidOption for a master that is refused."""
+
+
 class SessionSource:
     """The one session of a pipeline, for all its threads."""
 
@@ -26,13 +32,13 @@ class SessionSource:
         self,
         given: SparkSession | None,
         master: str | None = None,
-        check: Callable[[str], object] = lambda _: None,
+        check: MasterCheck | None = None,
         *,
         spark_log: bool = False,
     ) -> None:
         self._given = given
         self.master = master_of(given) if given is not None else master or LOCAL
-        self._check = check  # is called with the master of a session that was started; it may refuse it
+        self._check = check
         self._spark_log = spark_log
         self._settings: dict[str, str] = {}  # of the session that was given
         self._session: SparkSession | None = None
@@ -49,14 +55,15 @@ class SessionSource:
     def _started(self) -> SparkSession:
         try:
             base = self._given or self._built()
-            self._check(master_of(base))  # another session than we asked for may have been active
+            if self._check is not None:  # another session than we asked for may have been active
+                self._check.check_master(master_of(base))
             self._java = process() if getattr(base, "sparkContext", None) is not None else None
             if self._given is not None:
                 self._settings = _settings_of(base)
             return own_session(base)
         except Exception as error:
             java = process()
-            if reason := reason_of_end(java, patience=1.0):
+            if reason := reason_of_end(java, wait_seconds=1.0):
                 reset_pyspark(java)
                 self._given = self._java = None
                 raise SparkUnavailable(f"{reason} while it was started") from error
@@ -78,15 +85,15 @@ class SessionSource:
         """Whether a session was started."""
         return self._session is not None
 
-    def drop_if_dead(self, patience: float = 0.0) -> str | None:
+    def drop_if_dead(self, wait_seconds: float = 0.0) -> str | None:
         """Returns why the Java process ended, if it did; the next use then starts another.
 
-        After an error, give `patience` in seconds: connections break before the process has ended.
+        After an error, give `wait_seconds`: connections break before the process has ended.
         """
         if not self._lock.acquire(blocking=False):
             return None  # one is being started right now
         try:
-            reason = reason_of_end(self._java, patience)
+            reason = reason_of_end(self._java, wait_seconds)
             if reason is not None:
                 reset_pyspark(self._java)
                 self._given = self._session = self._java = None

@@ -22,8 +22,8 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 # BullMQ keeps a few seconds of events of a busy queue: ingest may not wait longer than it takes to lose them.
 _LONGEST_PAUSE_OF_INGEST: Final = 5.0
-_LOOK: Final = 0.1  # seconds between two looks at the clock
-_LOOKS_AT_A_DEATH: Final = 5
+_POLL_SECONDS: Final = 0.1  # seconds between two looks at the clock
+_CHECKS_AFTER_A_FAILURE: Final = 5
 _END: Final = 30.0  # seconds that ingest gets to end
 
 
@@ -82,14 +82,29 @@ class Step:
         self.due = now() + max(pause, self.every)
 
 
+class SparkWatch:
+    """Notes when Spark's Java process ends; the next use starts another."""
+
+    def __init__(self, pipeline: SupervisedPipeline) -> None:
+        self._pipeline = pipeline
+        self.ends: list[str] = []  # the reasons
+
+    def check(self) -> None:
+        """Reports why Spark ended, if it did."""
+        reason = self._pipeline.drop_dead_spark()
+        if reason:
+            self.ends.append(reason)
+            _log.warning("%s; another is started, and ingest goes on meanwhile", reason)
+
+
 class IngestService:
     """Keeps ingest running on a thread of its own."""
 
-    def __init__(self, ingest: Ingest, after_failure: Callable[[], object]) -> None:
+    def __init__(self, ingest: Ingest, spark: SparkWatch) -> None:
         self.ingest = ingest
         self.starts = 0
         self.error: str | None = None
-        self._after_failure = after_failure
+        self._spark = spark
         self._pause = _FIRST_PAUSE
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toril-ingest", daemon=True)
@@ -109,7 +124,7 @@ class IngestService:
                 self.ingest.run(self._stop, self._note_sign)
             except Exception as error:  # noqa: BLE001 — a server that is away now may be back later
                 self._note_failure(error)
-                self._after_failure()
+                self._spark.check()
                 self._stop.wait(self._pause)
 
     def _note_sign(self) -> None:
@@ -142,44 +157,38 @@ class Supervisor:
     on_progress: Callable[[Progress], object] = lambda _: None
     now: Callable[[], float] = time.monotonic
     _ingest: IngestService = field(init=False)
-    _deaths: list[str] = field(default_factory=list)  # of Spark
+    _spark: SparkWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ingest = IngestService(self.pipeline.new_ingest(), self._report_ended_spark)
+        self._spark = SparkWatch(self.pipeline)
+        self._ingest = IngestService(self.pipeline.new_ingest(), self._spark)
 
     def run(self) -> None:
         self._ingest.start()
         try:
             while not self.stop.is_set():
-                self._report_ended_spark()
+                self._spark.check()
                 if self._run_due():
                     self.on_progress(self.progress())
-                self.stop.wait(_LOOK)
+                self.stop.wait(_POLL_SECONDS)
         finally:
             self._ingest.stop()
-
-    def _report_ended_spark(self) -> None:
-        """Reports why Spark ended, if it did; the next use starts it again."""
-        reason = self.pipeline.drop_dead_spark()
-        if reason:
-            self._deaths.append(reason)
-            _log.warning("%s; another is started, and ingest goes on meanwhile", reason)
 
     def _run_due(self) -> bool:
         due = [step for step in self.steps if step.due <= self.now()]
         for step in due:
             if self.stop.is_set():
                 break
-            step.run(self.now, partial(self._reason_of_end_since, len(self._deaths)))
+            step.run(self.now, partial(self._reason_of_end_since, len(self._spark.ends)))
         return bool(due)
 
-    def _reason_of_end_since(self, deaths: int) -> str | None:
+    def _reason_of_end_since(self, ends: int) -> str | None:
         """Why Spark ended during a step; a process that is killed takes a moment to end."""
-        for _ in range(_LOOKS_AT_A_DEATH):
-            self._report_ended_spark()
-            if len(self._deaths) > deaths:
-                return self._deaths[-1]
-            self.stop.wait(_LOOK)
+        for _ in range(_CHECKS_AFTER_A_FAILURE):
+            self._spark.check()
+            if len(self._spark.ends) > ends:
+                return self._spark.ends[-1]
+            self.stop.wait(_POLL_SECONDS)
         return None
 
     def progress(self) -> Progress:
