@@ -1,4 +1,4 @@
-"""The commands of the shop: migrate, runserver, toril_worker, test."""
+"""The commands of the shop: `start_shop` starts all of it, `test` runs its tests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
-"""The settings of the shop. SHOP_DATABASE is the file of its database, TORIL_REDIS_URL the server of its queues."""
+"""The settings of the shop.
+
+SHOP_POSTGRES=localhost:5432/shop is its database (default: SQLite in the file SHOP_DATABASE), TORIL_REDIS_URL the
+server of its queues (default: the embedded server).
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+import django
 
 BASE_DIR = Path(__file__).parent
 SECRET_KEY = os.environ.get("SHOP_SECRET_KEY", "only-for-the-example")
@@ -20,7 +26,8 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "django_tasks",
+    # Django 6 has tasks of its own.
+    *(["django_tasks"] if django.VERSION < (6,) else []),
     "toril.integrations.django",
     "toril.integrations.django.outbox",
     "orders",
@@ -43,13 +50,32 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": os.environ.get("SHOP_DATABASE", str(BASE_DIR / "shop.sqlite3")),
-        "OPTIONS": {"timeout": 20},
-    }
+SQLITE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": os.environ.get("SHOP_DATABASE", str(BASE_DIR / "shop.sqlite3")),
+    "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"},
+    "TEST": {"NAME": os.environ.get("SHOP_DATABASE", str(BASE_DIR / "test.sqlite3"))},
 }
+
+
+def postgres(address: str) -> dict[str, object]:
+    """The database at host:port/name."""
+    server, _, name = address.partition("/")
+    host, _, port = server.partition(":")
+    user = os.environ.get("SHOP_POSTGRES_USER", "postgres")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": host,
+        "PORT": port or "5432",
+        "NAME": name,
+        "USER": user,
+        "PASSWORD": os.environ.get("SHOP_POSTGRES_PASSWORD", ""),
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+ADDRESS = os.environ.get("SHOP_POSTGRES")
+DATABASES = {"default": SQLITE if ADDRESS is None else postgres(ADDRESS)}
 
 TASKS = {
     "default": {

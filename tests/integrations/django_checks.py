@@ -1,11 +1,13 @@
 """Runs in a process of its own, in the folder of the Django shop: checks of the task backend.
 
-The server is TORIL_REDIS_URL, the database SHOP_DATABASE. Prints "ok" at the end.
+The server is TORIL_REDIS_URL, the database SHOP_DATABASE or SHOP_POSTGRES. Prints "ok" at the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import django
@@ -16,11 +18,9 @@ django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
 from django.core.management import CommandError, call_command  # noqa: E402
-from django.db import transaction  # noqa: E402
+from django.db import OperationalError, connection, transaction  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.utils import timezone  # noqa: E402
-from django_tasks import TaskResultStatus, default_task_backend  # noqa: E402
-from django_tasks.exceptions import TaskResultDoesNotExist  # noqa: E402
 from orders.jobs import app, ship  # noqa: E402
 from orders.models import Order  # noqa: E402
 from orders.tasks import count_orders, refuse, send_receipt  # noqa: E402
@@ -28,11 +28,27 @@ from orders.tasks import count_orders, refuse, send_receipt  # noqa: E402
 from toril.errors import InvalidOption  # noqa: E402
 from toril.integrations.django.backend import TorilBackend  # noqa: E402
 from toril.integrations.django.calls import close_apps  # noqa: E402
+from toril.integrations.django.framework import (  # noqa: E402
+    Task,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
 from toril.integrations.django.outbox import calls as outbox  # noqa: E402
 from toril.integrations.django.outbox.models import OutboxJob  # noqa: E402
 from toril.integrations.django.outbox.store import DjangoStore  # noqa: E402
 from toril.integrations.django.queues import close_queues, open_queue  # noqa: E402
+from toril.integrations.django.task import TorilTask, task  # noqa: E402
 from toril.integrations.outbox import OutboxRelay, RelayOptions  # noqa: E402
+
+
+def tasks_are_those_of_the_framework_of_this_django() -> None:
+    assert Task.__module__ == ("django_tasks.base" if django.VERSION < (6,) else "django.tasks.base")
+    assert task_backends["default"].task_class is TorilTask
+    assert isinstance(send_receipt, TorilTask)
+    assert send_receipt.attempts == 5
+    with pytest.raises(InvalidOption, match="it is called attempts here"):
+        task(max_retries=3)  # type: ignore[call-overload]
 
 
 def a_committed_order_has_its_jobs() -> None:
@@ -71,7 +87,7 @@ def results_are_those_of_the_jobs() -> None:
     sent = send_receipt.enqueue(order.pk, polite=False)
     refused = refuse.enqueue("no such tea")
     later = send_receipt.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(order.pk)
-    assert default_task_backend.get_result(sent.id).status == TaskResultStatus.READY
+    assert task_backends["default"].get_result(sent.id).status == TaskResultStatus.READY
     call_command("toril_worker", queue=["default=3", "reports"], until_idle=True)
     for result in (counted, sent, refused, later):
         result.refresh()
@@ -82,9 +98,11 @@ def results_are_those_of_the_jobs() -> None:
     assert refused.status == TaskResultStatus.FAILED
     assert refused.errors[0].exception_class is LookupError
     assert "no such tea" in refused.errors[0].traceback
+    assert "in refuse" in refused.errors[0].traceback
+    assert "/src/toril/" not in refused.errors[0].traceback
     assert later.status == TaskResultStatus.READY
     with pytest.raises(TaskResultDoesNotExist):
-        default_task_backend.get_result("unknown")
+        task_backends["default"].get_result("unknown")
 
 
 def urgent_tasks_run_first() -> None:
@@ -123,6 +141,37 @@ def a_row_of_the_outbox_becomes_one_job() -> None:
     relay.close()
 
 
+def a_second_relay_stands_by() -> None:
+    if not connection.features.has_select_for_update_skip_locked:
+        return  # SQLite: it waits
+    id = outbox.enqueue(ship.bind(7))
+    relay = OutboxRelay(app, DjangoStore())
+    with DjangoStore().unsent(10) as batch, ThreadPoolExecutor(1) as thread:
+        assert batch is not None
+        assert [row.id for row in batch.rows] == [id]
+        assert thread.submit(send_in_a_thread, relay).result() == 0
+    assert relay.send_all() == 1
+    relay.close()
+
+
+def send_in_a_thread(relay: OutboxRelay) -> int:
+    try:
+        return relay.send_some()
+    finally:
+        connection.close()  # that of the thread
+
+
+def the_relay_connects_again_when_the_database_has_ended_its_connection() -> None:
+    relay = OutboxRelay(app, DjangoStore())
+    relay.send_all()
+    outbox.enqueue(ship.bind(8))
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor, contextlib.suppress(OperationalError):
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert relay.send_all() == 1
+    relay.close()
+
+
 def wrong_settings_and_arguments_are_refused() -> None:
     with pytest.raises(InvalidOption, match="attempts"):
         TorilBackend("default", {"OPTIONS": {"attemps": 3}})
@@ -144,11 +193,14 @@ if __name__ == "__main__":
     call_command("migrate", verbosity=0)
     call_command("check")
     call_command("makemigrations", check=True, dry_run=True)
+    tasks_are_those_of_the_framework_of_this_django()
     a_committed_order_has_its_jobs()
     a_transaction_that_is_rolled_back_adds_no_job()
     results_are_those_of_the_jobs()
     urgent_tasks_run_first()
     a_row_of_the_outbox_becomes_one_job()
+    a_second_relay_stands_by()
+    the_relay_connects_again_when_the_database_has_ended_its_connection()
     wrong_settings_and_arguments_are_refused()
     the_admin_leads_to_the_dashboard()
     close_queues()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from django_tasks import task
-
 from orders.models import Order
+from toril.integrations.django.task import task
 
 
 @task(attempts=5)

@@ -7,12 +7,12 @@ from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
-from django_tasks.exceptions import TaskResultDoesNotExist
 
 from orders.jobs import ship, write_invoice
 from orders.models import Order
 from orders.tasks import send_receipt
 from toril.integrations.django.calls import enqueue_on_commit
+from toril.integrations.django.framework import TaskResultDoesNotExist
 from toril.integrations.django.outbox import calls as outbox
 
 

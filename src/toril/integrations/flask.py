@@ -77,10 +77,10 @@ class Toril:
             self._blocking.call(self._updates.find, queue, job_id)
         except JobNotFound:
             abort(404)
-        body = self._blocks(self._updates.stream(queue, job_id, keep_alive=keep_alive))
+        body = self._stream_blocking(self._updates.stream(queue, job_id, keep_alive=keep_alive))
         return Response(body, mimetype=SSE_MEDIA_TYPE, headers=SSE_HEADERS)
 
-    def _blocks(self, stream: AsyncGenerator[bytes, None]) -> Iterator[bytes]:
+    def _stream_blocking(self, stream: AsyncGenerator[bytes, None]) -> Iterator[bytes]:
         async def next_block() -> bytes | None:
             return await anext(stream, None)
 

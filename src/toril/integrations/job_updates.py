@@ -84,6 +84,7 @@ class _QueueFollowers:
             hash_tag=keys.hash_tag,
             policy=app.connection.policy,
             derive_retries=False,
+            codecs=queue.codecs,
         )
         self._events.on("progress", self._on_progress)
 

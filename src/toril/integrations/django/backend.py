@@ -14,6 +14,15 @@ from datetime import datetime
 from typing import Any
 
 from toril.integrations.django.backend_options import BackendOptions
+from toril.integrations.django.framework import (
+    TASK_MAX_PRIORITY,
+    AnyTask,
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
 from toril.integrations.django.queues import open_queue
 from toril.integrations.django.results import READY, result_of, status_of
 from toril.integrations.django.task import TorilTask, declared_task
@@ -22,10 +31,6 @@ from toril.sync import Job, Queue
 
 with needed("django"):
     from django.db import transaction
-    from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import TASK_MAX_PRIORITY, Task, TaskResult
-    from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.signals import task_enqueued
 
 
 class TorilBackend(BaseTaskBackend):
@@ -43,7 +48,7 @@ class TorilBackend(BaseTaskBackend):
 
     # --- enqueuing ------------------------------------------------------------------------------------------
 
-    def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[Any]:
+    def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> TaskResult[Any]:
         """Adds the job, or does so when the transaction is committed."""
         self.validate_task(task)
         result: TaskResult[Any] = TaskResult(
@@ -77,7 +82,7 @@ class TorilBackend(BaseTaskBackend):
         object.__setattr__(result, "enqueued_at", job.timestamp)
         task_enqueued.send(type(self), task_result=result)
 
-    def _options_of(self, task: Task[..., Any]) -> dict[str, Any]:
+    def _options_of(self, task: AnyTask) -> dict[str, Any]:
         options: dict[str, Any] = {**self.job_options.removal, "priority": job_priority(task.priority)}
         own = task if isinstance(task, TorilTask) else None
         options["attempts"] = (own and own.attempts) or self.job_options.attempts

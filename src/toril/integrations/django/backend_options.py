@@ -19,13 +19,13 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """What a backend can be told."""
+    """The options of a task backend."""
 
     redis: str | None = None  # None: TORIL_REDIS_URL, or the embedded server
     prefix: str = BULLMQ_PREFIX
     enqueue_on_commit: bool = True  # in a transaction, add the job when it is committed
     database: str = "default"  # whose transactions are meant
-    attempts: int = 1  # of tasks that do not say it
+    attempts: int = 1  # of tasks without this option
     backoff: float | Backoff | None = None  # between attempts
     job_timeout: float | None = None  # seconds for one attempt
     keep_completed: float = DAY  # seconds in which a result can be read

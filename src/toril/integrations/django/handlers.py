@@ -11,6 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from toril.integrations.django.backend import TorilBackend
+from toril.integrations.django.framework import (
+    AnyTask,
+    TaskContext,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
 from toril.integrations.django.results import FAILED, RUNNING, SUCCESSFUL, error_of, result_of
 from toril.integrations.django.task import TorilTask, declared_tasks
 from toril.jobs.base import JobBase
@@ -22,9 +31,6 @@ with needed("django"):
     from asgiref.sync import iscoroutinefunction, sync_to_async
     from django.db import close_old_connections
     from django.utils import timezone
-    from django_tasks.base import Task, TaskContext, TaskResult, TaskResultStatus
-    from django_tasks.signals import task_finished, task_started
-    from django_tasks.utils import normalize_json
 
 
 def handlers_of(backend: TorilBackend) -> dict[str, ConfiguredHandler]:
@@ -36,7 +42,7 @@ def handlers_of(backend: TorilBackend) -> dict[str, ConfiguredHandler]:
     }
 
 
-def _handler(backend: TorilBackend, task: Task[..., Any]) -> ConfiguredHandler:
+def _handler(backend: TorilBackend, task: AnyTask) -> ConfiguredHandler:
     own = task.job_timeout if isinstance(task, TorilTask) else None
     timeout = own if own is not None else backend.job_options.job_timeout
     attempt = Attempts(backend, task)
@@ -50,7 +56,7 @@ def _handler(backend: TorilBackend, task: Task[..., Any]) -> ConfiguredHandler:
 class Attempts:
     """The attempts at jobs of one task."""
 
-    def __init__(self, backend: TorilBackend, task: Task[..., Any]) -> None:
+    def __init__(self, backend: TorilBackend, task: AnyTask) -> None:
         self._backend = backend
         self._task = task
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from toril.integrations.django.framework import Task, TaskError, TaskResult, TaskResultStatus
 from toril.jobs.base import JobBase
-from toril.protocol.extras import needed
 from toril.protocol.state import JobState
-
-with needed("django"):
-    from django_tasks.base import Task, TaskError, TaskResult, TaskResultStatus
 
 # The last line of a stack trace: the class of the error, and maybe its message.
 _ERROR_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")

@@ -70,12 +70,14 @@ def row_of(call: TaskCall, key: str | None = None) -> OutboxRow:
     defaults = options.fields.get("defaults", JobOptions())
     builder = JobBuilder(QueueKeys(queue.name), defaults=defaults, ids="uuid", payload=None, cluster=False)
     built = builder.build(call.task.name, msgspec.Raw(call.data), call.options)
+    codecs = options.worker_options.queue_codecs
+    data = built.data if codecs is None else codecs.encode(built.name, built.data, "data")
     wire = built.to_add(0).options
     return OutboxRow(
         id=str(uuid.uuid4()),
         queue=queue.name,
         name=built.name,
-        data=built.data.decode(),
+        data=data.decode(),
         options=to_json(wire).decode(),
         key=key,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from toril.app import AppWorker
 from toril.integrations.django.backend import TorilBackend
 from toril.integrations.django.calls import project_app
+from toril.integrations.django.framework import task_backends
 from toril.integrations.django.handlers import handlers_of
 from toril.protocol.extras import needed
 from toril.protocol.queue_name import QueueName
@@ -17,7 +18,6 @@ from toril.worker import Worker
 
 with needed("django"):
     from django.core.management.base import BaseCommand, CommandError
-    from django_tasks import task_backends
 
 AnyWorker = Worker | AppWorker
 
