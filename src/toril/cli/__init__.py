@@ -10,7 +10,7 @@ import io
 import sys
 
 from toril.errors import ExtraMissing
-from toril.protocol.extras import needed
+from toril.protocol.extras import needed, require
 
 __all__ = ["main"]
 
@@ -18,6 +18,7 @@ __all__ = ["main"]
 def main() -> None:
     """The entry point of the command."""
     try:
+        require("cli", "rich")  # which is imported when a table is printed
         with needed("cli"):
             from toril.cli._app import run
     except ExtraMissing as missing:

@@ -10,35 +10,7 @@ from typing import Annotated
 import typer
 
 from toril import __version__
-from toril.cli import (
-    add,
-    bench,
-    cancel,
-    clean,
-    dashboard,
-    demo,
-    dlq,
-    doctor,
-    drain,
-    events,
-    exporter,
-    flow,
-    groups,
-    inspect,
-    logs,
-    pause,
-    pipeline,
-    promote,
-    queues,
-    remove,
-    resume,
-    retry,
-    schedulers,
-    scripts,
-    server,
-    top,
-    worker,
-)
+from toril.cli._commands import SETTINGS, CommandGroup
 from toril.cli._completion import bash_completion_words
 from toril.cli._output import print_server, take_server_line
 from toril.errors import InvalidOption, TorilError, redact
@@ -48,11 +20,9 @@ FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="toril",
+    cls=CommandGroup,
     help="Job queues compatible with BullMQ: run workers, add jobs, inspect and maintain queues.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["--help", "-h"]},
+    **SETTINGS,
 )
 
 
@@ -69,39 +39,6 @@ def _toril(
     ] = False,
 ) -> None:
     pass
-
-
-COMMANDS = (
-    demo,
-    server,
-    add,
-    worker,
-    queues,
-    inspect,
-    top,
-    pause,
-    resume,
-    drain,
-    clean,
-    retry,
-    promote,
-    remove,
-    cancel,
-    dlq,
-    flow,
-    schedulers,
-    groups,
-    logs,
-    events,
-    dashboard,
-    doctor,
-    exporter,
-    pipeline,
-    scripts,
-    bench,
-)
-for command in COMMANDS:
-    command.add_to(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toril.backends.dead_letters import parse_filter
+from toril.cli._output import queue_warnings
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, MalformedValue
 from toril.jobs import Job
@@ -21,7 +22,7 @@ from toril.protocol.envelope import DeadLetter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which of them: a job must match all criteria."""
+    """Criteria for jobs that failed for good: a job must match all of them."""
 
     ids: tuple[str, ...] = ()
     name: str | None = None
@@ -34,7 +35,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadJob:
-    """One of them, as it is printed."""
+    """One job that failed for good, as it is printed."""
 
     job_id: str
     entry_id: str | None  # of a dead letter
@@ -65,8 +66,9 @@ async def open_dead_jobs(
 ) -> AsyncIterator[DeadJobs]:
     """Opens the jobs of a queue that failed for good."""
     if where.kind == "bullmq":
-        async with target.bullmq(where, "dlq", read_only=read_only) as queue:
-            yield _FailedJobs(queue)
+        with queue_warnings():
+            async with target.bullmq(where, "dlq", read_only=read_only) as queue:
+                yield _FailedJobs(queue)
     else:
         async with target.envelopes(where) as queue:
             yield _DeadLetters(queue)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from toril.cli._completion import complete_job, complete_queue, complete_queues
+from toril.cli._target import Target
 
 RedisUrl = Annotated[
     str | None,
@@ -62,6 +64,19 @@ QueuesOption = Annotated[
         autocompletion=complete_queues,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """The server, and the prefix and environment of keys: a group of options (see `_option_groups`)."""
+
+    redis: RedisUrl = None
+    prefix: Prefix = None
+    env: Env = "prod"
+
+    def target(self) -> Target:
+        """Returns the server that was named, or the default one; its address is printed first."""
+        return Target.of(self.redis, self.prefix, self.env)
 
 
 def queue_names(text: str | None) -> list[str]:

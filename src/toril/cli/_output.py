@@ -1,12 +1,14 @@
 """The output of commands: tables for people, JSON for programs.
 
-Guarantee: text from a queue has no effect on the terminal: markup and control characters are printed as text.
+Guarantee: text from a queue has no effect on the terminal: markup and control characters are printed as text. Rich is
+imported for tables and bars, not for lines and JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,16 +16,13 @@ from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TextIO, TypeVar
-
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from toril.protocol import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -64,6 +63,8 @@ def take_server_line() -> str:
 
 def console() -> Console:
     """Returns a console on the present standard output."""
+    from rich.console import Console
+
     print_server()
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
@@ -87,6 +88,26 @@ def warn(line: str) -> None:
     """Prints one line on standard error."""
     print_server()
     print(f"toril: {printable.one_line(line)}", file=sys.stderr, flush=True)
+
+
+class _Warnings(logging.Handler):
+    """Prints what a queue logs as warnings of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
+@contextlib.contextmanager
+def queue_warnings() -> Iterator[None]:
+    """Prints warnings that queues log meanwhile, each as one line on standard error, behind that of the server."""
+    logger, handler = logging.getLogger("toril.queue"), _Warnings(logging.WARNING)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
 
 
 def escape_control(text: object) -> str:
@@ -136,6 +157,10 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", right: Iterable[str] = ()
 ) -> Table:
     """Returns a plain table; the columns in `right` are right-aligned."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     result = Table(
         box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False
     )
@@ -175,6 +200,8 @@ def show(
 
 def _minimum_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
     """Returns the width of a table with every column in full, except the last one, which may be folded."""
+    from rich.cells import cell_len
+
     texts = [[column, *(shorten(row[at]) for row in rows)] for at, column in enumerate(columns)]
     widths = [max(map(cell_len, column)) for column in texts]
     return sum(widths[:-1]) + min(widths[-1], MIN_LAST_COLUMN) + GUTTER * (len(columns) - 1)
@@ -197,6 +224,9 @@ def _without_empty(
 
 def show_facts(facts: Mapping[str, object]) -> None:
     """Prints names and values, the values in full."""
+    from rich.table import Table
+    from rich.text import Text
+
     result = Table(box=None, show_header=False, pad_edge=False)
     result.add_column(style="bold", no_wrap=True)
     result.add_column(overflow="fold")
@@ -207,6 +237,9 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 def batches_with_progress(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequence[T]]:
     """Yields the items in batches, with a progress bar in a terminal if there are several batches."""
+    from rich.console import Console
+    from rich.progress import track
+
     parts = [items[start : start + size] for start in range(0, len(items), size)]
     terminal = Console(stderr=True)
     if len(parts) < 2 or not terminal.is_terminal:
@@ -219,6 +252,9 @@ def batches_with_progress(items: Sequence[T], doing: str, size: int = 500) -> It
 @contextlib.contextmanager
 def progress_bar(doing: str) -> Iterator[None]:
     """Shows a progress bar of unknown length on standard error, in a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     terminal = Console(stderr=True)
     if not terminal.is_terminal:
         yield

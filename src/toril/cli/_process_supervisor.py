@@ -8,6 +8,7 @@ if it is killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from toril.cli._child_watch import ChildWatch
 from toril.cli._output import warn
+from toril.cli._service_notifier import ServiceNotifier
 from toril.protocol.backoff import reconnect_delay
 
 # Seconds after which earlier failures of a child do not count any more.
@@ -48,14 +51,18 @@ class ProcessSupervisor:
         self._stopping = asyncio.Event()
         self._signals = 0
         self._read_end, self._write_end = os.pipe()
+        notifier = ServiceNotifier.from_environment(os.environ)
+        self._watch = None if notifier is None else ChildWatch(count, notifier)
 
     async def run(self) -> int:
         """Runs the children; returns 0 if all of them ended with 0."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate_children)
+        watching = contextlib.nullcontext() if self._watch is None else self._watch.watching()
         try:
-            await asyncio.gather(*(self._keep_running(slot) for slot in self._slots))
+            async with watching:
+                await asyncio.gather(*(self._keep_running(slot) for slot in self._slots))
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -66,6 +73,8 @@ class ProcessSupervisor:
     def _terminate_children(self) -> None:
         self._signals += 1
         self._stopping.set()
+        if self._watch is not None:
+            self._watch.stopping()
         for slot in self._slots:
             if slot.process is not None and slot.process.returncode is None:
                 slot.process.send_signal(signal.SIGTERM)
@@ -85,19 +94,25 @@ class ProcessSupervisor:
 
     async def _run_child(self, slot: _Slot) -> int:
         slot.started = time.monotonic()
+        own = {INDEX: str(slot.index), PARENT_PIPE: str(self._read_end)}
+        if self._watch is not None:
+            own |= self._watch.environment
         slot.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "toril.cli",
             *self._arguments,
-            env={**os.environ, **self._environment, INDEX: str(slot.index), PARENT_PIPE: str(self._read_end)},
+            env={**os.environ, **self._environment, **own},
             stdin=subprocess.DEVNULL,
-            pass_fds=[self._read_end],
+            pass_fds=[self._read_end, *([] if self._watch is None else [self._watch.pipe])],
             start_new_session=True,  # Ctrl-C in the terminal reaches only the parent, which forwards it
         )
         if self._stopping.is_set():
             slot.process.send_signal(signal.SIGTERM)
-        return await slot.process.wait()
+        code = await slot.process.wait()
+        if self._watch is not None:
+            self._watch.ended(slot.process.pid)
+        return code
 
     async def _wait_before_restart(self, slot: _Slot, code: int) -> None:
         slot.failures = 0 if time.monotonic() - slot.started > STABLE_AFTER else slot.failures + 1

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from toril.cli._output import warn
+from toril.cli._output import queue_warnings, warn
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption, TorilError
 from toril.producer import Queue
@@ -22,7 +22,8 @@ def run_on_queue(target: Target, queue: str, command: str, call: Callable[[Queue
         async with target.bullmq(where, command) as opened:
             return await call(opened)
 
-    return asyncio.run(run())
+    with queue_warnings():
+        return asyncio.run(run())
 
 
 def run_for_each_job(
@@ -59,4 +60,4 @@ def raise_first(errors: list[TorilError]) -> None:
 def require_ids_or_all(jobs: list[str] | None, everything: bool) -> None:
     """Raises InvalidOption unless either ids or `--all` were given."""
     if bool(jobs) == everything:
-        raise InvalidOption("jobs", "say which", "give ids of jobs, or --all")
+        raise InvalidOption("jobs", "are not chosen", "give ids of jobs, or --all")

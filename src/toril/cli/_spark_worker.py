@@ -1,7 +1,7 @@
 """`toril worker --spark`: runs the function on Spark's executors.
 
-Guarantee: the first signal lets the jobs in hand finish, a second one ends the process; what it held is recovered by
-other workers.
+Guarantee: the first signal lets running jobs finish, a second one ends the process; its jobs are recovered by other
+workers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from toril.app import App
 from toril.cli._output import emit_line, print_line
 from toril.cli._worker_process import PlannedQueue, WorkerPlan, load_plan_handler
 from toril.errors import InvalidOption
@@ -23,16 +24,10 @@ def run_on_spark(plan: WorkerPlan, master: str, options: Mapping[str, Any]) -> N
     with needed("spark"):
         from toril.spark import SparkWorker
     handler = load_plan_handler(plan)
-    _send_module(handler)
+    queues = [_name_of(one) for one in plan.queues]
+    own = _of_app(plan, handler) if isinstance(handler, App) else _of_function(plan, handler)
     worker = SparkWorker(
-        [_name_of(one) for one in plan.queues],
-        handler,
-        master=master,
-        redis=plan.target.redis,
-        prefix=plan.target.prefix_of("bullmq"),
-        missing="ignore",
-        **options,
-        **plan.queues[0].options,
+        queues, handler, master=master, redis=plan.target.redis, missing="ignore", **options, **own
     )
     _stop_on_signals(worker)
     done = worker.run_once() if plan.until_idle else worker.run()
@@ -41,6 +36,20 @@ def run_on_spark(plan: WorkerPlan, master: str, options: Mapping[str, Any]) -> N
         emit_line({"worker_id": worker.id, **counts})
     else:
         print_line(f"{worker.id}: {done.completed} jobs completed, {done.failed} failed")
+
+
+def _of_app(plan: WorkerPlan, app: App) -> dict[str, Any]:
+    """The app says what its workers do; what is written on the command line comes first."""
+    if plan.target.prefix is not None:
+        app.configure(prefix=plan.target.prefix)
+    return {name: value for name, value in plan.options.items() if name in plan.given}
+
+
+def _of_function(plan: WorkerPlan, handler: object) -> dict[str, Any]:
+    if not plan.queues:
+        raise InvalidOption("--queue", "is missing", "write --queue NAME, or name an App")
+    _send_module(handler)
+    return {"prefix": plan.target.prefix_of("bullmq"), **plan.queues[0].options}
 
 
 def _name_of(planned: PlannedQueue) -> str:

@@ -11,19 +11,22 @@ on standard error is the server's address without its password.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
+from toril import producer  # its classes are imported when they are used
 from toril.cli._output import set_server_line
 from toril.errors import InvalidOption
-from toril.producer import ListQueue, Queue, StreamQueue
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
-from toril.protocol.cron import CronGeneration
 from toril.protocol.queue_name import Kind, QueueName
 from toril.transport import parse_address, whole_url
 from toril.transport.default_server import chosen_url
 
+if TYPE_CHECKING:
+    from toril.protocol.cron import CronGeneration
+
 __all__ = ["AnyQueue", "Kind", "QueueName", "Target"]
 
-AnyQueue = Queue | ListQueue | StreamQueue
+AnyQueue: TypeAlias = "producer.Queue | producer.ListQueue | producer.StreamQueue"
 
 DEFAULT_PREFIX = {"bullmq": BULLMQ_PREFIX, "list": ENVELOPE_PREFIX, "stream": ENVELOPE_PREFIX}
 
@@ -58,20 +61,22 @@ class Target:
         """Returns the queue, not yet connected; with `read_only` nothing is written to it."""
         match queue.kind:
             case "bullmq":
-                return Queue(
+                return producer.Queue(
                     queue.name, redis=self.redis, prefix=self.prefix_of("bullmq"), skip_meta=read_only
                 )
             case "list":
-                return ListQueue(queue.name, redis=self.redis, prefix=self.prefix_of("list"), env=self.env)
+                return producer.ListQueue(
+                    queue.name, redis=self.redis, prefix=self.prefix_of("list"), env=self.env
+                )
             case "stream":
-                return StreamQueue(
+                return producer.StreamQueue(
                     queue.name, redis=self.redis, prefix=self.prefix_of("stream"), env=self.env
                 )
 
-    def envelopes(self, queue: QueueName) -> ListQueue | StreamQueue:
+    def envelopes(self, queue: QueueName) -> producer.ListQueue | producer.StreamQueue:
         """Returns a list or stream queue; raises InvalidOption for a BullMQ queue."""
         opened = self.open(queue)
-        if isinstance(opened, Queue):
+        if isinstance(opened, producer.Queue):
             raise InvalidOption("queue", f"{queue} is a BullMQ queue", "write list:NAME or stream:NAME")
         return opened
 
@@ -82,13 +87,13 @@ class Target:
         *,
         read_only: bool = False,
         cron_generation: CronGeneration = 5,
-    ) -> Queue:
+    ) -> producer.Queue:
         """Returns a BullMQ queue; raises InvalidOption for another kind, which does not support `command`."""
         if queue.kind != "bullmq":
             raise InvalidOption(
                 "queue", f"{queue} is a {queue.kind} queue", f"`toril {command}` is for BullMQ queues"
             )
-        return Queue(
+        return producer.Queue(
             queue.name,
             redis=self.redis,
             prefix=self.prefix_of("bullmq"),

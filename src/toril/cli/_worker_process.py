@@ -16,6 +16,7 @@ from toril.app.settings import options_from_outside
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, print_line, warn
 from toril.cli._process_supervisor import watch_parent
+from toril.cli._service_notifier import ServiceNotifier
 from toril.cli._target import QueueName, Target
 from toril.cli._worker_group import AnyWorker, FunctionWorkers, WorkerGroup
 from toril.errors import ExtraMissing, InvalidOption, TorilError
@@ -131,7 +132,9 @@ async def run_workers(plan: WorkerPlan) -> None:
     workers = group.workers
     if plan.handler is None and not all("keep_results" in one.options for one in plan.queues):
         warn("results of the browser tasks are not kept; keep them with --keep-results SECONDS")
-    async with _handler_closed(handler), _http_served(plan, workers, metrics):
+    notifier = ServiceNotifier.from_environment(os.environ)
+    reporting = contextlib.nullcontext() if notifier is None else notifier.reporting(workers)
+    async with _handler_closed(handler), _http_served(plan, workers, metrics), reporting:
         parent_ended = asyncio.Event()
         watch_parent(parent_ended)
         ending = asyncio.create_task(_stop_when(parent_ended, group))

@@ -6,14 +6,16 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from toril.cli import _add_options as cli_options
+from toril.cli._add_options import AddOptions, Name
 from toril.cli._json_input import parse_json
-from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl
+from toril.cli._option_groups import with_option_groups
+from toril.cli._options import AsJson, KeyOptions, QueueArgument
 from toril.cli._output import batches_with_progress, emit, print_line, warn
 from toril.cli._target import QueueName, Target
 from toril.errors import InvalidOption
@@ -22,71 +24,47 @@ from toril.protocol.backoff import Backoff
 from toril.protocol.envelope import DEFAULT_MAX_ATTEMPTS
 from toril.protocol.options import JobOptions, NewJob
 
+_BULLMQ_ONLY = ("priority", "backoff", "lifo", "wait", "expires", "group")
+_JOB_OPTIONS = ("delay", "priority", "attempts", "job_id", "lifo", "expires", "group")
+
 
 def add_to(app: typer.Typer) -> None:
-    app.command("add")(add)
+    app.command("add")(with_option_groups(add))
 
 
 def add(
+    *,
     queue: QueueArgument,
-    name: cli_options.Name,
-    data: cli_options.Data = "{}",
-    lines: cli_options.Lines = None,
-    count: cli_options.Count = 1,
-    delay: cli_options.Delay = None,
-    priority: cli_options.Priority = None,
-    attempts: cli_options.Attempts = None,
-    backoff: cli_options.Backoff = None,
-    job_id: cli_options.JobId = None,
-    lifo: cli_options.Lifo = False,
-    expires: cli_options.Expires = None,
-    group: cli_options.Group = None,
-    wait: cli_options.Wait = None,
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
+    name: Name,
+    options: AddOptions,
+    keys: KeyOptions,
     as_json: AsJson = False,
 ) -> None:
     """Add a job, the same job many times, or a job for each line of a file."""
-    where = QueueName.parse(queue)
-    target = Target.of(redis, prefix, env)
-    payloads = list(_payloads(data, lines, count))
-    if job_id is not None and len(payloads) > 1:
+    where, target = QueueName.parse(queue), keys.target()
+    payloads = list(_payloads(options.data, options.lines, options.count))
+    if options.job_id is not None and len(payloads) > 1:
         raise InvalidOption("job-id", "is given for many jobs", "leave it out, or add one job")
     if where.kind != "bullmq":
-        _reject_options(
-            where,
-            priority=priority,
-            backoff=backoff,
-            lifo=lifo or None,
-            wait=wait,
-            expires=expires,
-            group=group,
-        )
-        ids = asyncio.run(_add_envelopes(target, where, name, payloads, delay, attempts, job_id))
+        _reject_bullmq_options(where, options)
+        ids = asyncio.run(_add_envelopes(target, where, name, payloads, options))
         _print(where, ids, [], None, as_json=as_json)
         return
-    options = _job_options(
-        backoff,
-        delay=delay,
-        priority=priority,
-        attempts=attempts,
-        job_id=job_id,
-        lifo=lifo or None,
-        expires=expires,
-        group=group,
-    )
-    jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options, wait))
+    jobs, results = asyncio.run(_add_jobs(target, where, name, payloads, options))
     existing = [job.id for job in jobs if not job.added]
     _print(where, [job.id for job in jobs], existing, results, as_json=as_json)
 
 
-def _job_options(backoff: str | None, **given: float | str | None) -> dict[str, object]:
-    """Returns the options that were given, by name."""
-    options: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    if backoff is not None:
-        options["backoff"] = _backoff(backoff)
-    return options
+def _job_options(options: AddOptions) -> JobOptions:
+    """Returns the options of a job that were given."""
+    given = {name: value for name, value in _given(options).items() if name in _JOB_OPTIONS}
+    if options.backoff is not None:
+        given["backoff"] = _backoff(options.backoff)
+    return JobOptions(**given)
+
+
+def _given(options: AddOptions) -> dict[str, Any]:
+    return {name: value for name, value in asdict(options).items() if value not in (None, False)}
 
 
 def _payloads(data: str, lines: Path | None, count: int) -> Iterator[object]:
@@ -95,7 +73,8 @@ def _payloads(data: str, lines: Path | None, count: int) -> Iterator[object]:
         yield from (payload for _ in range(count))
         return
     text = sys.stdin.read() if str(lines) == "-" else lines.read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not `splitlines`: JSON may contain other separators of lines than a line feed.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield parse_json(line, f"line {number}")
 
@@ -116,10 +95,10 @@ def _backoff(text: str) -> Backoff:
     return custom
 
 
-def _reject_options(where: QueueName, **options: object) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise InvalidOption(f"--{given[0]}", f"is not offered by {where.kind} queues", "leave it out")
+def _reject_bullmq_options(where: QueueName, options: AddOptions) -> None:
+    for name in _given(options):
+        if name in _BULLMQ_ONLY:
+            raise InvalidOption(f"--{name}", f"is not offered by {where.kind} queues", "leave it out")
 
 
 async def _add_jobs(
@@ -127,37 +106,28 @@ async def _add_jobs(
     where: QueueName,
     name: str,
     payloads: list[Any],
-    options: dict[str, Any],
-    wait: float | None,
+    options: AddOptions,
 ) -> tuple[list[Job], list[Any] | None]:
-    settings = JobOptions(**options)
+    settings = _job_options(options)
     async with target.bullmq(where, "add") as queue:
         jobs: list[Job] = []
         for batch in batches_with_progress(payloads, "adding"):
             jobs += await queue.add_bulk([NewJob(name, one, settings) for one in batch])
-        if wait is None:
+        if options.wait is None:
             return jobs, None
-        results = await asyncio.gather(*(job.wait_until_finished(timeout=wait) for job in jobs))
+        results = await asyncio.gather(*(job.wait_until_finished(timeout=options.wait) for job in jobs))
         return jobs, list(results)
 
 
 async def _add_envelopes(
-    target: Target,
-    where: QueueName,
-    name: str,
-    payloads: list[Any],
-    delay: float | None,
-    attempts: int | None,
-    job_id: str | None,
+    target: Target, where: QueueName, name: str, payloads: list[Any], options: AddOptions
 ) -> list[str]:
-    max_attempts = DEFAULT_MAX_ATTEMPTS if attempts is None else attempts
+    delay, job_id = options.delay, options.job_id
+    max_attempts = DEFAULT_MAX_ATTEMPTS if options.attempts is None else options.attempts
     async with target.envelopes(where) as queue:
         if job_id is not None:
-            return [
-                (
-                    await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=max_attempts)
-                ).job_id
-            ]
+            one = await queue.add(name, payloads[0], delay=delay, job_id=job_id, max_attempts=max_attempts)
+            return [one.job_id]
         ids: list[str] = []
         for batch in batches_with_progress(payloads, "adding"):
             added = await queue.add_bulk(

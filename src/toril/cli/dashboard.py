@@ -9,36 +9,23 @@ import os
 
 import typer
 
-from toril.cli import _dashboard_options as cli_options
-from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
+from toril.cli._dashboard_options import DashboardCliOptions
+from toril.cli._option_groups import with_option_groups
+from toril.cli._options import AsJson, KeyOptions, QueuesOption, queue_names
 from toril.cli._output import emit_line, print_line
-from toril.cli._target import Target
 from toril.errors import InvalidOption
 from toril.protocol.extras import needed
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("dashboard")(dashboard)
+    app.command("dashboard")(with_option_groups(dashboard))
 
 
 def dashboard(
-    host: cli_options.Host = "127.0.0.1",
-    port: cli_options.Port = 8787,
-    allow_writes: cli_options.AllowWrites = False,
-    role: cli_options.Role = "admin",
-    allowed_host: cli_options.AllowedHost = None,
-    token_env: cli_options.TokenEnv = None,
-    basic_env: cli_options.BasicEnv = None,
-    proxy_user_header: cli_options.ProxyUserHeader = None,
-    root_path: cli_options.RootPath = "",
-    lake: cli_options.Lake = None,
-    trace_url: cli_options.TraceUrl = None,
-    live_seconds: cli_options.LiveSeconds = 2.0,
-    server: cli_options.Server = None,
+    *,
+    given: DashboardCliOptions,
     queues: QueuesOption = None,
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
+    keys: KeyOptions,
     as_json: AsJson = False,
 ) -> None:
     """Serve a web page about queues, jobs, failures and workers until Ctrl-C."""
@@ -46,30 +33,26 @@ def dashboard(
         from toril.dashboard import DashboardOptions, ServerOptions
         from toril.dashboard.serve import serve
 
-    target = Target.of(redis, prefix, env)
-    more = [_named(one) for one in server or ()]
-    first = ServerOptions(
-        redis=target.redis,
-        name="default" if more else "",
-        queues=queue_names(queues),
-        prefix=prefix,
-        env=env,
-    )
+    url, more = keys.target().redis, [_named(one) for one in given.server or ()]
+    server = functools.partial(ServerOptions, prefix=keys.prefix, env=keys.env)
+    first = server(redis=url, name="default" if more else "", queues=queue_names(queues))
     options = DashboardOptions(
-        servers=[first, *(ServerOptions(redis=url, name=name, prefix=prefix, env=env) for name, url in more)],
-        allow_writes=allow_writes,
-        role=role,
-        allowed_hosts=allowed_host or (),
-        token=_secret("token-env", token_env),
-        basic=_pair(_secret("basic-env", basic_env)),
-        proxy_user_header=proxy_user_header,
-        lake=lake,
-        trace_url=trace_url,
-        live_seconds=live_seconds,
+        servers=[first, *(server(redis=url, name=name) for name, url in more)],
+        allow_writes=given.allow_writes,
+        role=given.role,
+        allowed_hosts=given.allowed_host or (),
+        token=_secret("token-env", given.token_env),
+        basic=_pair(_secret("basic-env", given.basic_env)),
+        proxy_user_header=given.proxy_user_header,
+        lake=given.lake,
+        trace_url=given.trace_url,
+        live_seconds=given.live_seconds,
     )
-    started = functools.partial(_print_started, allow_writes=allow_writes, as_json=as_json)
+    started = functools.partial(_print_started, allow_writes=given.allow_writes, as_json=as_json)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(options, host=host, port=port, root_path=root_path, on_start=started))
+        asyncio.run(
+            serve(options, host=given.host, port=given.port, root_path=given.root_path, on_start=started)
+        )
 
 
 def _print_started(url: str, *, allow_writes: bool, as_json: bool) -> None:

@@ -9,60 +9,60 @@ import typer
 from rich.text import Text
 
 from toril.cli._confirm import confirm
-from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, Yes, queue_names
+from toril.cli._option_groups import with_option_groups
+from toril.cli._options import AsJson, KeyOptions, QueuesOption, Yes, queue_names
 from toril.cli._output import console, emit, print_line, progress_bar, table, warn
-from toril.cli._target import Target
 from toril.observe.doctor import Diagnosis, Doctor, Finding, Repairs, acl_rules
 from toril.protocol.compatibility import BULLMQ_PREFIX, ENVELOPE_PREFIX
 from toril.protocol.printable import one_line
 
+MostKeys = Annotated[
+    int, typer.Option("--most-keys", min=1, help="Maximum number of keys to examine in each queue.")
+]
+AclUser = Annotated[
+    str | None,
+    typer.Option(
+        "--acl",
+        metavar="USER",
+        help="Print the ACL rules of a user with exactly the commands that toril needs.",
+    ),
+]
+Repair = Annotated[
+    bool,
+    typer.Option(
+        "--repair",
+        help="First repair: put lost jobs back, remove ids without data, add missing runs of schedulers.",
+    ),
+]
+
 _SIGNS = {"ok": "✓", "note": "i", "warning": "!", "problem": "✗"}
-
-
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command("doctor")(with_option_groups(doctor))
 
 
 def doctor(
+    *,
     queues: QueuesOption = None,
-    most_keys: Annotated[
-        int, typer.Option("--most-keys", min=1, help="Maximum number of keys to examine in each queue.")
-    ] = 20_000,
-    acl: Annotated[
-        str | None,
-        typer.Option(
-            "--acl",
-            metavar="USER",
-            help="Print the ACL rules of a user with exactly the commands that toril needs.",
-        ),
-    ] = None,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="First repair: put lost jobs back, remove ids without data, add missing runs of schedulers.",
-        ),
-    ] = False,
+    most_keys: MostKeys = 20_000,
+    acl: AclUser = None,
+    repair: Repair = False,
     yes: Yes = False,
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
+    keys: KeyOptions,
     as_json: AsJson = False,
 ) -> None:
     """Examine the server and its queues; the exit code is 1 if there is a problem or a warning."""
     if acl is not None:
-        rules = acl_rules(acl, prefixes=[prefix] if prefix is not None else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
-        if as_json:
-            emit({"user": acl, "rules": rules})
-        else:
-            print_line(rules)
+        _print_acl(acl, keys.prefix, as_json=as_json)
         return
-    target = Target.of(redis, prefix, env)
     examination = Doctor(
-        target.redis, queues=queue_names(queues), prefix=prefix, env=env, most_keys=most_keys
+        keys.target().redis,
+        queues=queue_names(queues),
+        prefix=keys.prefix,
+        env=keys.env,
+        most_keys=most_keys,
     )
     repaired = _repair(examination, yes=yes) if repair else None
     with progress_bar("examining"):
@@ -77,6 +77,14 @@ def doctor(
         _print(diagnosis)
     if not diagnosis.healthy:
         raise typer.Exit(1)
+
+
+def _print_acl(user: str, prefix: str | None, *, as_json: bool) -> None:
+    rules = acl_rules(user, prefixes=[prefix] if prefix is not None else [BULLMQ_PREFIX, ENVELOPE_PREFIX])
+    if as_json:
+        emit({"user": user, "rules": rules})
+    else:
+        print_line(rules)
 
 
 def _repair(examination: Doctor, *, yes: bool) -> list[Repairs]:

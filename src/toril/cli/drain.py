@@ -9,7 +9,7 @@ import typer
 
 from toril.cli._confirm import confirm
 from toril.cli._options import AsJson, Env, Prefix, QueueArgument, RedisUrl, Yes
-from toril.cli._output import print_result, progress_bar
+from toril.cli._output import print_result, progress_bar, queue_warnings
 from toril.cli._target import QueueName, Target
 
 
@@ -29,7 +29,7 @@ def drain(
     """Remove all waiting jobs; running and ended jobs and the next runs of schedulers stay."""
     where, target = QueueName.parse(queue), Target.of(redis, prefix, env)
     confirm(f"Remove all waiting{' and delayed' if delayed else ''} jobs of {queue}?", yes=yes)
-    with progress_bar(f"draining {queue}"):
+    with progress_bar(f"draining {queue}"), queue_warnings():
         removed = asyncio.run(_drain(target, where, delayed=delayed))
     print_result({"queue": queue, "removed": removed}, f"{removed} jobs removed", as_json=as_json)
 

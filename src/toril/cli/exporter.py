@@ -8,53 +8,46 @@ from typing import Any
 
 import typer
 
-from toril.cli import _exporter_options as cli_options
-from toril.cli._options import AsJson, Env, Prefix, QueuesOption, RedisUrl, queue_names
+from toril.cli._exporter_options import ExporterOptions
+from toril.cli._option_groups import with_option_groups
+from toril.cli._options import AsJson, KeyOptions, QueuesOption, queue_names
 from toril.cli._output import emit, print_line, print_server
-from toril.cli._target import Target
 from toril.observe.grafana_files import dashboard_text, rules_text
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("exporter")(exporter)
+    app.command("exporter")(with_option_groups(exporter))
 
 
 def exporter(
-    host: cli_options.Host = "127.0.0.1",
-    port: cli_options.Port = 9538,
+    *,
+    options: ExporterOptions,
     queues: QueuesOption = None,
-    search_every: cli_options.SearchEvery = 60.0,
-    max_queues: cli_options.MaxQueues = 1_000,
-    lake: cli_options.Lake = None,
-    once: cli_options.Once = False,
-    show: cli_options.Show = None,
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
+    keys: KeyOptions,
     as_json: AsJson = False,
 ) -> None:
     """Serve Prometheus metrics of all queues under /metrics until Ctrl-C."""
-    if show is not None:
-        print(dashboard_text() if show == "grafana" else rules_text(), end="")
+    if options.show is not None:
+        print(dashboard_text() if options.show == "grafana" else rules_text(), end="")
         return
     from toril.observe.exporter import Exporter, serve
 
-    target = Target.of(redis, prefix, env)
+    target = keys.target()
 
     async def run() -> bool:
         made = Exporter(
             target.redis,
             queues=queue_names(queues),
-            prefix=prefix,
-            env=env,
-            search_every=search_every,
-            max_queues=max_queues,
-            lake=lake,
+            prefix=keys.prefix,
+            env=keys.env,
+            search_every=options.search_every,
+            max_queues=options.max_queues,
+            lake=options.lake,
         )
-        if once:
+        if options.once:
             async with made:
                 return await _print_once(made, as_json=as_json)
-        await serve(made, host=host, port=port, on_start=_started)
+        await serve(made, host=options.host, port=options.port, on_start=_started)
         return True
 
     def _started(url: str) -> None:

@@ -16,6 +16,8 @@ from toril.cli._queue_facts import queue_facts, read_queues
 from toril.cli._target import QueueName, Target
 from toril.errors import JobNotFound
 from toril.jobs import Job
+from toril.protocol.codec import to_json
+from toril.protocol.codecs import EncodedPayload
 from toril.protocol.printable import one_line
 from toril.protocol.record import JobRecord
 from toril.transport import parse_address
@@ -90,6 +92,9 @@ def _without_data(record: JobRecord) -> dict[str, Any]:
 
 def _start_of(record: JobRecord, characters: int) -> str:
     raw = record.raw_data
+    encoded = EncodedPayload.of(raw)
+    if encoded is not None:
+        return f"{encoded} (--json has it as it is stored)"
     text = raw[: characters * 4].decode(errors="replace")  # a character has four bytes at most
     return (
         text
@@ -99,12 +104,17 @@ def _start_of(record: JobRecord, characters: int) -> str:
 
 
 def _readable(name: str, value: object) -> str:
-    """Returns times in the local time zone, and stack traces as Python prints them."""
+    """Returns times in the local time zone, stack traces as Python prints them, and what encoded payloads are."""
     if name in _TIMES and isinstance(value, int):
         return _time(value)
     if name == "stacktrace" and isinstance(value, list):
         return "\n".join(_cell("\n".join(str(one).rstrip() for one in value)).splitlines()[:MAX_LINES])
-    return one_line(_cell(value))
+    return one_line(_payload(value))
+
+
+def _payload(value: object) -> str:
+    encoded = EncodedPayload.of(to_json(value)) if isinstance(value, dict) else None
+    return _cell(value) if encoded is None else str(encoded)
 
 
 def _time(value: object) -> str:
@@ -167,6 +177,9 @@ def _show_jobs(jobs: list[Job], states: dict[str, str]) -> None:
 def _data_or_reason(job: Job) -> str:
     if job.failed_reason:
         return shorten(job.failed_reason, 60)
+    encoded = EncodedPayload.of(job.record.raw_data)
+    if encoded is not None:
+        return str(encoded)
     return shorten(job.record.raw_data[:240].decode(errors="replace"), 60)
 
 
@@ -201,7 +214,7 @@ async def _inspect_envelopes(
             one["task_type"],
             state,
             one["attempts"],
-            one.get("last_error") or _cell(one["payload"]),
+            one.get("last_error") or _payload(one["payload"]),
         )
         for state, one in envelopes
     ]

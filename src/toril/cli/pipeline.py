@@ -5,16 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toril.cli._options import AsJson, Env, RedisUrl
-from toril.cli._output import emit, emit_line, print_line, print_server, show, warn
+from toril.cli._output import emit, emit_line, print_line, print_result, print_server, show, warn
 from toril.cli._step_progress import step_progress
 from toril.cli._target import Target
+from toril.protocol.clock import Clock
 from toril.protocol.compatibility import ENVELOPE_PREFIX
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ LakeOption = Annotated[str, typer.Option("--lake", metavar="DIR", help="Where th
 PatternOption = Annotated[
     str, typer.Option("--queues", metavar="A,B", help="Names or patterns of BullMQ queues, with commas.")
 ]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="What keys begin with.")]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="Prefix of the keys of BullMQ queues.")]
 MasterOption = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +41,7 @@ StreamsOption = Annotated[
     ),
 ]
 StreamPrefixOption = Annotated[
-    str, typer.Option("--stream-prefix", help="What keys of list and stream queues begin with.")
+    str, typer.Option("--stream-prefix", help="Prefix of the keys of list and stream queues.")
 ]
 SnapshotsOption = Annotated[
     str,
@@ -65,7 +66,7 @@ StartingOption = Annotated[
     typer.Option(
         "--starting",
         metavar="WHEN",
-        help="Where queues begin that the tables do not know: earliest, latest, or a time such as "
+        help="Where reading starts for queues that are new to the tables: earliest, latest, or a time such as "
         "2026-01-31T12:00:00Z.",
     ),
 ]
@@ -92,7 +93,7 @@ EngineOption = Annotated[
         "million events, unless --master is given).",
     ),
 ]
-_TOLD_EVERY = 10.0  # seconds between two lines about a pipeline that is up
+_PRINTED_EVERY = 10.0  # seconds between two lines about a pipeline that is up
 _REPORT = """
     select queue, sum(completed) as completed, sum(failed) as failed, sum(retried) as retried,
            max(wait_p95_ms) as worst_wait_p95_ms, max(run_p95_ms) as worst_run_p95_ms, max(hour) as until
@@ -102,7 +103,7 @@ _REPORT = """
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Events and jobs as tables: bronze, silver, gold.", no_args_is_help=True)
-    for command in (up, run, status, check, query, report, replay, maintain):
+    for command in (up, run, status, check, query, report, views, replay, maintain):
         group.command(command.__name__)(command)
     app.add_typer(group, name="pipeline")
 
@@ -163,17 +164,18 @@ def up(
 class _ProgressPrinter:
     """Prints the progress of a pipeline: every ten seconds, and at once when a step fails or recovers."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, clock: Clock = time) -> None:
+        self._clock = clock
         self._next = 0.0
         self._problems: list[str] = []
 
     def __call__(self, progress: Any) -> None:
         problems = [f"{name}: {one['error']}" for name, one in progress.steps.items() if one["error"]]
         problems += [f"ingest: {progress.error}"] if progress.error else []
-        if self._now() < self._next and problems == self._problems:
+        now = self._clock.monotonic()
+        if now < self._next and problems == self._problems:
             return
-        self._next, self._problems = self._now() + _TOLD_EVERY, problems
+        self._next, self._problems = now + _PRINTED_EVERY, problems
         steps = ", ".join(
             f"{name} {one['seconds']:.1f} s" for name, one in progress.steps.items() if one["runs"]
         )
@@ -222,6 +224,9 @@ def run(
 def _summarise(summary: Any, *, as_json: bool) -> None:
     if as_json:
         emit({"events": summary.events, "seconds": summary.seconds, "steps": summary.steps})
+        return
+    if not summary.steps:
+        print_line(f"0 events in {summary.seconds:.1f} s (nothing new)")
         return
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.steps.items())
     print_line(f"{summary.events} events in {summary.seconds:.1f} s ({steps})")
@@ -281,7 +286,7 @@ def query(
     lake: LakeOption = "./lake",
     as_json: AsJson = False,
 ) -> None:
-    """Ask the tables with one SQL statement that reads; nothing is written, no other file is read; needs no Spark."""
+    """Run one SQL statement on the tables; it can neither write nor read other files; needs no Spark."""
     found = _lake(lake)
     answer = found.query(sql)
     if not answer.num_rows and not found.tables():
@@ -298,7 +303,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sum up what the tables know of each queue, in a page with plots; needs no Spark."""
+    """Summarise each queue from the tables, in a page with plots; needs no Spark."""
     found, now = _lake(lake), datetime.now(UTC)
     since = now - timedelta(hours=hours) if hours is not None else datetime(1, 1, 1, tzinfo=UTC)
     _print(found.query(_REPORT, {"since": since}), as_json=as_json)
@@ -306,6 +311,27 @@ def report(
         from toril.lake import write_report
 
         print_line(f"the page with plots is in {write_report(found, output, since=since, now=now)}")
+
+
+def views(
+    lake: LakeOption = "./lake",
+    duckdb: Annotated[
+        str, typer.Option("--duckdb", metavar="FILE", help="The database; it is created if it is not there.")
+    ] = "lake.duckdb",
+    spark: Annotated[
+        str, typer.Option("--spark", metavar="FILE", help="The script for Spark SQL.")
+    ] = "lake-views.sql",
+    as_json: AsJson = False,
+) -> None:
+    """Write views of all tables for DuckDB and for Spark SQL; those of DuckDB show the rows of now; needs no Spark."""
+    from toril.lake.views import spark_views, write_duckdb_views
+
+    found = _lake(lake)
+    names = write_duckdb_views(found, duckdb)
+    statements = list(spark_views(found))
+    Path(spark).write_text("".join(f"{one}\n" for one in statements))
+    line = f"{len(names)} views in {duckdb}, {len(statements)} statements for Spark in {spark}"
+    print_result({"duckdb": duckdb, "views": names, "spark": spark}, line, as_json=as_json)
 
 
 def replay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from toril.cli._options import AsJson, Env, JobsArgument, Prefix, QueueArgument,
 from toril.cli._output import print_result, progress_bar
 from toril.cli._queue_operations import raise_first, require_ids_or_all
 from toril.cli._target import AnyQueue, QueueName, Target
-from toril.errors import JobNotFound, TorilError
+from toril.errors import JobNotFound, MalformedValue, TorilError
 from toril.producer import Queue
 
 
@@ -42,7 +43,7 @@ def remove(
     confirm(f"Remove the queue {queue} with all its jobs?", yes=yes)
     with progress_bar(f"removing {queue}"):
         asyncio.run(_obliterate(target, where, force=force))
-    print_result({"queue": queue, "removed": "all"}, f"{queue} is gone", as_json=as_json)
+    print_result({"queue": queue, "removed": "all"}, f"{queue} is removed", as_json=as_json)
 
 
 async def _remove_each(target: Target, where: QueueName, jobs: list[str]) -> int:
@@ -70,8 +71,9 @@ _HINTS = {
 async def _is_removed(queue: AnyQueue, job_id: str) -> bool:
     if not isinstance(queue, Queue):
         return await queue.remove(job_id)
-    if await queue.get_job(job_id) is None:
-        return False
+    with suppress(MalformedValue):  # what stands under its key is no job: it is removed all the same
+        if await queue.get_job(job_id) is None:
+            return False
     await queue.remove(job_id)
     return True
 

@@ -30,7 +30,7 @@ def scripts(
     package, reference = origin["package"], origin["reference"]
     print_line(
         f"{len(found)} official scripts, each as the manifest says: from {package['name']} {package['version']} "
-        f"({package['registry']}), held against {reference['package']} {reference['version']} "
+        f"({package['registry']}), compared with {reference['package']} {reference['version']} "
         f"({reference['registry']}, commit {reference['commit'][:12]})"
     )
     print_line(f"{len(ours)} scripts of toril's own")

@@ -10,28 +10,27 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import typer
 
 from toril.app import App
-from toril.app.settings import parse_rate
 from toril.cli import _worker_options as cli_options
 from toril.cli._handlers import load_handler
-from toril.cli._options import AsJson, Env, Prefix, RedisUrl
+from toril.cli._option_groups import with_option_groups
+from toril.cli._options import AsJson, KeyOptions
 from toril.cli._output import emit_line, print_line, print_server, set_server_line
 from toril.cli._process_supervisor import ProcessSupervisor, child_index
 from toril.cli._reload import run_reloading
 from toril.cli._target import QueueName, Target
 from toril.cli._worker_process import PlannedQueue, WorkerPlan, load_plan_handler, make_workers, run_workers
 from toril.errors import InvalidOption
-from toril.protocol.batch import Batch
-from toril.protocol.worker_options import DEFAULT_MAX_RESULT_SIZE
 from toril.transport.default_server import VARIABLE
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("worker")(worker)
+    app.command("worker")(with_option_groups(worker))
 
 
 def worker(
@@ -39,136 +38,74 @@ def worker(
     *,
     handler: cli_options.Handler = None,
     queue: cli_options.QueueOption = None,
-    concurrency: cli_options.Concurrency = 1,
-    processes: cli_options.Processes = 1,
-    executor: cli_options.Executor = "auto",
-    lock: cli_options.LockDuration = 30.0,
-    timeout: cli_options.JobTimeout = None,
-    shutdown: cli_options.ShutdownTimeout = 30.0,
-    attempts: cli_options.MaxAttempts = None,
-    max_result_size: cli_options.MaxResultSize = DEFAULT_MAX_RESULT_SIZE,
-    rate: cli_options.RateOption = None,
-    batch_size: cli_options.BatchSize = None,
-    batch_wait: cli_options.BatchWait = None,
-    batch_min_size: cli_options.BatchMinSize = None,
-    batch_by: cli_options.BatchBy = None,
-    retry_unknown: cli_options.RetryUnknown = False,
-    unknown_names: cli_options.UnknownNames = "requeue",
-    remove_on_complete: cli_options.RemoveOnComplete = None,
-    remove_on_fail: cli_options.RemoveOnFail = None,
-    cron_generation: cli_options.CronGenerationOption = 5,
-    until_idle: cli_options.UntilIdle = False,
-    reliable: cli_options.Reliable = False,
-    keep_results: cli_options.KeepResults = None,
-    consumer_group: cli_options.ConsumerGroup = None,
-    claim_idle: cli_options.ClaimIdle = None,
-    browser: cli_options.Browser = False,
-    allow: cli_options.Allow = None,
-    http_port: cli_options.HttpPort = None,
-    http_host: cli_options.HttpHost = "127.0.0.1",
-    spark: cli_options.Spark = None,
-    max_jobs: cli_options.MaxJobs = None,
-    data_schema: cli_options.DataSchema = None,
-    tasks: cli_options.Tasks = None,
-    reload: cli_options.Reload = False,
-    log_level: cli_options.LogLevel = "info",
-    log_format: cli_options.LogFormat = "text",
-    redis: RedisUrl = None,
-    prefix: Prefix = None,
-    env: Env = "prod",
+    settings: cli_options.WorkerSettings,
+    batch: cli_options.BatchSettings,
+    envelopes: cli_options.EnvelopeSettings,
+    process: cli_options.ProcessSettings,
+    browser: cli_options.BrowserSettings,
+    monitoring: cli_options.MonitoringSettings,
+    spark: cli_options.SparkSettings,
+    keys: KeyOptions,
     as_json: AsJson = False,
 ) -> None:
     """Run an app, a function, or the browser tasks, on the jobs of one or several queues until Ctrl-C or SIGTERM."""
-    if reload:
+    if process.reload:
         raise typer.Exit(asyncio.run(run_reloading([one for one in sys.argv[1:] if one != "--reload"])))
-    each = _queues(queue or ())
-    queues = tuple(each)
-    _check_handler(queues, handler, browser=browser, allow=allow)
-    options = _set_options(concurrency=concurrency, executor=executor, lock_duration=lock)
-    options |= _set_options(
-        shutdown_timeout=shutdown,
-        max_attempts=attempts,
-        rate_limit=None if rate is None else parse_rate(rate),
-    )
-    options |= _batch(size=batch_size, wait=batch_wait, min_size=batch_min_size, by=batch_by)
-    some_kinds = _set_options(reliable=reliable or None, consumer_group=consumer_group, claim_idle=claim_idle)
-    some_kinds |= _set_options(keep_results=keep_results)
-    options["max_result_size"] = max_result_size or None
-    options["unknown_errors"] = "transient" if retry_unknown else "permanent"
-    options["unknown_names"] = unknown_names
-    options["cron_generation"] = cron_generation
-    options |= _set_options(remove_on_complete=remove_on_complete, remove_on_fail=remove_on_fail)
-    if not browser:  # browser tasks have their own time-out, whose error names the page
-        options |= _set_options(job_timeout=timeout)
+    queues = _queues(queue or ())
+    _check_handler(tuple(queues), handler, browser)
+    options = settings.as_options(browser=browser.browser) | batch.as_options()
+    some_kinds = envelopes.as_options()
     plan = WorkerPlan(
         handler=handler,
-        queues=_planned_queues(each, options, some_kinds),
-        options={**options, **some_kinds},
+        queues=_planned_queues(queues, options, some_kinds),
+        options=options | some_kinds,
         given=_given(context),
-        target=Target.of(redis or _server_of(handler), prefix, env, quiet=True),
-        allow=tuple(allow or ()),
-        page_seconds=timeout,
-        contexts=concurrency * len(queues),
-        host=http_host,
-        port=http_port + (child_index() or 0) if http_port else http_port,
-        until_idle=until_idle,
+        target=Target.of(keys.redis or _server_of(handler), keys.prefix, keys.env, quiet=True),
+        allow=tuple(browser.allow or ()),
+        page_seconds=settings.job_timeout,
+        contexts=settings.concurrency * len(queues),
+        host=monitoring.http_host,
+        port=_port_of_this_process(monitoring.http_port),
+        until_idle=process.until_idle,
         as_json=as_json,
     )
-    on_spark = _set_options(max_jobs=max_jobs, data_schema=data_schema, tasks=tasks)
-    if spark is not None:
-        if not queues:
-            raise InvalidOption("--queue", "is missing", "write --queue NAME")
-        _run_on_spark(plan, spark, on_spark, log_level, log_format, processes=processes, browser=browser)
-        return
-    for name in on_spark:
-        raise InvalidOption(f"--{name.replace('_', '-')}", "is for --spark", "give --spark, or leave it out")
-    _run(plan, processes, log_level, log_format)
+    _check_spark(spark, plan, process, browser)
+    if spark.spark is None:
+        _run(plan, process.processes, monitoring)
+    else:
+        _run_on_spark(plan, spark, monitoring)
 
 
 def _run_on_spark(
-    plan: WorkerPlan,
-    master: str,
-    options: dict[str, Any],
-    level: cli_options.Level,
-    style: str,
-    *,
-    processes: int,
-    browser: bool,
+    plan: WorkerPlan, spark: cli_options.SparkSettings, monitoring: cli_options.MonitoringSettings
 ) -> None:
     from toril.cli._spark_worker import run_on_spark
 
-    for name, is_given in (
-        ("--processes", processes > 1),
-        ("--browser", browser),
-        ("--http-port", plan.port),
-    ):
-        if is_given:
-            raise InvalidOption(name, "is not for --spark", "leave one of them out; see --tasks")
-    _print_server(plan, style)
-    _write_log(level, style)
-    run_on_spark(plan, master, options)
+    _print_server(plan, monitoring)
+    _write_log(monitoring)
+    run_on_spark(plan, spark.spark or "", spark.as_options())
 
 
-def _run(plan: WorkerPlan, processes: int, level: cli_options.Level, style: str) -> None:
+def _run(plan: WorkerPlan, processes: int, monitoring: cli_options.MonitoringSettings) -> None:
     # A Queue("…") that a handler makes uses the worker's server, with one process and with many.
     os.environ[VARIABLE] = plan.target.redis
     # Invalid options are reported here, once, and not by every child.
     workers = make_workers(plan, load_plan_handler(plan)).workers
     if child_index() is None:
-        _print_server(plan, style)
+        _print_server(plan, monitoring)
     if processes > 1 and child_index() is None:
         if not plan.as_json:
             each = sum(one.options.concurrency for one in workers)
             queues = ", ".join(one.label for one in workers)
             print_line(f"{processes} processes with {each} jobs each on {queues}; Ctrl-C ends them")
         raise typer.Exit(_run_processes(plan, processes))
-    _write_log(level, style)
+    _write_log(monitoring)
     asyncio.run(run_workers(plan))
 
 
-def _print_server(plan: WorkerPlan, style: str) -> None:
+def _print_server(plan: WorkerPlan, monitoring: cli_options.MonitoringSettings) -> None:
     """Prints the server on standard error; as JSON if the log there is JSON."""
-    if style == "json":
+    if monitoring.log_format == "json":
         emit_line({"server": plan.target.server}, sys.stderr)
     else:
         set_server_line(plan.target.server)
@@ -192,37 +129,41 @@ def _without_address(arguments: Sequence[str]) -> list[str]:
     return left
 
 
-def _write_log(level: cli_options.Level, style: str) -> None:
+def _write_log(monitoring: cli_options.MonitoringSettings) -> None:
     from toril.telemetry.logging import log_as_json, log_as_text
 
-    (log_as_json if style == "json" else log_as_text)(level.upper())
+    (log_as_json if monitoring.log_format == "json" else log_as_text)(monitoring.log_level.upper())
 
 
 # --- options ---------------------------------------------------------------------------------------------------
 
 
-# The names of parameters of the command, where they differ from those of options.
-_OPTION_OF = {
-    "lock": "lock_duration",
-    "timeout": "job_timeout",
-    "shutdown": "shutdown_timeout",
-    "attempts": "max_attempts",
-    "rate": "rate_limit",
-    "retry_unknown": "unknown_errors",
+# The options of workers by the parameters of the command that set them, where the names differ.
+_OPTION_OF = {"retry_unknown": "unknown_errors"} | {
+    one.name: "batch" for one in fields(cli_options.BatchSettings)
 }
-_NOT_OF_WORKERS = frozenset(
-    "handler queue processes until_idle browser allow http_port http_host spark max_jobs data_schema tasks reload "
-    "log_level log_format redis prefix as_json context".split()
-)
+_WORKER_PARAMETERS = {
+    "env",
+    *(
+        one.name
+        for group in (cli_options.WorkerSettings, cli_options.BatchSettings, cli_options.EnvelopeSettings)
+        for one in fields(group)
+    ),
+}
 
 
 def _given(context: typer.Context) -> frozenset[str]:
     """The options of workers that were written on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    written = [
-        name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
-    ]
-    return frozenset(_OPTION_OF.get(name, name) for name in written if name not in _NOT_OF_WORKERS)
+    sources = {name: context.get_parameter_source(name) for name in _WORKER_PARAMETERS}
+    return frozenset(
+        _OPTION_OF.get(name, name)
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    )
+
+
+def _port_of_this_process(port: int | None) -> int | None:
+    return port + (child_index() or 0) if port else port
 
 
 def _server_of(handler: str | None) -> str | None:
@@ -247,21 +188,37 @@ def _queues(texts: Sequence[str]) -> dict[QueueName, int | None]:
 
 
 def _check_handler(
-    queues: Sequence[QueueName], handler: str | None, *, browser: bool, allow: list[str] | None
+    queues: Sequence[QueueName], handler: str | None, browser: cli_options.BrowserSettings
 ) -> None:
-    if browser and handler is not None:
+    if browser.browser and handler is not None:
         raise InvalidOption("handler", "is given together with --browser", "give one of them")
-    if not browser and handler is None:
+    if not browser.browser and handler is None:
         raise InvalidOption("handler", "is missing", "write MODULE:APP or MODULE:FUNCTION, or give --browser")
-    for queue in queues if browser else ():
+    for queue in queues if browser.browser else ():
         if queue.kind == "bullmq":
             raise InvalidOption("--browser", f"is not for {queue}", "write --queue list:NAME or stream:NAME")
-    if allow and not browser:
+    if browser.allow and not browser.browser:
         raise InvalidOption("--allow", "is for the browser tasks", "give --browser, or leave it out")
 
 
-def _set_options(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _check_spark(
+    spark: cli_options.SparkSettings,
+    plan: WorkerPlan,
+    process: cli_options.ProcessSettings,
+    browser: cli_options.BrowserSettings,
+) -> None:
+    if spark.spark is None:
+        for name in spark.as_options():
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidOption(option, "is for --spark", "give --spark, or leave it out")
+        return
+    for option, is_given in (
+        ("--processes", process.processes > 1),
+        ("--browser", browser.browser),
+        ("--http-port", plan.port),
+    ):
+        if is_given:
+            raise InvalidOption(option, "is not for --spark", "leave one of them out; see --tasks")
 
 
 def _planned_queues(
@@ -290,13 +247,3 @@ _KINDS = {
     "claim_idle": ("stream",),
     "keep_results": ("list", "stream"),
 }
-
-
-def _batch(**fields: Any) -> dict[str, Any]:
-    given = _set_options(**fields)
-    if not given:
-        return {}
-    if "size" not in given:
-        option = f"--batch-{next(iter(given)).replace('_', '-')}"
-        raise InvalidOption(option, "is given without --batch-size", "give both")
-    return {"batch": Batch(**given)}

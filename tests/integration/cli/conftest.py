@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.hostile_corpus import TEXTS
 from tests.servers import Server
 from toril.cli._app import run
 
@@ -118,10 +119,8 @@ def start(folder: Path) -> Iterator[Start]:
                 [sys.executable, "-m", "toril.cli", *words],
                 cwd=folder,
                 env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 text=True,
-                **more,
+                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
             )
             stack.callback(_end, process)
             return process
@@ -133,3 +132,13 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
     process.communicate()
+
+
+@pytest.fixture
+def places(tmp_path: Path, prefix: str) -> dict[str, str]:
+    """What stands in the calls for paths and the prefix of this test."""
+    child = {"name": TEXTS["a script"], "queue": "hostile", "data": TEXTS}
+    (tmp_path / "flow.json").write_text(json.dumps({**child, "children": [child]}))
+    names = {"flow": "flow.json", "file": TEXTS["a new line"], "lake": "lake", "page": "page.html"}
+    names |= {"folder": TEXTS["a script"], "views": "views.duckdb", "script": "views.sql"}
+    return {"prefix": prefix, **{name: str(tmp_path / file) for name, file in names.items()}}

@@ -8,47 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from tests.hostile_corpus import MALFORMED_FIELDS, MEGABYTE, TEXTS, Planted, plant, problems_in
 from tests.integration.cli.conftest import Result, Toril
+from tests.integration.cli.hostile_calls import ALL, CHANGING, READING, WITH_TEXT, Call, ids_of
 from tests.servers import Server
-
-READING = {
-    "queues": ["queues"],
-    "top": ["top", "--pictures", "1"],
-    "top of one queue": ["top", "--pictures", "1", "--queues", "hostile"],
-    "inspect": ["inspect", "hostile", "--limit", "1000"],
-    "inspect failed jobs": ["inspect", "hostile", "--state", "failed"],
-    "inspect a queue of wrong types": ["inspect", "wrong-type"],
-    "inspect a list": ["inspect", "list:hostile", "--limit", "1000"],
-    "inspect a stream": ["inspect", "stream:hostile", "--limit", "1000"],
-    "events": ["events", "hostile", "--last", "1000"],
-    "schedulers": ["schedulers", "list", "hostile"],
-    "dead jobs": ["dlq", "list", "hostile", "--limit", "1000"],
-    "dead jobs of a list": ["dlq", "list", "list:hostile", "--limit", "1000"],
-    "dead jobs of a stream": ["dlq", "list", "stream:hostile", "--limit", "1000"],
-    "doctor": ["doctor"],
-    "metrics": ["exporter", "--once"],
-}
-CHANGING = {
-    "retry": ["retry", "hostile", "--all"],
-    "promote": ["promote", "hostile", "--all"],
-    "groups": ["groups", "hostile"],
-    "pause": ["pause", "hostile"],
-    "resume": ["resume", "hostile"],
-    "clean": ["clean", "hostile", "--state", "failed", "--yes"],
-    "replay a list": ["dlq", "replay", "list:hostile", "--all"],
-    "purge a stream": ["dlq", "purge", "stream:hostile", "--all", "--yes"],
-    "promote a list": ["promote", "list:hostile", "--all"],
-    "drain": ["drain", "hostile", "--delayed", "--yes"],
-    "drain a list": ["drain", "list:hostile", "--yes"],
-    "drain a stream": ["drain", "stream:hostile", "--yes"],
-    "repair": ["doctor", "--repair", "--yes"],
-    "remove": ["remove", "hostile", "--all", "--force", "--yes"],
-}
-# A queue whose keys have other types than BullMQ's cannot be listed, and BullMQ's own scripts end at a job that is no
-# hash or has no numbers where they compute: the error is the result. Doctor finds something.
-MAY_FAIL = {"inspect a queue of wrong types", "doctor", "repair", "retry", "promote", "clean", "remove"}
+from toril.cli._app import app
 
 
 @pytest.fixture
@@ -57,46 +23,83 @@ def planted(valkey: Server, prefix: str) -> Iterator[Planted]:
         yield plant(client, prefix)
 
 
-def assert_harmless(result: Result, name: str) -> None:
+def assert_harmless(result: Result, may_fail: bool) -> None:
     """The command did its work, and its output holds nothing that a reader or a terminal obeys."""
     assert problems_in(result.out) + problems_in(result.err) == []
-    assert result.code == 0 or (result.code == 1 and name in MAY_FAIL), result.err
+    assert result.code == 0 or (result.code == 1 and may_fail), result.err
     assert "Traceback" not in result.err and "TORIL_DEBUG" not in result.err, result.err
 
 
+def commands_of(command: object, start: str = "") -> Iterator[str]:
+    """Yields the names of all commands of the tree."""
+    children = getattr(command, "commands", None)  # of a group; Typer brings its own Click
+    if not children:
+        yield start
+    for name, child in (children or {}).items():
+        yield from commands_of(child, f"{start} {name}".strip())
+
+
+def test_every_command_is_run_over_the_corpus() -> None:
+    assert {one.command for one in ALL} == set(commands_of(get_command(app)))
+
+
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("one", READING, ids=ids_of(READING))
 def test_a_reading_command_shows_hostile_records(
-    toril: Toril, here: list[str], planted: Planted, name: str, as_json: bool
+    toril: Toril, here: list[str], planted: Planted, places: dict[str, str], one: Call, as_json: bool
 ) -> None:
-    result = toril(*READING[name], *(["--json"] if as_json else []), *here)
-    assert_harmless(result, name)
-    assert result.out.strip() or name in MAY_FAIL
-    if as_json and result.out:
-        assert [json.loads(line) for line in result.lines] if name in ("events", "top") else result.data
+    options = [*(here if one.on_server else []), *(["--json"] if as_json and one.as_json else [])]
+    result = toril(*one.line(places, options))
+    assert_harmless(result, one.may_fail)
+    assert result.out.strip() or one.may_fail
+    if as_json and one.as_json and result.out:
+        assert (
+            [json.loads(line) for line in result.lines] if one.command in ("events", "top") else result.data
+        )
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("one", CHANGING, ids=ids_of(CHANGING))
 def test_a_changing_command_works_among_hostile_records(
-    toril: Toril, here: list[str], planted: Planted, name: str
+    toril: Toril, here: list[str], planted: Planted, places: dict[str, str], one: Call
 ) -> None:
-    assert_harmless(toril(*CHANGING[name], *here), name)
+    result = toril(*one.line(places, here))
+    assert_harmless(result, one.may_fail)
+    assert result.out.strip() or one.may_fail
 
 
-@pytest.mark.parametrize("name", sorted(TEXTS))
-def test_one_hostile_job_is_shown_or_its_id_is_refused(
-    toril: Toril, here: list[str], planted: Planted, name: str
+def test_one_bad_job_in_each_state_is_left_counted_and_named(
+    toril: Toril, here: list[str], planted: Planted
 ) -> None:
-    for command in (
-        ["inspect", "hostile"],
-        ["logs", "hostile"],
-        ["flow", "show", "hostile"],
-        ["dlq", "show", "hostile"],
+    for state, words in (
+        ("failed", ["retry", "hostile", "--all"]),
+        ("delayed", ["promote", "hostile", "--all"]),
+        ("completed", ["clean", "hostile", "--state", "completed", "--yes"]),
+        ("wait", ["drain", "hostile", "--yes"]),
     ):
-        result = toril(*command, *here, "--", TEXTS[name])
-        assert problems_in(result.out) + problems_in(result.err) == [], command
-        assert "TORIL_DEBUG" not in result.err, command
-        assert result.out.strip() or result.err.strip(), command
+        result = toril(*words, *here)
+        assert result.code == 0 and f"no-hash-{state}" in result.err and " left " in result.err, words
+        assert result.err.startswith("server: "), "the server stands before everything else"
+
+
+@pytest.mark.parametrize("one", WITH_TEXT, ids=ids_of(WITH_TEXT))
+def test_a_hostile_argument_is_refused_or_shown_harmlessly(
+    toril: Toril,
+    here: list[str],
+    planted: Planted,
+    one: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a command in a text would make its file
+    for name, text in TEXTS.items():
+        if text == "--help" and "--" not in one.words:
+            continue  # the value of an option cannot be told from an option
+        server = here[:2] if "--prefix" in one.words else here
+        result = toril(*one.line({"text": text}, server))
+        assert problems_in(result.out) + problems_in(result.err) == [], name
+        assert "TORIL_DEBUG" not in result.err and "Traceback" not in result.err, name
+        assert result.out.strip() or result.err.strip(), name
+    assert not (tmp_path / "tripwire").exists()
 
 
 @pytest.mark.parametrize("field", MALFORMED_FIELDS)
@@ -104,7 +107,7 @@ def test_a_job_with_a_malformed_field_is_shown_in_full(
     toril: Toril, here: list[str], planted: Planted, field: str
 ) -> None:
     shown = toril("inspect", "hostile", f"malformed-{field}", *here)
-    assert_harmless(shown, field)
+    assert_harmless(shown, may_fail=False)
     assert f"malformed-{field}" in shown.out
     as_json = toril("inspect", "hostile", f"malformed-{field}", "--json", *here)
     assert as_json.data["id"] == f"malformed-{field}"

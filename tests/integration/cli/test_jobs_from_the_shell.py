@@ -16,6 +16,7 @@ from tests.integration.cli.conftest import Result, Toril
 from tests.integration.cli.run_in_thread import called
 from tests.servers import Server
 from toril import Queue, Worker
+from toril.codecs import AesGcm, Codecs
 
 KINDS = ("emails", "list:gen", "stream:jobs.browser")
 
@@ -70,6 +71,17 @@ def test_options_of_a_job_reach_the_queue(toril: Toril, here: list[str]) -> None
     assert job["delay"] == 60_000
 
 
+def test_encoded_payloads_are_shown_as_such(toril: Toril, here: list[str]) -> None:
+    codecs = Codecs([AesGcm({"2026": bytes(32)})])
+    raw = codecs.encode(b'{"to":"a@b.c"}', "data").decode()
+    (job_id,) = ids(toril("add", "emails", "send", "--data", raw, "--json", *here))
+    assert "encoded (aes-gcm key 2026), " in toril("inspect", "emails", *here).out
+    shown = toril("inspect", "emails", job_id, *here).out
+    assert "encoded (aes-gcm key 2026), " in shown and "--json has it as it is stored" in shown
+    data = toril("inspect", "emails", job_id, "--json", *here).data["data"]
+    assert data["_toril"]["steps"] == [{"codec": "aes-gcm", "key": "2026"}]
+
+
 def test_a_queue_is_shown_with_its_newest_jobs(toril: Toril, here: list[str]) -> None:
     (job_id,) = ids(toril("add", "emails", "send", "--data", '{"n": 5}', "--json", *here))
     shown = toril("inspect", "emails", *here).out
@@ -106,7 +118,7 @@ def test_jobs_are_removed_by_id_and_a_queue_as_a_whole(toril: Toril, here: list[
     assert toril("remove", "emails", first, "--yes", *here).out == "1 jobs removed\n"
     assert toril("inspect", "emails", first, *here).code == 1
     assert toril("inspect", "emails", second, *here).code == 0
-    assert toril("remove", "emails", "--all", "--yes", *here).out == "emails is gone\n"
+    assert toril("remove", "emails", "--all", "--yes", *here).out == "emails is removed\n"
     assert toril("queues", "--json", *here).data == []
 
 
@@ -259,11 +271,28 @@ def test_characters_that_the_locale_lacks_are_escaped(here: list[str]) -> None:
 
 
 def test_groups_are_given_weights_and_jobs(toril: Toril, here: list[str]) -> None:
-    assert toril("groups", "emails", *here).out == "all groups of emails have weight 1\n"
-    set_to_two = toril("groups", "emails", "tenant-7", "--weight", "2", *here)
-    assert set_to_two.out == "group tenant-7 of emails has weight 2\n"
-    assert toril("groups", "emails", *here).out == "tenant-7  2\n"
-    assert toril("groups", "emails", "--json", *here).data == {"tenant-7": 2.0}
+    assert toril("groups", "list", "emails", *here).out == "emails has no groups\n"
+    set_to_two = toril("groups", "set", "emails", "tenant-7", "--weight", "2", *here)
+    assert set_to_two.out == "group tenant-7 of emails: weight 2, no limits\n"
     toril("add", "emails", "send", "--group", "tenant-7", "--job-id", "first", *here)
     found = toril("inspect", "emails", "first", "--json", *here).data
     assert found["opts"]["group"] == {"id": "tenant-7"} and found["priority"] == 8
+    (group,) = toril("groups", "list", "emails", "--json", *here).data
+    assert (group["group"], group["waiting"], group["weight"]) == ("tenant-7", 1, 2.0)
+
+
+def test_limits_and_pauses_of_groups_from_the_shell(toril: Toril, here: list[str]) -> None:
+    toril("groups", "set", "emails", "--concurrency", "1", "--keep-order", *here)
+    shown = toril("groups", "set", "emails", "a", "--rate-limit", "10/0.5", "--max-size", "9", *here)
+    assert shown.out == "group a of emails: weight 1, rate limit 10/0.5, max size 9\n"
+    assert toril("groups", "pause", "emails", "b", *here).out == "group b of emails is paused\n"
+    common, first, second = toril("groups", "list", "emails", "--json", *here).data
+    assert (common["group"], common["concurrency"], common["keep_order"]) == (None, 1, True)
+    assert (first["group"], first["rate_limit"], first["max_size"]) == ("a", "10/0.5", 9)
+    assert (second["group"], second["paused"], second["concurrency"]) == ("b", True, None)
+    listed = toril("groups", "list", "emails", *here).out
+    assert "(all others)" in listed and "concurrency 1, keep order" in listed
+    toril("groups", "resume", "emails", "b", *here)
+    toril("groups", "set", "emails", "a", "--no-limits", *here)
+    toril("groups", "set", "emails", "--no-limits", *here)
+    assert toril("groups", "list", "emails", "--json", *here).data == []

@@ -37,7 +37,7 @@ def test_a_query_that_is_none_is_one_line(toril: Toril, tmp_path: Path) -> None:
         (
             "--starting",
             "tomorrow",
-            "starting: 'tomorrow' is no time; write 2026-01-31T12:00:00Z, or milliseconds",
+            "starting: 'tomorrow' is not a time; write 2026-01-31T12:00:00Z, or milliseconds",
         ),
     ],
 )

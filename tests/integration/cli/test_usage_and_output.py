@@ -65,7 +65,7 @@ def test_the_version_is_printed(toril: Toril) -> None:
 MISTAKES = {
     "no such command": ["fly"],
     "no such option": ["queues", "--loudly"],
-    "data that is no JSON": ["add", "emails", "send", "--data", "{to"],
+    "data that is not JSON": ["add", "emails", "send", "--data", "{to"],
     "an unknown kind of queue": ["add", "zset:emails", "send"],
     "a name with a colon": ["add", "list:a:b", "send"],
     "a state that does not exist": ["inspect", "emails", "--state", "sleeping"],
@@ -80,8 +80,11 @@ MISTAKES = {
     "a handler without a name": ["worker", "json", "--queue", "emails"],
     "a rate that is none": ["worker", "json:dumps", "--queue", "emails", "--rate-limit", "fast"],
     "a batch without a size": ["worker", "json:dumps", "--queue", "emails", "--batch-wait", "1"],
-    "a group without a weight": ["groups", "emails", "tenant-7"],
-    "a weight that is too large": ["groups", "emails", "tenant-7", "--weight", "17"],
+    "nothing to set for a group": ["groups", "set", "emails", "tenant-7"],
+    "a weight without a group": ["groups", "set", "emails", "--weight", "2"],
+    "a weight that is too large": ["groups", "set", "emails", "tenant-7", "--weight", "17"],
+    "limits and none": ["groups", "set", "emails", "--concurrency", "1", "--no-limits"],
+    "an order without its concurrency": ["groups", "set", "emails", "--keep-order"],
     "a filter that is none": ["dlq", "list", "list:gen", "--filter", "colour=red"],
 }
 

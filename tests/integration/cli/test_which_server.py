@@ -41,7 +41,7 @@ COMMANDS = {
     "inspect a list": ["inspect", "list:gen"],
     "top": ["top", "--pictures", "1"],
     "top --json": ["top", "--pictures", "1", "--json"],
-    "groups": ["groups", "emails"],
+    "groups list": ["groups", "list", "emails"],
     "pause": ["pause", "emails"],
     "resume": ["resume", "emails"],
     "drain": ["drain", "emails", "--yes"],

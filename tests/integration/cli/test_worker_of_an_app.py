@@ -120,6 +120,7 @@ async def test_a_worker_is_run_as_it_is(valkey: Server, prefix: str, shop: Path)
     [
         (("shop:app", "--queue", "videos"), "videos has no tasks; queues with tasks are emails, images"),
         (("shop:app", "--queue", "images=many"), "'images=many' has no concurrency"),
+        (("shop:app", "--batch-size", "5"), "batch: is not for apps"),
         (("shop:handle",), "--queue: is missing"),
         (("shop:number",), "shop:number is a int"),
         (("shop:send", "--queue", "emails"), "shop:send is a task; name its app, such as package.module:app"),

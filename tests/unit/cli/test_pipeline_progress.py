@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import SteppedClock
 from toril.cli.pipeline import _ProgressPrinter
 from toril.spark.pipeline.supervisor.supervisor import Progress
 
@@ -21,8 +22,7 @@ def progress(error: Any = None) -> Progress:
 def test_a_line_comes_every_ten_seconds_and_at_once_when_something_fails_or_works_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    moments = iter([0.0, 0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 15.0, 15.0])
-    print_progress = _ProgressPrinter(now=lambda: next(moments))
+    print_progress = _ProgressPrinter(SteppedClock(0.0, 2.0, 3.0, 4.0, 15.0))
     calm = "7 batches since the last start; silver 0.8 s"
     printed = []
     for error in (None, None, "disk full", None, None):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clocks import SteppedClock
 from toril.cli._step_progress import _Lines, step_progress
 
 
 def test_each_step_that_takes_a_while_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    moments = iter([0.0, 10.0, 12.5, 12.5, 12.6, 12.6, 20.0])
-    lines = _Lines(now=lambda: next(moments))
+    lines = _Lines(SteppedClock(0.0, 10.0, 12.5, 12.5, 12.6, 12.6, 20.0))
     for done, name in enumerate(("ingest", "silver", "gold")):
         lines.begin(name, done, 3)
     lines.end()

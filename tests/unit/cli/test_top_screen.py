@@ -22,7 +22,7 @@ def queue(number: int, *, waiting: int, workers: int) -> QueueFigures:
     ]
     overview: Any = EnvelopeOverview(
         waiting=waiting, active=0, scheduled=0, dead=0, ready_since_ms=None, oldest_dead_ms=None,
-        totals={"completed": 1_234_567}, workers=reports, entries=0, consumers=0,
+        totals={"completed": 1_234_567}, workers=reports, entries=0, consumers=0, worker_count=workers,
     )  # fmt: skip
     return QueueFigures(
         queue=FoundQueue("list", name, "msaas", "prod"), label=f"list:{name}", overview=overview, now_ms=0

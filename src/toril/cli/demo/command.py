@@ -203,7 +203,7 @@ async def _report(
         attempts=sum(job.attempts_made for job in ended),
         failures=failures,
         waited=DurationSummary.of([_waited(job) for job in ended]),
-        ran=DurationSummary.of([_ran(job) for job in ended]),
+        ran=DurationSummary.of([_run_seconds(job) for job in ended]),
         as_planned=_as_planned(counts, plan),
     )
 
@@ -214,7 +214,7 @@ def _waited(job: Job) -> float:
     return 0.0 if begun is None else max(0.0, (begun - job.timestamp).total_seconds() - job.delay)
 
 
-def _ran(job: Job) -> float:
+def _run_seconds(job: Job) -> float:
     begun, ended = job.processed_on, job.finished_on
     return (ended - begun).total_seconds() if begun is not None and ended is not None else 0.0
 
