@@ -123,6 +123,13 @@ TARGETS: Sequence[Target] = (
         most=1.25,
     ),
     Target(
+        title="server memory of 10,000 completed jobs, short ids, beside Node 5.62.0",
+        workload="memory-short",
+        metric="memory_mb",
+        against=("node-5",),
+        most=1.1,
+    ),
+    Target(
         title="one sweep call, 10,000 active jobs, ms", workload="sweep-10000", metric="alive_ms", most=100
     ),
     Target(

@@ -166,6 +166,13 @@ MEMORY = Workload(
     },
     repeat=1,
 )
+MEMORY_SHORT = replace(
+    MEMORY,
+    name="memory-short",
+    title='server memory of 10,000 completed jobs, equal options, toril with ids="short"',
+    parameters={**MEMORY.parameters, "ids": "short"},
+    repeat=3,
+)
 RESIDENT = Workload(
     name="resident",
     title="memory of a worker after 100,000 jobs",
@@ -201,6 +208,7 @@ def quick_plan() -> list[Workload]:
         latency(120, "node-5"),
         APP,
         MEMORY,
+        MEMORY_SHORT,
         RESIDENT,
         LIMITS,
         sweeping(10_000),
@@ -226,6 +234,7 @@ def full_plan() -> list[Workload]:
         _on_kind("stream", ON_STREAMS),
         APP,
         MEMORY,
+        MEMORY_SHORT,
         replace(RESIDENT, contenders=("toril", "node-5")),
         LIMITS,
         sweeping(10_000),

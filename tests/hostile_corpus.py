@@ -200,7 +200,9 @@ def plant(client: redis.Redis, prefix: str, env: str = "prod") -> Planted:
     )
     pipe = client.pipeline(transaction=False)
     for base, ids in _bases(planted):
-        pipe.hset(f"{base}:meta", mapping={"version": "bullmq:5.0.0", "opts.maxLenEvents": "x"})
+        # With a length that is not a number, no script of BullMQ changes the queue: the others must be changed.
+        length = "10000" if base.endswith(f":{QUEUE}") else "x"
+        pipe.hset(f"{base}:meta", mapping={"version": "bullmq:5.0.0", "opts.maxLenEvents": length})
         for number, job_id in enumerate(ids):
             _plant_job(pipe, base, job_id, job_id, STATES[number % len(STATES)], number)
     _plant_malformed(pipe, planted)
@@ -241,6 +243,9 @@ def _plant_job(
     _set_hash(pipe, f"{base}:{job_id}", record)
     pipe.rpush(f"{base}:{job_id}:logs", text, text.encode() + b"\xff")
     _place(pipe, base, job_id, state, now)
+    pipe.xadd(f"{base}:events", {"event": "added", "jobId": job_id, "name": text})
+    pipe.xadd(f"{base}:events", {"event": "waiting", "jobId": job_id})
+    pipe.xadd(f"{base}:events", {"event": "active", "jobId": job_id, "prev": "waiting"})
     pipe.xadd(f"{base}:events", {"event": "failed", "jobId": job_id, "failedReason": text, "prev": text})
     pipe.xadd(f"{base}:events", {"event": text, "jobId": job_id, "data": text})
 
@@ -264,8 +269,9 @@ def _plant_malformed(pipe: redis.client.Pipeline, planted: Planted) -> None:
         _set_hash(pipe, f"{base}:{job_id}", fields)
         _place(pipe, base, job_id, STATES[number % len(STATES)], 1_700_000_000_000)
     pipe.lpush(f"{base}:wait", "without-hash", b"\xff\xfe")
-    pipe.set(f"{base}:no-hash", "a string where a hash is expected")
-    pipe.zadd(f"{base}:failed", {"no-hash": 1})
+    for state in STATES:
+        pipe.set(f"{base}:no-hash-{state}", "a string where a hash is expected")
+        _place(pipe, base, f"no-hash-{state}", state, 1)
 
 
 def _plant_workers(pipe: redis.client.Pipeline, base: str) -> None:
@@ -290,6 +296,9 @@ def _plant_schedulers(pipe: redis.client.Pipeline, base: str) -> None:
             mapping={"name": text, "every": text, "tz": text, "data": text, "ic": text},
         )
         pipe.hset(f"{base}:toril:broken-schedulers", text, text)
+        pipe.hset(f"{base}:toril:group-weights", text, "2")
+    for number, weight in enumerate(("nan", "inf", "-1", "0", "x", "")):
+        pipe.hset(f"{base}:toril:group-weights", f"malformed-{number}", weight)
     pipe.zadd(f"{base}:repeat", {"without-hash": 1})
     pipe.zadd(f"{base}:repeat", {b"\xff\xfe": 2})
 

@@ -41,6 +41,7 @@ class Task:
         self.concurrency: int = parameters.get("concurrency", 1)
         self.payload_bytes: int = parameters.get("payload_bytes", 0)
         self.options: dict[str, Any] = parameters.get("options", {})  # of each job, with BullMQ's names
+        self.ids: str = parameters.get("ids", "")  # form of ids, for those that have several
         self.worker: str = parameters.get("worker", "")  # name of the worker, where memory is compared
         self.mix: str = parameters.get(
             "mix", ""

@@ -112,7 +112,7 @@ class BullmqKind(Kind):
     async def add_poison(self) -> None:
         job = await self.queue.add("task", {}, attempts=3)
         with client_of(self.url) as client:
-            client.hset(self.queue.keys.job(job.id), "data", "{this is no JSON")
+            client.hset(self.queue.keys.job(job.id), "data", "{this is not JSON")
 
     async def failed_jobs(self) -> list[FailedJob]:
         jobs = await self.queue.get_jobs(["failed"])
@@ -169,7 +169,7 @@ class ListKind(_EnvelopeKind):
 
     async def add_poison(self) -> None:
         with client_of(self.url) as client:
-            client.lpush(self.queue.keys.queue, b"{this is no JSON")
+            client.lpush(self.queue.keys.queue, b"{this is not JSON")
 
 
 class ReliableListKind(ListKind):
@@ -190,7 +190,7 @@ class StreamKind(_EnvelopeKind):
 
     async def add_poison(self) -> None:
         with client_of(self.url) as client:
-            client.xadd(self.queue.keys.stream, {"envelope": "{this is no JSON"})
+            client.xadd(self.queue.keys.stream, {"envelope": "{this is not JSON"})
 
 
 KINDS = (BullmqKind, ListKind, ReliableListKind, StreamKind)

@@ -14,6 +14,7 @@ NAMES = (
     "testing",
     "errors-and-retries",
     "queues",
+    "groups",
     "workers",
     "events",
     "flows-and-schedules",
@@ -21,6 +22,7 @@ NAMES = (
     "connections",
     "moving",
     "outbox",
+    "codecs",
     "deployment",
 )
 DOCUMENTS = Path(__file__).parents[2] / "docs"

@@ -20,7 +20,7 @@ import pytest
 import redis
 
 from tests.faults.conftest import QUEUE
-from tests.faults.worker_processes import PATIENCE, Fleet
+from tests.faults.worker_processes import MAX_WAIT_SECONDS, Fleet
 from tests.servers import Server
 from tests.waiting import until, wait_until
 from toril import Job, Queue, Worker
@@ -43,8 +43,8 @@ def events(client: redis.Redis, queue: Queue) -> collections.Counter[tuple[str, 
     )
 
 
-async def ended(queue: Queue, count: int, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+async def ended(queue: Queue, count: int, wait_seconds: float = MAX_WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + wait_seconds
     while True:
         counts = await queue.get_job_counts()
         if counts.completed + counts.failed == count:

@@ -18,10 +18,10 @@ import pytest
 from tests.conformance.kinds import KINDS, QUICK, Kind, StreamKind
 from tests.faults.conftest import QUEUE
 from tests.faults.proxy import Proxy
-from tests.faults.worker_processes import PATIENCE, Fleet
+from tests.faults.worker_processes import MAX_WAIT_SECONDS, Fleet
 from tests.servers import Server
 from tests.waiting import wait_until
-from toril import Job, Queue, Worker
+from toril import Job, ListWorker, Queue, StreamWorker, Worker
 from toril.backends.base import FinishedJob, settle_and_fetch
 from toril.backends.redis_stream import StreamBackend
 from toril.commands import stream_worker
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(120)
 MakeFleet = Callable[..., Fleet]
 
 
-async def reached(condition: Callable[[], bool], within: float = PATIENCE) -> None:
+async def reached(condition: Callable[[], bool], within: float = MAX_WAIT_SECONDS) -> None:
     async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.005)
@@ -46,6 +46,29 @@ def is_longer(values: Sized, length: int) -> bool:
 
 def lines_about(log: Path) -> list[str]:
     return log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", ["stream", "list with reliable pickup"])
+async def test_a_worker_that_stops_asks_a_silent_server_once(
+    start_valkey: Callable[..., Server], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Each question would take its time: a stop should take less than a second."""
+    server = start_valkey()
+
+    async def nothing(_: Any) -> None:
+        """There are no jobs."""
+
+    worker: StreamWorker | ListWorker
+    if kind == "stream":
+        worker = StreamWorker(QUEUE, nothing, redis=server.url)
+    else:
+        worker = ListWorker(QUEUE, nothing, redis=server.url, reliable=True)
+    async with worker:
+        await worker.run_until_idle()
+        await asyncio.to_thread(server.freeze)
+        await worker.stop()
+    server.thaw()
+    assert "could not deregister" not in caplog.text
 
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
@@ -148,7 +171,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_it_had_acknowledged
                 server.start()
             over.set()
             await producing
-            await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+            await asyncio.wait_for(worker.run_until_idle(), MAX_WAIT_SECONDS)
         counts = await queue.get_job_counts()
         states = collections.Counter([await queue.get_job_state(one) for one in added])
         print(f"{len(added)} acknowledged, {runs.total() - len(runs)} repeated, {counts}")
@@ -189,7 +212,7 @@ async def test_results_survive_an_outage_that_is_longer_than_the_lock(
         if end == "afterwards":
             await reached(lambda: all(one.renewed > old for one, old in zip(renewers, counts, strict=True)))
             release.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_SECONDS):
             await asyncio.gather(*(worker.run_until_idle() for worker in workers))
         for worker in workers:
             await worker.stop()

@@ -20,9 +20,9 @@ FINAL = (JobState.COMPLETED, JobState.FAILED)
 
 # What a hash can hold that no sane client writes.
 POISON: dict[str, dict[str, str]] = {
-    "data is no JSON": {"data": "{"},
+    "data is not JSON": {"data": "{"},
     "data is missing a bracket, options too": {"data": "[1,", "opts": "{"},
-    "opts is no JSON": {"opts": "{{"},
+    "opts is not JSON": {"opts": "{{"},
     "opts is a list": {"opts": "[1, 2]"},
     "opts is a number": {"opts": "7"},
     "opts is deep": {"opts": "[" * 2000 + "]" * 2000},
@@ -44,14 +44,14 @@ POISON: dict[str, dict[str, str]] = {
     "attempts made is a fraction": {"atm": "1.5"},
     "legacy attempts made is a word": {"attemptsMade": "often"},
     "starts is a word": {"ats": "often"},
-    "stack trace is no JSON": {"stacktrace": "oh["},
+    "stack trace is not JSON": {"stacktrace": "oh["},
     "stack trace is an object": {"stacktrace": '{"a": 1}'},
-    "parent is no JSON": {"parent": "{"},
+    "parent is not JSON": {"parent": "{"},
     "parent is a list": {"parent": "[]", "parentKey": "nowhere"},
     "timestamp is a word": {"timestamp": "yesterday"},
     "delay is a word": {"delay": "later"},
     "priority is a word": {"priority": "high"},
-    "progress is no JSON": {"progress": "{"},
+    "progress is not JSON": {"progress": "{"},
     "series without options": {"rjk": "nightly"},
     "series with a bad pattern": {
         "rjk": "nightly",

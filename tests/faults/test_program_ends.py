@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conformance.kinds import KINDS, BullmqKind, Kind, ListKind
-from tests.faults.worker_processes import PATIENCE, ROOT
+from tests.faults.worker_processes import MAX_WAIT_SECONDS, ROOT
 from tests.servers import Server
 from tests.waiting import until_equal, wait_until
 from toril import Backoff, Queue, TransientError, Worker
@@ -54,14 +54,14 @@ class Program:
         self._process.stdin.flush()
         self.wait_for_line("ending")
         began = time.monotonic()
-        self._process.wait(PATIENCE)
+        self._process.wait(MAX_WAIT_SECONDS)
         return time.monotonic() - began
 
     def terminate(self) -> float:
         """Sends SIGTERM; how long it took to end."""
         began = time.monotonic()
         self._process.terminate()
-        assert self._process.wait(PATIENCE) == 0
+        assert self._process.wait(MAX_WAIT_SECONDS) == 0
         print(f"ended after {time.monotonic() - began:.2f} s")
         return time.monotonic() - began
 
@@ -101,7 +101,7 @@ async def run_elsewhere(kind: Kind) -> list[Any]:
         seen.append(kind.payload(job)["n"])
 
     async with kind.worker(handle) as worker:
-        await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+        await asyncio.wait_for(worker.run_until_idle(), MAX_WAIT_SECONDS)
     return seen
 
 
@@ -197,7 +197,7 @@ async def test_a_program_whose_processes_are_idle_ends(
     program = launch(shape=shape, way=way, executor="process")
     await queue.add(payload={"n": 0})
     await asyncio.to_thread(program.wait_for_line, "begun")
-    await until_equal(queue.unfinished, 0, within=PATIENCE)
+    await until_equal(queue.unfinished, 0, within=MAX_WAIT_SECONDS)
     assert await asyncio.to_thread(program.end) < LIMIT
     assert program.children
     await asyncio.to_thread(
@@ -245,7 +245,7 @@ def test_a_job_whose_next_attempt_is_being_decided_goes_back_when_the_program_en
         async with Queue("work", **place) as queue:
             await queue.add("n", {}, attempts=2, backoff=Backoff("asking"), job_id="asked")
             await Worker("work", fail, backoffs={"asking": pause}, **place).start()
-            await asyncio.wait_for(asked.wait(), PATIENCE)
+            await asyncio.wait_for(asked.wait(), MAX_WAIT_SECONDS)
             raise LookupError("the program's own mistake")
 
     async def found() -> tuple[str, int]:

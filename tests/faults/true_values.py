@@ -41,8 +41,8 @@ def fleet_of(server: Server, **options: Any) -> tuple[Fleet, str]:
     return Fleet(server.url, prefix, QUEUE, concurrency=HELD, log=log, **options), prefix
 
 
-async def all_ended(queue: Queue, count: int, patience: float) -> None:
-    deadline = time.monotonic() + patience
+async def all_ended(queue: Queue, count: int, wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
     while (await queue.get_job_counts()).completed < count and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
 

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0  # seconds: the machines are noisy, and a test that fails may take its time
+MAX_WAIT_SECONDS = 30.0  # seconds: the machines are noisy, and a test that fails may take its time
 
 
 class Fleet:
@@ -57,7 +57,7 @@ class Fleet:
 
     def _forget(self, one: subprocess.Popen[bytes], how: signal.Signals) -> int:
         one.send_signal(how)
-        code = one.wait(PATIENCE)
+        code = one.wait(MAX_WAIT_SECONDS)
         assert one.stdout is not None
         one.stdout.close()
         self.crew.remove(one)

@@ -321,11 +321,11 @@ class CommandSide:
             continue
 
     def retry_jobs(self, *, state: Any, count: int, before: int) -> None:
-        while self._run(manage.move_jobs_to_wait(self._keys, state, count=count, until_ms=before))[1]:
+        while self._run(manage.move_jobs_to_wait(self._keys, state, count=count, until_ms=before)).more:
             continue
 
     def promote_jobs(self, *, count: int) -> None:
-        while self._run(manage.move_jobs_to_wait(self._keys, "delayed", count=count))[1]:
+        while self._run(manage.move_jobs_to_wait(self._keys, "delayed", count=count)).more:
             continue
 
     def rate_limit(self, *, duration: int) -> None:

@@ -134,7 +134,7 @@ def _json_fields(role: str) -> frozenset[str]:
 
 
 def canonical(text: str) -> str:
-    """JSON with one spelling for one value; text that is no JSON stays as it is."""
+    """JSON with one spelling for one value; text that is not JSON stays as it is."""
     try:
         value = json.loads(text)
     except ValueError:

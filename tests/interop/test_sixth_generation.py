@@ -49,7 +49,7 @@ def _fail(job_id: str, token: str = "t") -> Turn:
 _ADVANCE: Turn = ("world", "advance", {"ms": LATER})
 _BURST: Sequence[Turn] = (_add("a", KEEP), _take(), _add("b", KEEP), _add("c", KEEP))
 
-LIVES: dict[str, Sequence[Turn]] = {
+TIMELINES: dict[str, Sequence[Turn]] = {
     "the last of a burst is stored": _BURST,
     "it is added when the active job completes": (*_BURST, _complete("a")),
     "the worker that completes the job may fetch it": (*_BURST, _complete("a", fetch_next=True)),
@@ -157,12 +157,12 @@ def sides() -> Iterator[dict[str, Side]]:
 
 
 @pytest.mark.parametrize("pair", BESIDE_SIX, ids=" adds, works ".join)
-@pytest.mark.parametrize("title", LIVES)
+@pytest.mark.parametrize("title", TIMELINES)
 def test_toril_leaves_the_keys_that_the_sixth_generation_leaves(
     sides: dict[str, Side], title: str, pair: tuple[str, str]
 ) -> None:
-    reference = _live(LIVES[title], sides[SIX], sides[SIX])
-    tested = _live(LIVES[title], sides[pair[0]], sides[pair[1]])
+    reference = _live(TIMELINES[title], sides[SIX], sides[SIX])
+    tested = _live(TIMELINES[title], sides[pair[0]], sides[pair[1]])
     found = differences(reference, tested)
     assert not found, report(found, left="6.7.0", right=", ".join(pair))
 

@@ -10,7 +10,6 @@ sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.rivals.protocol import Latency, Meter, Task, add_in_chunks, add_one_by_one, run_task
 from toril import (
-    App,
     Backoff,
     JobOptions,
     ListQueue,
@@ -29,7 +28,8 @@ WORKERS = {"": Worker, "list": ListWorker, "stream": StreamWorker}
 
 
 async def bulk(task: Task) -> dict[str, Any]:
-    async with QUEUES[task.kind](task.queue, redis=task.url) as queue:
+    options: dict[str, Any] = {"ids": task.ids} if task.ids else {}
+    async with QUEUES[task.kind](task.queue, redis=task.url, **options) as queue:
         if task.kind in ENVELOPES:
             return await add_in_chunks(
                 task, lambda part: queue.add_bulk([("job", task.payload(i)) for i in part])
@@ -66,6 +66,8 @@ async def process(task: Task) -> dict[str, Any]:
 
 async def _process_as_app(task: Task) -> dict[str, Any]:
     """The same job as a task with typed arguments."""
+    from toril import App  # commits before `App` run the other workloads
+
     meter = Meter(task)
     app = App(redis=task.url, concurrency=task.concurrency)
 

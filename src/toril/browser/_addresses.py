@@ -19,7 +19,7 @@ _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 _METADATA = (
     ipaddress.ip_network("168.63.129.16/32"),  # Azure's host
     ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments: Oracle's metadata, relays of networks
-    ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4, which nobody runs any more
+    ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4, out of use
 )
 # All IPv6 addresses that are assigned to the public internet. Python's tables list exceptions, and lack old ones.
 _UNICAST = ipaddress.ip_network("2000::/3")

@@ -69,4 +69,4 @@ def _check_url(url: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_readable:
         raise PayloadMismatch("payload.url", "is not an http or https address", "give a whole URL")
     if parts.username or parts.password:
-        raise PayloadMismatch("payload.url", "holds a password", "credentials in URLs end up in logs")
+        raise PayloadMismatch("payload.url", "holds a password", "credentials in URLs are written to logs")

@@ -11,6 +11,7 @@ from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
 from toril.commands import cleaning, manage, read, streams
 from toril.commands.command import Command
+from toril.commands.manage import MoveStep
 from toril.errors import (
     JobBelongsToScheduler,
     JobLocked,
@@ -52,7 +53,7 @@ def test_a_job_that_does_not_exist_is_refused_by_name(driver: QueueDriver, what:
     with pytest.raises(JobNotFound) as refused:
         driver.run(command)
     assert (refused.value.job_id, refused.value.code) == ("nobody", -1)
-    assert refused.value.command == command.name
+    assert refused.value.command == {"toril.retry_finished": "reprocessJob"}.get(command.name, command.name)
 
 
 class TestAChangeWhoseReplyWasLost:
@@ -150,18 +151,21 @@ def test_many_failed_jobs_are_retried_in_bounded_calls(driver: QueueDriver) -> N
     ids = [f"j{n}" for n in range(5)]
     driver.add(*ids)
     driver.exchange(*(driver.finished(one, failed=True) for one in driver.take(5)))
-    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW)) == (3, True)
-    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW - 1)) == (
-        0,
-        False,
+    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW)) == MoveStep(
+        3, True
     )
-    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW)) == (2, False)
+    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW - 1)) == MoveStep(
+        0, False
+    )
+    assert driver.run(manage.move_jobs_to_wait(driver.keys, "failed", count=3, until_ms=NOW)) == MoveStep(
+        2, False
+    )
     assert driver.run(read.get_counts(driver.keys))["wait"] == 5
 
 
 def test_all_delayed_jobs_can_be_promoted(driver: QueueDriver) -> None:
     driver.add("a", "b", delay=3_600_000)
-    assert driver.run(manage.move_jobs_to_wait(driver.keys, "delayed", count=10)) == (2, False)
+    assert driver.run(manage.move_jobs_to_wait(driver.keys, "delayed", count=10)) == MoveStep(2, False)
     assert driver.run(read.get_counts(driver.keys))["wait"] == 2
 
 

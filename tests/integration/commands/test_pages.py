@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
-from toril.commands import pages, read
+from toril.commands import envelope_pages, pages, read
 from toril.commands.pages import FIRST_PAGE, JobFilter, PagePosition
 from toril.errors import InvalidOption
 from toril.protocol.keys import ListKeys, StreamKeys
@@ -72,6 +72,24 @@ def test_a_page_continues_after_its_last_job_though_jobs_came_and_went(
     assert [row.id for row in later.rows] == ["f19", "f18", "f17"]
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_page_continues_where_a_removed_job_of_the_same_score_was(
+    driver: QueueDriver, raw_command: Raw, newest_first: bool
+) -> None:
+    ids = [f"f{number:02}" for number in range(30)]
+    for job_id in ids:
+        raw_command("ZADD", driver.keys.failed, 7, job_id)
+    raw_command("ZADD", driver.keys.failed, 6, "before", 8, "after")
+    ordered = ["before", *ids, "after"][:: -1 if newest_first else 1]
+    page = driver.run(pages.job_page(driver.keys, JobState.FAILED, newest_first=newest_first, limit=12))
+    raw_command("ZREM", driver.keys.failed, *ordered[8:12])
+    assert page.next is not None
+    later = driver.run(
+        pages.job_page(driver.keys, JobState.FAILED, after=page.next, newest_first=newest_first, limit=5)
+    )
+    assert [row.id for row in later.rows] == ordered[12:17]
+
+
 def test_a_long_value_is_replaced_by_its_length(driver: QueueDriver, raw_command: Raw) -> None:
     driver.add("small", "large")
     raw_command("HSET", driver.keys.job("large"), "data", b"x" * LARGE, "name", b"n" * 5000)
@@ -115,7 +133,8 @@ def search_all(driver: QueueDriver, state: JobState, wanted: JobFilter) -> tuple
 
 
 def test_a_search_finds_id_name_data_and_error_in_windows(driver: QueueDriver, raw_command: Raw) -> None:
-    ids = [f"j{number}" for number in range(2 * pages.WINDOW_JOBS + 50)]
+    ids = [f"j{number}" for number in range(850)]
+    assert len(ids) > 2 * pages.WINDOW_JOBS
     driver.add(*ids)
     raw_command("HSET", driver.keys.job("j3"), "data", '{"to":"Anna@Example.com"}')
     raw_command("HSET", driver.keys.job("j500"), "name", "send-EXAMPLE")
@@ -133,7 +152,7 @@ def test_a_search_looks_at_a_bounded_number_of_bytes_and_names_large_jobs(
     ids = [f"j{number}" for number in range(20)]
     driver.add(*ids)
     for job_id in ids:
-        raw_command("HSET", driver.keys.job(job_id), "data", b"x" * 100_000)
+        raw_command("HSET", driver.keys.job(job_id), "data", b"x" * 60_000)
     raw_command("HSET", driver.keys.job("j9"), "data", b"x" * LARGE)
     window = driver.run(pages.job_search(driver.keys, JobState.WAITING, JobFilter(text="y")))
     assert 0 < window.examined < 10
@@ -169,7 +188,7 @@ def test_envelopes_are_read_in_pages_of_bounded_size(
         found, after = list[bytes](), ""
         while True:
             page = transport.run(
-                pages.envelope_page(keys, place, after=after, newest_first=newest_first, limit=10)  # type: ignore[arg-type]
+                envelope_pages.envelope_page(keys, place, after=after, newest_first=newest_first, limit=10)  # type: ignore[arg-type]
             )
             found += (row.text for row in page.rows)
             if page.next is None:
@@ -183,14 +202,14 @@ def test_a_huge_envelope_is_cut_and_ends_its_page(
 ) -> None:
     keys = ListKeys("jobs.a", prefix)
     raw_command("RPUSH", keys.queue, b"a" * LARGE, b"b" * LARGE, b"c")
-    page = transport.run(pages.envelope_page(keys, "jobs"))
+    page = transport.run(envelope_pages.envelope_page(keys, "jobs"))
     assert [(row.length, len(row.text), len(row.tail)) for row in page.rows] == [
-        (LARGE, pages.ENVELOPE_HEAD, pages.ENVELOPE_TAIL)
+        (LARGE, envelope_pages.ENVELOPE_HEAD, envelope_pages.ENVELOPE_TAIL)
     ]
     assert page.next == "1"
     for wrong in ("x", "-1", "1-2"):
         with pytest.raises(InvalidOption, match="after"):
-            pages.envelope_page(keys, "jobs", after=wrong)
+            envelope_pages.envelope_page(keys, "jobs", after=wrong)
 
 
 def test_a_key_that_is_no_hash_is_a_job_without_fields(driver: QueueDriver, raw_command: Raw) -> None:

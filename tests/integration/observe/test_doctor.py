@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import redis
 
+from tests.clocks import SetClock
 from tests.integration.manual_worker import ManualWorker
 from tests.servers import Server, free_port
+from tests.waiting import until_equal
 from toril import FlowNode, FlowProducer, Job, ListQueue, ListWorker, Queue, StreamQueue, StreamWorker, Worker
 from toril.commands.library import manifest
 from toril.commands.schedulers import BrokenScheduler, record_broken
@@ -126,7 +128,7 @@ async def test_it_finds_a_server_that_is_almost_full(healthy: Server) -> None:
 
 
 async def test_it_finds_clocks_that_disagree(healthy: Server) -> None:
-    finding = only(await diagnosed(healthy.url, wall_clock=lambda: time.time() + 90), "clock")
+    finding = only(await diagnosed(healthy.url, clock=SetClock(time.time() + 90)), "clock")
     assert "90" in finding.message and "ahead of" in finding.message
 
 
@@ -333,6 +335,18 @@ async def test_it_finds_queues_without_workers(healthy: Server) -> None:
         client.hset(KEYS.job(job.id), "timestamp", int(time.time() * 1000) - 600_000)
     finding = only(await diagnosed(healthy.url), "neglected")
     assert "no worker is connected" in finding.message
+
+
+async def test_it_finds_groups_that_hold_jobs_without_a_worker_of_toril(healthy: Server) -> None:
+    async def nothing(_: Job[Any]) -> None: ...
+
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        await queue.pause_group("tenant")
+        job = await queue.add("send", {}, group="tenant")
+        async with Worker(QUEUE, nothing, redis=healthy.url):
+            await until_equal(job.get_state, "delayed")
+            assert not (await diagnosed(healthy.url)).problems()
+    assert "1 groups hold jobs back" in only(await diagnosed(healthy.url), "neglected").message
 
 
 async def test_it_finds_a_paused_queue_with_jobs_that_wait(healthy: Server) -> None:

@@ -160,4 +160,46 @@ async def test_the_search_for_lost_jobs_is_bounded(healthy: Server) -> None:
             client.config_resetstat()
             diagnosis = await Doctor(healthy.url, queues=[QUEUE], most_keys=1000).examine()
             assert client.info("commandstats")["cmdstat_scan"]["calls"] <= 6  # of some 25
-        assert any("only some keys" in one.message for one in diagnosis.findings)
+        # What was not examined may be broken: the server does not count as healthy.
+        assert any("only 1000 of its keys" in one.message for one in diagnosis.problems())
+        assert not diagnosis.healthy
+
+
+async def test_a_list_that_was_not_read_to_its_middle_is_not_healthy(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        await queue.add_bulk([("send", {})] * 50)
+        named = await Doctor(healthy.url, queues=[QUEUE], most_keys=40).examine()
+        assert any("of the ids of a list" in one.message for one in named.problems())
+        whole = await Doctor(healthy.url, queues=[QUEUE], most_keys=1000).examine()
+        assert not any("of the ids of a list" in one.message for one in whole.findings)
+
+
+async def test_an_id_whose_key_is_no_hash_is_found(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        await queue.add("send", {})
+        with healthy.client() as client:
+            client.set(queue.keys.job("planted"), "a string")
+            client.zadd(queue.keys.failed, {"planted": 1})
+        diagnosis = await Doctor(healthy.url, queues=[QUEUE]).examine()
+        found = [one.message for one in diagnosis.problems() if "are no jobs" in one.message]
+        assert found == ["1 ids are no jobs, because their keys hold another type than a hash: planted"]
+
+
+async def test_a_scheduler_whose_key_is_no_hash_is_found(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        with healthy.client() as client:
+            client.set(f"{queue.keys.repeat}:planted", "a string")
+            client.zadd(queue.keys.repeat, {"planted": 1})
+        diagnosis = await Doctor(healthy.url, queues=[QUEUE]).examine()
+        found = [one.message for one in diagnosis.problems() if one.check == "schedulers"]
+        assert len(found) == 1 and "scheduler planted" in found[0] and "cannot be read" in found[0]
+
+
+async def test_a_setting_that_is_no_number_is_found(healthy: Server) -> None:
+    async with Queue(QUEUE, redis=healthy.url) as queue:
+        await queue.set_global_concurrency(3)
+        with healthy.client() as client:
+            client.hset(queue.keys.meta, "opts.maxLenEvents", "x")
+        diagnosis = await Doctor(healthy.url, queues=[QUEUE]).examine()
+        found = [one.message for one in diagnosis.problems() if "is not a number" in one.message]
+        assert len(found) == 1 and "opts.maxLenEvents" in found[0]

@@ -23,7 +23,7 @@ from toril.server._settings import ServerSettings
 from toril.server._supervisor import Supervisor
 from toril.server.folder import Folder
 
-PATIENCE = 20.0
+MAX_WAIT_SECONDS = 20.0
 LEASE = {"want": "lease", "pid": 1, "port": None, "fsync": "everysec"}
 
 
@@ -44,7 +44,7 @@ def start_supervisor(folder: Path) -> Iterator[Callable[..., Folder]]:
         return place
 
     yield start
-    threads[0].join(PATIENCE)
+    threads[0].join(MAX_WAIT_SECONDS)
     os.close(lock)
     assert not threads[0].is_alive()
 
@@ -56,7 +56,7 @@ def connected(place: Folder) -> ControlConnection:
 
 
 def requested(connection: ControlConnection, message: dict[str, Any]) -> dict[str, Any]:
-    answer = connection.request(message, PATIENCE)
+    answer = connection.request(message, MAX_WAIT_SECONDS)
     assert answer is not None
     return answer
 
@@ -83,12 +83,12 @@ def test_watchers_are_notified_when_users_connect_and_disconnect(
     second.close()
     counts = []
     for _ in range(2):
-        change = watcher.receive(PATIENCE)
+        change = watcher.receive(MAX_WAIT_SECONDS)
         assert change is not None
         counts.append(len(change["status"]["users"]))
     assert counts == [2, 1]
     first.close()
-    while watcher.receive(PATIENCE) is not None:
+    while watcher.receive(MAX_WAIT_SECONDS) is not None:
         pass
     watcher.close()
 
@@ -120,9 +120,9 @@ def test_a_stop_is_announced_to_users(start_supervisor: Callable[..., Folder]) -
     place = start_supervisor()
     user, other = connected(place), connected(place)
     requested(user, LEASE)
-    assert other.request({"want": "stop"}, PATIENCE) is None
-    assert user.receive(PATIENCE) == {"stopping": True}
-    assert user.receive(PATIENCE) is None
+    assert other.request({"want": "stop"}, MAX_WAIT_SECONDS) is None
+    assert user.receive(MAX_WAIT_SECONDS) == {"stopping": True}
+    assert user.receive(MAX_WAIT_SECONDS) is None
     user.close()
     other.close()
 
@@ -178,7 +178,7 @@ def test_garbage_on_the_socket_does_not_end_the_supervisor(
     user = connected(place)
     requested(user, LEASE)
     with socket.socket(socket.AF_UNIX) as raw_socket:
-        raw_socket.settimeout(PATIENCE)
+        raw_socket.settimeout(MAX_WAIT_SECONDS)
         raw_socket.connect(str(place.control_socket))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             raw_socket.sendall(words)
@@ -212,7 +212,7 @@ def test_another_program_on_the_socket_is_an_error(folder: Path) -> None:
         greeting = threading.Thread(target=greet)
         greeting.start()
         with pytest.raises(FolderUnusable, match="no supervisor"):
-            attach(place, ServerSettings(), PATIENCE)
+            attach(place, ServerSettings(), MAX_WAIT_SECONDS)
         greeting.join()
 
 
@@ -222,7 +222,7 @@ def test_a_supervisor_without_users_ends(
     monkeypatch.setattr(_supervisor, "_FIRST_USER_SECONDS", 0.0)
     place = start_supervisor()
     (supervisor,) = (one for one in threading.enumerate() if one.name == "supervisor")
-    supervisor.join(PATIENCE)
+    supervisor.join(MAX_WAIT_SECONDS)
     assert not supervisor.is_alive()
     assert ControlConnection.open(place.control_socket) is None
 
@@ -236,6 +236,6 @@ def test_a_supervisor_whose_folder_was_replaced_ends_without_touching_the_new_on
     requested(user, LEASE)
     place.supervisor_lock.unlink()
     place.supervisor_lock.touch()
-    assert user.receive(PATIENCE) is None
+    assert user.receive(MAX_WAIT_SECONDS) is None
     assert place.control_socket.exists()
     user.close()

@@ -20,7 +20,7 @@ from toril.protocol.envelope import DeadLetter
 CONSUMER = Path(__file__).with_name("consumer_process.py")
 JOBS = 5_000
 MAX_ATTEMPTS = 3
-PATIENCE = 150.0  # seconds: four processes on a machine that may be busy
+MAX_WAIT_SECONDS = 150.0  # seconds: four processes on a machine that may be busy
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def jobs() -> list[Envelope]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_SECONDS):
         while not await condition():
             await asyncio.sleep(0.02)
 

@@ -26,6 +26,7 @@ from toril.errors import (
     TorilError,
 )
 from toril.protocol.event import Event
+from toril.protocol.group_limits import GroupLimits
 from toril.protocol.options import Deduplication, JobOptions, RateLimit
 from toril.transport import ConnectionPolicy
 
@@ -368,6 +369,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "trim_events": (1000,),
     "set_global_concurrency": (5,),
     "set_group_weight": ("tenant-7", 2),
+    "set_group_limits": ("tenant-7", GroupLimits(concurrency=5)),
+    "pause_group": ("tenant-7",),
+    "resume_group": ("tenant-7",),
     "set_global_rate_limit": (RateLimit(5, 1.0),),
     "rate_limit": (0.01,),
     "remove_rate_limit_key": (),

@@ -27,7 +27,7 @@ PAYLOAD, RESULT, PASSWORD = "canary-payload-31", "canary-result-32", "canary-pas
 # Event → its level and the fields beside worker_id and queue.
 REQUIRED = {
     "Job picked up": (logging.INFO, {"job_id"}),
-    "Job completed": (logging.INFO, {"job_id", "duration"}),
+    "Job completed": (logging.INFO, {"job_id", "job_name", "duration"}),
     "Job failed": (
         logging.ERROR,
         {"job_id", "job_name", "error_type", "error", "category", "attempts_made", "hint"},

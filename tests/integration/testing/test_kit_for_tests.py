@@ -102,7 +102,7 @@ def test_the_example_has_tests_that_pass(tmp_path: Path) -> None:
 def test_loading_the_plugin_imports_no_package_of_toril() -> None:
     program = "import toril.testing.plugin, sys; print([m for m in sys.modules if m[:6] == 'toril.' or m == 'redis'])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['toril.testing', 'toril.testing.plugin']"
+    assert run.stdout.strip() == "['toril.lazy_names', 'toril.testing', 'toril.testing.plugin']"
 
 
 # --- jobs without a server ------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ from toril import (
 from toril.errors import RedisUnavailable
 
 DURATIONS = ("connect_timeout", "command_timeout", "block_margin", "reconnect_delay", "max_reconnect_delay")
-# Far below the defaults, under which each of these would take longer than PATIENCE.
+# Far below the defaults, under which each of these would take longer than MAX_WAIT_SECONDS.
 SHORT = ConnectionPolicy(
     connect_timeout=0.1, command_timeout=0.1, call_attempts=1, max_reconnect_attempts=1, reconnect_delay=0.01
 )
-PATIENCE = 4.0
+MAX_WAIT_SECONDS = 4.0
 
 
 def nothing(_: Any) -> None:
@@ -97,13 +97,13 @@ def test_the_spread_comes_after_the_cap_so_that_those_who_wait_longest_do_not_co
 @pytest.mark.parametrize("make", [Queue, ListQueue, StreamQueue])
 async def test_queues_keep_to_their_policy(frozen: Server, make: Any) -> None:
     with pytest.raises(RedisUnavailable):
-        async with asyncio.timeout(PATIENCE), make("q", redis=frozen.url, policy=SHORT) as queue:
+        async with asyncio.timeout(MAX_WAIT_SECONDS), make("q", redis=frozen.url, policy=SHORT) as queue:
             await queue.add("a", {})
 
 
 async def test_flows_keep_to_their_policy(frozen: Server) -> None:
     with pytest.raises(RedisUnavailable):
-        async with asyncio.timeout(PATIENCE), FlowProducer(redis=frozen.url, policy=SHORT) as flows:
+        async with asyncio.timeout(MAX_WAIT_SECONDS), FlowProducer(redis=frozen.url, policy=SHORT) as flows:
             await flows.add(FlowNode("a", queue="q"))
 
 
@@ -111,7 +111,7 @@ async def test_flows_keep_to_their_policy(frozen: Server) -> None:
 async def test_workers_keep_to_their_policy(frozen: Server, make: Any) -> None:
     worker = make("q", nothing, redis=frozen.url, policy=SHORT)
     with pytest.raises(RedisUnavailable):
-        await asyncio.wait_for(worker.run(), PATIENCE)
+        await asyncio.wait_for(worker.run(), MAX_WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("make", [sync.Queue, sync.ListQueue, sync.StreamQueue])
@@ -119,7 +119,7 @@ def test_blocking_queues_keep_to_their_policy(frozen: Server, make: Any) -> None
     started = time.monotonic()
     with pytest.raises(RedisUnavailable), make("q", redis=frozen.url, policy=SHORT) as queue:
         queue.add("a", {})
-    assert time.monotonic() - started < PATIENCE
+    assert time.monotonic() - started < MAX_WAIT_SECONDS
 
 
 @pytest.mark.parametrize("make", [sync.Worker, sync.ListWorker, sync.StreamWorker])
@@ -127,7 +127,7 @@ def test_blocking_workers_keep_to_their_policy(frozen: Server, make: Any) -> Non
     started = time.monotonic()
     with pytest.raises(RedisUnavailable):
         make("q", nothing, redis=frozen.url, policy=SHORT).run()
-    assert time.monotonic() - started < PATIENCE
+    assert time.monotonic() - started < MAX_WAIT_SECONDS
 
 
 async def test_events_end_with_the_error_when_the_limit_is_reached(
@@ -138,7 +138,7 @@ async def test_events_end_with_the_error_when_the_limit_is_reached(
     async with QueueEvents("q", redis=server.url, prefix=prefix, policy=policy) as events:
         server.kill()
         with pytest.raises(RedisUnavailable):
-            await asyncio.wait_for(anext(aiter(events)), PATIENCE)
+            await asyncio.wait_for(anext(aiter(events)), MAX_WAIT_SECONDS)
     assert [one.message for one in caplog.records if one.levelname == "ERROR"] == [
         "events of q: Redis is unreachable after 2 attempts"
     ]

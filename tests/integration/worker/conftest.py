@@ -13,7 +13,7 @@ from toril.protocol.state import JobState
 from toril.transport import AsyncTransport
 
 QUEUE = "work"
-PATIENCE = 20.0  # seconds: the machines are noisy, and a test that fails may take its time
+MAX_WAIT_SECONDS = 20.0  # seconds: the machines are noisy, and a test that fails may take its time
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from tests.hostile_corpus import LONG_TEXTS, TEXTS, plant, problems_in
 from tests.servers import Server
-from toril import Job, Queue, Worker
+from tests.waiting import until
+from toril import Job, Queue, RateLimit, Worker
 from toril.telemetry.logging import log_as_json, log_as_text
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) ")
@@ -83,9 +84,6 @@ async def test_a_worker_ends_every_job_that_can_be_ended_among_planted_ones(
 ) -> None:
     with valkey.client() as client:
         planted = plant(client, prefix)
-        client.hdel(
-            f"{prefix}:{planted.queue}:meta", "opts.maxLenEvents"
-        )  # no number: BullMQ's scripts add nothing
     seen: list[str] = []
 
     async def note(job: Job[Any]) -> None:
@@ -96,6 +94,28 @@ async def test_a_worker_ends_every_job_that_can_be_ended_among_planted_ones(
         async with Worker(planted.queue, note, redis=valkey.url, prefix=prefix, concurrency=5):
             await last.wait_until_finished(timeout=20)
     assert last.id in seen and len(seen) > 5
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "with a rate limit"])
+async def test_a_planted_key_among_due_jobs_loses_none_of_them(
+    valkey: Server, prefix: str, limited: bool
+) -> None:
+    seen: list[str] = []
+
+    async def note(job: Job[Any]) -> None:
+        seen.append(job.id)
+
+    async with Queue("due", redis=valkey.url, prefix=prefix) as queue:
+        jobs = [await queue.add("n", {}, delay=0.05) for _ in range(5)]
+        with valkey.client() as client:
+            client.set(queue.keys.job("planted"), "no hash")
+            client.zadd(queue.keys.delayed, {"planted": 1})  # due before all others
+        if limited:  # by the official scripts
+            await queue.set_global_rate_limit(RateLimit(1000, 1))
+        async with Worker("due", note, redis=valkey.url, prefix=prefix, concurrency=2) as worker:
+            await until(lambda: worker.processed == len(jobs), "all due jobs have run")
+        assert sorted(seen) == sorted(job.id for job in jobs)
+        assert (await queue.get_job_counts()).delayed == 0
 
 
 @pytest.mark.parametrize(

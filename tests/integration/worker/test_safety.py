@@ -335,7 +335,7 @@ async def test_a_worker_that_gives_up_ends_within_its_time_and_says_so_once(
     errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert [text.split(" error=")[0].split(" attempts=")[0] for text in errors] == [
         "Redis disconnected",
-        "Redis stays away: the worker shuts down",
+        "Redis cannot be reached: the worker shuts down",
     ]
     assert "Closed" not in caplog.text
 

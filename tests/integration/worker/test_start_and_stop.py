@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.worker.conftest import PATIENCE, QUEUE, until_state
+from tests.integration.worker.conftest import MAX_WAIT_SECONDS, QUEUE, until_state
 from tests.servers import Server
 from tests.waiting import until
 from toril import Job, Queue, Worker
@@ -111,7 +111,7 @@ async def test_jobs_that_a_stop_gives_back_run_in_the_order_in_which_they_would_
         enough.clear()
         worker = Worker(QUEUE, hold, redis=valkey_url, prefix=prefix, concurrency=wanted)
         await worker.start()
-        await asyncio.wait_for(enough.wait(), PATIENCE)
+        await asyncio.wait_for(enough.wait(), MAX_WAIT_SECONDS)
         await worker.stop(timeout=0)
         assert sorted(started) == sorted(order[:wanted])
     seen: list[str] = []
@@ -139,7 +139,7 @@ async def test_jobs_of_several_priorities_go_back_each_to_its_own_place(
         await queue.add("n", {"n": f"none {n}"})
     worker = Worker(QUEUE, hold, redis=valkey_url, prefix=prefix, concurrency=4)
     await worker.start()
-    await asyncio.wait_for(both.wait(), PATIENCE)
+    await asyncio.wait_for(both.wait(), MAX_WAIT_SECONDS)
     await worker.stop(timeout=0)
     await queue.add("n", {"n": "high 3"}, priority=2)
     seen: list[str] = []
@@ -190,7 +190,7 @@ async def test_a_thread_that_goes_on_after_the_time_out_cannot_finish_its_job(
 
     def handle(_: BlockingJob[Any]) -> str:
         started.set()
-        release.wait(PATIENCE)
+        release.wait(MAX_WAIT_SECONDS)
         return "too late"
 
     job = await queue.add("n", {})
@@ -272,7 +272,7 @@ async def test_sigterm_ends_a_worker_process_and_its_running_job_is_done(
     process = subprocess.Popen([sys.executable, str(SCRIPT), valkey_url, prefix, QUEUE])
     await until_state(queue, job.id, "active")
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    assert await asyncio.to_thread(process.wait, MAX_WAIT_SECONDS) == 0
     assert await job.get_state() == "completed"
 
 
@@ -282,5 +282,5 @@ async def test_a_second_signal_sends_the_job_back_at_once(queue: Queue, valkey_u
     await until_state(queue, job.id, "active")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    assert await asyncio.to_thread(process.wait, MAX_WAIT_SECONDS) == 0
     assert await job.get_state() == "waiting"

@@ -7,6 +7,8 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -58,7 +60,29 @@ def test_an_entry_for_a_test_needs_a_reason_and_a_test_that_needs_the_entry() ->
 
 def test_a_finding_needs_a_reason_for_its_check_and_its_file() -> None:
     check = script("check-security")
-    reasons = [{"check": "B608", "files": ["src/toril/lake/*.py"], "why": "own names"}]
-    assert check.has_reason("B608", "src/toril/lake/lake.py", reasons)
-    assert not check.has_reason("B608", "src/toril/cli/add.py", reasons)
-    assert not check.has_reason("B602", "src/toril/lake/lake.py", reasons)
+    finding = ("B608", "src/toril/lake/lake.py", 7, "SQL")
+    reason = {"check": "B608", "files": {"src/toril/lake/lake.py": 1}, "why": "own names"}
+    assert check.refused([finding], [reason]) == []
+    for found, reasons, problem in (
+        ([finding], [], "1 findings of B608; 0 have a reason"),
+        ([("B602", *finding[1:])], [reason], "1 findings of B602; 0 have a reason"),
+        ([finding, finding], [reason], "2 findings of B608; 1 have a reason"),
+        ([], [reason], "0 findings of B608; 1 have a reason"),
+    ):
+        lines = check.refused(found, reasons)
+        assert any(problem in line for line in lines), problem
+
+
+def test_a_figure_of_the_code_above_its_bound_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")  # the script imports another one
+    report = script("code-report")
+    (tmp_path / "module.py").write_text(
+        "class Loop:\n    def __init__(self, a: Callable[[], int], b: int) -> None:\n        pass\n"
+    )
+    assert report.main([str(tmp_path)]) == 0
+    assert "1  constructor parameters that are callbacks (at most 5)" in capsys.readouterr().out
+    (tmp_path / "long.py").write_text("def f():\n" + "    x = 1\n" * 56)
+    assert report.main([str(tmp_path)]) == 1
+    assert "lines of a function, most: 57 is above 56" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from toril.protocol import classify
 
 REPOSITORY = Path(__file__).parents[3]
 
-CHATTY = [
+MODULES_WITH_IO = [
     ("protocol/chatty.py", "import subprocess"),
     ("protocol/chatty.py", "import socket"),
     ("commands/chatty.py", "import socket"),
@@ -49,7 +49,7 @@ def test_the_packages_keep_their_contracts(tree: Path) -> None:
         ("jobs/impatient.py", "import redis", "only the transport speaks Redis"),
         ("worker/eager.py", "import toril.telemetry.prometheus", "packages import downwards only"),
         ("telemetry/strange.py", "", "telemetry's adapters stand on its hooks"),
-        *[(module, code, "protocol and commands do no I/O") for module, code in CHATTY],
+        *[(module, code, "protocol and commands do no I/O") for module, code in MODULES_WITH_IO],
         ("spark/curious.py", "import toril.worker", "Spark's executors load no worker code"),
     ],
 )

@@ -26,6 +26,7 @@ from toril import (
     WorkerOptions,
     sync,
 )
+from toril.app.task import TaskSettings
 from toril.errors import UnknownOption
 from toril.protocol.option_names import _FOREIGN, knows_its_names, remedy_for
 from toril.protocol.options import Deduplication, KeepJobs, RateLimit
@@ -173,7 +174,7 @@ def test_every_foreign_name_leads_to_a_name_that_exists_somewhere() -> None:
     makers = (
         JobOptions, WorkerOptions, ConnectionPolicy, KeepJobs, RateLimit, Queue, Worker, ListWorker, StreamWorker,
         ListQueue, StreamQueue, QueueEvents, FlowNode, StreamQueue.add, Queue.promote_jobs,
-        toril.producer.Schedulers.upsert,
+        toril.producer.Schedulers.upsert, TaskSettings,
     )  # fmt: skip
     ours = {name for made in makers for name in inspect.signature(made).parameters}
     for name, foreign in _FOREIGN.items():

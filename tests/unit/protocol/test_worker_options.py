@@ -53,7 +53,7 @@ def test_the_heartbeat_follows_the_lock_unless_it_is_given() -> None:
 def test_a_heartbeat_over_half_the_lock_is_warned_about() -> None:
     with pytest.warns(OptionWarning, match="one missed renewal loses the lock"):
         WorkerOptions(lock_duration=10, heartbeat_interval=6)
-    with pytest.warns(OptionWarning, match="locks lapse before they are renewed"):
+    with pytest.warns(OptionWarning, match="locks expire before they are renewed"):
         WorkerOptions(lock_duration=10, heartbeat_interval=10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+from tests.clocks import SetClock
 from toril.worker._unknown_names import MOST_NAMES, OTHER_NAMES, UnknownNameLines
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_line_is_due_once_for_each_name_and_minute_and_has_the_count() -> None:
-    clock = Clock()
+    clock = SetClock()
     lines = UnknownNameLines(clock)
     assert [lines.due("a") for _ in range(3)] == [("a", 1), None, None]
     assert lines.due("b") == ("b", 1)
@@ -25,7 +18,7 @@ def test_a_line_is_due_once_for_each_name_and_minute_and_has_the_count() -> None
 
 
 def test_many_names_share_a_line_and_are_forgotten() -> None:
-    clock = Clock()
+    clock = SetClock()
     lines = UnknownNameLines(clock)
     said = [lines.due(f"name {number}") for number in range(10_000)]
     assert [one for one in said if one is not None] == [
