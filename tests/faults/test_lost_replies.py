@@ -87,7 +87,7 @@ COMMANDS: dict[str, Build] = {
     "remove": lambda keys: manage.remove(keys, "ready"),
     "pause": manage.pause,
     "resume": manage.resume,
-    "drain": lambda keys: manage.drain(keys, most=1, delayed=True),
+    "drain": lambda keys: cleaning.drain(keys, most=1, delayed=True),
     "clean": lambda keys: cleaning.clean(keys, "completed", before_ms=NOW + 1, limit=10),
     "obliterate": lambda keys: manage.obliterate(keys, count=10, force=True),
     "remove_deduplication_key": lambda keys: manage.remove_deduplication_key(keys, "same"),
@@ -316,7 +316,7 @@ async def test_a_job_that_was_finished_and_removed_meanwhile_is_not_added_again(
 ) -> None:
     adding = known(queue, add.add_jobs(keys, [job("once")], Ledger(keys.toril("ledger:p"), "1")))
     await transport.connect()
-    queue.run(manage.drain(keys, most=10))
+    queue.run(cleaning.drain(keys, most=10))
     armed = proxy.arm(fault, keys.base.encode())
     proxy.shut_the_door()
     call = asyncio.create_task(transport.run(adding))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toril.commands import manage
+from toril.commands import cleaning
+from toril.commands.cleaning import DrainStep
 from toril.commands.command import Command
-from toril.commands.manage import DrainStep
 from toril.commands.once import Calls
 from toril.protocol.keys import QueueKeys
 
@@ -16,7 +16,7 @@ def drain_all(run: Callable[[Command[Any]], Any], keys: QueueKeys, *, delayed: b
     """How many jobs were removed; each call looks at `most` of them."""
     calls, removed, cursor = Calls(keys), 0, b""
     while True:
-        command = manage.drain(keys, most=most, delayed=delayed, cursor=cursor, calls=calls)
+        command = cleaning.drain(keys, most=most, delayed=delayed, cursor=cursor, calls=calls)
         step: DrainStep = run(command)
         removed += step.removed
         cursor = step.cursor

@@ -77,7 +77,7 @@ class StepwiseWorker(Worker):
             "id": job.id,
             "attempts_made": job.attempts_made,
             "returnvalue": None if _is_falsy(job.returnvalue) else job.returnvalue,
-            "failed_reason": job.failed_reason,
+            "failed_reason": job.failed_reason or None,  # Node reads an empty one as none
             "finished_on": finished,
             "delay": job.record.delay_ms,
             "traces": len(job.stacktrace),

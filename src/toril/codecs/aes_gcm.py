@@ -53,7 +53,7 @@ class AesGcm:
         nonce = os.urandom(_NONCE)
         return nonce + _aesgcm()(key).encrypt(nonce, raw, context), {"key": key_id}
 
-    def decode(self, raw: bytes, step: Step, context: bytes, max_size: int) -> bytes:  # noqa: ARG002
+    def decode(self, raw: bytes, step: Step, context: bytes, _max_size: int) -> bytes:
         key = self.keys.get(str(step.get("key")))
         if key is None:
             known = ", ".join(self.keys)

@@ -49,14 +49,14 @@ class Offload:
             raise InvalidOption("store", f"is a {type(self.store).__name__}", 'give FolderStore("…")')
         check_integer("min_size", self.min_size, 0, 2**40)
 
-    def encode(self, raw: bytes, context: bytes) -> tuple[bytes, Step] | None:  # noqa: ARG002
+    def encode(self, raw: bytes, _context: bytes) -> tuple[bytes, Step] | None:
         if len(raw) < self.min_size:
             return None
         name = uuid.uuid4().hex
         self.store.write(name, raw)
         return b"", {"name": name, "size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
 
-    def decode(self, raw: bytes, step: Step, context: bytes, max_size: int) -> bytes:  # noqa: ARG002
+    def decode(self, _raw: bytes, step: Step, _context: bytes, max_size: int) -> bytes:
         name = _checked_name(step.get("name"))
         content = self.store.read(name, max_size)
         if content is None:

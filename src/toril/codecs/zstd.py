@@ -35,13 +35,13 @@ class Zstd:
         check_integer("min_size", self.min_size, 0, 2**40)
         _zstandard()  # raises now if it is not installed
 
-    def encode(self, raw: bytes, context: bytes) -> tuple[bytes, Step] | None:  # noqa: ARG002
+    def encode(self, raw: bytes, _context: bytes) -> tuple[bytes, Step] | None:
         if len(raw) < self.min_size:
             return None
         compressed = _zstandard().ZstdCompressor(level=self.level).compress(raw)
         return (compressed, {}) if len(compressed) < len(raw) else None
 
-    def decode(self, raw: bytes, step: Step, context: bytes, max_size: int) -> bytes:  # noqa: ARG002
+    def decode(self, raw: bytes, _step: Step, _context: bytes, max_size: int) -> bytes:
         zstandard = _zstandard()
         try:
             with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(raw) as reader:

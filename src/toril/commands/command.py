@@ -80,3 +80,7 @@ def call(
 def plain(decode: Callable[[Reply], T], *args: Arg, replay: Replay = Replay.SAFE) -> Command[T]:
     """Returns a Redis command, given by its name and arguments. Most only read, so it may be repeated by default."""
     return Command(args=args, decode=decode, replay=replay)
+
+
+def no_value(_: object) -> None:
+    """Decodes a reply whose content does not matter."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from toril.commands.command import Command, Replay, Reply, plain
+from toril.commands.command import Command, Replay, Reply, no_value, plain
 from toril.commands.own_script import OwnScript
 from toril.protocol.group_limits import GroupLimits
 from toril.protocol.keys import QueueKeys
@@ -45,8 +45,8 @@ def set_weight(keys: QueueKeys, group: str, weight: float | None) -> Command[Non
     """Sets how many jobs of a group are served while one of a group of weight 1 is; None means 1."""
     weights = _key(keys)
     if weight is None:
-        return plain(_nothing, "HDEL", weights, group)
-    return plain(_nothing, "HSET", weights, group, weight)
+        return plain(no_value, "HDEL", weights, group)
+    return plain(no_value, "HSET", weights, group, weight)
 
 
 def get_weights(keys: QueueKeys) -> Command[dict[str, float]]:
@@ -127,7 +127,3 @@ def _weights(reply: list[bytes]) -> dict[str, float]:
 
 def _key(keys: QueueKeys) -> str:
     return keys.toril("group-weights")
-
-
-def _nothing(_: object) -> None:
-    """The reply has no meaning."""

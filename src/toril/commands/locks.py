@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from toril.commands.command import Arg, Command, Replay, Reply, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, no_value, plain
 from toril.commands.library import official
 from toril.commands.own_script import OwnScript
 from toril.protocol.keys import AnyKeys, QueueKeys
@@ -133,10 +133,10 @@ def report_worker(
     """Writes a worker's report, which expires when the worker does not renew it, and lists the worker."""
     workers = keys.toril("workers")
     return (
-        plain(_nothing, "SET", keys.toril(f"worker:{worker_id}"), report, "PX", expire_ms),
-        plain(_nothing, "ZADD", workers, now_ms, worker_id),
-        plain(_nothing, "ZREMRANGEBYSCORE", workers, 0, now_ms - expire_ms),
-        plain(_nothing, "PEXPIRE", workers, expire_ms),
+        plain(no_value, "SET", keys.toril(f"worker:{worker_id}"), report, "PX", expire_ms),
+        plain(no_value, "ZADD", workers, now_ms, worker_id),
+        plain(no_value, "ZREMRANGEBYSCORE", workers, 0, now_ms - expire_ms),
+        plain(no_value, "PEXPIRE", workers, expire_ms),
     )
 
 
@@ -148,15 +148,11 @@ def announce_names(
     known = keys.toril("names")
     args = [arg for name in names for arg in (now_ms + expire_ms, name)]
     return (
-        *([plain(_nothing, "ZADD", known, *args)] if args else []),
-        plain(_nothing, "ZREMRANGEBYSCORE", known, 0, now_ms),
-        plain(_nothing, "PEXPIRE", known, max(expire_ms, _NAMES_MS)),
+        *([plain(no_value, "ZADD", known, *args)] if args else []),
+        plain(no_value, "ZREMRANGEBYSCORE", known, 0, now_ms),
+        plain(no_value, "PEXPIRE", known, max(expire_ms, _NAMES_MS)),
         plain(lambda found: frozenset(_ids(found)), "ZRANGE", known, 0, -1),
     )
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def _ids(reply: list[bytes]) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from toril.commands.command import Arg, Command, Replay, Reply, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, no_value, plain
 from toril.commands.library import official
-from toril.commands.once import REMEMBERED_MS, Calls, once
+from toril.commands.once import Calls, once
 from toril.commands.own_script import OwnScript
 from toril.errors import JobLocked, obliterate_refusal, refusal
 from toril.protocol.compatibility import META_VERSION
@@ -29,11 +29,6 @@ _MOVE_JOBS_TO_WAIT = OwnScript(
     args="limit until_ms state skip",
 )
 _PAUSE = OwnScript("pause", keys="source target meta prioritized events delayed marker", args="action")
-_DRAIN = OwnScript(
-    "drain",
-    keys="wait paused delayed prioritized repeat_set events work_list arrivals pc",
-    args="base limit remove_delayed arrivals_ms cursor",
-)
 _REMOVE_JOB = OwnScript("remove_job", keys="job repeat_set", args="job_id children base")
 _RETRY_FINISHED = OwnScript(
     "retry_finished",
@@ -107,8 +102,8 @@ def _logged(job_id: str, reply: int) -> int:
 def clear_logs(keys: QueueKeys, job_id: str, *, keep: int = 0) -> Command[None]:
     """Removes all lines but the newest `keep`."""
     if keep > 0:
-        return plain(_nothing, "LTRIM", keys.logs(job_id), -keep, -1)
-    return plain(_nothing, "DEL", keys.logs(job_id))
+        return plain(no_value, "LTRIM", keys.logs(job_id), -keep, -1)
+    return plain(no_value, "DEL", keys.logs(job_id))
 
 
 def _counted(job_id: str, command: str, reply: int) -> int:
@@ -231,64 +226,7 @@ def resume(keys: QueueKeys) -> Command[None]:
 
 def _pause_or_resume(keys: QueueKeys, source: str, target: str, action: str) -> Command[None]:
     script_keys = _PAUSE.keys(keys, source=source, target=target)
-    return once(keys, _PAUSE.call(script_keys, _PAUSE.args(action=action), _nothing))
-
-
-def _nothing(_: object) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class DrainStep:
-    """How many jobs one call of a drain removed, and where the next one goes on."""
-
-    removed: int
-    cursor: bytes  # empty at the end
-    # Delayed jobs may be left: events were trimmed before they were read, so it is not known which jobs are new.
-    left_delayed: bool = False
-    unremovable: list[str] = field(default_factory=list)  # ids of jobs at which the scripts of BullMQ fail
-
-
-def drain(
-    keys: QueueKeys, *, most: int, delayed: bool = False, cursor: bytes = b"", calls: Calls | None = None
-) -> Command[DrainStep]:
-    """Removes up to `most` of the jobs that waited (and, if asked, were delayed) when the drain began.
-
-    `cursor` is from the reply to the call before; without it a drain begins. Active and finished jobs stay,
-    and so do the next runs of schedulers.
-    """
-    calls = calls or Calls(keys)
-    script_keys = _DRAIN.keys(
-        keys,
-        repeat_set=keys.repeat,
-        work_list=keys.toril(f"drain:{calls.client}:jobs"),
-        arrivals=keys.toril(f"drain:{calls.client}:arrivals"),
-    )
-    args = _DRAIN.args(
-        base=keys.base,
-        limit=most,
-        remove_delayed="1" if delayed else "0",
-        arrivals_ms=REMEMBERED_MS,
-        cursor=cursor,
-    )
-    return calls.once(_DRAIN.call(script_keys, args, _drained))
-
-
-def _drained(reply: list[Reply]) -> DrainStep:
-    return DrainStep(int(reply[0]), reply[1], bool(reply[2]), _ids(reply[3]))
-
-
-def official_drain(keys: QueueKeys, *, delayed: bool = False) -> Command[None]:
-    """The official drain in one call, for comparison; do not use it on a large queue.
-
-    It removes the next run of a scheduler from its place when other jobs wait behind it.
-    """
-    return call(
-        official("drain"),
-        (keys.wait, keys.paused, keys.delayed, keys.prioritized, keys.repeat),
-        [keys.base, "1" if delayed else "0"],
-        _nothing,
-    )
+    return once(keys, _PAUSE.call(script_keys, _PAUSE.args(action=action), no_value))
 
 
 def obliterate(
@@ -365,36 +303,36 @@ def _was_removed_from_parent(job_id: str, reply: int) -> bool:
 
 def remove_unprocessed_children(keys: QueueKeys, job_id: str) -> Command[None]:
     script_keys = (keys.job(job_id), keys.meta)
-    return once(keys, call(official("removeUnprocessedChildren"), script_keys, [keys.base, job_id], _nothing))
+    return once(keys, call(official("removeUnprocessedChildren"), script_keys, [keys.base, job_id], no_value))
 
 
 def set_meta(
     keys: QueueKeys, *, version: str = META_VERSION, events_max_len: int | None = None
 ) -> tuple[Command[None], ...]:
     """Writes version and event length into the meta hash; a field that exists stays, unless a length is given."""
-    version_line = plain(_nothing, "HSETNX", keys.meta, "version", version)
+    version_line = plain(no_value, "HSETNX", keys.meta, "version", version)
     if events_max_len is None:
-        return version_line, plain(_nothing, "HSETNX", keys.meta, "opts.maxLenEvents", 10_000)
-    return version_line, plain(_nothing, "HSET", keys.meta, "opts.maxLenEvents", events_max_len)
+        return version_line, plain(no_value, "HSETNX", keys.meta, "opts.maxLenEvents", 10_000)
+    return version_line, plain(no_value, "HSET", keys.meta, "opts.maxLenEvents", events_max_len)
 
 
 def set_global_concurrency(keys: QueueKeys, limit: int | None) -> Command[None]:
     """Limits how many jobs of this queue are active at once over all workers; None removes the limit."""
     if limit is None:
-        return plain(_nothing, "HDEL", keys.meta, "concurrency")
-    return plain(_nothing, "HSET", keys.meta, "concurrency", limit)
+        return plain(no_value, "HDEL", keys.meta, "concurrency")
+    return plain(no_value, "HSET", keys.meta, "concurrency", limit)
 
 
 def set_global_rate_limit(keys: QueueKeys, limit: tuple[int, int] | None) -> Command[None]:
     """Limits the rate over all workers to (jobs, span in ms); None removes the limit."""
     if limit is None:
-        return plain(_nothing, "HDEL", keys.meta, "max", "duration")
-    return plain(_nothing, "HSET", keys.meta, "max", limit[0], "duration", limit[1])
+        return plain(no_value, "HDEL", keys.meta, "max", "duration")
+    return plain(no_value, "HSET", keys.meta, "max", limit[0], "duration", limit[1])
 
 
 def start_rate_limit(keys: QueueKeys, span_ms: int) -> Command[None]:
     """Stops all fetching for a while, as upstream's `rateLimit` does."""
-    return plain(_nothing, "SET", keys.limiter, 9007199254740991, "PX", span_ms)
+    return plain(no_value, "SET", keys.limiter, 9007199254740991, "PX", span_ms)
 
 
 def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
@@ -404,7 +342,7 @@ def trim_events(keys: QueueKeys, max_len: int) -> Command[int]:
 
 def remove_rate_limit(keys: QueueKeys) -> Command[None]:
     """Allows fetching at once, as upstream's `removeRateLimitKey` does."""
-    return plain(_nothing, "DEL", keys.limiter)
+    return plain(no_value, "DEL", keys.limiter)
 
 
 def delete_keys(names: Sequence[str]) -> Command[int]:
@@ -414,12 +352,12 @@ def delete_keys(names: Sequence[str]) -> Command[int]:
 
 def request_cancel(keys: QueueKeys, job_id: str, token: str, reason: str, expire_ms: int) -> Command[None]:
     """Requests that the worker of a job cancels it; the token of the lock identifies the attempt."""
-    return plain(_nothing, "SET", cancel_key(keys, job_id), f"{token}\n{reason}", "PX", expire_ms)
+    return plain(no_value, "SET", cancel_key(keys, job_id), f"{token}\n{reason}", "PX", expire_ms)
 
 
 def withdraw_cancel(keys: QueueKeys, job_id: str) -> Command[None]:
     """Removes the request to cancel a job."""
-    return plain(_nothing, "DEL", cancel_key(keys, job_id))
+    return plain(no_value, "DEL", cancel_key(keys, job_id))
 
 
 def cancel_key(keys: QueueKeys, job_id: str) -> str:

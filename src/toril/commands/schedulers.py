@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from toril.commands.command import Command, Replay, Reply, call, plain
+from toril.commands.command import Command, Replay, Reply, call, no_value, plain
 from toril.commands.envelopes import LATEST_MS
 from toril.commands.library import official
 from toril.commands.once import once
@@ -172,11 +172,7 @@ def record_broken(keys: QueueKeys, broken: BrokenScheduler) -> Command[None]:
         "opts": broken.opts.decode(errors="replace"),
     }
     args = _NOTE_BROKEN.args(scheduler_id=broken.id, job_id=broken.job_id, note=pack(note))
-    return _NOTE_BROKEN.call((keys.repeat, broken_key(keys)), args, _nothing, Replay.SAFE)
-
-
-def _nothing(_: object) -> None:
-    return None
+    return _NOTE_BROKEN.call((keys.repeat, broken_key(keys)), args, no_value, Replay.SAFE)
 
 
 def broken_schedulers(keys: QueueKeys) -> Command[list[BrokenScheduler]]:
@@ -206,7 +202,7 @@ def _broken(flat: list[bytes]) -> list[BrokenScheduler]:
 
 def clear_broken(keys: QueueKeys, scheduler_id: str) -> Command[None]:
     """Removes a scheduler from the broken ones."""
-    return plain(_nothing, "HDEL", broken_key(keys), scheduler_id)
+    return plain(no_value, "HDEL", broken_key(keys), scheduler_id)
 
 
 def resume_scheduler(keys: QueueKeys, step: Command[str | None]) -> Command[str | None]:

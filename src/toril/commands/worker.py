@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from toril.commands.command import Arg, Command, Replay, Reply, call, plain
+from toril.commands.command import Arg, Command, Replay, Reply, call, no_value, plain
 from toril.commands.library import grouped, official
 from toril.commands.own_script import OwnScript
 from toril.errors import ScriptFailed, TorilError, refusal
@@ -216,11 +216,7 @@ def has_marker(keys: QueueKeys) -> Command[bool]:
 
 def set_marker(keys: QueueKeys) -> Command[None]:
     """Wakes one waiting worker."""
-    return plain(_nothing, "ZADD", keys.marker, 0, "0")
-
-
-def _nothing(_: object) -> None:
-    return None
+    return plain(no_value, "ZADD", keys.marker, 0, "0")
 
 
 def _marker_score(reply: list[Reply] | None) -> float | None:

@@ -13,18 +13,12 @@ from toril.commands import manage, read
 from toril.commands.command import Command
 from toril.commands.locks import extend_lock
 from toril.commands.worker import move_to_waiting_children
-from toril.errors import (
-    InvalidOption,
-    JobFailed,
-    JobNotFound,
-    LockLost,
-    Postpone,
-    Requeue,
-)
+from toril.errors import InvalidOption, JobNotFound, LockLost, Postpone, Requeue
 from toril.jobs._operations import NOW_MS, Operation
 from toril.jobs._payloads import encode, plain_field
 from toril.jobs.calls import BlockingJobCalls, JobCalls
 from toril.jobs.stored_values import log_line, progress_to_json, returned
+from toril.jobs.type_variables import R, T
 from toril.protocol.codec import PayloadCodec, from_json, to_json
 from toril.protocol.codecs import QueueCodecs
 from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
@@ -32,18 +26,6 @@ from toril.protocol.keys import QueueKeys
 from toril.protocol.options import JobOptions, ParentRef
 from toril.protocol.record import JobRecord
 from toril.protocol.state import JobState
-
-if TYPE_CHECKING:
-    # Type checkers provide this module; it is not needed at run time.
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T", default=Any)
-    R = TypeVar("R", default=Any)
-else:
-    from typing import TypeVar
-
-    T = TypeVar("T")
-    R = TypeVar("R")
 
 FinalState = Literal["failed", "completed"]
 
@@ -288,13 +270,7 @@ class JobBase(Generic[T, R]):
 
     def _change(self, **fields: bytes | None) -> None:
         """Changes fields of the record as the server did; None removes a field."""
-        changed = dict(self.record.fields)
-        for name, value in fields.items():
-            if value is None:
-                changed.pop(name.encode(), None)
-            else:
-                changed[name.encode()] = value
-        self.record = JobRecord(self.id, changed)
+        self.record = self.record.with_fields(fields)
 
     def set_local_field(self, name: str, value: bytes) -> None:
         """Replaces a field of this object only; what is stored does not change."""
@@ -413,8 +389,6 @@ class JobBase(Generic[T, R]):
             self.lock_lost = True
             raise LockLost(self.id, command="extendLock")
 
-    # --- children and parent --------------------------------------------------------------------------------
-
     def _remove_child_dependency(self) -> Operation[bool]:
         parent_key = self.record.parent_key
         if parent_key is None:
@@ -441,11 +415,3 @@ class JobBase(Generic[T, R]):
     def _typed_result(self, raw: bytes | None) -> R:
         codec = self.result_codec
         return cast("R", returned(raw)) if codec is None else codec.decode(raw or b"null")
-
-    # --- failure --------------------------------------------------------------------------------------------
-
-    def _failure(self, reason: str) -> Operation[JobFailed]:
-        """Returns the error for waiters, with the stack traces if they are still stored."""
-        (raw,) = yield read.get_fields(self.keys, self.id, ["stacktrace"])
-        traces = JobRecord(self.id, {b"stacktrace": raw}).stacktrace if raw else []
-        return JobFailed(self.id, reason, traces)

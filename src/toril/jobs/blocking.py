@@ -14,12 +14,14 @@ from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
 from toril.errors import JobNotFound, TorilError
 from toril.jobs import dependencies
+from toril.jobs._failures import read_failure
 from toril.jobs._operations import Operation, run_operation_blocking
 from toril.jobs._payloads import decode_result
-from toril.jobs.base import FinalState, JobBase, R, T
+from toril.jobs.base import FinalState, JobBase
 from toril.jobs.calls import BlockingJobCalls
 from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
 from toril.jobs.stored_values import returned
+from toril.jobs.type_variables import R, T
 from toril.jobs.worker_hint import no_worker
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
@@ -184,7 +186,7 @@ class BlockingJob(JobBase[T, R]):
             return self._run(decode_result(self._calls, self.name, finish.value))
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
-        raise self._run(self._failure((finish.value or b"").decode(errors="replace")))
+        raise self._run(read_failure(self.keys, self.id, finish.value or b""))
 
     def _no_worker(self) -> str:
         try:

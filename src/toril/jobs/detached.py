@@ -14,11 +14,12 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from toril.errors import Detached
 from toril.jobs._operations import NOW_MS, Operation
-from toril.jobs.base import JobBase, R, T
+from toril.jobs.base import JobBase
 from toril.jobs.blocking import BlockingJob
 from toril.jobs.calls import KEEP_LOGS, BlockingJobCalls, JobCalls
 from toril.jobs.job import Job
 from toril.jobs.stored_values import log_line, progress_to_json
+from toril.jobs.type_variables import R, T
 from toril.protocol.codec import to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_seconds
 from toril.protocol.keys import QueueKeys

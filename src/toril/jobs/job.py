@@ -13,12 +13,14 @@ from toril.commands.manage import ResetAttempts
 from toril.commands.read import DependencyKind
 from toril.errors import JobNotFound, TorilError
 from toril.jobs import dependencies
+from toril.jobs._failures import read_failure
 from toril.jobs._operations import Operation, run_operation
 from toril.jobs._payloads import decode_result
-from toril.jobs.base import FinalState, JobBase, R, T
+from toril.jobs.base import FinalState, JobBase
 from toril.jobs.calls import JobCalls
 from toril.jobs.dependencies import Dependencies, DependencyCounts, DependencyPage
 from toril.jobs.stored_values import returned
+from toril.jobs.type_variables import R, T
 from toril.jobs.worker_hint import HINT_SECONDS, no_worker
 from toril.protocol.duration import Duration, to_seconds
 from toril.protocol.options import ParentRef
@@ -185,4 +187,4 @@ class Job(JobBase[T, R]):
             return await self._run(decode_result(self._calls, self.name, finish.value))
         if finish.state == "missing":
             raise JobNotFound(self.id, command="wait_until_finished")
-        raise await self._run(self._failure((finish.value or b"").decode(errors="replace")))
+        raise await self._run(read_failure(self.keys, self.id, finish.value or b""))

@@ -8,7 +8,7 @@ from toril.commands import read
 from toril.commands.command import Command
 from toril.errors import InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
-from toril.jobs.base import T
+from toril.jobs.type_variables import T
 from toril.producer._connection import QueueConnection
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_parts import MAX_COUNT, check_integer

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from toril.commands import groups
 from toril.errors import InvalidOption
-from toril.jobs.base import T
+from toril.jobs.type_variables import T
 from toril.producer._base import QueuePart
 from toril.protocol.group_limits import GroupCounts, GroupLimits
 from toril.protocol.keys import check_text

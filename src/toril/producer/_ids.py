@@ -16,8 +16,7 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 _AT_ONCE: Final = 256  # ids from one call to the system; 4 kB
 SHORT_LENGTH: Final = 13
@@ -40,11 +39,11 @@ def _short_ids() -> list[str]:
     return [one for one in made if not one.isdigit()]
 
 
-class _Ids:
+class _UnusedIds:
     """Ids of one form that were made and not yet used."""
 
-    def __init__(self, make: Callable[[], list[str]]) -> None:
-        self._make = make
+    def __init__(self, form: Literal["uuid", "short"]) -> None:
+        self._make: Final = _uuids if form == "uuid" else _short_ids
         self._lock = threading.Lock()
         self._unused: list[str] = []
 
@@ -66,7 +65,7 @@ class _Ids:
         self._unused = []
 
 
-_uuid, _short = _Ids(_uuids), _Ids(_short_ids)
+_uuid, _short = _UnusedIds("uuid"), _UnusedIds("short")
 os.register_at_fork(after_in_child=_uuid.after_fork)
 os.register_at_fork(after_in_child=_short.after_fork)
 

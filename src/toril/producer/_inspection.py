@@ -14,7 +14,7 @@ from toril.commands import read, server
 from toril.commands.read import Metrics
 from toril.errors import InvalidOption, MalformedValue, RedisError
 from toril.jobs import Job
-from toril.jobs.base import T
+from toril.jobs.type_variables import T
 from toril.producer._base import QueuePart, check_lookup_id
 from toril.producer._unchangeable_jobs import NO_HASH
 from toril.protocol.keys import client_name

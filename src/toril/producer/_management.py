@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from toril.commands import manage, read, worker
+from toril.commands import cleaning, manage, read, worker
 from toril.commands.cleaning import CleanState, clean
 from toril.commands.once import Calls
 from toril.errors import InvalidOption, JobLocked, JobNotFound, JobNotInState, ScriptRefused
 from toril.jobs import Job
-from toril.jobs.base import FinalState, T
+from toril.jobs.base import FinalState
 from toril.jobs.calls import KEEP_LOGS
 from toril.jobs.stored_values import log_line, progress_to_json
+from toril.jobs.type_variables import T
 from toril.producer._base import JOBS_AT_ONCE, QueuePart, check_count, check_lookup_id
 from toril.producer._connection import raise_first_error
 from toril.producer._retry_selection import Reason, RetryLimiter, matcher
@@ -69,7 +70,9 @@ class Management(QueuePart[T]):
         """
         calls, removed, cursor, left = Calls(self.keys), 0, b"", list[str]()
         while True:
-            command = manage.drain(self.keys, most=REMOVE_BATCH, delayed=delayed, cursor=cursor, calls=calls)
+            command = cleaning.drain(
+                self.keys, most=REMOVE_BATCH, delayed=delayed, cursor=cursor, calls=calls
+            )
             step = await self._run(command)
             removed += step.removed
             left += step.unremovable

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from toril.jobs import Job
-from toril.jobs.base import T
+from toril.jobs.type_variables import T
 
 Reason = str | re.Pattern[str]
 

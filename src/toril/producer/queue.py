@@ -13,7 +13,7 @@ from typing import Final, Self, Unpack, overload
 from toril.commands.add import Added
 from toril.errors import Closed, InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
-from toril.jobs.base import T
+from toril.jobs.type_variables import T
 from toril.producer._add_batcher import AddBatcher
 from toril.producer._connection import QueueConnection
 from toril.producer._groups import Groups

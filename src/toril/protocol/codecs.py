@@ -45,13 +45,13 @@ class Codec(Protocol):
     def place(self) -> Place:
         """What it does. Payloads are compressed before they are encrypted, and encrypted before they are offloaded."""
 
-    def encode(self, raw: bytes, context: bytes) -> tuple[bytes, Step] | None:
+    def encode(self, raw: bytes, context: bytes, /) -> tuple[bytes, Step] | None:
         """Returns the bytes after this step and its parameters; None leaves the payload as it is.
 
         `context` says which field it is and what was done before: it must be the same when it is decoded.
         """
 
-    def decode(self, raw: bytes, step: Step, context: bytes, max_size: int) -> bytes:
+    def decode(self, raw: bytes, step: Step, context: bytes, max_size: int, /) -> bytes:
         """Returns the bytes before this step, at most `max_size`; raises `UnreadablePayload`."""
 
 

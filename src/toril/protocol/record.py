@@ -45,6 +45,16 @@ class JobRecord:
         """From a mapping of bytes or strings."""
         return cls(job_id, {_as_bytes(name): _as_bytes(value) for name, value in fields.items()})
 
+    def with_fields(self, changes: Mapping[str, bytes | None]) -> JobRecord:
+        """Returns a copy with these fields; None removes a field."""
+        fields = dict(self.fields)
+        for name, value in changes.items():
+            if value is None:
+                fields.pop(name.encode(), None)
+            else:
+                fields[name.encode()] = value
+        return JobRecord(self.id, fields)
+
     def __repr__(self) -> str:
         return f"JobRecord(id={self.id!r}, name={self.name!r})"
 

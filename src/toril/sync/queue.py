@@ -15,7 +15,8 @@ from typing import Any, Generic, Literal, Unpack, overload
 from toril.commands.read import Metrics
 from toril.jobs import BlockingJob, BlockingJobCalls
 from toril.jobs import Job as AsyncJob
-from toril.jobs.base import FinalState, T
+from toril.jobs.base import FinalState
+from toril.jobs.type_variables import T
 from toril.producer import ConnectedWorker, JobLogs, QueueMeta
 from toril.producer import Queue as AsyncQueue
 from toril.producer.job_builder import NO_DATA, Ids

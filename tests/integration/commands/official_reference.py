@@ -13,7 +13,7 @@ import msgspec
 import redis
 
 from tests.interop.draining import drain_all
-from toril.commands import add, locks, manage, worker
+from toril.commands import add, cleaning, locks, manage, worker
 from toril.commands.add import JobToAdd
 from toril.commands.command import Command, Replay, call
 from toril.commands.library import official
@@ -169,7 +169,7 @@ class OneByOne:
         run(self.client, _raw_call("pause", tuple(ours.keys[:7]), list(ours.args[:1])))
 
     def drain(self, delayed: bool) -> None:
-        run(self.client, manage.official_drain(self.keys, delayed=delayed))
+        run(self.client, cleaning.official_drain(self.keys, delayed=delayed))
 
 
 class _Basket:

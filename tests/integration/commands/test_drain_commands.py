@@ -12,7 +12,7 @@ from tests.interop.difference import differences, report
 from tests.interop.draining import drain_all
 from tests.interop.keyspace import dump
 from tests.servers import Server
-from toril.commands import manage, read, schedulers
+from toril.commands import cleaning, manage, read, schedulers
 from toril.commands.once import Calls
 from toril.commands.schedulers import SchedulerToAdd
 from toril.protocol.keys import QueueKeys
@@ -34,7 +34,7 @@ class Drain:
 
     def step(self) -> bool:
         """One call; False when it was the last one."""
-        command = manage.drain(
+        command = cleaning.drain(
             self._driver.keys,
             most=self._most,
             delayed=self._delayed,
@@ -256,7 +256,7 @@ class TestWithSchedulers:
         driver.add("old0")
         run = self.add_scheduler(driver, "tick")
         driver.add("old1")
-        driver.run(manage.official_drain(driver.keys))
+        driver.run(cleaning.official_drain(driver.keys))
         (orphan,) = client.lrange(driver.keys.wait, 0, -1)
         assert not client.exists(driver.keys.job(orphan.decode()))
         assert driver.run(read.get_state(driver.keys, run)) == "unknown"
@@ -384,7 +384,7 @@ def test_children_and_parents_are_treated_as_upstream_does(
             driver.add("old-later", delay=60_000)
             driver.add("old-first", priority=3, de={"id": "same"})
             if at_once:
-                driver.run(manage.official_drain(driver.keys, delayed=delayed))
+                driver.run(cleaning.official_drain(driver.keys, delayed=delayed))
             else:
                 drain_all(driver.run, driver.keys, delayed=delayed, most=1)
             outcomes.append(dump(client, prefix))

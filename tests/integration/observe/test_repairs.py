@@ -12,7 +12,7 @@ from tests.interop.difference import differences
 from tests.interop.keyspace import dump
 from tests.servers import Server
 from toril import FlowNode, FlowProducer, Job, Queue, Worker
-from toril.commands import manage
+from toril.commands import cleaning
 from toril.observe.doctor import Diagnosis, Doctor, Repairs
 from toril.protocol.keys import QueueKeys
 from toril.transport import AsyncTransport
@@ -41,7 +41,7 @@ async def test_what_the_official_drain_leaves_behind_is_mended(
         run = await queue.schedulers.upsert("tick", **schedule)
         await queue.promote_jobs()
         await queue.add("behind", {})
-        await transport.run(manage.official_drain(queue.keys))
+        await transport.run(cleaning.official_drain(queue.keys))
         said = " ".join(stuck(await Doctor(healthy.url).examine()))
         assert "have no data" in said and "in no list" in said and "no next run" in said
         done = await repaired(healthy.url)

