@@ -24,8 +24,8 @@ python-setup:
 demo-setup:
 	@scripts/set-up demo
 
-demo: demo-setup  ## add and process jobs on an embedded server
-	@$(PYTHON) -m toril.cli demo
+demo: demo-setup  ## show everything in two minutes; ARGS=--quick leaves Spark out, ARGS=--keep keeps the dashboard
+	@$(PYTHON) -m toril.cli demo $(ARGS)
 
 .PHONY: test
 test: setup  ## run all tests on real servers and check coverage

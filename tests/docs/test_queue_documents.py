@@ -24,6 +24,7 @@ NAMES = (
     "outbox",
     "codecs",
     "deployment",
+    "tutorial",
 )
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PROGRAM_AND_OUTPUT = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P<output>.*?)```", re.DOTALL)

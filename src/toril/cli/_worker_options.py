@@ -65,6 +65,10 @@ class WorkerSettings:
             "--lock-duration", help="Seconds after which a job counts as stalled if its lock is not renewed."
         ),
     ] = 30.0
+    stalled_check_interval: Annotated[
+        float,
+        typer.Option("--stalled-check-interval", help="Seconds between two searches for stalled jobs."),
+    ] = 30.0
     job_timeout: Annotated[
         float | None, typer.Option("--job-timeout", help="Seconds that an attempt may take.")
     ] = None
@@ -138,6 +142,7 @@ class WorkerSettings:
             concurrency=self.concurrency,
             executor=self.executor,
             lock_duration=self.lock_duration,
+            stalled_check_interval=self.stalled_check_interval,
             shutdown_timeout=self.shutdown_timeout,
             max_attempts=self.max_attempts,
             rate_limit=None if self.rate_limit is None else parse_rate(self.rate_limit),

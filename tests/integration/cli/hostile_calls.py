@@ -127,7 +127,7 @@ PROCESSES: Final = (
     call("worker handlers:plain -q list:hostile --log-format json", as_json=False),
     call("dashboard --port 0", as_json=False),
     call("pipeline up --stream-prefix {prefix} --lake {lake}"),
-    call("demo --jobs 20 --pace 0"),
+    call("demo --quick --jobs 40 --pace 0"),
     call("server start {folder} --port 0"),
 )
 # With each text as an argument; the text is refused, or the command does its work.

@@ -13,14 +13,28 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from toril.cli._output import console, print_line
-from toril.cli.demo._workload import Tally
+from toril.cli.demo._worker_part import Tally
 
 # Seconds between two updates of the bars, and between two lines.
 DRAW_EVERY = 0.05
-LINE_EVERY = 0.5
-MOST_REPORTS = 5
+LINE_EVERY = 1.0
+MOST_RENDERS = 4
+
+
+def print_heading(text: str, *, quiet: bool) -> None:
+    """Prints the title of a part; bold in a terminal."""
+    if not quiet:
+        print_line("")
+        console().print(Text(text, style="bold cyan"))
+
+
+def print_fact(text: str, *, quiet: bool) -> None:
+    """Prints one line below a heading."""
+    if not quiet:
+        print_line(f"   {text}")
 
 
 class ProgressDisplay(Protocol):
@@ -45,45 +59,45 @@ class LineDisplay:
 
     def _line(self, elapsed: float) -> None:
         tally = self._tally
-        print_line(
-            f"  {elapsed:4.1f} s  {tally.done:>5} of {tally.added} done   "
-            f"completed {tally.completed}  failed {tally.failed}  retries {tally.retried}"
-        )
+        parts = [f"{queue} {tally.ended.get(queue, 0)}/{total}" for queue, total in tally.totals.items()]
+        print_line(f"   {elapsed:4.1f} s  {'  '.join(parts)}")
 
     def close(self) -> None:
         self._line(time.monotonic() - self._began)
 
 
 class BarDisplay:
-    """Draws bars: one for all jobs and one for each running report."""
+    """Draws bars: one for each queue and one for each running render."""
 
     def __init__(self, tally: Tally, screen: Console) -> None:
         self._tally = tally
         self._progress = Progress(
-            TextColumn("  {task.description}"),
+            TextColumn("   {task.description}"),
             BarColumn(bar_width=40),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
             console=screen,
         )
-        self._all = self._progress.add_task("jobs", total=tally.added, note="")
-        self._reports: dict[str, TaskID] = {}
+        self._queues = {
+            queue: self._progress.add_task(queue, total=total) for queue, total in tally.totals.items()
+        }
+        self._renders: dict[str, TaskID] = {}
         self._progress.start()
 
     def draw(self) -> None:
         tally = self._tally
-        note = f"failed {tally.failed}  retries {tally.retried}"
-        self._progress.update(self._all, completed=tally.done, total=tally.added, note=note)
-        for job_id in list(self._reports):
-            if job_id not in tally.reports:
-                self._progress.remove_task(self._reports.pop(job_id))
-        for job_id, part in list(tally.reports.items())[:MOST_REPORTS]:
-            if job_id not in self._reports:
-                self._reports[job_id] = self._progress.add_task(f"report {job_id[:8]}", total=100, note="")
-            self._progress.update(self._reports[job_id], completed=round(part * 100))
+        for queue, bar in self._queues.items():
+            self._progress.update(bar, completed=tally.ended.get(queue, 0))
+        shown = dict(list(tally.renders.items())[:MOST_RENDERS])
+        for title in self._renders.keys() - shown.keys():
+            self._progress.remove_task(self._renders.pop(title))
+        for title, percent in shown.items():
+            if title not in self._renders:
+                self._renders[title] = self._progress.add_task(f"  {title}", total=100)
+            self._progress.update(self._renders[title], completed=round(percent))
 
     def close(self) -> None:
+        self._tally.renders = {}
         self.draw()
         self._progress.stop()
 

@@ -1,101 +1,132 @@
-"""The jobs and handlers of the demo.
+"""The jobs of the demo, by queue.
 
-    email     short, most of them; one in eight fails once and is retried
-    report    longer, with progress and log lines
-    import    fails for good
-    reminder  delayed
+    video-generation  render: progress, priorities, retries, some fail for good; publish: parents of flows
+    transcode         on processes; one job kills the process that runs it
+    thumbnails        on threads
+    emails            groups (tenants), delays, retries, and a schedule
 
-Guarantee: the outcome of every job is determined by its data, so the counts at the end are known before the start.
+Guarantee: the outcome of every job is determined by its data, so that the counts at the end are known before the start.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
-from toril.errors import PermanentError, TransientError
-from toril.jobs import Job
+from toril.producer.flow import FlowNode
 from toril.protocol.backoff import Backoff
 from toril.protocol.options import JobOptions, NewJob
 
-QUEUE = "demo"
-SHARES = {"report": 0.1, "import": 0.05, "reminder": 0.15}
-# One email in eight fails once.
-FLAKY_EVERY = 8
+VIDEOS: Final = "video-generation"
+TRANSCODE: Final = "transcode"
+THUMBNAILS: Final = "thumbnails"
+EMAILS: Final = "emails"
+QUEUES: Final = (VIDEOS, TRANSCODE, THUMBNAILS, EMAILS)
+
+DIGEST: Final = "digest"
+DIGEST_EVERY: Final = 1.0
+DIGESTS: Final = 4
+# Of ten mails, so many are of each tenant.
+TENANTS: Final = {"acme": 6, "globex": 3, "initech": 1}
+BUSIEST: Final = "acme"
+BUSIEST_LIMIT: Final = 4  # mails of it at the same time
+
+# One in so many: renders whose first attempt fails, renders that fail for good, mails whose first attempt fails, and
+# mails that are delayed.
+GPU_BUSY, EMPTY_PROMPT, MAIL_BUSY, DELAYED = 6, 11, 8, 7
+# Even with `--pace 0` a render lasts as long, so that the worker that is killed has jobs.
+SHORTEST_RENDER: Final = 0.3
+_BACKOFF: Final = Backoff.fixed(0.25)
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts of jobs by outcome."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The jobs to add, and the counts that they lead to."""
 
-    added: int = 0
-    completed: int = 0
-    failed: int = 0
-    retried: int = 0
-    reports: dict[str, float] = field(default_factory=dict)  # progress of running reports
+    renders: list[NewJob]
+    flows: list[FlowNode]
+    transcodes: list[NewJob]
+    thumbnails: list[NewJob]
+    mails: list[NewJob]
 
     @property
-    def done(self) -> int:
-        return self.completed + self.failed
+    def expected(self) -> dict[str, tuple[int, int]]:
+        """Completed and failed jobs by queue."""
+        children = [child.queue for flow in self.flows for child in flow.children]
+        broken = sum(not job.data["prompt"] for job in self.renders)
+        poison = sum(job.data["poison"] for job in self.transcodes)
+        return {
+            VIDEOS: (len(self.renders) - broken + len(self.flows), broken),
+            TRANSCODE: (len(self.transcodes) - poison + children.count(TRANSCODE), poison),
+            THUMBNAILS: (len(self.thumbnails) + children.count(THUMBNAILS), 0),
+            EMAILS: (len(self.mails) + DIGESTS, 0),
+        }
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Jobs by queue."""
+        return {queue: completed + failed for queue, (completed, failed) in self.expected.items()}
 
 
-def planned_jobs(count: int) -> list[NewJob]:
-    """Returns `count` jobs of all names, shuffled."""
-    jobs: list[NewJob] = []
-    for kind, share in SHARES.items():
-        jobs += (_job(kind, number) for number in range(1, max(1, round(count * share)) + 1))
-    jobs += (_job("email", number) for number in range(1, max(1, count - len(jobs)) + 1))
-    random.Random(7).shuffle(jobs)
-    return jobs[:count] if count < len(jobs) else jobs
+def planned_workload(count: int, pace: float) -> Workload:
+    """Returns about `count` jobs; `pace` scales the durations of their handlers."""
+    flows, renders = max(2, count // 50), max(12, count // 8)
+    transcodes, thumbnails = max(2, count // 20), max(4, count // 10)
+    mails = max(20, count - renders - transcodes - thumbnails - 4 * flows - DIGESTS)
+    return Workload(
+        renders=[_render(number, pace) for number in range(1, renders + 1)],
+        flows=[_flow(number, pace) for number in range(1, flows + 1)],
+        transcodes=[_transcode(number, pace, poison=number == 1) for number in range(1, transcodes + 1)],
+        thumbnails=[_thumbnail(number, pace) for number in range(1, thumbnails + 1)],
+        mails=[_mail(number, pace) for number in range(1, mails + 1)],
+    )
 
 
-def _job(kind: str, number: int) -> NewJob:
-    backoff = Backoff.fixed(0.25)
-    match kind:
-        case "email":
-            data = {"to": f"reader-{number}@example.org", "flaky": number % FLAKY_EVERY == 0}
-            return NewJob(kind, data, JobOptions(attempts=3, backoff=backoff))
-        case "report":
-            return NewJob(kind, {"pages": 5, "number": number}, JobOptions(priority=2))
-        case "reminder":
-            return NewJob(kind, {"number": number}, JobOptions(delay=0.2 + (number % 5) * 0.2))
-        case _:
-            return NewJob(kind, {"file": f"table-{number}.csv"}, JobOptions(attempts=3, backoff=backoff))
+def _render(number: int, pace: float) -> NewJob:
+    data = {
+        "video": number,
+        "prompt": "" if number % EMPTY_PROMPT == 0 else f"a harbour at dawn, take {number}",
+        "seconds": max(SHORTEST_RENDER, (0.6 + number % 5 * 0.2) * pace),
+        "gpu_busy": number % GPU_BUSY == 0,
+    }
+    return NewJob(
+        "render", data, JobOptions(attempts=3, backoff=_BACKOFF, priority=1 if number % 3 == 0 else 10)
+    )
 
 
-def expected_failures(jobs: list[NewJob]) -> int:
-    """Returns how many of them fail for good."""
-    return sum(job.name == "import" for job in jobs)
+def _flow(number: int, pace: float) -> FlowNode:
+    sizes = [_transcode(number, pace, height=height) for height in (480, 1080)]
+    children = [FlowNode(one.name, queue=TRANSCODE, data=one.data) for one in sizes]
+    picture = _thumbnail(number, pace)
+    children.append(FlowNode(picture.name, queue=THUMBNAILS, data=picture.data))
+    return FlowNode("publish", queue=VIDEOS, data={"video": number, "seconds": 0.1 * pace}, children=children)
 
 
-class DemoHandlers:
-    """The handlers of the worker. `pace` scales their durations."""
+def _transcode(number: int, pace: float, *, height: int = 720, poison: bool = False) -> NewJob:
+    data = {"file": f"video-{number}.mov", "height": height, "seconds": 0.3 * pace, "poison": poison}
+    return NewJob("transcode", data, JobOptions(attempts=2, backoff=_BACKOFF))
 
-    def __init__(self, tally: Tally, pace: float) -> None:
-        self._tally = tally
-        self._pace = pace
 
-    def handlers(self) -> dict[str, Callable[[Job], Awaitable[Any]]]:
-        return {"email": self.email, "report": self.report, "reminder": self.email, "import": self.refuse}
+def _thumbnail(number: int, pace: float) -> NewJob:
+    return NewJob("thumbnail", {"file": f"video-{number}.mov", "seconds": 0.1 * pace})
 
-    async def email(self, job: Job) -> dict[str, bool]:
-        await asyncio.sleep(random.uniform(0.01, 0.06) * self._pace)
-        if job.data.get("flaky") and job.attempts_made == 0:
-            raise TransientError("the mail server is busy")
-        return {"sent": True}
 
-    async def report(self, job: Job) -> dict[str, int]:
-        pages = job.data["pages"]
-        for page in range(1, pages + 1):
-            await asyncio.sleep(0.06 * self._pace)
-            await job.update_progress(round(page / pages * 100), f"page {page} of {pages}")
-            self._tally.reports[job.id] = page / pages
-        self._tally.reports.pop(job.id, None)
-        return {"pages": pages}
+def _mail(number: int, pace: float) -> NewJob:
+    data = {
+        "to": f"reader-{number}@example.org",
+        "seconds": (0.05 + number % 4 * 0.05) * pace,
+        "busy": number % MAIL_BUSY == 0,
+    }
+    if number % DELAYED == 0:
+        return NewJob("reminder", {**data, "busy": False}, JobOptions(delay=1.0 + number % 3))
+    return NewJob("send", data, JobOptions(attempts=3, backoff=_BACKOFF, group=_tenant(number)))
 
-    async def refuse(self, job: Job) -> None:
-        await asyncio.sleep(0.01 * self._pace)
-        raise PermanentError(f"{job.data['file']} has no header")
+
+def _tenant(number: int) -> str:
+    """Returns the tenant of a mail: the busiest adds all of its mails first in every ten."""
+    place = number % sum(TENANTS.values())
+    for tenant, share in TENANTS.items():
+        if place < share:
+            return tenant
+        place -= share
+    raise AssertionError(number)

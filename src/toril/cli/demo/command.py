@@ -1,6 +1,6 @@
-"""`toril demo`: an embedded server, a producer and a worker, with retries and failures.
+"""`toril demo`: an embedded server, producers, workers of all kinds, tables of what happened, and jobs on Spark.
 
-Guarantee: it needs only this package and removes everything it created; the exit code is 0 if every job had its planned
+Guarantee: except for the report it removes everything it created; the exit code is 0 if every job had its planned
 outcome.
 """
 
@@ -9,29 +9,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from statistics import quantiles
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from toril import sync
 from toril.cli._options import AsJson, RedisUrl
-from toril.cli._output import emit, format_seconds, print_line, set_server_line, show
+from toril.cli._output import emit, format_seconds, set_server_line
 from toril.cli._target import Target
-from toril.cli.demo._progress import show_progress
-from toril.cli.demo._stream_part import StreamPart, run_stream_part
-from toril.cli.demo._workload import QUEUE, DemoHandlers, Tally, expected_failures, planned_jobs
+from toril.cli.demo import _dashboard_part, _spark_part
+from toril.cli.demo._progress import print_fact, print_heading, show_progress
+from toril.cli.demo._stream_part import StreamPart, remove_stream, run_stream_part
+from toril.cli.demo._summary import (
+    Report,
+    WorkerPart,
+    print_summary,
+    print_tables,
+    print_workers,
+    worker_results,
+)
+from toril.cli.demo._worker_part import DemoQueues, Tally, measured, run_workers
+from toril.cli.demo._workload import VIDEOS, planned_workload
 from toril.errors import TorilError
-from toril.jobs import Job
-from toril.producer import Queue
-from toril.protocol.options import NewJob
-from toril.protocol.state import JobCounts
 from toril.transport import parse_address
-from toril.worker import Worker
 
 _NOT_AS_PLANNED = "not every job had its planned outcome"
 
@@ -40,116 +47,231 @@ def add_to(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurationSummary:
-    """Median, 95th percentile and maximum of durations, in seconds."""
-
-    median: float
-    p95: float
-    longest: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> DurationSummary:
-        if len(values) < 2:
-            only = values[0] if values else 0.0
-            return cls(median=only, p95=only, longest=only)
-        cuts = quantiles(values, n=100, method="inclusive")
-        return cls(median=cuts[49], p95=cuts[94], longest=max(values))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The results of the demo."""
-
-    server: str
-    jobs: int
-    add_seconds: float
-    run_seconds: float
-    counts: dict[str, int]
-    retries: int
-    attempts: int
-    failures: dict[str, int]
-    waited: DurationSummary
-    ran: DurationSummary
-    as_planned: bool
-    stream: StreamPart | None = None  # only on the demo's own server
-
-    @property
-    def rate(self) -> float:
-        return self.jobs / self.run_seconds if self.run_seconds else 0.0
-
-
 def demo(
-    jobs: Annotated[int, typer.Option("--jobs", min=10, max=100_000, help="Number of jobs to add.")] = 300,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=40, max=100_000, help="About how many jobs to add.")
+    ] = 400,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, help="Number of jobs that run at the same time.")
+        int, typer.Option("--concurrency", min=1, help="Number of mails that are sent at the same time.")
     ] = 10,
     pace: Annotated[
         float, typer.Option("--pace", min=0.0, help="Factor for the duration of handlers; 0: no waiting.")
     ] = 1.0,
+    scored: Annotated[
+        int, typer.Option("--scored", min=1, max=1_000_000, help="Number of jobs that are scored on Spark.")
+    ] = 5_000,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the tables and Spark.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the server and the dashboard until Ctrl-C.")
+    ] = False,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="FILE", help="Where to write the page about the tables.")
+    ] = Path("toril-demo-report.html"),
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add and process sample jobs, on a temporary server unless --redis names one."""
-    with _server(redis, quiet=as_json) as url:
-        report = asyncio.run(_run(url, jobs, concurrency, pace, quiet=as_json))
-        if redis is None:
-            report = replace(report, stream=asyncio.run(run_stream_part(url, _silent_logger())))
-    if as_json:
-        emit({**asdict(report), "rate": round(report.rate, 1)})
-    else:
-        _print(report)
-    if not report.as_planned or (report.stream is not None and not report.stream.as_planned):
-        raise TorilError(_NOT_AS_PLANNED)
+    """Show everything in two minutes: jobs, workers, a dashboard, tables and Spark, on a temporary server."""
+    with _ends_on_sigterm(), _place(redis, quiet=as_json) as (url, folder):
+        run = DemoRun(
+            url=url,
+            folder=folder,
+            report=report,
+            jobs=jobs,
+            concurrency=concurrency,
+            pace=pace,
+            quiet=as_json,
+        )
+        with run.dashboard() as address:
+            try:
+                result = run.all_parts(quick=quick, scored=scored)
+                _finish(result, keep_at=address if keep else None, as_json=as_json)
+                if keep:
+                    _wait(address)
+            finally:
+                run.clean_up(own_server=redis is None)
+
+
+@dataclass(slots=True, kw_only=True)
+class DemoRun:
+    """One run of the demo on a server."""
+
+    url: str
+    folder: Path
+    report: Path
+    jobs: int
+    concurrency: int
+    pace: float
+    quiet: bool
+    prefix: str = field(default_factory=lambda: f"toril-demo-{uuid.uuid4().hex[:6]}")
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @contextlib.contextmanager
+    def dashboard(self) -> Iterator[str | None]:
+        """Yields the address of the dashboard; None without the packages it needs."""
+        if missing := _dashboard_part.missing_packages():
+            self.left_out.append(f"the dashboard: {missing}")
+            yield None
+            return
+        with _dashboard_part.running_dashboard(self.url, self.prefix, self.lake) as address:
+            self._fact(f"dashboard  {address}  (open it while the demo runs)")
+            yield address
+
+    def all_parts(self, *, quick: bool, scored: int) -> Report:
+        workers = asyncio.run(self._workers())
+        stream = asyncio.run(self._stream())
+        tables, scores = (None, None) if quick else self._tables_and_scores(scored)
+        if quick:
+            self.left_out.append("tables and Spark, by --quick")
+        return Report(
+            server=parse_address(self.url).label,
+            workers=workers,
+            stream=stream,
+            tables=tables,
+            scored=scores,
+            left_out=self.left_out,
+        )
+
+    async def _workers(self) -> WorkerPart:
+        workload = planned_workload(self.jobs, self.pace)
+        tally = Tally(totals=workload.totals)
+        async with DemoQueues(self.url, self.prefix, _silent_logger()).opened() as queues:
+            self._heading(
+                "2  Producers: priorities, delays, retries, flows, a schedule, groups, a poison job"
+            )
+            seconds = await measured(queues, workload)
+            self._fact(
+                f"{sum(tally.totals.values())} jobs on {len(tally.totals)} queues in {format_seconds(seconds)}"
+            )
+            self._heading(f"3  Workers: coroutines, threads, processes; one worker of {VIDEOS} is killed")
+            began = time.monotonic()
+            async with show_progress(tally, quiet=self.quiet):
+                killed = await run_workers(queues, tally, self.concurrency, quiet=self.quiet)
+            part = await worker_results(queues, workload, killed, seconds, time.monotonic() - began)
+        if not self.quiet:
+            print_workers(part)
+        return part
+
+    async def _stream(self) -> StreamPart:
+        self._heading("4  A stream queue: dead letters and their replay")
+        part = await run_stream_part(self.url, self.prefix, _silent_logger())
+        self._fact(
+            f"{part.jobs} jobs, {part.dead_letters} of them dead letters (the disk is full); the cause is removed, "
+            f"{part.replayed} replayed, {part.completed} completed"
+        )
+        return part
+
+    def _tables_and_scores(
+        self, count: int
+    ) -> tuple[_spark_part.TablesPart | None, _spark_part.ScoredPart | None]:
+        if missing := _spark_part.missing_packages():
+            self.left_out.append(f"tables and Spark: {missing}")
+            return None, None
+        self._heading("5  The pipeline: events become tables, figures, alerts and a report")
+        no_java = _spark_part.missing_java()
+        if no_java:
+            self.left_out.append(f"jobs on Spark: {no_java}")
+            self._fact(f"without Spark: {no_java}")
+        else:
+            self._fact("Spark starts (local, two cores) …")
+        spark = None if no_java else _spark_part.start_spark()
+        tables = _spark_part.make_tables(
+            self.url, self.prefix, self.lake, self.report, spark, quiet=self.quiet
+        )
+        if not self.quiet:
+            print_tables(tables)
+        if spark is None:
+            return tables, None
+        self._heading("6  SparkWorker: the last batch of jobs is scored on Spark's executors")
+        scored = _spark_part.score_on_spark(self.url, self.prefix, spark, count)
+        spark.stop()
+        self._fact(f"{scored.completed} of {scored.jobs} jobs completed in {format_seconds(scored.seconds)}")
+        return tables, scored
+
+    def clean_up(self, *, own_server: bool) -> None:
+        """Removes the queues; those on the demo's own server end with it."""
+        if own_server:
+            return
+        asyncio.run(self._remove_queues())
+        _spark_part.remove_inference(self.url, self.prefix)
+
+    async def _remove_queues(self) -> None:
+        async with DemoQueues(self.url, self.prefix, _silent_logger()).opened() as queues:
+            await queues.obliterate()
+        await remove_stream(self.url, self.prefix)
+
+    def _heading(self, text: str) -> None:
+        print_heading(text, quiet=self.quiet)
+
+    def _fact(self, text: str) -> None:
+        print_fact(text, quiet=self.quiet)
 
 
 @contextlib.contextmanager
-def _server(redis: str | None, *, quiet: bool) -> Iterator[str]:
-    if redis is not None:
-        yield Target.of(redis).redis
-        return
-    from toril.server import EmbeddedServer
+def _place(redis: str | None, *, quiet: bool) -> Iterator[tuple[str, Path]]:
+    """Yields the address of the server and a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="toril-demo-") as name:
+        folder = Path(name)
+        if redis is not None:
+            target = Target.of(redis)
+            _check_reachable(target.redis)
+            print_heading("1  Server", quiet=quiet)
+            print_fact(f"server     {target.server}", quiet=quiet)
+            yield target.redis, folder
+            return
+        print_heading("1  Server", quiet=quiet)
+        with _embedded_server(folder, quiet=quiet) as url:
+            yield url, folder
 
-    started = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="toril-demo-") as folder,
-        EmbeddedServer(folder) as server,
-    ):
+
+@contextlib.contextmanager
+def _embedded_server(folder: Path, *, quiet: bool) -> Iterator[str]:
+    from toril.server import EmbeddedServer, stop
+
+    began = time.monotonic()
+    with EmbeddedServer(folder / "server") as server:
         if quiet:
             set_server_line(server.url)
-        else:
-            version = server.status().version
-            print_line(
-                f"server    Valkey {version} in {folder}, ready after {format_seconds(time.monotonic() - started)}"
-            )
-        yield server.url
-
-
-async def _run(url: str, count: int, concurrency: int, pace: float, *, quiet: bool) -> Report:
-    tally = Tally()
-    plan = planned_jobs(count)
-    name = f"{QUEUE}-{uuid.uuid4().hex[:6]}"
-    handlers = DemoHandlers(tally, pace)
-    async with Queue(name, redis=url) as queue:
+        version, seconds = server.status().version, format_seconds(time.monotonic() - began)
+        print_fact(f"server     Valkey {version} in {folder}, ready after {seconds}", quiet=quiet)
         try:
-            started = time.monotonic()
-            await queue.add_bulk(plan)
-            added = time.monotonic()
-            tally.added = len(plan)
-            worker = Worker(
-                name, handlers.handlers(), redis=url, concurrency=concurrency, logger=_silent_logger()
-            )
-            _count(worker, tally)
-            if not quiet:
-                print_line(f"producer  {len(plan)} jobs added in {format_seconds(added - started)}")
-                print_line(f"worker    {worker.id}, {concurrency} jobs at the same time")
-            async with show_progress(tally, quiet=quiet):
-                await _finish(worker, tally)
-            return await _report(
-                queue, parse_address(url).label, plan, tally, added - started, time.monotonic() - added
-            )
+            yield server.url
         finally:
-            await queue.obliterate(force=True)
+            # Spark forks this process, after which a release does not wait for the end of the server.
+            stop(server.path)
+
+
+def _check_reachable(url: str) -> None:
+    with sync.Queue(VIDEOS, redis=url, skip_meta=True) as queue:
+        queue.get_job_counts()
+
+
+def _finish(report: Report, *, keep_at: str | None, as_json: bool) -> None:
+    if as_json:
+        emit({**asdict(report), "as_planned": report.as_planned, "rate": round(report.workers.rate, 1)})
+    else:
+        print_summary(report, dashboard=keep_at)
+    if not report.as_planned:
+        raise TorilError(_NOT_AS_PLANNED)
+
+
+def _wait(address: str | None) -> None:
+    print_heading(f"{address or 'The server'} stays until Ctrl-C", quiet=False)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+@contextlib.contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, so that everything is removed."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _silent_logger() -> logging.Logger:
@@ -158,108 +280,3 @@ def _silent_logger() -> logging.Logger:
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     return logger
-
-
-def _count(worker: Worker, tally: Tally) -> None:
-    def counted(attribute: str) -> Callable[..., None]:
-        return lambda *_: setattr(tally, attribute, getattr(tally, attribute) + 1)
-
-    worker.on("completed", counted("completed"))
-    worker.on("failed", counted("failed"))
-    worker.on("retrying", counted("retried"))
-
-
-async def _finish(worker: Worker, tally: Tally) -> None:
-    """Runs the worker until every job has ended, also the delayed ones."""
-    done = asyncio.Event()
-
-    def check(*_: object) -> None:
-        if tally.done >= tally.added:
-            done.set()
-
-    worker.on("completed", check)
-    worker.on("failed", check)
-    async with worker:
-        await done.wait()
-
-
-async def _report(
-    queue: Queue, server: str, plan: list[NewJob], tally: Tally, add_seconds: float, run_seconds: float
-) -> Report:
-    counts = await queue.get_job_counts()
-    ended = await queue.get_jobs(["completed", "failed"])
-    failures: dict[str, int] = {}
-    for job in ended:
-        if job.finished_on is not None and job.failed_reason and job.name == "import":
-            reason = job.failed_reason.partition(" ")[2]
-            failures[reason] = failures.get(reason, 0) + 1
-    return Report(
-        server=server,
-        jobs=len(plan),
-        add_seconds=add_seconds,
-        run_seconds=run_seconds,
-        counts=counts.as_dict(),
-        retries=tally.retried,
-        attempts=sum(job.attempts_made for job in ended),
-        failures=failures,
-        waited=DurationSummary.of([_waited(job) for job in ended]),
-        ran=DurationSummary.of([_run_seconds(job) for job in ended]),
-        as_planned=_as_planned(counts, plan),
-    )
-
-
-def _waited(job: Job) -> float:
-    """Returns the seconds between the time a job was due and the start of its last attempt."""
-    begun = job.processed_on
-    return 0.0 if begun is None else max(0.0, (begun - job.timestamp).total_seconds() - job.delay)
-
-
-def _run_seconds(job: Job) -> float:
-    begun, ended = job.processed_on, job.finished_on
-    return (ended - begun).total_seconds() if begun is not None and ended is not None else 0.0
-
-
-def _as_planned(counts: JobCounts, plan: list[NewJob]) -> bool:
-    wrong = expected_failures(plan)
-    return counts.completed == len(plan) - wrong and counts.failed == wrong and counts.unfinished == 0
-
-
-def _print(report: Report) -> None:
-    counts = {state: number for state, number in report.counts.items() if number}
-    print_line("")
-    show(
-        ["what", "how many", "time", "median", "95 %", "longest"],
-        [
-            ("added", report.jobs, format_seconds(report.add_seconds), "", "", ""),
-            ("processed", sum(counts.values()), format_seconds(report.run_seconds), "", "", ""),
-            *((f"  {state}", number, "", "", "", "") for state, number in sorted(counts.items())),
-            ("  attempts", report.attempts, "", "", "", ""),
-            ("  retries", report.retries, "", "", "", ""),
-            _spread("waiting", report.jobs, report.waited),
-            _spread("running", report.jobs, report.ran),
-        ],
-        right=["how many", "time", "median", "95 %", "longest"],
-    )
-    for reason, number in report.failures.items():
-        print_line(f"{number} failed for good: {reason}")
-    if report.stream is not None:
-        stream = report.stream
-        print_line(
-            f"then a stream queue: {stream.jobs} jobs, {stream.dead_letters} of them dead letters, "
-            f"{stream.replayed} replayed, {stream.completed} completed in the end"
-        )
-    print_line(f"{report.rate:.0f} jobs per second; every job had its planned outcome")
-    print_line(
-        'next: `toril add emails send --data \'{"to": "a@b.c"}\'`, `toril queues`, `toril worker --help`'
-    )
-
-
-def _spread(what: str, count: int, spread: DurationSummary) -> tuple[object, ...]:
-    return (
-        what,
-        count,
-        "",
-        format_seconds(spread.median),
-        format_seconds(spread.p95),
-        format_seconds(spread.longest),
-    )
