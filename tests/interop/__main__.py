@@ -20,11 +20,14 @@ from tests.interop.adapters import NO_RULES, STRICT, NodeSide, PlantedBug, Rules
 from tests.interop.application_adapter import ApplicationSide
 from tests.interop.bull_board_routes import walk_the_board
 from tests.interop.command_adapter import CommandSide
-from tests.interop.generations import compare_generations
-from tests.interop.lockstep import Differs, Lockstep
-from tests.interop.machine import run_random_histories
+from tests.interop.deduplication_rules import DeduplicationHistory
+from tests.interop.generations import comparable, compare_generations
+from tests.interop.keyspace import Keyspace
+from tests.interop.lockstep import Differs, Lockstep, unchanged
+from tests.interop.machine import QueueHistory, run_random_histories
 from tests.interop.planted_bugs import BUGS
-from tests.interop.reference import Reference
+from tests.interop.random_history import RandomHistory
+from tests.interop.reference import SIX, Reference
 from tests.interop.scenarios import Ground, Result
 from tests.interop.shadow import shadow
 from tests.interop.steps import RECORDINGS, save
@@ -40,6 +43,9 @@ KINDS: dict[str, Callable[[Server], Side]] = {
     "toril's applications": ApplicationSide,
     "toril's limited, counting workers": lambda server: ApplicationSide(server, STRICT),
 }
+# Beside 6.7.0, with its modes of deduplication.
+DEDUPLICATING = ("toril's batches", "toril's applications")
+_HISTORIES = {QueueHistory: "random histories", DeduplicationHistory: "deduplication modes of 6.7.0"}
 Scenario = Callable[[Ground], Awaitable[Result]]
 
 
@@ -62,6 +68,11 @@ def _all(quick: bool) -> Iterator[Result]:
             rules = STRICT if "limited" in title else NO_RULES
             with _lockstep(bullmq, left, right, make, rules) as lockstep:
                 yield _random_histories(title, lockstep, QUICK if quick else FULL)
+        with Reference(SIX) as bullmq6:
+            for title in DEDUPLICATING:
+                with _lockstep(bullmq6, left, right, KINDS[title], comparable=comparable) as lockstep:
+                    sequences = QUICK if quick else FULL
+                    yield _random_histories(title, lockstep, sequences, DeduplicationHistory)
         yield _planted(bullmq, left, right)
         bullmq.set_clock(None)
         for scenario in _scenarios(100 if quick else 2000):
@@ -95,9 +106,11 @@ def _lockstep(
     right: Server,
     make: Callable[[Server], Side],
     rules: Rules = NO_RULES,
+    comparable: Callable[[Keyspace], Keyspace] = unchanged,
 ) -> Iterator[Lockstep]:
     reference, tested = NodeSide(bullmq, left, rules=rules), make(right)
-    lockstep = Lockstep(reference, tested, same_tokens=not isinstance(tested, ApplicationSide))
+    same_tokens = not isinstance(tested, ApplicationSide)
+    lockstep = Lockstep(reference, tested, same_tokens=same_tokens, comparable=comparable)
     try:
         yield lockstep
     finally:
@@ -105,17 +118,19 @@ def _lockstep(
         tested.close()
 
 
-def _random_histories(title: str, lockstep: Lockstep, sequences: int) -> Result:
+def _random_histories(
+    title: str, lockstep: Lockstep, sequences: int, history: type[RandomHistory] = QueueHistory
+) -> Result:
     found: list[str] = []
     try:
-        run_random_histories(lockstep, sequences=sequences, steps=STEPS)
+        run_random_histories(lockstep, sequences=sequences, steps=STEPS, history=history)
     except Differs as difference:
         kept = RECORDINGS / f"found-{uuid.uuid4().hex[:8]}.json"
         save(lockstep.steps, kept)
         found = [f"{difference}\nkept as {kept}"]
     tally = lockstep.tally
     return Result(
-        scenario=f"random histories, Node beside {title}",
+        scenario=f"{_HISTORIES[history]}, Node beside {title}",
         jobs=tally.steps,
         differences=found,
         note=f"{tally.sequences} sequences, {tally.steps} steps, {len(tally.by_operation)} operations",

@@ -146,6 +146,12 @@ def _removed(count: int) -> Outcome:
     return Outcome(None) if count else Outcome(refused="no")
 
 
+def parents_of(flow: Mapping[str, Any]) -> dict[str, Any]:
+    """A flow without the ids of its leaves: of a deduplicated child Node answers the id that it was not added under."""
+    children = [parents_of(child) for child in flow["children"]]
+    return {"id": flow["id"] if children else None, "queue": flow["queue"], "children": children}
+
+
 # What Node answers and toril cannot or need not answer alike is brought to one shape.
 _SHAPES: Mapping[str, Callable[[Any], Outcome]] = {
     "pick_up": _taken,
@@ -153,10 +159,12 @@ _SHAPES: Mapping[str, Callable[[Any], Outcome]] = {
     "fail": _taken,
     "give_back": _nothing,
     "set_concurrency": _nothing,
+    "set_rate_limit": _nothing,
     "clean": _unordered,
     "sweep_stalled": _unordered,
     "extend_locks": _unordered,
     "remove": _removed,
+    "add_flow": lambda flow: Outcome(parents_of(flow)),
     "extend_lock": lambda kept: Outcome(bool(kept)),
     "remove_deduplication": lambda count: Outcome(bool(count)),
     "jobs": lambda views: Outcome([view["id"] for view in views]),

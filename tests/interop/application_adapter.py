@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.interop.adapters import NO_RULES, QUEUE, Rules
+from tests.interop.adapters import NO_RULES, QUEUE, Rules, parents_of
 from tests.interop.command_adapter import LOCK_MS, MAX_STALLED, SWEEP_MS, renamed
 from tests.interop.node_views import Looks
 from tests.interop.spelling import options_of
@@ -37,6 +37,7 @@ from toril.protocol.codec import to_json
 from toril.protocol.duration import ms_to_datetime
 from toril.protocol.outcome import Completed, Failed, Postponed, Requeued, Retry, decide_outcome
 from toril.protocol.record import JobRecord
+from toril.protocol.worker_options import RateLimit
 from toril.transport import AsyncTransport, BlockingTransport
 from toril.transport.clock import ServerClock
 
@@ -181,7 +182,7 @@ class ApplicationSide(Looks):
         return NewJob(name, data, options)
 
     async def add_flow(self, *, flow: Mapping[str, Any]) -> Any:
-        return _as_flow(await self.flows.add(_flow_node(flow)))
+        return parents_of(_as_flow(await self.flows.add(_flow_node(flow))))
 
     async def upsert_scheduler(
         self, *, job_id: str, repeat: Mapping[str, Any], template: Mapping[str, Any]
@@ -337,9 +338,17 @@ class ApplicationSide(Looks):
     async def change_delay(self, *, job_id: str, delay: int) -> None:
         await self.job_of(job_id).change_delay(delay / 1000)
 
-    async def retry(self, *, job_id: str, state: Any) -> None:
+    async def retry(self, *, job_id: str, state: Any, reset: Mapping[str, bool] | None = None) -> None:
         fields: Any = self.client.hgetall(self.queue.keys.job(job_id))
-        await self.job_of(job_id, fields).retry(state)
+        forgotten = {f"reset_attempts_{name}": value for name, value in (reset or {}).items()}
+        await self.job_of(job_id, fields).retry(state, **forgotten)
+
+    async def remove_child_dependency(self, *, job_id: str) -> bool:
+        fields: Any = self.client.hgetall(self.queue.keys.job(job_id))
+        return await self.job_of(job_id, fields).remove_child_dependency()
+
+    async def remove_unprocessed_children(self, *, job_id: str) -> None:
+        await self.job_of(job_id).remove_unprocessed_children()
 
     async def remove(self, *, job_id: str, children: bool) -> None:
         await self.queue.remove(job_id, children=children)
@@ -370,8 +379,11 @@ class ApplicationSide(Looks):
     async def rate_limit(self, *, duration: int) -> None:
         await self.queue.rate_limit(duration / 1000)
 
-    async def set_concurrency(self, *, concurrency: int) -> None:
+    async def set_concurrency(self, *, concurrency: int | None) -> None:
         await self.queue.set_global_concurrency(concurrency)
+
+    async def set_rate_limit(self, *, jobs: int | None, duration: int) -> None:
+        await self.queue.set_global_rate_limit(None if jobs is None else RateLimit(jobs, duration / 1000))
 
     async def remove_deduplication(self, *, job_id: str) -> bool:
         return await self.queue.remove_deduplication_key(job_id)

@@ -295,6 +295,14 @@ class CommandSide:
         wanted = manage.ResetAttempts(**reset or {})
         self._run(manage.reprocess(self._keys, job_id, state=state, lifo=lifo, reset=wanted))
 
+    def remove_child_dependency(self, *, job_id: str) -> bool:
+        parent: Any = self.client.hget(self._keys.job(job_id), "parentKey")
+        removed: bool = self._run(manage.remove_child_dependency(self._keys, job_id, parent.decode()))
+        return removed
+
+    def remove_unprocessed_children(self, *, job_id: str) -> None:
+        self._run(manage.remove_unprocessed_children(self._keys, job_id))
+
     def remove(self, *, job_id: str, children: bool) -> None:
         self._run(manage.remove(self._keys, job_id, children=children))
 
@@ -331,8 +339,11 @@ class CommandSide:
     def rate_limit(self, *, duration: int) -> None:
         self._run(manage.start_rate_limit(self._keys, duration))
 
-    def set_concurrency(self, *, concurrency: int) -> None:
+    def set_concurrency(self, *, concurrency: int | None) -> None:
         self._run(manage.set_global_concurrency(self._keys, concurrency))
+
+    def set_rate_limit(self, *, jobs: int | None, duration: int) -> None:
+        self._run(manage.set_global_rate_limit(self._keys, None if jobs is None else (jobs, duration)))
 
     def remove_deduplication(self, *, job_id: str) -> bool:
         removed: bool = self._run(manage.remove_deduplication_key(self._keys, job_id))

@@ -76,6 +76,7 @@ REPEATS = st.sampled_from([{"every": 10_000}, {"every": 60_000}, {"pattern": "0 
 
 # Without jobId: a flow's jobs get given ids, or each side would invent its own.
 _FLOW_OPTIONS = ("attempts", "backoff", "removeOnComplete", "removeOnFail", "priority", "delay", "lifo")
+_CHILD_OPTIONS = (*_FLOW_OPTIONS, "deduplication")
 ON_FAILURE = (
     "failParentOnFailure",
     "ignoreDependencyOnFailure",
@@ -84,38 +85,52 @@ ON_FAILURE = (
 )
 
 
-FLOWS = st.fixed_dictionaries(
-    {
-        "parent": JOBS,
-        "children": st.lists(st.tuples(JOBS, st.lists(JOBS, max_size=2)), min_size=1, max_size=3),
-        "failure": st.sampled_from([None, *ON_FAILURE]),
-    }
-)
+def flows_of(jobs: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Flows of up to three generations; `flow_of` makes one that can be added."""
+    return st.fixed_dictionaries(
+        {
+            "parent": jobs,
+            "children": st.lists(st.tuples(jobs, st.lists(jobs, max_size=2)), min_size=1, max_size=3),
+            "failure": st.sampled_from([None, *ON_FAILURE]),
+        }
+    )
+
+
+FLOWS = flows_of(JOBS)
 
 
 def flow_of(serial: int, drawn: dict[str, Any]) -> dict[str, Any]:
-    """Up to three generations on one queue, as FlowProducer takes them."""
+    """Up to three generations on one queue, as FlowProducer takes them.
+
+    A child that has no children may be deduplicated unless it is the first: toril refuses a flow whose parent is
+    deduplicated or has only such children, because it would never run. Node adds it.
+    """
     flags = {drawn["failure"]: True} if drawn["failure"] else {}
     children = []
     for number, (child, grandchildren) in enumerate(drawn["children"]):
         job_id = f"flow-{serial}-{number}"
-        node = _node(child, job_id, flags)
+        node = _node(child, job_id, flags, deduplicated=number > 0 and not grandchildren)
         if grandchildren:
-            node["children"] = [_node(job, f"{job_id}-{n}", flags) for n, job in enumerate(grandchildren)]
+            node["children"] = [
+                _node(job, f"{job_id}-{n}", flags, deduplicated=n > 0) for n, job in enumerate(grandchildren)
+            ]
         children.append(node)
     return {**_node(drawn["parent"], f"flow-{serial}", {}), "children": children}
 
 
 def child_of(parent: str, job: dict[str, Any], failure: str | None) -> dict[str, Any]:
     """A job for an existing parent of the same queue, as `add` takes it."""
-    options = {name: value for name, value in job["opts"].items() if name in _FLOW_OPTIONS}
+    options = {name: value for name, value in job["opts"].items() if name in _CHILD_OPTIONS}
     flags = {failure: True} if failure else {}
     opts = {**options, **flags, "parent": {"id": parent, "queue": "bull:q"}}
     return {"name": job["name"], "data": job["data"], "opts": opts}
 
 
-def _node(job: dict[str, Any], job_id: str, flags: dict[str, bool]) -> dict[str, Any]:
-    options = {name: value for name, value in job["opts"].items() if name in _FLOW_OPTIONS}
+def _node(
+    job: dict[str, Any], job_id: str, flags: dict[str, bool], *, deduplicated: bool = False
+) -> dict[str, Any]:
+    kept = _CHILD_OPTIONS if deduplicated else _FLOW_OPTIONS
+    options = {name: value for name, value in job["opts"].items() if name in kept}
     return {
         "name": job["name"],
         "queueName": "q",

@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.interop.lockstep import Lockstep
 from tests.interop.operating_rules import OperatingRules
+from tests.interop.random_history import RandomHistory
 from tests.interop.working_rules import WorkingRules
 
 
@@ -19,10 +20,16 @@ class QueueHistory(WorkingRules, OperatingRules):
 
 
 def run_random_histories(
-    lockstep: Lockstep, *, sequences: int, steps: int, fixed: bool = False, shrink: bool = True
+    lockstep: Lockstep,
+    *,
+    sequences: int,
+    steps: int,
+    fixed: bool = False,
+    shrink: bool = True,
+    history: type[RandomHistory] = QueueHistory,
 ) -> None:
     """Runs random histories on both sides; raises `Differs` with the shortest way to a difference."""
-    machine = type("History", (QueueHistory,), {"lockstep": lockstep})
+    machine = type("History", (history,), {"lockstep": lockstep})
     run_state_machine_as_test(
         machine,
         settings=settings(

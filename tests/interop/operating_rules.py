@@ -57,6 +57,17 @@ class OperatingRules(RandomHistory):
     def remove(self, pick: int, children: bool) -> None:
         self.do("remove", id=self.target(pick, True), children=children)
 
+    @has("remove_child_dependency", jobs=2)
+    @rule(pick=PICK)
+    def remove_child_dependency(self, pick: int) -> None:
+        if children := self.children():
+            self.do("remove_child_dependency", id=children[pick % len(children)])
+
+    @has("remove_unprocessed_children", jobs=2)
+    @rule(pick=PICK, anywhere=SOMETIMES)
+    def remove_unprocessed_children(self, pick: int, anywhere: bool) -> None:
+        self.do("remove_unprocessed_children", id=self.target(pick, anywhere, "waiting-children", "active"))
+
     # Looking
 
     @has("jobs", jobs=1)
@@ -135,9 +146,14 @@ class OperatingRules(RandomHistory):
         self.do("rate_limit", duration=10_000)
 
     @has("set_concurrency", jobs=3)
-    @rule(concurrency=st.integers(1, 3))
-    def set_concurrency(self, concurrency: int) -> None:
+    @rule(concurrency=st.none() | st.integers(1, 3))
+    def set_concurrency(self, concurrency: int | None) -> None:
         self.do("set_concurrency", concurrency=concurrency)
+
+    @has("set_rate_limit", jobs=3)
+    @rule(jobs=st.none() | st.integers(1, 3))
+    def set_rate_limit(self, jobs: int | None) -> None:
+        self.do("set_rate_limit", jobs=jobs, duration=10_000)
 
     @has("remove_deduplication", jobs=2)
     @rule(same=st.sampled_from(["same-0", "same-1"]))

@@ -105,6 +105,15 @@ class RandomHistory(RuleBasedStateMachine):
         keys: Any = [] if entry is None else entry.content
         return [key.removeprefix(f"bull:{QUEUE}:") for key in keys]
 
+    def field(self, job_id: str, name: str) -> str | None:
+        """A field of a job's hash, if there is such a job and field."""
+        entry = self.lockstep.keyspace.get(f"bull:{QUEUE}:{job_id}")
+        return entry.content.get(name) if entry is not None and isinstance(entry.content, dict) else None
+
+    def children(self) -> list[str]:
+        """Ids of jobs that have a parent."""
+        return [job_id for job_id in self.ids() if self.field(job_id, "parentKey") is not None]
+
     def settle(self, op: str, pick: int, wrong_token: bool, **args: Any) -> None:
         job_id, token = self.holder(pick, wrong_token)
         # A refused finish fetches nothing in Node; toril's fetch loop fetches regardless.

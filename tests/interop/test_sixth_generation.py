@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import pytest
 
 from tests.interop.adapters import Side, keyspace_of
+from tests.interop.application_adapter import ApplicationSide
+from tests.interop.deduplication_rules import DeduplicationHistory
 from tests.interop.difference import differences, report
-from tests.interop.generations import three_clients
+from tests.interop.generations import comparable, three_clients
 from tests.interop.keyspace import Keyspace
-from tests.interop.lockstep import START_MS
+from tests.interop.lockstep import START_MS, Lockstep
+from tests.interop.machine import run_random_histories
 from tests.interop.reference import FIVE, SIX
 from tests.interop.steps import Step
+from tests.servers import Server
 from toril import Queue
 from toril.observe.doctor import Doctor
 
@@ -167,6 +170,19 @@ def test_toril_leaves_the_keys_that_the_sixth_generation_leaves(
     assert not found, report(found, left="6.7.0", right=", ".join(pair))
 
 
+@pytest.mark.timeout(300)
+def test_random_duplicates_look_the_same_to_the_sixth_generation(sides: dict[str, Side]) -> None:
+    with Server.valkey() as server:
+        tested = ApplicationSide(server)
+        try:
+            lockstep = Lockstep(sides[SIX], tested, same_tokens=False, comparable=comparable)
+            run_random_histories(lockstep, sequences=25, steps=25, fixed=True, history=DeduplicationHistory)
+            assert lockstep.tally.sequences >= 25
+            assert lockstep.tally.by_operation["complete"] > 0
+        finally:
+            tested.close()
+
+
 @pytest.mark.parametrize("producer", ["toril", SIX])
 async def test_a_job_that_the_fifth_generation_left_behind_is_added_by_the_sweep(
     sides: dict[str, Side], producer: str
@@ -194,7 +210,7 @@ def test_a_stored_job_stays_while_its_predecessor_is_not_finished(sides: dict[st
     toril = sides["toril"]
     before = _live(_BURST, sides[SIX], toril)
     toril.do(Step("requeue_left"))
-    assert not differences(before, _comparable(keyspace_of(toril)))
+    assert not differences(before, comparable(keyspace_of(toril)))
 
 
 async def test_obliterating_deletes_what_was_to_follow(sides: dict[str, Side]) -> None:
@@ -220,21 +236,7 @@ def _live(turns: Sequence[Turn], producer: Side, worker: Side) -> Keyspace:
         else:
             outcome = (producer if who == "producer" else worker).do(Step(op, args))
             assert outcome.refused is None, f"{op} {args}: {outcome.refused}"
-    return _comparable(keyspace_of(worker))
-
-
-def _comparable(keyspace: Keyspace) -> Keyspace:
-    """Without the version, and without `debounced`, which only the fifth generation writes beside `deduplicated`."""
-    kept: Keyspace = {}
-    for key, entry in keyspace.items():
-        content: Any = entry.content
-        if key.endswith(":meta"):
-            content = {name: value for name, value in content.items() if name != "version"}
-        if key.endswith(":events"):
-            content = [one for one in content if one["event"] not in ("debounced", "drained")]
-        if content:
-            kept[key] = replace(entry, content=content)
-    return kept
+    return comparable(keyspace_of(worker))
 
 
 def _port(side: Side) -> int:

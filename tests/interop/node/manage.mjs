@@ -43,7 +43,10 @@ const changingQueues = {
   retry_jobs: (bench, { state, count, before }) => bench.queue.retryJobs({ state, count, timestamp: before }),
   promote_jobs: (bench, { count }) => bench.queue.promoteJobs({ count }),
   rate_limit: (bench, { duration }) => bench.queue.rateLimit(duration),
-  set_concurrency: (bench, { concurrency }) => bench.queue.setGlobalConcurrency(concurrency),
+  set_concurrency: (bench, { concurrency }) =>
+    concurrency === null ? bench.queue.removeGlobalConcurrency() : bench.queue.setGlobalConcurrency(concurrency),
+  set_rate_limit: (bench, { jobs, duration }) =>
+    jobs === null ? bench.queue.removeGlobalRateLimit() : bench.queue.setGlobalRateLimit(jobs, duration),
   remove_deduplication: (bench, { id }) => bench.queue.removeDeduplicationKey(id),
   trim_events: (bench, { length }) => bench.queue.trimEvents(length),
 };
