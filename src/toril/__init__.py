@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from toril.protocol.event import Event
     from toril.protocol.group_limits import GroupLimits
     from toril.protocol.options import Deduplication, JobOptions, KeepJobs, NewJob, ParentRef
+    from toril.protocol.results_to import ResultsTo
     from toril.protocol.state import JobCounts, JobState
     from toril.protocol.worker_options import RateLimit, WorkerOptions
     from toril.transport import ConnectionPolicy
@@ -85,6 +86,7 @@ _MODULE_OF = {
     "Queue": "toril.producer",
     "QueueEvents": "toril.events",
     "RateLimit": "toril.protocol.worker_options",
+    "ResultsTo": "toril.protocol.results_to",
     "StreamQueue": "toril.producer",
     "StreamWorker": "toril.worker",
     "TorilError": "toril.errors",
@@ -124,6 +126,7 @@ __all__ = [
     "Queue",
     "QueueEvents",
     "RateLimit",
+    "ResultsTo",
     "StreamQueue",
     "StreamWorker",
     "TorilError",

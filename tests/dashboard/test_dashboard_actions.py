@@ -18,7 +18,7 @@ from tests.waiting import until
 from toril import Job, PermanentError, Queue, StreamQueue, StreamWorker, Worker
 from toril.dashboard import _failures
 from toril.dashboard._texts import url_part
-from toril.protocol.options import RateLimit
+from toril.protocol.worker_options import RateLimit
 
 FORM = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
 

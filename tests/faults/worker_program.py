@@ -2,7 +2,8 @@
 
 Says "ready" when it takes jobs, writes down each run in Redis when it begins, and does what the job's data says:
 `seconds` of work, `first` so many in the first run only, `block` the loop so long, `compute` in the loop so long,
-`fail` so many times, `die` by this signal, `tell` when it began by the server's clock.
+`fail` so many times, `result` what it returns, `die` by this signal, `tell` when it began by the server's clock.
+With the option `steps`, the handler is a generator: it writes down each of the `steps` of the job and yields it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import redis.asyncio
@@ -22,7 +24,7 @@ from toril import Job, TransientError, Worker
 
 
 def handler(record: redis.asyncio.Redis, key: str) -> Any:
-    async def handle(job: Job[Any]) -> int:
+    async def handle(job: Job[Any]) -> object:
         began = await record.time()
         await record.rpush(key, job.id)
         data = job.data
@@ -38,9 +40,18 @@ def handler(record: redis.asyncio.Redis, key: str) -> Any:
         await asyncio.sleep(data.get("seconds", 0))
         if job.attempts_made < data.get("fail", 0):
             raise TransientError("not yet")
-        return job.attempts_made
+        return data.get("result", job.attempts_made)
 
     return handle
+
+
+def steps_handler(record: redis.asyncio.Redis, key: str) -> Any:
+    async def walk(job: Job[Any]) -> AsyncIterator[int]:
+        for step in range(0 if job.checkpoint is None else job.checkpoint + 1, job.data["steps"]):
+            await record.rpush(key, f"{job.id}/{step}")
+            yield step
+
+    return walk
 
 
 def compute(seconds: float) -> None:
@@ -54,7 +65,7 @@ async def live(words: dict[str, Any]) -> None:
     record = redis.asyncio.Redis.from_url(words["record"] if "record" in words else words["url"])
     worker = Worker(
         words["queue"],
-        handler(record, runs_key(words["prefix"])),
+        (steps_handler if words.get("steps") else handler)(record, runs_key(words["prefix"])),
         redis=words["url"],
         prefix=words["prefix"],
         lock_duration=words.get("lock", 1.0),
@@ -62,6 +73,7 @@ async def live(words: dict[str, Any]) -> None:
         concurrency=words.get("concurrency", 5),
         max_stalled_count=words.get("max_stalled", 1),
         shutdown_timeout=words.get("patience", 30.0),
+        results_to=words.get("results_to"),
     )
     worker.on("ready", lambda: print("ready", flush=True))
     try:

@@ -11,8 +11,6 @@ import pytest
 from tests.groups.orders import FAIR_AFTER, SIZES, add_tenants, started
 from toril import (
     Deduplication,
-    FlowNode,
-    FlowProducer,
     InvalidOption,
     Job,
     JobOptions,
@@ -167,8 +165,5 @@ async def test_what_serves_no_groups_says_so_before_it_connects() -> None:
     for kind in (ListQueue, StreamQueue):
         with pytest.raises(InvalidOption, match="group"):
             await kind(QUEUE, redis=nowhere).add("n", {}, group="a")  # type: ignore[call-arg]
-    flow = FlowNode("n", queue=QUEUE, data={}, options=JobOptions(group="a"))
-    with pytest.raises(InvalidOption, match="job of a flow"):
-        await FlowProducer(redis=nowhere).add(flow)
     with pytest.raises(InvalidOption, match="job of a scheduler"):
         await Queue(QUEUE, redis=nowhere).schedulers.upsert("s", every=10.0, options=JobOptions(group="a"))

@@ -67,6 +67,17 @@ class BaseContext(Generic[S]):
         return self.attempt >= self._job.max_attempts
 
     @property
+    def checkpoint(self) -> Any:
+        """What an earlier attempt saved last; None if it saved nothing."""
+        return self._job.checkpoint
+
+    def _check_checkpoints(self) -> None:
+        if self._task.queue.kind != "bullmq":
+            raise InvalidOption(
+                "save_checkpoint", f"is not offered by {self._task.queue.kind} queues", "use a BullMQ queue"
+            )
+
+    @property
     def cancelled(self) -> bool:
         """Whether the job was cancelled, or its worker stops, or its time-out has passed."""
         return self._job.cancelled
@@ -104,6 +115,11 @@ class Context(BaseContext[S]):
     async def progress(self, progress: object, message: str | None = None) -> None:
         """Sets the progress: a number from 0 to 100 or an object. `message` becomes a log line."""
         await self.job.update_progress(progress, message)
+
+    async def save_checkpoint(self, value: object) -> None:
+        """Stores where this job stands; another attempt finds it in `checkpoint`. The result replaces it."""
+        self._check_checkpoints()
+        await self.job.save_checkpoint(value)
 
 
 class BlockingContext(BaseContext[S]):
@@ -147,6 +163,11 @@ class BlockingContext(BaseContext[S]):
     def progress(self, progress: object, message: str | None = None) -> None:
         """Sets the progress: a number from 0 to 100 or an object. `message` becomes a log line."""
         self.job.update_progress(progress, message)
+
+    def save_checkpoint(self, value: object) -> None:
+        """Stores where this job stands; another attempt finds it in `checkpoint`. The result replaces it."""
+        self._check_checkpoints()
+        self.job.save_checkpoint(value)
 
 
 def check_context_kind(name: str, kind: type[BaseContext], *, is_async: bool) -> None:

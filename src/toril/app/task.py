@@ -318,6 +318,9 @@ def make_task(app: App, function: Callable[..., object], settings: TaskSettings,
     """A task of a function. Its parameters are checked now, unless their types are defined later."""
     if not callable(function):
         raise InvalidOption("task", f"is a {type(function).__name__}", "decorate a function")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        problem = "is a generator, and a task returns one result"
+        raise InvalidOption("task", problem, "save checkpoints by ctx.save_checkpoint(…) of a Context")
     is_async = inspect.iscoroutinefunction(function)
     if is_async and settings.executor not in ("auto", "async"):
         raise InvalidOption(

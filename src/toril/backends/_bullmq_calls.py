@@ -194,14 +194,19 @@ class BullmqCalls:
     def _send(self, call: _Call) -> None:
         call.now_ms = self._transport.clock.now_ms()
         call.has_group_limits = self._has_group_limits
+        settlements = [one for one in call.settlements if isinstance(one, Settlement)]
         command = worker.settle(
             self._keys,
-            [one for one in call.settlements if isinstance(one, Settlement)],
+            settlements,
             capacity=0 if call.pause else call.capacity - len(call.found),
             pickup=call.pickup,
             now_ms=call.now_ms,
             has_group_limits=call.has_group_limits,
         )
+        forwarder = self._config.forwarder
+        if forwarder is not None:
+            records = {one.delivery.id: one.delivery.record for one in call.finished}
+            command = forwarder.forwarding(command, settlements, records, call.now_ms)
         self._transport.submit(command, functools.partial(self._replied, call))
 
     def _fail(self, call: _Call, error: Exception) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toril.backends._result_forwarder import ResultForwarder
 from toril.commands.locks import HeldLock
 from toril.errors import MalformedValue
 from toril.protocol.record import JobRecord
@@ -98,6 +99,7 @@ class BullmqConfig:
     max_attempts: int | None = None
     events_max_len: int | None = None
     repeat_rules: RepeatRules = DEFAULT_RULES
+    forwarder: ResultForwarder | None = None  # what results become in another queue
 
 
 def _attempts_made(record: JobRecord) -> int:

@@ -14,6 +14,7 @@ from toril.backends._bullmq_calls import BullmqCalls
 from toril.backends._bullmq_delivery import BullmqConfig, BullmqDelivery, LockTokens
 from toril.backends._left_jobs import LeftJobs
 from toril.backends._outcome_encoding import ms, record_after
+from toril.backends._result_forwarder import ResultForwarder
 from toril.backends._scheduler_runs import SchedulerRuns
 from toril.backends._silent_workers import SilentWorkers
 from toril.backends._worker_report import publish_report
@@ -188,5 +189,6 @@ __all__ = [
     "BullmqBackend",
     "BullmqConfig",
     "BullmqDelivery",
+    "ResultForwarder",
     "record_after",
 ]

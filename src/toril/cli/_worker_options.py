@@ -128,6 +128,16 @@ class WorkerSettings:
             show_default=False,
         ),
     ] = None
+    results_to: Annotated[
+        str | None,
+        typer.Option(
+            "--results-to",
+            metavar="QUEUE",
+            help="BullMQ queues: add each result to this queue as a job, once.",
+            show_default=False,
+            autocompletion=complete_queue,
+        ),
+    ] = None
     cron_generation: Annotated[
         int,
         typer.Option(
@@ -148,6 +158,7 @@ class WorkerSettings:
             rate_limit=None if self.rate_limit is None else parse_rate(self.rate_limit),
             remove_on_complete=self.remove_on_complete,
             remove_on_fail=self.remove_on_fail,
+            results_to=self.results_to,
         )
         options["max_result_size"] = self.max_result_size or None
         options["unknown_errors"] = "transient" if self.retry_unknown else "permanent"

@@ -8,8 +8,9 @@ An own script includes an official one with a line `--@official NAME scriptName`
 `--@own NAME part` includes a file of `lua/parts/` as a function that takes further arguments behind these two.
 
 `remembered` composes a script that runs once for each number it is called under (`lua/parts/remember.lua`), `grouped`
-one that takes jobs within the limits of their groups (`lua/parts/settle_groups.lua`), and `leased` one that takes jobs
-once for each lease (`lua/parts/lease.lua`).
+one that takes jobs within the limits of their groups (`lua/parts/settle_groups.lua`), `leased` one that takes jobs once
+for each lease (`lua/parts/lease.lua`), and `forwarding` one that adds results to another queue
+(`lua/parts/settle_forward.lua`).
 """
 
 from __future__ import annotations
@@ -147,11 +148,24 @@ def leased(name: str) -> Script:
     return _wrapped("lease", grouped(name), "leased", DECLARED[name])
 
 
-def _wrapped(part: str, script: Script, title: str, signature: Signature) -> Script:
-    """A script that runs a part, which gets the script as a function."""
+@functools.cache
+def forwarding(script: Script, name: str) -> Script:
+    """`script`, which is `settle` or made of it, followed by the own script `name`, which adds results to another queue
+    (`lua/parts/settle_forward.lua`)."""
+    part = "parts/settle_forward"
+    check_header(f"lua/{part}.lua", Signature.of_header(_read_own(part)), DECLARED[part])
+    return _wrapped("settle_forward", script, "forwarding", DECLARED["settle"], own(name))
+
+
+def _wrapped(part: str, script: Script, title: str, signature: Signature, *further: Script) -> Script:
+    """A script that runs a part, which gets the script, and further ones, as functions."""
     outer = _include_part("outer", f"parts/{part}", signature)
-    inner = f"local function script(KEYS, ARGV)\n{script.text}\nend"
-    return Script(f"{script.name}.{title}", f"{outer}\n{inner}\nreturn outer(KEYS, ARGV, script)")
+    scripts = [
+        f"local function script{at}(KEYS, ARGV)\n{one.text}\nend" for at, one in enumerate((script, *further))
+    ]
+    names = ", ".join(f"script{at}" for at in range(len(scripts)))
+    text = "\n".join((outer, *scripts, f"return outer(KEYS, ARGV, {names})"))
+    return Script(f"{script.name}.{title}", text)
 
 
 def own_names() -> list[str]:

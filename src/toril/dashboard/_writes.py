@@ -28,7 +28,7 @@ from toril.dashboard._view import Page, PageNotFound, View
 from toril.dashboard.access import Role
 from toril.errors import InvalidOption, TorilError
 from toril.producer import Queue
-from toril.protocol.options import RateLimit
+from toril.protocol.worker_options import RateLimit
 
 # Changes are small forms; a job that is added may be larger.
 MOST_FORM_BYTES: Final = 4 * 1024 * 1024

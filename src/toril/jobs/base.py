@@ -10,14 +10,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
 
 from toril.commands import manage, read
+from toril.commands.checkpoints import save_checkpoint
 from toril.commands.command import Command
 from toril.commands.locks import extend_lock
 from toril.commands.worker import move_to_waiting_children
 from toril.errors import InvalidOption, JobNotFound, LockLost, Postpone, Requeue
 from toril.jobs._operations import NOW_MS, Operation
 from toril.jobs._payloads import encode, plain_field
+from toril.jobs.attributes import JobAttributes
 from toril.jobs.calls import BlockingJobCalls, JobCalls
-from toril.jobs.stored_values import log_line, progress_to_json, returned
+from toril.jobs.stored_values import checkpoint_to_json, log_line, progress_to_json, returned
 from toril.jobs.type_variables import R, T
 from toril.protocol.codec import PayloadCodec, from_json, to_json
 from toril.protocol.codecs import QueueCodecs
@@ -30,7 +32,7 @@ from toril.protocol.state import JobState
 FinalState = Literal["failed", "completed"]
 
 
-class JobBase(Generic[T, R]):
+class JobBase(JobAttributes, Generic[T, R]):
     """The attributes of a job, and its operations as generators. `T` is its data, `R` its result."""
 
     __slots__ = (
@@ -86,15 +88,6 @@ class JobBase(Generic[T, R]):
     # --- attributes -----------------------------------------------------------------------------------------
 
     @property
-    def id(self) -> str:
-        return self.record.id
-
-    @property
-    def name(self) -> str:
-        """The name that was given to `add`."""
-        return self.record.name
-
-    @property
     def queue_name(self) -> str:
         return self._calls.keys.name
 
@@ -145,66 +138,6 @@ class JobBase(Generic[T, R]):
             del self._data
 
     @property
-    def opts(self) -> dict[str, Any]:
-        """The options as they are stored, under BullMQ's names."""
-        return self.record.opts
-
-    @property
-    def options(self) -> JobOptions:
-        """The options as `JobOptions`."""
-        return self.record.options
-
-    @property
-    def group(self) -> str | None:
-        """The group of the job; None if it has none."""
-        return self.record.group
-
-    @property
-    def priority(self) -> int:
-        """1 is the highest; 0 means none. Of a job with a group: where it stands in the order of the groups."""
-        return self.record.priority
-
-    @property
-    def delay(self) -> float:
-        """Seconds by which the job is, or was last, delayed."""
-        return self.record.delay
-
-    @property
-    def timestamp(self) -> datetime:
-        """When it was added."""
-        return self.record.timestamp
-
-    @property
-    def processed_on(self) -> datetime | None:
-        """When a worker last fetched it."""
-        return self.record.processed_on
-
-    @property
-    def finished_on(self) -> datetime | None:
-        """When it completed or failed."""
-        return self.record.finished_on
-
-    @property
-    def attempts_made(self) -> int:
-        """Attempts that ended."""
-        return self.record.attempts_made
-
-    @property
-    def attempts_started(self) -> int:
-        """Attempts that began."""
-        return self.record.attempts_started
-
-    @property
-    def max_attempts(self) -> int:
-        """The number of attempts that its options allow."""
-        return self.record.max_attempts
-
-    @property
-    def stalled_count(self) -> int:
-        """How often it was found stalled."""
-        return self.record.stalled_count
-
-    @property
     def progress(self) -> Any:
         """A number from 0 to 100, or whatever the handler reported."""
         raw = plain_field(self._calls, self.record, b"progress", "progress")
@@ -212,46 +145,14 @@ class JobBase(Generic[T, R]):
 
     @property
     def returnvalue(self) -> Any:
-        """What the handler returned; None until the job has completed."""
+        """What the handler returned. Until the job has completed, its checkpoint; None if it has none."""
         raw = plain_field(self._calls, self.record, b"returnvalue", "result")
         return self.record.returnvalue if raw is None else from_json(raw, field="returnvalue")
 
     @property
-    def failed_reason(self) -> str | None:
-        """Why the last attempt failed."""
-        return self.record.failed_reason
-
-    @property
-    def stacktrace(self) -> list[str]:
-        """The stack traces of failed attempts, oldest first."""
-        return self.record.stacktrace
-
-    @property
-    def processed_by(self) -> str | None:
-        """The worker that last fetched it."""
-        return self.record.processed_by
-
-    @property
-    def parent(self) -> ParentRef | None:
-        """The job that waits for this one."""
-        return self.record.parent
-
-    @property
-    def deduplication_id(self) -> str | None:
-        """The id under which duplicates of it are dropped."""
-        return self.record.deduplication_id
-
-    @property
-    def repeat_job_key(self) -> str | None:
-        """The id of the scheduler that added it."""
-        return self.record.repeat_job_key
-
-    def as_json(self) -> dict[str, Any]:
-        """The job in JSON types, under Node's names, times in milliseconds; what has no value is left out.
-
-        Encoded payloads are as they are stored.
-        """
-        return self.record.as_dict()
+    def checkpoint(self) -> Any:
+        """What an earlier attempt saved last, or yielded last; None if it saved nothing. A retry continues there."""
+        return self.returnvalue
 
     @property
     def codecs(self) -> QueueCodecs | None:
@@ -327,6 +228,14 @@ class JobBase(Generic[T, R]):
         if self._calls.on_progress is not None:
             self._calls.on_progress(self, progress)
 
+    def _save_checkpoint(self, value: object) -> Operation[None]:
+        if self.token is None:
+            raise LockLost(self.id, hint="only the handler of a job holds its lock")
+        raw = yield from encode(self._calls, self.name, checkpoint_to_json(value), "result")
+        started = self.record.attempts_started
+        yield save_checkpoint(self.keys, self.id, self.token, raw, attempts_started=started)
+        self._change(returnvalue=raw)
+
     def _log(self, line: str) -> Operation[int]:
         count: int = yield self._log_command(line)
         return count
@@ -364,7 +273,9 @@ class JobBase(Generic[T, R]):
             raise InvalidOption("state", f"is {state!r}", 'a finished job is "failed" or "completed"')
         lifo = bool(self.opts.get("lifo"))
         yield manage.reprocess(self.keys, self.id, state=state, lifo=lifo, reset=reset)
-        self._change(failedReason=None, finishedOn=None, processedOn=None, returnvalue=None)
+        self._change(failedReason=None, finishedOn=None, processedOn=None)
+        if state == "completed":  # what a failed job has is its checkpoint
+            self._change(returnvalue=None)
         if reset.made:
             self._change(atm=None, attemptsMade=None)
         if reset.started:

@@ -61,6 +61,13 @@ class BlockingJob(JobBase[T, R]):
         """Sets the progress: a number from 0 to 100 or an object. `message` becomes a log line."""
         self._run(self._update_progress(progress, message))
 
+    def save_checkpoint(self, value: object) -> None:
+        """For handlers: stores where this job stands; another attempt finds it in `checkpoint`.
+
+        A result replaces it. Raises `LockLost` when another worker may have the job.
+        """
+        self._run(self._save_checkpoint(value))
+
     def log(self, line: str) -> int:
         """Appends a line to the job's log; returns how many lines it has now."""
         return self._run(self._log(line))

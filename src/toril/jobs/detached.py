@@ -18,7 +18,7 @@ from toril.jobs.base import JobBase
 from toril.jobs.blocking import BlockingJob
 from toril.jobs.calls import KEEP_LOGS, BlockingJobCalls, JobCalls
 from toril.jobs.job import Job
-from toril.jobs.stored_values import log_line, progress_to_json
+from toril.jobs.stored_values import checkpoint_to_json, log_line, progress_to_json
 from toril.jobs.type_variables import R, T
 from toril.protocol.codec import to_json
 from toril.protocol.duration import Duration, datetime_to_ms, to_seconds
@@ -96,6 +96,10 @@ class DetachedBase(JobBase[T, R]):
         self._change(progress=progress_to_json(progress))
         if message is not None:
             yield from self._log(message)
+
+    def _save_checkpoint(self, value: object) -> Operation[None]:
+        self._change(returnvalue=checkpoint_to_json(value))
+        yield from ()
 
     def _log(self, line: str) -> Operation[int]:
         yield from ()

@@ -51,6 +51,13 @@ class Job(JobBase[T, R]):
         """Sets the progress: a number from 0 to 100 or an object. `message` becomes a log line."""
         await self._run(self._update_progress(progress, message))
 
+    async def save_checkpoint(self, value: object) -> None:
+        """For handlers: stores where this job stands; another attempt finds it in `checkpoint`.
+
+        A result replaces it. Raises `LockLost` when another worker may have the job.
+        """
+        await self._run(self._save_checkpoint(value))
+
     async def log(self, line: str) -> int:
         """Appends a line to the job's log; returns how many lines it has now."""
         return await self._run(self._log(line))

@@ -18,9 +18,9 @@ from toril.jobs.type_variables import T
 from toril.producer._base import QueuePart, check_lookup_id
 from toril.producer._unchangeable_jobs import NO_HASH
 from toril.protocol.keys import client_name
-from toril.protocol.options import RateLimit
 from toril.protocol.record import JobRecord
 from toril.protocol.state import COUNTED_STATES, JobCounts, JobState
+from toril.protocol.worker_options import RateLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from toril.protocol.duration import Duration, datetime_to_ms, to_ms, to_seconds
 from toril.protocol.event import KNOWN_EVENTS
 from toril.protocol.keys import RESERVED_IDS, check_text
 from toril.protocol.option_names import knows_its_names
-from toril.protocol.options import RateLimit
 from toril.protocol.state import JobState
+from toril.protocol.worker_options import RateLimit
 
 logger = logging.getLogger("toril.queue")
 

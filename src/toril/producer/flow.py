@@ -18,7 +18,7 @@ from toril.errors import Closed, InvalidOption, TorilError
 from toril.jobs import Job, JobCalls
 from toril.producer._add_batcher import MAX_BYTES, MAX_JOBS, CallLedger
 from toril.producer._trace_context import with_trace_context
-from toril.producer.job_builder import JobBuilder, PreparedJob, refuse_group
+from toril.producer.job_builder import JobBuilder, PreparedJob
 from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.keys import QueueKeys, check_queue_name, check_text, hash_tag_of
 from toril.protocol.option_names import knows_its_options
@@ -239,7 +239,6 @@ class FlowProducer:
         if parent is not None:
             given["parent"] = ParentRef(parent.prepared.id, parent.calls.keys.qualified)
         prepared = job_builder.build(node.name, node.data, given)
-        refuse_group(prepared, "flow")
         prepared.waits_for_children = bool(node.children)
         planned = _PlannedJob(prepared, calls, parent, job_builder)
         if prepared.options.job_id is not None:

@@ -95,10 +95,10 @@ class PreparedJob:
         return Job(JobRecord.from_flat(reply.id, reply.hash), calls, added=False)
 
 
-def refuse_group(job: PreparedJob, where: str) -> None:
-    """Jobs of flows and schedulers are added by scripts that serve no groups."""
+def refuse_group(job: PreparedJob) -> None:
+    """The jobs of schedulers are added by scripts that serve no groups."""
     if job.options.group is not None:
-        raise InvalidOption("group", f"cannot be given to a job of a {where}", "add the job by queue.add(…)")
+        raise InvalidOption("group", "cannot be given to a job of a scheduler", "add the job by queue.add(…)")
 
 
 class JobBuilder:

@@ -113,7 +113,7 @@ class Schedulers:
         check_scheduler_id(scheduler_id)
         _check_template(options)
         prepared = self._job_builder.build(name or scheduler_id, data, options)
-        refuse_group(prepared, "scheduler")
+        refuse_group(prepared)
         await self._job_builder.encode([prepared])
         repeat = _repeat(self._rules, cron, every, tz, start, end, limit)
         if offset is not None:

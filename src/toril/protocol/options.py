@@ -30,7 +30,6 @@ from toril.protocol.option_parts import (
     check_boolean,
     check_integer,
 )
-from toril.protocol.worker_options import RateLimit, WorkerOptions
 
 if TYPE_CHECKING:
     from toril.protocol.given_fields import OptionalSeconds, Seconds
@@ -44,9 +43,7 @@ __all__ = [
     "KeepJobs",
     "NewJob",
     "ParentRef",
-    "RateLimit",
     "Removal",
-    "WorkerOptions",
     "merge",
 ]
 

@@ -219,6 +219,12 @@ class JobRecord:
         return self._json(b"returnvalue", None)
 
     @property
+    def result_of(self) -> str | None:
+        """The key of the job whose result is its data."""
+        key = self.opts.get("resultOf")
+        return key if isinstance(key, str) else None
+
+    @property
     def failed_reason(self) -> str | None:
         """Why the last attempt failed."""
         return self.text("failedReason")

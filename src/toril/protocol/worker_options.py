@@ -27,6 +27,7 @@ from toril.protocol.option_names import knows_its_options, refuse_unknown
 from toril.protocol.option_parts import KeepJobs, Removal, check_boolean, check_integer
 from toril.protocol.option_warnings import warn_option
 from toril.protocol.repeat_rules import RepeatRules, RepeatStrategy
+from toril.protocol.results_to import ResultsTo
 from toril.telemetry.hooks import MetricsCollector, Tracer
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class WorkerOptions:
         DEFAULT_MAX_RESULT_SIZE
     )  # JSON bytes; a larger result fails; None: any
     batch: Batch | None = default(None)  # the handler gets a list of jobs
+    results_to: ResultsTo | str | None = default(None)  # a queue that gets each result as a job
     drain_delay: Seconds = seconds(5.0)  # how long an idle worker blocks on the marker in one call
     cron_generation: CronGeneration = default(5)  # whose parser reads patterns: that of BullMQ 5 or 6
     repeat_strategy: RepeatStrategy | None = default(None)  # times of schedulers' patterns, in place of cron
@@ -197,6 +199,8 @@ class WorkerOptions:
             check_removal(name, getattr(self, name))
         self._check_types()
         self._check_timeouts()
+        if isinstance(self.results_to, str):
+            object.__setattr__(self, "results_to", ResultsTo(self.results_to))
         for name, function in self.backoffs.items():
             if not callable(function):
                 raise InvalidOption("backoffs", f"{name!r} is not a function", "give a function")
@@ -209,6 +213,7 @@ class WorkerOptions:
             "error_rules": (Sequence, "a list of rules"),
             "batch": (Batch, "Batch(size=100)"),
             "rate_limit": (RateLimit, "RateLimit(count, period)"),
+            "results_to": ((ResultsTo, str), 'the name of a queue, or ResultsTo("queue", …)'),
             "tracer": (Tracer, "an object with the methods of Tracer"),
             "logger": (
                 (logging.Logger, logging.LoggerAdapter),
@@ -231,7 +236,9 @@ class WorkerOptions:
         return QueueCodecs.of(self.codecs)
 
     def _check_together(self) -> None:
-        _ = self.queue_codecs
+        if self.queue_codecs is not None and self.results_to is not None:
+            problem = "is given with codecs, which encode a result otherwise than the data of a job"
+            raise InvalidOption("results_to", problem, "add the job in the handler")
         if self.max_backoff_delay < self.backoff_delay:
             raise InvalidOption("max_backoff_delay", "is below backoff_delay", "raise it")
         if self.max_reconnect_delay < self.reconnect_delay:
@@ -342,6 +349,7 @@ class WorkerOptionsDict(TypedDict, total=False):
     max_process_memory: int | None
     max_result_size: int | None
     batch: Batch | None
+    results_to: ResultsTo | str | None
     drain_delay: Duration
     cron_generation: CronGeneration
     repeat_strategy: RepeatStrategy | None

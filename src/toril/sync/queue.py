@@ -28,9 +28,10 @@ from toril.protocol.group_limits import GroupCounts, GroupLimits
 from toril.protocol.json_types import JsonFields, JsonValue
 from toril.protocol.keys import QueueKeys
 from toril.protocol.option_names import knows_its_names
-from toril.protocol.options import JobOptions, JobOptionsDict, NewJob, RateLimit
+from toril.protocol.options import JobOptions, JobOptionsDict, NewJob
 from toril.protocol.repeat_rules import RepeatStrategy
 from toril.protocol.state import JobCounts, JobState
+from toril.protocol.worker_options import RateLimit
 from toril.sync._facade import Facade
 from toril.sync.schedulers import Schedulers
 from toril.telemetry.hooks import MetricsCollector, Tracer

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from toril.backends.base import BackendHost, FinishedJob
-from toril.backends.bullmq import BullmqBackend, BullmqConfig, BullmqDelivery, record_after
+from toril.backends.bullmq import (
+    BullmqBackend,
+    BullmqConfig,
+    BullmqDelivery,
+    ResultForwarder,
+    record_after,
+)
 from toril.codecs.in_loop import decoded
 from toril.commands import read
 from toril.errors import MalformedValue
@@ -21,6 +27,7 @@ from toril.protocol.codecs import QueueCodecs
 from toril.protocol.keys import QueueKeys
 from toril.protocol.record import JobRecord
 from toril.protocol.refusals import JOB_FIELD, Refusals
+from toril.protocol.results_to import ResultsTo
 from toril.protocol.worker_options import WorkerOptions, keep_to_wire
 from toril.transport import Address, AsyncTransport, BlockingTransport, ConnectionPolicy
 from toril.worker._batch_handler import BatchProcessExecutor
@@ -81,6 +88,13 @@ class BullmqAdapter:
         model = options.payload
         self._payload: PayloadCodec[Any] | None = None if model is None else PayloadCodec(model)
         self.codecs = options.queue_codecs
+        self._forwarder = (
+            None
+            if options.results_to is None
+            else ResultForwarder.between(
+                keys, ResultsTo.of(options.results_to), is_cluster=address.is_cluster
+            )
+        )
 
     def make_backend(self, names: tuple[str, ...] = (), host: BackendHost | None = None) -> BullmqBackend:
         own_policy = one_attempt(self._policy)
@@ -119,6 +133,7 @@ class BullmqAdapter:
             metrics_size=options.metrics_minutes,
             events_max_len=options.events_max_len if "events_max_len" in options.given else None,
             repeat_rules=options.repeat_rules,
+            forwarder=self._forwarder,
         )
 
     async def close(self) -> None:

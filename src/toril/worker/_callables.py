@@ -28,9 +28,24 @@ def takes_one_argument(handler: Callable[..., Any]) -> bool:
 
 
 def is_async(handler: Callable[..., object]) -> bool:
-    """Whether calling the handler returns a coroutine."""
+    """Whether calling the handler returns a coroutine or an asynchronous generator."""
+    return _is(handler, inspect.iscoroutinefunction) or is_async_generator(handler)
+
+
+def is_async_generator(handler: Callable[..., object]) -> bool:
+    """Whether calling the handler returns an asynchronous generator."""
+    return _is(handler, inspect.isasyncgenfunction)
+
+
+def is_generator(handler: Callable[..., object]) -> bool:
+    """Whether calling the handler returns a plain generator."""
+    return _is(handler, inspect.isgeneratorfunction)
+
+
+def _is(handler: Callable[..., object], kind: Callable[[object], bool]) -> bool:
+    """Whether the function that runs is of a kind."""
     target: object = handler
-    while not inspect.iscoroutinefunction(target):
+    while not kind(target):
         inner = _inner(target)
         if inner is None:
             return False

@@ -26,6 +26,7 @@ from toril.worker._envelope_adapters import (
     StreamSettings,
     with_envelope_backoff,
 )
+from toril.worker._generators import refuse_generators
 from toril.worker._handlers import checked_handlers, options_of
 from toril.worker._reconnect import policy_of
 from toril.worker.base_worker import BaseWorker
@@ -69,6 +70,7 @@ class ListWorker(BaseWorker[EnvelopeDelivery]):
         worker_id = chosen.worker_id or new_worker_id()
         handlers = checked_handlers(handler, chosen)
         _refuse_bullmq_options(chosen)
+        _refuse_generators(handlers)
         result_ms = _result_ms(keep_results)
         tagged = address.is_cluster if hash_tag is None else hash_tag
         self.keys = ListKeys(name, prefix, env, tagged)
@@ -109,6 +111,7 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         worker_id = chosen.worker_id or new_worker_id()
         handlers = checked_handlers(handler, chosen)
         _refuse_bullmq_options(chosen)
+        _refuse_generators(handlers)
         result_ms = _result_ms(keep_results)
         tagged = address.is_cluster if hash_tag is None else hash_tag
         self.keys = StreamKeys(name, prefix, env, tagged, consumer_group)
@@ -122,11 +125,21 @@ class StreamWorker(BaseWorker[EnvelopeDelivery]):
         return self._stream.consumer
 
 
+def _refuse_generators(handlers: Mapping[str | None, ConfiguredHandler]) -> None:
+    for one in handlers.values():
+        refuse_generators(
+            one.function, "only BullMQ queues store", "use a BullMQ queue, or return one result"
+        )
+
+
 def _refuse_bullmq_options(options: WorkerOptions) -> None:
     if options.batch is not None and options.batch.by == "group":
         raise InvalidOption(
             "batch.by", "is 'group', and only BullMQ queues have groups", 'use "name" or None'
         )
+    if options.results_to is not None:
+        problem = "is offered by BullMQ queues only"
+        raise InvalidOption("results_to", problem, "add the next job in the handler")
     if options.rate_limit is not None:
         raise InvalidOption("rate_limit", "is offered by BullMQ queues only", "raise RateLimitError instead")
 

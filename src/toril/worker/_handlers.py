@@ -10,6 +10,7 @@ from toril.protocol.keys import check_text
 from toril.protocol.worker_options import WorkerOptions, WorkerOptionsDict
 from toril.worker._callables import takes_one_argument
 from toril.worker._executors import Handler, executor_for
+from toril.worker._generators import refuse_generators
 from toril.worker.batch_function import BatchFunction
 from toril.worker.configured_handler import ConfiguredHandler, configured
 
@@ -36,6 +37,10 @@ def checked_handlers(
         executor_for(one.function, one.options(options).executor)
         if options.batch is not None and (one.around is not None or isinstance(one.function, BatchFunction)):
             raise InvalidOption("batch", "is for functions that take a list of jobs", "leave it out")
+        if options.batch is not None:
+            refuse_generators(
+                one.function, "are those of single jobs", "call save_checkpoint of the jobs of the batch"
+            )
     return handlers
 
 

@@ -24,6 +24,7 @@ from toril.worker._batch_runner import BatchRunner, batch_rules, make_runner
 from toril.worker._connection import Connection
 from toril.worker._executors import AroundExecutor, Executor, LoopExecutor, ThreadExecutor, executor_for
 from toril.worker._fetch_loop import FetchLoop
+from toril.worker._generators import with_checkpoints
 from toril.worker._job_adapter import JobAdapter
 from toril.worker._lock_renewer import LockRenewer
 from toril.worker._name_refusals import NameRefusals
@@ -157,13 +158,15 @@ def make_executors(
 
 def _make_executor(handler: ConfiguredHandler, options: WorkerOptions, adapter: JobAdapter[D]) -> Executor:
     executor: Executor
-    match executor_for(handler.function, handler.options(options).executor):
+    encode = adapter.encoder()
+    function = with_checkpoints(handler.function, encode)
+    match executor_for(function, handler.options(options).executor):
         case "async":
-            executor = LoopExecutor(handler.function)
+            executor = LoopExecutor(function)
         case "process":
-            executor = adapter.make_process_executor(handler.function)
+            executor = adapter.make_process_executor(function)
         case _:
-            executor = ThreadExecutor(handler.function, adapter.encoder())
+            executor = ThreadExecutor(function, encode)
     return executor if handler.around is None else AroundExecutor(executor, handler.around, adapter)
 
 

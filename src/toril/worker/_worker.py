@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from toril.backends.bullmq import BullmqDelivery
@@ -19,6 +19,7 @@ from toril.worker.configured_handler import ConfiguredHandler
 
 JobHandler = (
     Callable[[Job], Awaitable[Any]]
+    | Callable[[Job], AsyncIterator[Any]]
     | Callable[[BlockingJob], Any]
     | Callable[[JobBatch[Job]], Awaitable[Any]]
     | Callable[[JobBatch[BlockingJob]], Any]
@@ -32,8 +33,9 @@ class Worker(BaseWorker[BullmqDelivery]):
 
     `handler` is a function of one argument, the job, or a mapping from job names to such functions (`"*"` for others).
     A coroutine function runs in the event loop; a plain function runs in a thread and gets the blocking job. What it
-    returns is the job's result; what it raises decides between a retry and failure. With `batch=Batch(…)` it gets a
-    list of jobs, a `JobBatch`.
+    returns is the job's result; what it raises decides between a retry and failure. Each value that a generator yields
+    is stored, a retry finds it in `job.checkpoint`, and the last one is the result. With `batch=Batch(…)` the function
+    gets a list of jobs, a `JobBatch`.
     """
 
     def __init__(

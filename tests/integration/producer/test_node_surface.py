@@ -10,7 +10,8 @@ import pytest
 from toril import FlowNode, FlowProducer, InvalidOption, Job, JobOptions, Queue, QueueEvents, Worker, sync
 from toril.commands.command import plain
 from toril.protocol.event import Event
-from toril.protocol.options import Deduplication, RateLimit
+from toril.protocol.options import Deduplication
+from toril.protocol.worker_options import RateLimit
 from toril.transport import AsyncTransport
 
 

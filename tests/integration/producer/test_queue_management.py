@@ -24,8 +24,8 @@ from toril.errors import (
 )
 from toril.producer import Queue
 from toril.protocol.keys import client_name
-from toril.protocol.options import RateLimit
 from toril.protocol.state import JobState
+from toril.protocol.worker_options import RateLimit
 from toril.transport import AsyncTransport
 from toril.worker import Worker
 

@@ -27,7 +27,8 @@ from toril.errors import (
 )
 from toril.protocol.event import Event
 from toril.protocol.group_limits import GroupLimits
-from toril.protocol.options import Deduplication, JobOptions, RateLimit
+from toril.protocol.options import Deduplication, JobOptions
+from toril.protocol.worker_options import RateLimit
 from toril.transport import ConnectionPolicy
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from toril import ParentRef, TransientError
@@ -133,3 +134,17 @@ def double_all(jobs: list[Job[Any]]) -> list[int]:
 def crash_batch(jobs: list[Job[Any]]) -> None:
     if any(job.data["crash"] for job in jobs):
         os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def count_up(job: Job[Any]) -> Iterator[dict[str, int]]:
+    """The first attempt fails behind its second value; the second one continues there."""
+    begun_at = job.checkpoint["count"] if job.checkpoint else 0
+    for count in range(begun_at + 1, 5):
+        yield {"count": count, "begun_at": begun_at}
+        if count == 2:
+            raise TransientError("again")
+
+
+async def count_up_async(job: Job[Any]) -> AsyncIterator[dict[str, int]]:
+    for value in count_up(job):
+        yield value

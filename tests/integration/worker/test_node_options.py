@@ -12,8 +12,9 @@ from tests.waiting import until
 from toril import InvalidOption, Job, Queue, Worker, WorkerOptions
 from toril.commands.command import plain
 from toril.errors import Requeue
-from toril.protocol.options import KeepJobs, RateLimit
+from toril.protocol.options import KeepJobs
 from toril.protocol.state import JobState
+from toril.protocol.worker_options import RateLimit
 from toril.sync import Job as BlockingJob
 from toril.sync import Worker as BlockingWorker
 from toril.transport import AsyncTransport

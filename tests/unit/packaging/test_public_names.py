@@ -14,7 +14,7 @@ PUBLIC_NAMES = set(
     """
 App Backoff Batch ConnectionPolicy Context Deduplication Depends Envelope ErrorCategory Event FlowNode FlowProducer
 GroupLimits InvalidOption Job JobCounts JobFailed JobOptions JobState KeepJobs ListQueue ListWorker ManualWorker NewJob
-ParentRef PermanentError Queue QueueEvents RateLimit StreamQueue StreamWorker TorilError TransientError Worker
+ParentRef PermanentError Queue QueueEvents RateLimit ResultsTo StreamQueue StreamWorker TorilError TransientError Worker
 WorkerOptions __version__ categorize_error sync
 """.split()
 )

@@ -29,7 +29,8 @@ from toril import (
 from toril.app.task import TaskSettings
 from toril.errors import UnknownOption
 from toril.protocol.option_names import _FOREIGN, knows_its_names, remedy_for
-from toril.protocol.options import Deduplication, KeepJobs, RateLimit
+from toril.protocol.options import Deduplication, KeepJobs
+from toril.protocol.worker_options import RateLimit
 
 HERE = "redis://localhost:1"  # nobody is asked
 

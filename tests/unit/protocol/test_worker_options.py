@@ -14,8 +14,7 @@ import pytest
 
 from toril.errors import InvalidOption, OptionWarning
 from toril.protocol.backoff import Backoff
-from toril.protocol.options import RateLimit, WorkerOptions
-from toril.protocol.worker_options import new_worker_id
+from toril.protocol.worker_options import RateLimit, WorkerOptions, new_worker_id
 from toril.worker import ListWorker, StreamWorker, Worker
 
 

@@ -9,7 +9,7 @@
   wait …     the keys of one queue, for each queue of the flows
   ledger_ms  how long the reply is remembered
   queue …    one job; the number of jobs of a flow precedes its jobs
-             queue: the number of its queue; kind: standard, delayed, prioritized or parent; arguments and options: packed
+             queue: the number of its queue; kind: as for `add_jobs`; arguments and options: packed
   Reply      for each flow { "added", for each job its id, or { id, hash } when it existed }
              or { "refused", place of the job, negative code, id of the job that exists instead, or error text };
              an error when the server accepts no writes at all, which it reports before the first write
@@ -23,6 +23,8 @@
 --@official add_prioritized addPrioritizedJob
 --@official add_parent addParentJob
 --@own add_official add_official
+--@own add_grouped add_grouped
+--@own group_size group_size
 --@own existing_jobs existing_jobs
 --@own error_text error_text
 --@own writes_refused writes_refused
@@ -30,6 +32,7 @@
 local FAILED, NO_PARENT, OTHER_PARENT = 0, -5, -7
 -- Codes of toril; upstream has none near them.
 local PARENT_DEDUPLICATED, NO_CHILDREN = -101, -102
+local GROUP = '\165group' -- the packed name of the option; only options that hold it are unpacked for it
 local call = redis.call
 
 local function with_hashes(replies)
@@ -63,11 +66,16 @@ local function read_flow(at)
   for place = 1, count do
     local item = at + 1 + ITEM_SIZE * (place - 1)
     local packed = ARGV[item + ARGUMENTS]
-    local arguments = cmsgpack.unpack(packed)
+    local arguments, kind, packed_options = cmsgpack.unpack(packed), ARGV[item + KIND], ARGV[item + OPTIONS]
+    local options = string.find(packed_options, GROUP, 1, true) and cmsgpack.unpack(packed_options) or {}
+    if kind == "grouped" then
+      kind = (options["delay"] or 0) > 0 and "delayed" or "prioritized"
+    end
     jobs[place] = {
-      queue = FIRST_KEY + KEY_SIZE * (tonumber(ARGV[item + QUEUE]) - 1), kind = ARGV[item + KIND],
-      args = {packed, ARGV[item + DATA], ARGV[item + OPTIONS]}, base = arguments[1], id = arguments[2],
+      queue = FIRST_KEY + KEY_SIZE * (tonumber(ARGV[item + QUEUE]) - 1), kind = kind,
+      args = {packed, ARGV[item + DATA], packed_options}, base = arguments[1], id = arguments[2],
       key = arguments[1] .. arguments[2], parent = arguments[5], deduplication = arguments[9],
+      group = options["group"] and options["group"]["id"],
     }
   end
   return jobs, at + 1 + ITEM_SIZE * count
@@ -110,10 +118,21 @@ local function duplicate_of(job, claimed)
   claimed[job.deduplication] = job
 end
 
+-- The code of a group that has no room for a job. `sizes` are the jobs of each group that the flow adds before it.
+local function full_group(job, sizes)
+  if job.existed or not job.group or job.kind == "parent" then
+    return
+  end
+  local name = job.base .. job.group
+  local found = group_size(KEYS, ARGV, job.base, job.group, sizes[name])
+  sizes[name] = (sizes[name] or 0) + 1
+  return type(found) == "number" and found
+end
+
 -- Why the flow cannot be added: place, code, detail. Nothing when it can.
 local function find_obstacle(jobs)
   local parents = {} -- job of the flow → the key of its parent, "" for none
-  local awaited, claimed = {}, {}
+  local awaited, claimed, sizes = {}, {}, {}
   for place, job in ipairs(jobs) do
     if not checked[job.queue] then
       check_types(job.queue)
@@ -127,6 +146,10 @@ local function find_obstacle(jobs)
       job.known = true
     end
     job.existed = owner ~= nil
+    local is_full = full_group(job, sizes)
+    if is_full then
+      return place, is_full, ""
+    end
     if owner and owner ~= "" and parent and owner ~= parent then
       if parents[owner] or call("EXISTS", owner) == 1 then
         return place, OTHER_PARENT, ""
@@ -154,13 +177,18 @@ end
 -- --- adding ----------------------------------------------------------------------------------------------------------
 
 local function add(job)
-  local script = scripts[job.kind]
-  local keys = {}
-  for i, number in ipairs(script[2]) do
-    keys[i] = KEYS[job.queue + number]
+  local function add_as(kind, options)
+    local script, keys, args = scripts[kind], {}, {job.args[1], job.args[2], options}
+    for i, number in ipairs(script[2]) do
+      keys[i] = KEYS[job.queue + number]
+    end
+    return add_official(
+      KEYS, ARGV, script[1], keys, args, job.base, job.id, job.existed, job.deduplication, KEYS[job.queue + ID_COUNTER])
   end
-  return add_official(
-    KEYS, ARGV, script[1], keys, job.args, job.base, job.id, job.existed, job.deduplication, KEYS[job.queue + ID_COUNTER])
+  if job.group then
+    return add_grouped(KEYS, ARGV, job.base, job.id, job.args[3], add_as, job.kind == "parent")
+  end
+  return add_as(job.kind, job.args[3])
 end
 
 -- The reply to a flow; the second value is the server's message when it accepts no writes at all.

@@ -26,6 +26,7 @@
 --@own add_many add_many
 --@own official_adds official_adds
 --@own add_official add_official
+--@own add_grouped add_grouped
 --@own with_hashes existing_jobs
 --@own error_text error_text
 --@own writes_refused writes_refused
@@ -73,7 +74,7 @@ local function add_by_script(at)
     return add_official(KEYS, ARGV, script[1], script[2], args, base, id, existed, deduplicated, id_counter)
   end
   if kind == "grouped" then
-    return scripts.grouped(base, id, options, add)
+    return add_grouped(KEYS, ARGV, base, id, options, add)
   end
   return add(kind, options)
 end

@@ -38,6 +38,7 @@
 --@args ledger_ms max_waiting rate known_by save partition consumer_group
 --@each digest first kind arguments data options
 --@own official_adds official_adds
+--@own add_grouped add_grouped
 --@own add_deduplicated add_deduplicated
 --@own plain_options plain_options
 --@own add_many add_many
@@ -282,7 +283,7 @@ local function run_script(row)
     return script[1](script[2], args)
   end
   if kind == "grouped" then
-    return scripts.grouped(arguments[1], arguments[2], options, add)
+    return add_grouped(KEYS, ARGV, arguments[1], arguments[2], options, add)
   end
   return add(kind, options)
 end

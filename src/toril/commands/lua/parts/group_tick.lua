@@ -1,5 +1,5 @@
 --[[
-  Part of `official_adds.lua`: the tick of the next job of a group, which is its priority: where it stands in the order
+  Part of `add_grouped.lua`: the tick of the next job of a group, which is its priority: where it stands in the order
   that serves groups in turns.
 
   The jobs of a group are 16 virtual times apart, divided by its weight. The clock is the highest virtual time of a grouped
@@ -13,7 +13,6 @@
 
   Returns the tick, and the virtual time.
 ]]
---@keys prioritized
 --@own group_ticks group_ticks
 --@own renumber renumber
 local base, group = ...
@@ -22,6 +21,7 @@ local TIMES_PER_JOB = 16
 local REMOVED_AT_ONCE = 50
 
 local call = redis.call
+local prioritized = base .. "prioritized"
 local groups, clock_key = base .. "toril:groups", base .. "toril:group-clock"
 local ticks = group_ticks(KEYS, ARGV, base)
 local head = call("ZRANGE", prioritized, 0, 0, "WITHSCORES")

@@ -8,7 +8,6 @@
 
   tick   that of the job that is added
 ]]
---@keys prioritized
 local base, ticks, tick = ...
 -- Renumbering begins at this tick, if it lowers ticks by so much: a job is moved once in that many.
 local BEGIN_AT, WORTHWHILE = 0x100000, 0x80000
@@ -17,6 +16,7 @@ local MOVED_AT_ONCE = 50
 local SCORES_PER_TICK = 0x100000000
 
 local call = redis.call
+local prioritized = base .. "prioritized"
 local clock_key = base .. "toril:group-clock"
 
 local function move(id, score, lowered, highest)
