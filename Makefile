@@ -75,11 +75,12 @@ screenshots: setup  ## make the images of the documentation
 	@$(PYTHON) scripts/take-screenshots
 
 .PHONY: docs
-docs: setup  ## run every example of the documentation
+docs: setup  ## build the site (site/index.html) with warnings as errors, and run every example of the documentation
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs --quiet build --strict
 	@$(PYTEST) tests/docs
 
 .PHONY: clean
 clean:  ## remove the output of set-up, builds and tests
-	@rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .cache .toril .hypothesis .import_linter_cache \
+	@rm -rf $(VENV) build dist site htmlcov .coverage .coverage.* .cache .toril .hypothesis .import_linter_cache \
 	  .mypy_cache .pytest_cache .ruff_cache tests/interop/node/node_modules src/toril/commands/official/*.lua src/toril/dashboard/static/*.min.js
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
