@@ -1,14 +1,14 @@
 """Ids for jobs that the client makes, many at a time.
 
     uuid    a UUID of version 4 without its hyphens: 32 characters
-    short   13 letters and digits: 77 random bits
+    short   16 letters and digits: 95 random bits
 
 Guarantee: as random as the operating system's source, at a tenth of the cost of `uuid.uuid4`; a forked child does not
 use the ids of its parent; a short id is no integer, which would be an id of the queue's counter.
 
-Redis stores the id of a finished job several times (key, set, events): a short id saves a tenth of its memory. An id
-must be unique among the jobs that one queue keeps: with ten million of them, two random short ids are equal with a
-probability below 10⁻⁹.
+Redis stores the id of a finished job several times (key, set, events) and writes it eight times to an append-only file: a
+short id saves a tenth of the memory and a sixth of the file. An id must be unique among the jobs that one queue keeps:
+with a hundred million of them, two random short ids are equal with a probability of 10⁻¹³.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from typing import Final, Literal
 
 _AT_ONCE: Final = 256  # ids from one call to the system; 4 kB
-SHORT_LENGTH: Final = 13
+SHORT_LENGTH: Final = 16
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 

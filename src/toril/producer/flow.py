@@ -230,7 +230,7 @@ class FlowProducer:
         job_builder = JobBuilder(
             calls.keys,
             defaults=self._queue_defaults.get(node.queue, self._defaults),
-            ids="uuid",
+            ids="short",
             payload=None,
             cluster=self._transport.is_cluster,
             codecs=calls.codecs,

@@ -93,7 +93,7 @@ class Queue(Inspection[T], Management[T], Groups[T]):
         redis: object = None,
         prefix: str = "bull",
         hash_tag: bool | None = None,
-        ids: Ids = "uuid",
+        ids: Ids = "short",
         defaults: JobOptions = _DEFAULTS,
         payload: type[T] | PayloadCodec[T] | Mapping[str, object] | None = None,
         policy: ConnectionPolicy | None = None,

@@ -19,6 +19,8 @@ PATTERNS: Final = (
     (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
     (r"\b0x[0-9a-fA-F]+\b", "<hex>"),
     (r"\b[0-9a-f]{12,}\b", "<hex>"),
+    # The ids that `Queue` makes. One in 17 has no digit and is not recognized: it might be the name of a class.
+    (r"\b(?=\w*[0-9])(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9]{16}\b", "<id>"),
     (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
     (r"\d+(\.\d+)?", "<n>"),
     (r"\s+", " "),

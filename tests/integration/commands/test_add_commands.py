@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.commands.conftest import NOW, QueueDriver
 from tests.servers import Server
-from toril.commands import read
-from toril.commands.add import Existing, JobToAdd, Ledger, add_flows, add_job, add_jobs
+from toril.commands import manage, read
+from toril.commands.add import LEDGER_MS, Existing, JobToAdd, Ledger, add_flows, add_job, add_jobs
 from toril.commands.command import Command, Replay
 from toril.errors import (
     ParentCannotBeReplaced,
@@ -277,6 +277,31 @@ class TestALedger:
         assert driver.run(add_jobs(driver.keys, [job()], Ledger(key, first))) == ["1"]
         assert driver.run(add_jobs(driver.keys, [job()], Ledger(key, second))) == ["2"]
         assert driver.run(add_jobs(driver.keys, [job()], Ledger(key, second))) == ["2"]
+
+    @pytest.mark.parametrize("ids", [["a"], ["a", "b"]])
+    def test_it_holds_the_number_of_a_call_whose_jobs_were_all_added(
+        self, driver: QueueDriver, raw_command: Callable[..., Any], ids: list[str]
+    ) -> None:
+        key = driver.keys.toril("ledger:p1")
+        call = add_jobs(driver.keys, [job(one) for one in ids], Ledger(key, "7"))
+        assert driver.run(call) == ids
+        assert raw_command("GET", key) == b"7"
+        for one in ids:
+            driver.run(manage.remove(driver.keys, one))
+        assert driver.run(call) == ids
+        assert raw_command("LLEN", driver.keys.wait) == 0
+
+    def test_a_repeated_call_for_one_job_that_existed_keeps_its_reply(
+        self, driver: QueueDriver, raw_command: Callable[..., Any]
+    ) -> None:
+        key = driver.keys.toril("ledger:p1")
+        driver.add("a")
+        call = add_jobs(driver.keys, [job("a")], Ledger(key, "7"))
+        first = driver.run(call)
+        stored = raw_command("GET", key)
+        assert driver.run(call) == first
+        assert raw_command("GET", key) == stored
+        assert 0 < raw_command("PTTL", key) <= LEDGER_MS
 
     def test_is_understood_by_flows(self, driver: QueueDriver) -> None:
         """A producer's batches and families may share its ledger."""

@@ -311,3 +311,22 @@ def test_a_batch_of_adds_and_pickups_may_be_large(driver: QueueDriver) -> None:
     assert taken == [f"j{n}" for n in range(1500)]
     fetch_reply = driver.exchange(*(driver.finished(job_id) for job_id in taken))
     assert fetch_reply.ack_errors == [None] * 1500
+
+
+@pytest.mark.parametrize(("rules", "command"), [("+@all", "msetex"), ("+@all -msetex", "set")])
+def test_the_locks_of_a_batch_are_one_write_if_the_server_has_a_command_and_the_user_may_call_it(
+    start_valkey: Callable[..., Server], keys: QueueKeys, rules: str, command: str
+) -> None:
+    server = start_valkey()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "resetchannels", *rules.split())
+        with BlockingTransport(f"redis://some:pw@127.0.0.1:{server.port}") as transport:
+            driver = QueueDriver(transport, keys)
+            driver.add("a", "b", "c")
+            client.config_resetstat()
+            assert driver.take(3, token="mine") == ["a", "b", "c"]
+        called = {name for name in ("msetex", "set") if f"cmdstat_{name}" in client.info("commandstats")}
+        assert called == {command}
+        assert [client.get(keys.lock(job_id)) for job_id in "abc"] == [b"mine"] * 3
+        assert all(0 < client.pttl(keys.lock(job_id)) <= 30_000 for job_id in "abc")
+        assert client.execute_command("ACL", "LOG") == []

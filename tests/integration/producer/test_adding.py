@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class CountedAdds(NoMetrics):
 async def test_a_job_is_stored_as_it_was_given(queue: Queue, server: Server) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     job = await queue.add("send", {"to": "ä@b.c", "n": [1, None]}, attempts=5, priority=3)
-    assert uuid.UUID(job.id).version == 4
+    assert re.fullmatch("[A-Za-z0-9]{16}", job.id)
+    assert not job.id.isdigit()
     assert (job.name, job.data, job.priority, job.max_attempts) == (
         "send",
         {"to": "ä@b.c", "n": [1, None]},
@@ -164,7 +166,7 @@ EXISTING: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("ids", ["uuid", "counter"])
+@pytest.mark.parametrize("ids", ["short", "uuid", "counter"])
 @pytest.mark.parametrize("options", EXISTING)
 async def test_a_job_that_is_not_added_is_the_stored_one_and_costs_no_further_call(
     server: Server, prefix: str, options: dict[str, Any], ids: Any
@@ -203,11 +205,16 @@ async def test_ids_can_come_from_the_counter_of_the_queue(server_url: str, prefi
         assert (await queue.add("x")).id == "4"
 
 
+async def test_ids_can_be_uuids(server_url: str, prefix: str) -> None:
+    async with Queue("emails", redis=server_url, prefix=prefix, ids="uuid") as queue:
+        assert uuid.UUID((await queue.add("x")).id).version == 4
+
+
 async def test_short_ids_are_alphanumeric_and_all_different(server_url: str, prefix: str) -> None:
     async with Queue("emails", redis=server_url, prefix=prefix, ids="short") as queue:
         ids = [job.id for job in await queue.add_bulk([("x", {"n": n}) for n in range(1000)])]
         assert len(set(ids)) == 1000
-        assert all(len(one) == 13 and one.isascii() and one.isalnum() and not one.isdigit() for one in ids)
+        assert all(len(one) == 16 and one.isascii() and one.isalnum() and not one.isdigit() for one in ids)
         assert (await queue.get_job(ids[500])) is not None
         assert (await queue.get_job_counts())["waiting"] == 1000
 

@@ -38,6 +38,8 @@ _ARGUMENTS: Final = frozenset(
     MKSTREAM NOGROUP PUSH RETRYCOUNT RIGHT SETID STREAM STREAMS WITHSCORES
     """.split()
 )
+# Used by scripts where the user may call it. A server before Valkey 9.1 or Redis 8.4 does not accept rules for it.
+_OPTIONAL: Final = frozenset({"msetex"})
 _WITH_SUBCOMMAND: Final = frozenset({"XINFO", "XGROUP"})
 
 
@@ -46,7 +48,7 @@ def needed_commands() -> list[str]:
     texts = [official(file.rpartition("-")[0]).text for file in check_all()]
     texts += [own(name).text for name in own_names()]
     called = {name for text in texts for name in _commands_in(text)}
-    return sorted(called | SENT_BY_TRANSPORT)
+    return sorted((called | SENT_BY_TRANSPORT) - _OPTIONAL)
 
 
 def _commands_in(text: str) -> Iterator[str]:

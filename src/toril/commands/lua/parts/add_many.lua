@@ -7,6 +7,8 @@
 --@own read_meta read_meta
 local run, replies = ...
 local call = redis.call
+-- One trim removes at most 10,000 entries, less those that a run can add.
+local TRIMMED_AT_ONCE = 5000
 
 -- Which of the ids that clients chose exist already.
 local chosen, known = {}, {}
@@ -23,22 +25,35 @@ end
 
 local counter = call("INCRBY", id_counter, #run) - #run
 local max_events, list, wakes = read_meta(KEYS, ARGV)
+
+local function announce(trims, ...)
+  if trims then
+    call("XADD", events, "MAXLEN", "~", max_events, "*", ...)
+  else
+    call("XADD", events, "*", ...)
+  end
+end
+
 local pushed = {LPUSH = {}, RPUSH = {}}
+-- A trim rarely finds a whole block to remove: that of the last job does it for those between, unless one is not enough.
+local limit = tonumber(max_events) or 0
+local count, trims_always = #run, limit == 0 or call("XLEN", events) > limit + TRIMMED_AT_ONCE
 for place, job in ipairs(run) do
+  local trims = trims_always or place == count
   local id, arguments, options = job[1], job[2], job[4]
   if id == "" then
     id = tostring(counter + place)
   end
   local key = arguments[1] .. id
   if known[key] then
-    call("XADD", events, "MAXLEN", "~", max_events, "*", "event", "duplicated", "jobId", id)
+    announce(trims, "event", "duplicated", "jobId", id)
     replies[#replies + 1] = {id, key}
   else
     known[key] = job[1] ~= ""
     call("HMSET", key, "name", arguments[3], "data", job[3], "opts", options[1], "timestamp", arguments[4],
-      "delay", options[2], "priority", 0)
+      "delay", options[2], "priority", "0")
     call("XADD", events, "*", "event", "added", "jobId", id, "name", arguments[3])
-    call("XADD", events, "MAXLEN", "~", max_events, "*", "event", "waiting", "jobId", id)
+    announce(trims, "event", "waiting", "jobId", id)
     local ids = pushed[options[3]]
     ids[#ids + 1] = id
     replies[#replies + 1] = id
@@ -50,5 +65,5 @@ for command, ids in pairs(pushed) do
   end
 end
 if wakes and #pushed.LPUSH + #pushed.RPUSH > 0 then
-  call("ZADD", marker, 0, "0")
+  call("ZADD", marker, "0", "0")
 end

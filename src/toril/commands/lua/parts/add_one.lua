@@ -18,11 +18,11 @@ elseif call("EXISTS", arguments[1] .. id) == 1 then
 end
 
 call("HMSET", arguments[1] .. id, "name", arguments[3], "data", job[3], "opts", options[1], "timestamp", arguments[4],
-  "delay", options[2], "priority", 0)
+  "delay", options[2], "priority", "0")
 call("XADD", events, "*", "event", "added", "jobId", id, "name", arguments[3])
 call("XADD", events, "MAXLEN", "~", max_events, "*", "event", "waiting", "jobId", id)
 call(options[3], list, id)
 if wakes then
-  call("ZADD", marker, 0, "0")
+  call("ZADD", marker, "0", "0")
 end
 return id

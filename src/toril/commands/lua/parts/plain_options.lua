@@ -6,7 +6,7 @@ local encoded, packed = ...
 local known = encoded[packed]
 if known == nil then
   local options = cmsgpack.unpack(packed)
-  known = not options["de"] and {cjson.encode(options), options["delay"] or 0, options["lifo"] and "RPUSH" or "LPUSH"}
+  known = not options["de"] and {cjson.encode(options), options["delay"] or "0", options["lifo"] and "RPUSH" or "LPUSH"}
   encoded[packed] = known
 end
 return known

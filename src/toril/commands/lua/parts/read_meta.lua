@@ -7,7 +7,7 @@
 local settings = redis.call("HMGET", meta, "opts.maxLenEvents", "paused", "concurrency")
 local max_events = settings[1]
 if not max_events then
-  max_events = 10000
+  max_events = "10000"
   redis.call("HSET", meta, "opts.maxLenEvents", max_events)
 end
 if settings[2] then

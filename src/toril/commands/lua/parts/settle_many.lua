@@ -12,6 +12,7 @@
 --@args base now_ms token lock_ms worker rate_limit
 --@each job_id kind token value options fields
 --@own has_group_limits has_group_limits
+--@own set_locks set_locks
 local batch, first = ...
 -- Lua passes at most some thousands of values to one call.
 local MAX_RUN = 500
@@ -85,7 +86,7 @@ end
 local due, priorities, next_ids, waiting, ready = {}, {}, {}, 0, 0
 local hashes, starts = {}, {}
 if wanted > 0 then
-  due = call("ZRANGEBYSCORE", delayed, 0, (now_ms + 1) * 0x1000 - 1, "LIMIT", 0, DUE_AT_ONCE)
+  due = call("ZRANGEBYSCORE", delayed, "0", (now_ms + 1) * 0x1000 - 1, "LIMIT", "0", DUE_AT_ONCE)
   if #due == DUE_AT_ONCE then
     return
   end
@@ -151,7 +152,7 @@ if together then
   call("LTRIM", active, 0, -count - 1)
 else
   for place = 1, count do
-    if call("LREM", active, -1, ids[place]) == 0 then
+    if call("LREM", active, "-1", ids[place]) == 0 then
       missing[place], left = true, left - 1
     end
   end
@@ -174,7 +175,7 @@ end
 -- --- job by job ------------------------------------------------------------------------------------------------------
 
 local place, settled, fetched = 0, 0, 0
-local members, trim_always, moved = {}, false, false
+local members, new_locks, trim_always, moved = {}, {}, false, false
 while place < count or (batch.open and fetched < wanted) do
   place = place + 1
   local is_idle = place > count
@@ -208,9 +209,9 @@ while place < count or (batch.open and fetched < wanted) do
             call("ZADD", prioritized, priorities[number] * 0x100000000 + turn % 0x100000000, id)
           end
           call("XADD", events, "*", "event", "waiting", "jobId", id, "prev", "delayed")
-          call("HSET", base .. id, "delay", 0)
+          call("HSET", base .. id, "delay", "0")
         end
-        call("ZADD", marker, 0, "0")
+        call("ZADD", marker, "0", "0")
         for number = waiting + 1, ready do
           hashes[number] = call("HGETALL", base .. next_ids[number])
         end
@@ -238,7 +239,7 @@ while place < count or (batch.open and fetched < wanted) do
       fetched = fetched + 1
       local id, hash, start = next_ids[fetched], hashes[fetched], starts[fetched]
       local job, size = base .. id, #hash
-      call("SET", job .. ":lock", token, "PX", lock_ms)
+      new_locks[2 * fetched - 1], new_locks[2 * fetched] = job .. ":lock", token
       call("XADD", events, "*", "event", "active", "jobId", id, "prev", "waiting")
       hash[size + 1], hash[size + 2], hash[size + 3], hash[size + 4] = "processedOn", now_ms, "ats", start
       if worker ~= "" then
@@ -264,10 +265,13 @@ while place < count or (batch.open and fetched < wanted) do
   end
 end
 
+if fetched > 0 then
+  set_locks(KEYS, ARGV, fetched, new_locks)
+end
 if settled > 0 then
   call("ZADD", completed, unpack(members))
 end
 if fetched > 0 then
-  call("ZADD", marker, 0, "0")
+  call("ZADD", marker, "0", "0")
 end
 return count

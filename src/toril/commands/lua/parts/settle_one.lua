@@ -1,7 +1,8 @@
 --[[
   Part of `settle.lua`: fetches one job, and settles the one before it, if that is plain. This is all that a worker with
   concurrency 1 needs. It leaves the same keys as `settle_many`, without the preparations of a batch, which cost as much
-  as the work itself.
+  as the work itself. Constants are texts: the server formats a number as a fraction of 17 digits, which costs as much as a
+  short command.
 
   Returns the reply of the whole script; nothing, with nothing written, when the job or the queue is not plain.
 ]]
@@ -28,9 +29,9 @@ if id then
 end
 
 -- The next job: the one that waits longest, unless a delayed job is due or it is a marker of BullMQ before version 5.
-local next_id = call("LINDEX", wait, -1)
+local next_id = call("LINDEX", wait, "-1")
 if not next_id or next_id == id or string.find(next_id, "0:", 1, true) == 1
-  or #call("ZRANGEBYSCORE", delayed, 0, (now_ms + 1) * 0x1000 - 1, "LIMIT", 0, 1) > 0 then
+  or #call("ZRANGEBYSCORE", delayed, "0", (now_ms + 1) * 0x1000 - 1, "LIMIT", "0", "1") > 0 then
   return
 end
 local next_job = base .. next_id
@@ -50,7 +51,7 @@ starts = starts == 0 and "1" or tostring(starts + 1)
 
 if id then
   -- The first write: one that is refused, or finds nothing to remove, has changed nothing.
-  local removed = try("LREM", active, -1, id)
+  local removed = try("LREM", active, "-1", id)
   if removed == 0 or type(removed) == "table" then
     return
   end
@@ -75,5 +76,5 @@ else
   call("HSET", next_job, "processedOn", now_ms, "ats", starts)
   hash[size + 5] = next_id
 end
-call("ZADD", marker, 0, "0")
+call("ZADD", marker, "0", "0")
 return {0, {hash}, 0, 0, ""}
