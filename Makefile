@@ -49,10 +49,10 @@ format: python-setup  ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff format --quiet .
 
 .PHONY: bench bench-full
-bench: setup  ## measure toril and its rivals in under five minutes
+bench: setup  ## measure toril and its rivals in about ten minutes
 	@$(PYTHON) -m benchmarks
 
-bench-full: setup  ## measure all workloads and rivals (about 45 minutes)
+bench-full: setup  ## measure all workloads and rivals (about 90 minutes)
 	@$(PYTHON) -m benchmarks --full
 
 .PHONY: interop

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from benchmarks import page, plots, report, targets
 from benchmarks.contenders import CONTENDERS, UnknownContender, named
-from benchmarks.environment import Environment
+from benchmarks.persistence import MODES, Environments
 from benchmarks.runner import BenchmarkRunner
 from benchmarks.workloads import Workload, full_plan, quick_plan
-from tests.servers import Server
 
 WIDE = 150  # characters of a table, where the output is not a terminal
 
@@ -30,21 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _draw(console, report.read_results(content), folder)
         (folder / "figures.md").write_text(page.page(content, full_plan()), encoding="utf-8")
         return 0
-    plan = _selected(full_plan() if options.full else quick_plan(), options.only)
-    # The memory of one run must be freed before the next one is measured.
-    with Server.valkey(lazyfree_lazy_user_flush="no") as server:
-        environment = Environment(server)
-        try:
-            return _measure(console, environment, plan, options)
-        finally:
-            environment.close()
+    plan = full_plan() if options.full else quick_plan()
+    modes = options.persistence or MODES
+    plan = _selected([workload for workload in plan if workload.persistence in modes], options.only)
+    with Environments() as environments:
+        return _measure(console, environments, plan, options)
 
 
 def _measure(
-    console: Console, environment: Environment, plan: Sequence[Workload], options: argparse.Namespace
+    console: Console, environments: Environments, plan: Sequence[Workload], options: argparse.Namespace
 ) -> int:
-    runner = BenchmarkRunner(environment, repeat=options.repeat, rivals=options.rivals)
-    where = report.describe_machine(environment.server_version())
+    runner = BenchmarkRunner(environments.of, repeat=options.repeat, rivals=options.rivals)
+    where = report.describe_machine(environments.of(plan[0].persistence).server_version())
     earlier = json.loads(options.json.read_text("utf-8")) if options.add and options.json.exists() else None
     content: dict[str, Any] = {}
     for workload in plan:
@@ -108,7 +104,7 @@ def _rivals(text: str) -> list[str]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--full", action="store_true", help="all workloads (default: the quick plan, under five minutes)"
+        "--full", action="store_true", help="all workloads (default: the quick plan, about ten minutes)"
     )
     parser.add_argument(
         "--only",
@@ -116,6 +112,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="WORK",
         help="the workload of this name, or those whose names begin with it; repeatable",
+    )
+    parser.add_argument(
+        "--persistence",
+        action="append",
+        choices=MODES,
+        help="only workloads with this persistence of the server; repeatable (default: all of the plan)",
     )
     parser.add_argument(
         "--rivals", type=_rivals, metavar="A,B", help=f"only these beside toril: {', '.join(CONTENDERS)}"

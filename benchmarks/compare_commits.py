@@ -18,13 +18,15 @@ from pathlib import Path
 
 from benchmarks.contenders import ROOT, TORIL, Contender
 from benchmarks.environment import Environment
-from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, processing
-from tests.servers import Server
+from benchmarks.persistence import MODES, Environments
+from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, persisted_name, processing
 
 CHECKOUTS = ROOT / ".cache" / "commits"
 OFFICIAL = Path("src/toril/commands/official")
 # Latency is better when it is lower; every other figure is a rate.
 LOWER_IS_BETTER = {"latency": "started_p50"}
+# Also compared where they are measured: CPU time of both sides, and bytes of the append-only file, for each job.
+COSTS = ("client_us", "server_us", "file_bytes")
 
 WORKS: Mapping[str, Workload] = {
     workload.name: workload
@@ -43,12 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     old = _side("old", checked_out(options.commit))
     new = _side("new", ROOT)
-    with Server.valkey(lazyfree_lazy_user_flush="no") as server:
-        environment = Environment(server)
-        try:
-            medians = [_compare(environment, WORKS[name], old, new, options.rounds) for name in options.works]
-        finally:
-            environment.close()
+    with Environments() as environments:
+        environment = environments.of(options.persistence)
+        medians = [
+            _compare(
+                environment, replace(WORKS[name], persistence=options.persistence), old, new, options.rounds
+            )
+            for name in options.works
+        ]
     return 1 if options.at_least and min(medians) < options.at_least else 0
 
 
@@ -56,26 +60,27 @@ def _compare(
     environment: Environment, workload: Workload, old: Contender, new: Contender, rounds: int
 ) -> float:
     """Returns the median ratio of new to old over all rounds; above 1 the new side is better."""
-    ratios = []
+    found: list[dict[str, Mapping[str, float]]] = []
     for number in range(rounds):
         order = (old, new) if number % 2 else (new, old)
-        figures = {side.name: _measured(environment, workload, side) for side in order}
-        ratio = figures["new"] / figures["old"]
-        ratios.append(1 / ratio if workload.name in LOWER_IS_BETTER else ratio)
+        found.append({side.name: _measured(environment, workload, side) for side in order})
+    lead = LOWER_IS_BETTER.get(workload.name, "rate")
+    ratios = [one["new"][lead] / one["old"][lead] for one in found]
+    if workload.name in LOWER_IS_BETTER:
+        ratios = [1 / ratio for ratio in ratios]
     median = statistics.median(ratios)
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    print(
-        f"{workload.name:12} new/old {median:.3f}   ({rounds} rounds, {spread}; above 1 is better)",
-        flush=True,
-    )
+    title = persisted_name(workload.name, workload.persistence)
+    print(f"{title:20} new/old {median:.3f}   ({rounds} rounds, {spread}; above 1 is better)", flush=True)
+    for cost in COSTS:
+        if all(cost in side for one in found for side in one.values()):
+            costs = statistics.median(one["new"][cost] / one["old"][cost] for one in found)
+            print(f"{cost:>20} new/old {costs:.3f}   (below 1 is better)", flush=True)
     return median
 
 
-def _measured(environment: Environment, workload: Workload, side: Contender) -> float:
-    figures = workload.measure(
-        environment, side, {**workload.parameters, "queue": QUEUE, "jobs": workload.jobs}
-    )
-    return figures[LOWER_IS_BETTER.get(workload.name, "rate")]
+def _measured(environment: Environment, workload: Workload, side: Contender) -> Mapping[str, float]:
+    return workload.measure(environment, side, {**workload.parameters, "queue": QUEUE, "jobs": workload.jobs})
 
 
 def _side(name: str, checkout: Path) -> Contender:
@@ -103,6 +108,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("commit", help="the older commit")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--works", nargs="+", choices=[*WORKS], default=["process-100", "process-1"])
+    parser.add_argument("--persistence", choices=MODES, default="none", help="of the server")
     parser.add_argument("--at-least", type=float, help="exit with 1 if a median is below this")
     return parser.parse_args(arguments)
 

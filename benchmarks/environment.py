@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ TIME_LIMIT = 600.0  # seconds for one run, ten times what any run needs
 ERROR_CHARACTERS = 1200  # of standard error, in the message of a failed run
 ENOUGH = 0.99  # share of the jobs; docket sometimes leaves one, which does not change its rate
 PER_JOBS = 10_000  # memory is reported per this number of completed jobs
+REWRITE_CHECK_SECONDS = 0.02
 BULLMQ_FOLDERS = ("toril", "node", "bullmq-py")
 
 
@@ -42,9 +44,22 @@ class Environment:
         self._client.close()
 
     def clear(self) -> None:
-        """Deletes all keys and returns freed memory to the system."""
+        """Deletes all keys, returns freed memory to the system, and starts an append-only file anew if there is one.
+
+        So a file grows in each run from nothing, and no run pays for rewriting that of another.
+        """
         self._client.flushall()
         self._client.memory_purge()
+        if self.server.settings.get("appendonly") == "yes":
+            self._rewrite_file()
+
+    def _rewrite_file(self) -> None:
+        self._client.bgrewriteaof()
+        while self._file_info("aof_rewrite_in_progress") or self._file_info("aof_rewrite_scheduled"):
+            time.sleep(REWRITE_CHECK_SECONDS)
+
+    def _file_info(self, name: str) -> int:
+        return int(self._client.info("persistence").get(name, 0))
 
     def server_version(self) -> str:
         info = self._client.info("server")
@@ -74,6 +89,7 @@ class Environment:
         jobs = parameters["jobs"]
         self._run_task(contender, {**parameters, "task": "bulk"})
         cpu = self._cpu()
+        size = self._file_info("aof_current_size")
         parts = self._run_tasks(
             [contender] * processes, {**parameters, "task": "process", "shared": processes > 1}
         )
@@ -88,7 +104,12 @@ class Environment:
             "server_us": spent / done * 1e6,
             "rss_mb": max(part["rss_mb"] for part in parts),
             "memory_mb": (self._memory() - memory) / jobs * PER_JOBS / 1e6,
-        }
+        } | self._file_growth(size, done)
+
+    def _file_growth(self, size: int, jobs: float) -> dict[str, float]:
+        """Returns the bytes that a job added to the append-only file; nothing without one, or if it was rewritten."""
+        growth = self._file_info("aof_current_size") - size
+        return {"file_bytes": growth / jobs} if growth > 0 else {}
 
     def _load_scripts(self, contender: Contender, parameters: Mapping[str, Any]) -> None:
         """Loads all scripts first, so that their memory is not counted as memory of jobs."""
@@ -108,7 +129,7 @@ class Environment:
         Each queue has its own new server and is treated in the same way, so that equal depths give equal rates. A round
         ends while both queues still hold jobs, because a queue that becomes empty fetches less and seems faster.
         """
-        with Server.valkey() as one, Server.valkey() as other:
+        with self._new_server() as one, self._new_server() as other:
             options = {**parameters["options"], "deep": depth, "deep_url": one.url, "shallow_url": other.url}
             figures = self._run_task(contender, {**parameters, "task": "rounds", "options": options})
         rounds = list(zip(figures["deep"], figures["shallow"], strict=True))
@@ -116,6 +137,9 @@ class Environment:
         # The ratio is taken per round, because the speed of the machine changes between rounds.
         ratio = statistics.median(deep / shallow for deep, shallow in rounds)
         return {"rate": deep, "shallow_rate": shallow, "beside_shallow": ratio}
+
+    def _new_server(self) -> Server:
+        return Server(self.server.binary, self.server.settings)
 
     # --- processes of contenders --------------------------------------------------------------------------------------
 

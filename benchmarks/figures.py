@@ -13,7 +13,7 @@ from dataclasses import dataclass
 Run = Mapping[str, float]  # the metrics of one run, by name
 
 # Suffixes of metrics for which less is better; for all others, more is better.
-LESS_IS_BETTER = ("_us", "_ms", "_mb", "p50", "p95", "p99")
+LESS_IS_BETTER = ("_us", "_ms", "_mb", "_bytes", "p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ Guarantee: the same figures give the same bytes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS
+from benchmarks.persistence import LABELS, MODES, Persistence
 from benchmarks.targets import Results
+from benchmarks.workloads import persisted_name
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 190, 90, 46
 OURS, THEIRS, INK, FAINT = "#1f7a5c", "#9aa7b4", "#57606a", "#d0d7de"
@@ -143,6 +146,8 @@ BAR_PLOTS = (
     ("process-1", "rate", "processing, concurrency 1", "jobs/s"),
     ("process-100", "client_us", "client CPU for each job, concurrency 100", "µs"),
     ("bulk", "rate", "bulk adds of 1,000", "jobs/s"),
+    ("process-100", "server_us", "server CPU for each job, concurrency 100", "µs"),
+    ("add-1", "rate", "single adds, one after another", "jobs/s"),
     ("add-50", "rate", "single adds, 50 at a time", "jobs/s"),
     ("latency", "started_p50", "one job on an idle worker, until its handler runs, p50", "ms"),
     ("two-processes", "rate", "processing by two processes", "jobs/s"),
@@ -160,16 +165,25 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """Writes every plot for which there are results; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for workload, metric, title, unit in BAR_PLOTS:
-        rows = _bars_of(results, workload, metric)
-        if len(rows) > 1:
-            name = workload if metric == "rate" else f"{workload}-{metric.replace('_', '-')}"
-            written.append(_write(folder / f"{name}.svg", bars(title, unit, rows)))
-    for prefix, metric, across, title, unit in LINE_PLOTS:
-        series = _series(results, prefix, metric)
-        if any(len(points) > 1 for points in series.values()):
-            written.append(_write(folder / f"by-{prefix.strip('-')}.svg", lines(title, across, unit, series)))
+    for mode in MODES:
+        for workload, metric, title, unit in BAR_PLOTS:
+            rows = _bars_of(results, persisted_name(workload, mode), metric)
+            if len(rows) > 1:
+                name = workload if metric == "rate" else f"{workload}-{metric.replace('_', '-')}"
+                drawing = bars(_titled(title, mode), unit, rows)
+                written.append(_write(folder / f"{persisted_name(name, mode)}.svg", drawing))
+        for prefix, metric, across, title, unit in LINE_PLOTS:
+            series = _series(results, prefix, metric, mode)
+            if any(len(points) > 1 for points in series.values()):
+                name = persisted_name(f"by-{prefix.strip('-')}", mode)
+                written.append(
+                    _write(folder / f"{name}.svg", lines(_titled(title, mode), across, unit, series))
+                )
     return written
+
+
+def _titled(title: str, mode: Persistence) -> str:
+    return title if mode == "none" else f"{title}, {LABELS[mode]}"
 
 
 def _bars_of(results: Results, workload: str, metric: str) -> list[Bar]:
@@ -180,17 +194,18 @@ def _bars_of(results: Results, workload: str, metric: str) -> list[Bar]:
     ]
 
 
-def _series(results: Results, prefix: str, metric: str) -> dict[str, list[tuple[float, float]]]:
+def _series(
+    results: Results, prefix: str, metric: str, mode: Persistence
+) -> dict[str, list[tuple[float, float]]]:
     """Returns the lines of contenders that were measured at every size, toril first."""
-    workloads = sorted(
-        (workload for workload in results if workload.startswith(prefix)),
-        key=lambda workload: int(workload[len(prefix) :]),
-    )
+    shape = re.compile(persisted_name(rf"{prefix}(\d+)", mode))
+    sizes = {workload: int(size[1]) for workload in results if (size := shape.fullmatch(workload))}
+    workloads = sorted(sizes, key=lambda workload: sizes[workload])
     shown = ("toril", "node-5", "node-6", "bullmq-py", "dramatiq", "saq", "huey")
     series = {}
     for name in shown:
         found = [(workload, results[workload].get(name, {}).get(metric)) for workload in workloads]
-        points = [(float(workload[len(prefix) :]), one.median) for workload, one in found if one is not None]
+        points = [(float(sizes[workload]), one.median) for workload, one in found if one is not None]
         if points and len(points) == len(workloads):
             series[CONTENDERS[name].label] = points
     return series

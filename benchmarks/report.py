@@ -27,6 +27,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "server_us": ("server µs", "{:.1f}"),
     "rss_mb": ("worker MB", "{:.0f}"),
     "memory_mb": ("MB per 10k done", "{:.2f}"),
+    "file_bytes": ("bytes of file", "{:,.0f}"),
     "shallow_rate": ("jobs/s with 1,000 waiting", "{:,.0f}"),
     "beside_shallow": ("ratio", "{:.2f}"),
 }
@@ -37,7 +38,7 @@ def describe_machine(server_version: str) -> dict[str, Any]:
     """Returns where and when the figures were taken."""
     return {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
-        "server": f"Valkey {server_version}, no persistence, loopback",
+        "server": f"Valkey {server_version}, loopback",
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.figures import Summary
 from benchmarks.installation import NotInstalled, install
 from benchmarks.machine_load import conditions
+from benchmarks.persistence import Persistence
 from benchmarks.record import Record
 from benchmarks.workloads import Workload
 
 
 class BenchmarkRunner:
-    """Runs workloads in one environment."""
+    """Runs workloads, each in the environment with its persistence."""
 
     def __init__(
-        self, environment: Environment, *, repeat: int | None = None, rivals: Sequence[str] | None = None
+        self,
+        environment_of: Callable[[Persistence], Environment],
+        *,
+        repeat: int | None = None,
+        rivals: Sequence[str] | None = None,
     ) -> None:
-        self._environment = environment
+        self._environment_of = environment_of
         self._repeat = repeat  # rounds of every workload; None means what the workload says
         self._rivals = rivals
         self._unavailable: set[str] = set()
@@ -66,7 +71,7 @@ class BenchmarkRunner:
         """Runs once; returns False if the contender cannot run this workload."""
         began = time.monotonic()
         try:
-            run = workload.run(self._environment, contender)
+            run = workload.run(self._environment_of(workload.persistence), contender)
         except Unsupported:
             return False
         except (RunFailed, AssertionError) as error:

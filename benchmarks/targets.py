@@ -7,10 +7,12 @@ was not part of the run is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.contenders import ON_LISTS, OTHER_PYTHON
 from benchmarks.figures import Summary, best, ratio
+from benchmarks.persistence import Persistence
+from benchmarks.workloads import persisted_name
 
 # Summaries by workload, contender and metric.
 Results = Mapping[str, Mapping[str, Mapping[str, Summary]]]
@@ -28,6 +30,20 @@ class Target:
     least: float | None = None
     most: float | None = None
     goal: float | None = None  # a better value to aim for; not checked
+
+    def with_file(self, persistence: Persistence, bound: float | None = None) -> Target:
+        """Returns the target for the same workload on a server with an append-only file."""
+        least, most = self.least, self.most
+        if bound is not None:
+            least, most = (bound, None) if least is not None else (None, bound)
+        return replace(
+            self,
+            title=f"{self.title}, {persistence}",
+            workload=persisted_name(self.workload, persistence),
+            least=least,
+            most=most,
+            goal=None,
+        )
 
     @property
     def bound(self) -> str:
@@ -61,14 +77,15 @@ def _other_python(*, least: float) -> Target:
     )
 
 
-TARGETS: Sequence[Target] = (
-    Target(
-        title="processing, concurrency 100, beside Node 5.62.0",
-        workload="process-100",
-        against=("node-5",),
-        least=1.6,
-        goal=2.0,
-    ),
+_PROCESSING = Target(
+    title="processing, concurrency 100, beside Node 5.62.0",
+    workload="process-100",
+    against=("node-5",),
+    least=2.5,
+    goal=3.0,
+)
+# Kept without persistence and with a file that is synced every second.
+_IN_BOTH: Sequence[Target] = (
     Target(
         title="processing, concurrency 100, beside Node 6.7.0",
         workload="process-100",
@@ -91,9 +108,15 @@ TARGETS: Sequence[Target] = (
         least=0.9,
     ),
     Target(
-        title="processing, concurrency 1, beside Node 5.62.0", workload="process-1", against=("node-5",), least=1.0
+        title="processing, concurrency 1, beside Node 5.62.0", workload="process-1", against=("node-5",), least=1.25
     ),
     Target(title="bulk adds, beside Node 5.62.0", workload="bulk", against=("node-5",), least=1.5),
+    Target(
+        title="single adds, one after another, beside Node 5.62.0",
+        workload="add-1",
+        against=("node-5",),
+        least=1.1,
+    ),
     Target(
         title="50 concurrent single adds, beside Node 5.62.0", workload="add-50", against=("node-5",), least=1.0
     ),
@@ -120,14 +143,14 @@ TARGETS: Sequence[Target] = (
         workload="memory",
         metric="memory_mb",
         against=("node-5",),
-        most=1.25,
+        most=1.1,
     ),
     Target(
-        title="server memory of 10,000 completed jobs, short ids, beside Node 5.62.0",
-        workload="memory-short",
+        title="server memory of 10,000 completed jobs, UUIDs as ids, beside Node 5.62.0",
+        workload="memory-uuid",
         metric="memory_mb",
         against=("node-5",),
-        most=1.1,
+        most=1.25,
     ),
     Target(
         title="one sweep call, 10,000 active jobs, ms", workload="sweep-10000", metric="alive_ms", most=100
@@ -162,6 +185,21 @@ TARGETS: Sequence[Target] = (
         title="stream queue beside streaq", workload="stream", ours="toril-stream", against=("streaq",), least=2
     ),
 )  # fmt: skip
+
+TARGETS: Sequence[Target] = (
+    _PROCESSING,
+    _PROCESSING.with_file("everysec", 1.6),
+    _PROCESSING.with_file("always", 1.4),
+    Target(
+        title="server CPU for a job at concurrency 100, beside Node 5.62.0, everysec",
+        workload="process-100-everysec",
+        metric="server_us",
+        against=("node-5",),
+        most=0.5,
+    ),
+    *_IN_BOTH,
+    *(one.with_file("everysec") for one in _IN_BOTH),
+)
 
 
 def check_targets(results: Results, targets: Sequence[Target] = TARGETS) -> list[Verdict]:

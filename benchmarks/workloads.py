@@ -1,7 +1,8 @@
 """The workloads that are measured, each with its contenders, size and number of rounds.
 
-Guarantee: the quick plan has every workload that a target needs, except list and stream queues, and ends within five
-minutes on two cores. The full plan has all workloads with more jobs and contenders.
+Guarantee: the quick plan has every workload that a target needs, except list and stream queues and `always`. It takes
+about ten minutes on two cores. The full plan has all workloads with more jobs and contenders. Each workload runs
+without persistence, and then with an append-only file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from benchmarks import single_calls
 from benchmarks.contenders import ON_LISTS, ON_STREAMS, OTHER_PYTHON, Contender
 from benchmarks.environment import Environment
+from benchmarks.persistence import LABELS, Persistence
 
 Measure = Callable[[Environment, Contender, Mapping[str, Any]], Mapping[str, float]]
 
@@ -25,6 +27,10 @@ FAST_PYTHON = ("dramatiq", "huey", "saq")
 EQUAL_OPTIONS = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
 # Slow contenders run this fraction of the jobs, so that all runs take about the same time. Rates do not depend on it.
 SLOW_SHARE = 8
+# Workloads that the full plan also runs with a file that is synced at every write.
+WITH_ALWAYS = ("process-100", "process-1", "bulk", "add-1", "add-50", "latency")
+# Contenders that the full plan runs without persistence only, to save time.
+SLOW_WITH_FILES = ("toril-uvloop", "arq", "docket", "celery", "rq")
 SHALLOW = 1000  # waiting jobs of the queue with which longer ones are compared
 
 
@@ -41,12 +47,27 @@ class Workload:
     # Rounds. Workloads with one job at a time have more, because single slow moments affect them more.
     repeat: int = 3
     equal_jobs: bool = False  # slow contenders run as many jobs as fast ones
+    persistence: Persistence = "none"  # of the server
 
     def run(self, environment: Environment, contender: Contender) -> Mapping[str, float]:
         share = 1 if contender.fast or self.equal_jobs else SLOW_SHARE
         return self.measure(
             environment, contender, {**self.parameters, "queue": QUEUE, "jobs": self.jobs // share}
         )
+
+
+def persisted(workload: Workload, persistence: Persistence) -> Workload:
+    """Returns the same workload on a server with this persistence."""
+    return replace(
+        workload,
+        name=persisted_name(workload.name, persistence),
+        title=f"{workload.title}, {LABELS[persistence]}",
+        persistence=persistence,
+    )
+
+
+def persisted_name(name: str, persistence: Persistence) -> str:
+    return name if persistence == "none" else f"{name}-{persistence}"
 
 
 def _adding(
@@ -164,14 +185,12 @@ MEMORY = Workload(
         "worker": "worker-0123456789abcdef",
         "scripts_known": True,
     },
-    repeat=1,
 )
-MEMORY_SHORT = replace(
+MEMORY_UUID = replace(
     MEMORY,
-    name="memory-short",
-    title='server memory of 10,000 completed jobs, equal options, toril with ids="short"',
-    parameters={**MEMORY.parameters, "ids": "short"},
-    repeat=3,
+    name="memory-uuid",
+    title='server memory of 10,000 completed jobs, equal options, toril with ids="uuid"',
+    parameters={**MEMORY.parameters, "ids": "uuid"},
 )
 RESIDENT = Workload(
     name="resident",
@@ -200,24 +219,26 @@ def sweeping(jobs: int) -> Workload:
 
 
 def quick_plan() -> list[Workload]:
-    return [
+    plan = [
         processing(100, 24_000, *NODE, "bullmq-py", *FAST_PYTHON),
         processing(1, 5000, "node-5"),
         bulk(30_000, "node-5"),
+        adding(1, 3000, "node-5"),
         adding(50, 20_000, "node-5"),
         latency(120, "node-5"),
         APP,
         MEMORY,
-        MEMORY_SHORT,
+        MEMORY_UUID,
         RESIDENT,
         LIMITS,
         sweeping(10_000),
         growth(1_000_000),
     ]
+    return [one for workload in plan for one in (workload, persisted(workload, "everysec"))]
 
 
 def full_plan() -> list[Workload]:
-    return [
+    plan = [
         *(processing(concurrency, 24_000, "toril-uvloop", *RIVALS) for concurrency in (100, 50, 10)),
         processing(1, 6000, "toril-uvloop", *RIVALS),
         processing(500, 60_000, "toril-uvloop", *NODE, "bullmq-py", *FAST_PYTHON),
@@ -234,13 +255,23 @@ def full_plan() -> list[Workload]:
         _on_kind("stream", ON_STREAMS),
         APP,
         MEMORY,
-        MEMORY_SHORT,
+        MEMORY_UUID,
         replace(RESIDENT, contenders=("toril", "node-5")),
         LIMITS,
         sweeping(10_000),
         sweeping(100_000),
         *(growth(10**power) for power in range(3, 7)),
     ]
+    return [one for workload in plan for one in (workload, *_with_files(workload))]
+
+
+def _with_files(workload: Workload) -> list[Workload]:
+    """Returns the workload with an append-only file, beside the rivals that matter most."""
+    fewer = replace(
+        workload, contenders=tuple(name for name in workload.contenders if name not in SLOW_WITH_FILES)
+    )
+    modes: tuple[Persistence, ...] = ("everysec", "always") if workload.name in WITH_ALWAYS else ("everysec",)
+    return [persisted(fewer, mode) for mode in modes]
 
 
 def _two_processes() -> Workload:

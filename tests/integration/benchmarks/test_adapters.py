@@ -12,8 +12,18 @@ from benchmarks.__main__ import main
 from benchmarks.contenders import CONTENDERS, Contender, UnknownContender, named
 from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.installation import install
+from benchmarks.persistence import Environments, Persistence
 from benchmarks.runner import BenchmarkRunner
-from benchmarks.workloads import QUEUE, Workload, adding, bulk, latency, processing, sweeping
+from benchmarks.workloads import (
+    QUEUE,
+    Workload,
+    adding,
+    bulk,
+    latency,
+    persisted,
+    processing,
+    sweeping,
+)
 from tests.servers import Server
 
 pytestmark = [pytest.mark.any_key, pytest.mark.timeout(300)]
@@ -42,12 +52,35 @@ def test_two_processes_share_the_work(environment: Environment) -> None:
 
 
 def test_a_round_measures_everybody_who_is_wanted(environment: Environment) -> None:
-    runner = BenchmarkRunner(environment, repeat=2, rivals=["node-5"])
+    runner = BenchmarkRunner(lambda _: environment, repeat=2, rivals=["node-5"])
     for workload in (bulk(JOBS, "node-5", "node-6"), adding(50, JOBS, "node-5"), latency(5, "node-5")):
         results = runner.run(workload)
         assert list(results) == ["toril", "node-5"]
         assert all(summary.runs == 2 for one in results.values() for summary in one.values())
     assert runner.record.failures == []
+
+
+@pytest.mark.parametrize("mode", ["everysec", "always"])
+def test_a_workload_with_an_append_only_file_runs_on_a_server_that_has_one(mode: Persistence) -> None:
+    install(CONTENDERS["node-5"])
+    with Environments() as environments:
+        runner = BenchmarkRunner(environments.of, repeat=1)
+        results = runner.run(persisted(processing(10, JOBS, "node-5"), mode))
+        assert list(results) == ["toril", "node-5"]
+        assert all(one["file_bytes"].median > 100 for one in results.values())
+        with environments.of(mode).server.client() as client:
+            assert client.config_get("appendfsync") == {"appendfsync": mode}
+    assert runner.record.runs["process-10-" + mode]
+
+
+def test_a_run_starts_with_an_empty_file() -> None:
+    with Environments() as environments:
+        environment = environments.of("everysec")
+        environment.add(CONTENDERS["toril"], {"task": "bulk", "queue": QUEUE, "jobs": JOBS})
+        with environment.server.client() as client:
+            filled = client.info("persistence")["aof_current_size"]
+            environment.clear()
+            assert client.info("persistence")["aof_current_size"] < filled / 10
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
@@ -69,7 +102,7 @@ def test_a_contender_that_fails_is_reported_and_the_others_go_on(environment: En
             raise RunFailed("it fell over")
         return {"rate": 1.0}
 
-    runner = BenchmarkRunner(environment, repeat=3)
+    runner = BenchmarkRunner(lambda _: environment, repeat=3)
     workload = dataclasses.replace(processing(1, 10, "node-5"), measure=measure)
     assert list(runner.run(workload)) == ["toril"]
     assert runner.record.failures == ["process-1, Node bullmq 5.62.0: it fell over"]

@@ -35,6 +35,14 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
     assert [path.name for path in draw(results, tmp_path)] == ["bulk.svg"]
 
 
+def test_each_mode_of_persistence_has_its_own_plots(tmp_path: Path) -> None:
+    one = {name: {"rate": Summary(5.0, 4.0, 6.0, 3)} for name in ("toril", "node-5")}
+    results = {f"process-{size}{mode}": one for size in (1, 10) for mode in ("", "-everysec")}
+    names = {path.name for path in draw(results, tmp_path)}
+    assert names == {"process-1.svg", "by-process.svg", "process-1-everysec.svg", "by-process-everysec.svg"}
+    assert "append-only file, everysec" in (tmp_path / "process-1-everysec.svg").read_text(encoding="utf-8")
+
+
 def test_figures_survive_being_written_and_read() -> None:
     record = Record(runs={"bulk": {"toril": [{"rate": 4.0}, {"rate": 5.0}, {"rate": 6.0}]}})
     assert read_results(as_json({}, record)) == {"bulk": {"toril": {"rate": Summary(5.0, 4.0, 6.0, 3)}}}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
+
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Summary
+from benchmarks.persistence import settings_of
 from benchmarks.targets import TARGETS, Results, Target, check_targets, missed
 from benchmarks.workloads import full_plan, quick_plan
+from tests.servers.process import LARGE_PAGES
+from toril.server._settings import ServerSettings
 
 FASTER = Target(title="faster", workload="race", against=("node-5", "huey"), least=2.0)
 SOONER = Target(title="sooner", workload="wait", metric="started_p99", against=("node-5", "huey"), most=1.0)
@@ -65,4 +72,32 @@ def test_every_target_is_about_a_work_and_rivals_that_exist() -> None:
 
 def test_the_quick_plan_can_judge_all_that_is_promised_of_the_engine() -> None:
     quick = {workload.name for workload in quick_plan()}
-    assert {target.workload for target in TARGETS} - quick == {"list", "stream"}
+    only_full = {"list", "stream", "list-everysec", "stream-everysec", "process-100-always"}
+    assert {target.workload for target in TARGETS} - quick == only_full
+
+
+def test_every_promised_work_runs_without_persistence_and_with_a_file() -> None:
+    for plan in (quick_plan(), full_plan()):
+        names = {workload.name for workload in plan}
+        promised = {target.workload for target in TARGETS} & names
+        bare = {name.removesuffix("-everysec").removesuffix("-always") for name in promised}
+        assert bare | {f"{name}-everysec" for name in bare} <= names
+
+
+def test_a_target_for_a_server_with_a_file_has_its_own_bound() -> None:
+    slower = FASTER.with_file("everysec", 1.5)
+    assert (slower.workload, slower.bound, slower.title) == ("race-everysec", "≥ 1.5 ×", "faster, everysec")
+    assert SOONER.with_file("always").bound == SOONER.bound
+    assert SOONER.with_file("always", 2).bound == "≤ 2 ×"
+
+
+@pytest.mark.parametrize("mode", ["everysec", "always"])
+def test_a_server_with_a_file_has_the_settings_of_the_embedded_one(
+    mode: Literal["everysec", "always"],
+) -> None:
+    words = ServerSettings(fsync=mode).arguments()
+    embedded = dict(zip(words[::2], words[1::2], strict=True))
+    for name in ("--port", "--bind", "--daemonize", "--maxmemory-policy"):
+        del embedded[name]  # of the place where it runs, or the server's default
+    measured = LARGE_PAGES | settings_of(mode)
+    assert {f"--{name}": value for name, value in measured.items()} == embedded
