@@ -6,9 +6,9 @@
 Guarantee: as random as the operating system's source, at a tenth of the cost of `uuid.uuid4`; a forked child does not
 use the ids of its parent; a short id is no integer, which would be an id of the queue's counter.
 
-Redis stores the id of a finished job several times (key, set, events) and writes it eight times to an append-only file: a
-short id saves a tenth of the memory and a sixth of the file. An id must be unique among the jobs that one queue keeps:
-with a hundred million of them, two random short ids are equal with a probability of 10⁻¹³.
+Redis stores the id of a finished job several times (key, set, events) and writes it eight times to an append-only file:
+a short id saves a tenth of the memory and a sixth of the file. An id must be unique among the jobs that one queue
+keeps: with a hundred million of them, two random short ids are equal with a probability of 10⁻¹³.
 """
 
 from __future__ import annotations
