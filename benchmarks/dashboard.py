@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from playwright.async_api import Browser, Request
 from benchmarks import dashboard_load as load
 from benchmarks.dashboard_load import Cost
 from tests.dashboard.browsing import chromium
-from tests.dashboard.conftest import running_dashboard
+from tests.dashboard.conftest import RunningDashboard, running_dashboard
 from tests.dashboard.relay import relay_to
 from tests.servers import Server
 from toril import Queue
@@ -61,6 +61,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], float]] = {
     "overview p95 without load, ms": (("quiet", "overview_p95_ms"), 200),
     "round trips of a page": (("quiet", "round_trips"), 3),
     "KB from the server for a page": (("quiet", "kilobytes"), 256),
+    "SCAN, KEYS and HGETALL for pages": (("costs", "forbidden"), 0),
     "script call p99, ms": (("quiet", "script_p99_ms"), 5),
     "scripts and styles, KB compressed": (("assets_kb",), 45),
     "20 tabs ÷ one": (("tabs", "ratio"), 1.2),
@@ -157,6 +158,7 @@ async def costs(
                 "bytes_from_redis": sent,
                 "bytes_of_page": len(reply.content),
             }
+    found["forbidden"] = sum(len(one["forbidden"]) for name, one in found.items() if "toril" in name)
     return found
 
 
@@ -236,10 +238,53 @@ def assets() -> float:
     return round(sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) / 1024, 1)
 
 
-async def measure(size: Size) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Both dashboards before the same server."""
+
+    size: Size
+    server: Server
+    client: redis.Redis
+    http: httpx.AsyncClient
+    ours: RunningDashboard
+    theirs: str
+    large_id: str  # the job of 10 MB
+
+    async def part(self, name: str) -> dict[str, Any]:
+        asks = addresses(self.ours.url, self.theirs)
+        url, pid = self.ours.url, self.ours.process.pid
+        match name:
+            case "costs":
+                return await costs(self.http, self.client, asks)
+            case "quiet":
+                return await quiet(self.http, self.server, self.client, self.size.rounds)
+            case "pages":
+                async with load.busy_worker(self.server.url, "busy", 2_000):
+                    return await pages(self.http, asks, self.size.rounds)
+            case "browser":
+                return await in_browser(self.http, self.client, url, self.theirs, load.TAB_SECONDS)
+            case "tabs":
+                return await load.tabs(self.http, self.client, url, pid)
+            case "throughput":
+                jobs, pairs = self.size.throughput_jobs, self.size.pairs
+                return await load.throughput(self.http, self.server.url, url, jobs, pairs)
+            case "search":
+                address = f"{url}/queues/searched?state=waiting&q=nobody-has-this"
+                found = await load.search(self.http, self.client, address)
+                found["slow"] = len(found["slow_calls"])
+                return found | {"cancelled_s": await load.cancelled_search(self.client, address)}
+            case "large_job_mb":
+                return await load.large_job(self.http, url, pid, self.large_id)
+        raise ValueError(name)
+
+
+PARTS = ("costs", "quiet", "pages", "browser", "tabs", "throughput", "search", "large_job_mb")
+
+
+async def measure(size: Size, parts: Sequence[str]) -> dict[str, Any]:
     with Server.valkey() as server, server.client() as client:
         await fill(server.url, size.queues, size.jobs)
-        large = await load.add_searched(server.url, size.searched)
+        large_id = await load.add_searched(server.url, size.searched)
         names = [f"q-{number}" for number in range(size.queues)]
         found: dict[str, Any] = {"queues": size.queues, "jobs": size.jobs, "assets_kb": assets()}
         async with (
@@ -247,22 +292,20 @@ async def measure(size: Size) -> dict[str, Any]:
             bull_board(server.url, names) as theirs,
             httpx.AsyncClient(timeout=120) as http,
         ):
-            asks = addresses(ours.url, theirs)
             await http.get(ours.url)
-            found["costs"] = await costs(http, client, asks)
-            found["quiet"] = await quiet(http, server, client, size.rounds)
-            async with load.busy_worker(server.url, "busy", 2_000):
-                found["pages"] = await pages(http, asks, size.rounds)
-            found["browser"] = await in_browser(http, client, ours.url, theirs, load.TAB_SECONDS)
-            found["tabs"] = await load.tabs(http, client, ours.url, ours.process.pid)
-            found["throughput"] = await load.throughput(
-                http, server.url, ours.url, size.throughput_jobs, size.pairs
+            measured = _Measured(
+                size=size,
+                server=server,
+                client=client,
+                http=http,
+                ours=ours,
+                theirs=theirs,
+                large_id=large_id,
             )
-            address = f"{ours.url}/queues/searched?state=waiting&q=nobody-has-this"
-            found["search"] = await load.search(http, client, address)
-            found["search"]["slow"] = len(found["search"]["slow_calls"])
-            found["search"]["cancelled_s"] = await load.cancelled_search(client, address)
-            found["large_job_mb"] = await load.large_job(http, ours.url, ours.process.pid, large)
+            for part in parts:
+                began = time.perf_counter()
+                found[part] = await measured.part(part)
+                print(f"{part}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
         return found
 
 
@@ -270,6 +313,8 @@ def verdicts(found: dict[str, Any]) -> list[str]:
     """Returns a line for each demand: met or missed, with its figure."""
     lines = []
     for name, (path, most) in TARGETS.items():
+        if path[0] not in found:
+            continue  # this part was not measured
         value: Any = found
         for part in path:
             value = value[part]
@@ -282,13 +327,14 @@ def main() -> None:
     options.add_argument("--full", action="store_true", help="a hundred queues with a million jobs")
     for name in ("queues", "jobs", "searched", "rounds"):
         options.add_argument(f"--{name}", type=int, default=None)
+    options.add_argument("--part", action="append", choices=PARTS, help="measure this only; may be repeated")
     given = options.parse_args()
     base = FULL if given.full else SMALL
     chosen = {
         name: getattr(given, name) or getattr(base, name) for name in ("queues", "jobs", "searched", "rounds")
     }
     size = Size(**chosen, throughput_jobs=base.throughput_jobs, pairs=base.pairs)
-    found = asyncio.run(measure(size))
+    found = asyncio.run(measure(size, given.part or PARTS))
     json.dump(found, sys.stdout, indent=1)
     print()
     print("\n".join(verdicts(found)))

@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard.conftest import MakePerson, Person
 from tests.dashboard.relay import relay_to
 from tests.servers import Server
-from toril import Job, JobOptions, NewJob, PermanentError, Queue, Worker
+from toril import FlowNode, FlowProducer, Job, JobOptions, NewJob, PermanentError, Queue, Worker
 from toril.dashboard import ServerOptions, _sources
 
 MOST_ROUND_TRIPS = 3
@@ -25,6 +25,8 @@ PAGES = (
     "/workers",
     "/schedulers",
     "/flows",
+    "/flows?root=q-0/{flow}",
+    "/queues/q-0/job?id={flow}",
     "/operations",
     "/audit",
 )
@@ -49,6 +51,15 @@ async def fill(url: str, prefix: str, jobs: int, queues: int = 1) -> str:
             await queue.schedulers.upsert("nightly", cron="0 3 * * *", name="report", data={})
             some_id = some_id or waiting[0].id
     return some_id
+
+
+async def add_deep_flow(url: str) -> str:
+    """Adds a flow of five levels; returns the id of the job at the top."""
+    node = FlowNode("leaf", queue="q-0")
+    for level in range(4):
+        node = FlowNode(f"level-{level}", queue="q-0", children=[node, FlowNode("leaf", queue="q-0")])
+    async with FlowProducer(redis=url) as flows:
+        return (await flows.add(node)).job.id
 
 
 async def seen_by_monitor(server: Server, step: Awaitable[None]) -> list[str]:
@@ -76,16 +87,17 @@ async def test_a_page_costs_the_same_for_a_thousand_and_for_twenty_thousand_jobs
     for jobs in (1_000, 20_000):
         with Server.valkey() as server:
             job_id = await fill(server.url, "bull", jobs)
+            flow_id = await add_deep_flow(server.url)
             person = await person_with(servers=[ServerOptions(redis=server.url)])
             await person.text("/")  # searches for queues, and loads scripts
             cost: dict[str, Counter[str]] = {}
-            for path in (one.format(job=job_id) for one in PAGES):
+            for path in (one.format(job=job_id, flow=flow_id) for one in PAGES):
                 await load(person, path)
                 seen = await seen_by_monitor(server, load(person, path))
                 names = Counter(command.split()[0].upper() for command in seen)
                 assert not {"SCAN", "KEYS"} & set(names), path
                 assert not [one for one in seen if one.startswith("HGETALL") and job_id in one], path
-                cost[path.replace(job_id, "JOB")] = names
+                cost[path.replace(job_id, "JOB").replace(flow_id, "FLOW")] = names
             costs.append(cost)
             await person.app.state.dashboard.close()
     assert costs[0] == costs[1]
@@ -98,17 +110,18 @@ async def test_every_page_of_a_hundred_queues_takes_three_round_trips_at_most(
 ) -> None:
     with Server.valkey() as server:
         job_id = await fill(server.url, "bull", 200, queues=1)
+        flow_id = await add_deep_flow(server.url)
         for number in range(1, 100):
             async with Queue(f"q-{number}", redis=server.url) as queue:
                 await queue.add("send", {"n": number})
         async with relay_to(server) as relay:
             person = await person_with(servers=[ServerOptions(redis=relay.url)])
             assert (await person.text("/")).count("<tr data-row") == 100
-            for path in PAGES:
-                await load(person, path.format(job=job_id))
+            for path in (one.format(job=job_id, flow=flow_id) for one in PAGES):
+                await load(person, path)
                 person.app.state.dashboard.sources.all[0].rates._asked_at = -100.0  # BullMQ's minutes, too
                 relay.reset()
-                await load(person, path.format(job=job_id))
+                await load(person, path)
                 assert 0 < relay.round_trips <= MOST_ROUND_TRIPS, path
                 assert relay.bytes <= MOST_BYTES, path
             await person.app.state.dashboard.close()

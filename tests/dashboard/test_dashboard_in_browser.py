@@ -14,6 +14,7 @@ from playwright.async_api import Browser, expect
 
 from tests.dashboard.browsing import chromium, watched_page
 from tests.dashboard.conftest import RunningDashboard, running_dashboard
+from tests.dashboard.hostile_markup import QUEUE, plant_markup
 from tests.dashboard.sample_queues import sample_queues
 from tests.hostile_corpus import plant
 from tests.servers import Server
@@ -185,6 +186,7 @@ async def test_nothing_of_the_hostile_corpus_runs(
 ) -> None:
     with valkey.client() as client:
         plant(client, prefix)
+        plant_markup(client, prefix)
     async with (
         running_dashboard(valkey_url, prefix, "--allow-writes", "--live-seconds", "0.3") as dashboard,
         watched_page(browser, dashboard.url) as tab,
@@ -193,18 +195,20 @@ async def test_nothing_of_the_hostile_corpus_runs(
         paths = ["/", "/failures", "/schedulers", "/workers", "/flows", "/health"]
         paths += [f"/queues/hostile?state={state}&limit=200" for state in states]
         paths += [f"/queues/{kind}:hostile?state=failed" for kind in ("list", "stream")]
+        paths += [f"/queues/{QUEUE}?state={state}&limit=200" for state in ("active", "failed", "delayed")]
         for path in paths:
             await tab.open(path)
             await expect(tab.page.locator("h1")).to_be_visible()
             await expect(tab.page.locator("#pulse span")).to_have_text("live")
-        await tab.open("/queues/hostile?state=failed&limit=200")
-        jobs = await tab.page.locator("a.name").evaluate_all(
-            "all => all.map(one => one.getAttribute('href'))"
-        )
-        assert len(jobs) > 5
-        for job in jobs:
-            await tab.open(job)
-            assert await tab.page.title() != ""
+        for name, least in (("hostile", 5), (QUEUE, 20)):
+            await tab.open(f"/queues/{name}?state=failed&limit=200")
+            jobs = await tab.page.locator("a.name").evaluate_all(
+                "all => all.map(one => one.getAttribute('href'))"
+            )
+            assert len(jobs) > least
+            for job in jobs:
+                await tab.open(job)
+                assert await tab.page.title() != ""
 
 
 async def test_a_server_that_restarts_is_a_banner_and_then_the_page_is_back(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
 from tests.dashboard.conftest import MakePerson, Person
+from tests.dashboard.hostile_markup import QUEUE, plant_markup
 from tests.hostile_corpus import MEGABYTE, plant
 from tests.servers import Server
 from toril import (
@@ -226,6 +228,62 @@ async def test_a_flow_is_a_graph(viewer: Person, valkey_url: str, prefix: str) -
     page = await viewer.text(f"/flows?root=a/{root.job.id}")
     assert page.count('<path class="edge"') == 3
     assert "child-2" in page
+    job = await viewer.text(f"/queues/a/job?id={root.job.id}")
+    assert job.count('<path class="edge"') == 3 and "node state-waiting-children here" in job
+    (child,) = re.findall(r'href="(/queues/b/job[^"]*)"[^>]*>(?:(?!</a>).)*child-1', job)
+    page = await viewer.text(html.unescape(child))
+    assert page.count('<path class="edge"') == 1 and ">parent<" in page
+
+
+async def test_a_wide_flow_says_how_many_children_are_not_shown(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with FlowProducer(redis=valkey_url, prefix=prefix) as flows:
+        children = [FlowNode("child", queue="b", data={}) for _ in range(40)]
+        root = await flows.add(FlowNode("parent", queue="a", data={}, children=children))
+    page = await viewer.text(f"/flows?root=a/{root.job.id}")
+    assert page.count('<path class="edge"') == 30
+    assert "10 more children are not in the picture" in page and "+10 more" in page
+
+
+async def test_a_worker_is_shown_with_the_jobs_that_it_runs(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    started = asyncio.Semaphore(0)
+
+    async def handle(_: Job) -> None:
+        started.release()
+        await asyncio.Event().wait()
+
+    async with (
+        Queue("images", redis=valkey_url, prefix=prefix) as queue,
+        Worker("images", handle, redis=valkey_url, prefix=prefix, concurrency=5) as worker,
+    ):
+        jobs = await queue.add_bulk([("resize", {"n": n}) for n in range(5)])
+        for _ in jobs:
+            await started.acquire()
+        page = await viewer.text("/workers")
+        shown = [job.id for job in jobs if f"/queues/images/job?id={job.id}" in page]
+        assert len(shown) == 3 and "and 2 more" in page and "5 <span" in page
+        await worker.stop(timeout=0)
+
+
+async def test_a_queue_is_shown_with_its_rate_and_its_oldest_job(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add_bulk([("send", {})] * 3)
+        await viewer.text("/queues/emails?state=waiting")
+        (samples,) = viewer.app.state.dashboard.sources.all[0].rates._samples.values()
+        samples.at -= 30  # the first reading was half a minute ago
+        async with Worker("emails", _complete, redis=valkey_url, prefix=prefix) as worker:
+            await worker.run_until_idle()
+        page = await viewer.text("/queues/emails?state=completed")
+    assert re.search(r'title="the last 3\d seconds, from samples">[56](\.\d)?<', page), page
+    assert "<dt>Oldest wait</dt><dd>–</dd>" in page
+
+
+async def _complete(_: Job) -> None: ...
 
 
 async def test_redacted_values_are_neither_shown_nor_found_nor_downloaded(
@@ -294,26 +352,76 @@ async def test_the_hostile_corpus_breaks_no_page_and_becomes_no_markup(
     person = await person_with(allow_writes=True)
     with valkey.client() as client:
         planted = plant(client, prefix)
-    links = {*PATHS, f"/queues/{planted.queue}?state=waiting"}
+    assert await crawled(person, {*PATHS, f"/queues/{planted.queue}?state=waiting"}, most=400) > 150
+
+
+@pytest.mark.timeout(180)
+async def test_markup_sizes_and_depths_break_no_page_and_no_act(
+    person_with: MakePerson, valkey: Server, prefix: str
+) -> None:
+    person = await person_with(allow_writes=True)
+    with valkey.client() as client:
+        planted = plant_markup(client, prefix)
+    # Acts, so that operations and the audit have these names, too.
+    queues = [link for _, link in (await person.get("/places")).json() if link != f"/queues/{QUEUE}"]
+    assert len(queues) == len(planted.queues)
+    for queue in queues:
+        reply = await person.post(f"{queue}/act", {"act": "pause"})
+        assert_is_harmless(reply.text, queue)
+        if "~5Cx00" in queue:
+            assert reply.status_code == 400  # a name that no client of ours may have
+            continue
+        assert reply.status_code == 303, reply.text
+        (job,) = re.findall(r'name="id" value="([^"]+)"', await person.text(f"{queue}?state=failed"))
+        fields = {"act": "retry", "state": "failed", "id": job, "confirmed": "1"}
+        place = await person.done(f"{queue}/selection", fields)
+        assert_is_harmless(await person.text(place), place)
+    states = ("waiting", "active", "failed", "delayed", "completed", "waiting-children")
+    links = {f"/queues/{QUEUE}?state={state}&limit=200" for state in states}
+    links |= {f"/queues/{QUEUE}/job?id={job_id}" for job_id in ("large", "deep", "surrogate", "numbers-4")}
+    links |= {f"/queues/{QUEUE}?state=failed&q={quote(text)}" for text in planted.ids}
+    links |= {f"/flows?root={quote(f'{QUEUE}/{text}')}" for text in planted.ids}
+    assert await crawled(person, {*PATHS, *links}, most=250) > 150
+    page = await person.text(f"/queues/{QUEUE}/job?id={planted.numbers_id}")
+    assert "9223372036854775808" in page  # exact, not rounded
+
+
+async def crawled(person: Person, links: set[str], *, most: int) -> int:
+    """Follows the links of pages; returns how many pages were seen, all of them harmless."""
     visited: set[str] = set()
-    while links - visited and len(visited) < 400:
+    while links - visited and len(visited) < most:
         path = min(links - visited)
         visited.add(path)
         reply = await person.get(path)
         assert reply.status_code in (200, 400, 404, 502), (path, reply.status_code)
         page = reply.text
+        if not reply.headers["content-type"].startswith("text/html"):
+            # A raw value: a browser saves it, whatever it is.
+            assert reply.headers["content-type"].startswith("text/plain"), path
+            assert reply.headers["x-content-type-options"] == "nosniff", path
+            assert reply.headers.get("content-disposition", "attachment").startswith("attachment"), path
+            continue
         assert_is_harmless(page, path)
         for link in re.findall(r'href="([^"]*)"', page):
             address = html.unescape(link)
             if address.startswith("/") and not address.startswith(("/static", "/live", "//")):
                 assert ".." not in urlsplit(address).path.split("/"), address
                 links.add(address)
-    assert len(visited) > 150
+    return len(visited)
 
 
 def assert_is_harmless(page: str, path: str) -> None:
     """Nothing of the corpus is an element, an attribute or an expression."""
-    for markup in ("<script>alert", 'onmouseover="alert', "<FORGED", ">49<"):
+    for markup in (
+        "<script>alert",
+        'onmouseover="alert',
+        "<FORGED",
+        ">49<",
+        "<img",
+        "<svg onload",
+        "}49{",
+        'href="javascript:',
+    ):
         assert markup not in page, (path, markup)
     assert "\x00" not in page and "\x1b" not in page and "\u202e" not in page, path
 

@@ -6,7 +6,6 @@ long envelope both its ends are returned.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -83,7 +82,7 @@ def envelope_page(
         longest=SEARCHED_BYTES,
         needle=needle,
     )
-    return _ENVELOPES.call((key,), args, functools.partial(_envelope_page, after, kind), Replay.SAFE)
+    return _ENVELOPES.call((key,), args, _envelope_page, Replay.SAFE)
 
 
 def envelope_search(
@@ -117,7 +116,7 @@ def _checked_position(after: str, kind: str) -> str:
     return after
 
 
-def _envelope_page(after: str, kind: str, reply: list[Reply]) -> EnvelopePage:
+def _envelope_page(reply: list[Reply]) -> EnvelopePage:
     total = int(reply[0])
     rows = [
         EnvelopeRow(
@@ -129,10 +128,9 @@ def _envelope_page(after: str, kind: str, reply: list[Reply]) -> EnvelopePage:
         )
         for position, score, length, text, tail in reply[1]
     ]
-    examined, last = int(reply[2]), reply[3].decode()
-    before = int(after) if after and kind != "stream" else 0
-    more = bool(examined) and (kind == "stream" or before + examined < total)
-    return EnvelopePage(total=total, rows=rows, next=last if more else None, examined=examined)
+    examined, last, is_end = int(reply[2]), reply[3].decode(), bool(reply[4])
+    is_more = examined > 0 and not is_end
+    return EnvelopePage(total=total, rows=rows, next=last if is_more else None, examined=examined)
 
 
 def text_page(
@@ -151,4 +149,4 @@ def text_page(
         longest=SEARCHED_BYTES,
         needle="",
     )
-    return _ENVELOPES.call((key,), args, functools.partial(_envelope_page, str(after), "list"), Replay.SAFE)
+    return _ENVELOPES.call((key,), args, _envelope_page, Replay.SAFE)

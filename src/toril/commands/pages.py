@@ -41,6 +41,7 @@ _JOBS = OwnScript(
     args="base kind newest place last_id last_score limit longest max_bytes",
     each="field",
 )
+_FLOW = OwnScript("flow_tree", keys="root", args="max_depth max_children max_nodes longest")
 _FIELDS = OwnScript("job_fields", keys="job", args="longest max_bytes", each="field")
 _SEARCH = OwnScript(
     "job_search",
@@ -257,7 +258,7 @@ def _field_names(reply: list[bytes]) -> list[str]:
     return [name.decode(errors="replace") for name in reply[:MOST_FIELDS] if len(name) <= 200]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChildCounts:
     """How many children a job has by how they ended."""
 
@@ -271,34 +272,35 @@ class ChildCounts:
         return self.waiting + self.processed + self.failed + self.ignored
 
 
-def child_counts(keys: QueueKeys, job_id: str) -> tuple[Command[int], ...]:
-    """Returns how many children wait, were processed, failed, and failed without effect."""
-    return (
-        plain(int, "SCARD", keys.dependencies(job_id)),
-        plain(int, "HLEN", keys.processed(job_id)),
-        plain(int, "ZCARD", keys.unsuccessful(job_id)),
-        plain(int, "HLEN", keys.ignored_failures(job_id)),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNode:
+    """A job of a flow, by the key of its hash."""
+
+    key: str
+    parent: int | None  # the place of its parent among the nodes
+    name: str
+    error: str
+    children: ChildCounts
+
+
+def flow_tree(
+    keys: QueueKeys, job_id: str, *, max_depth: int, max_children: int, max_nodes: int
+) -> Command[list[FlowNode]]:
+    """Returns a job and its children, level by level; of many children some of each kind."""
+    args = _FLOW.args(
+        max_depth=max_depth, max_children=max_children, max_nodes=max_nodes, longest=ROW_VALUE_BYTES
     )
+    return _FLOW.call((keys.job(job_id),), args, _flow_nodes, Replay.SAFE)
 
 
-def some_children(keys: QueueKeys, job_id: str, count: int) -> tuple[Command[list[str]], ...]:
-    """Returns keys of some children of each kind: waiting, processed, failed, failed without effect."""
-    return (
-        plain(_scanned_keys, "SSCAN", keys.dependencies(job_id), 0, "COUNT", count),
-        plain(_scanned_pairs, "HSCAN", keys.processed(job_id), 0, "COUNT", count),
-        plain(_texts, "ZRANGE", keys.unsuccessful(job_id), 0, count - 1),
-        plain(_scanned_pairs, "HSCAN", keys.ignored_failures(job_id), 0, "COUNT", count),
-    )
-
-
-def _texts(reply: Sequence[bytes]) -> list[str]:
-    return [one.decode(errors="replace") for one in reply]
-
-
-def _scanned_keys(reply: list[Reply]) -> list[str]:
-    return _texts(reply[1])
-
-
-def _scanned_pairs(reply: list[Reply]) -> list[str]:
-    found = reply[1]
-    return _texts(list(found) if isinstance(found, Mapping) else found[::2])
+def _flow_nodes(reply: list[Reply]) -> list[FlowNode]:
+    return [
+        FlowNode(
+            key=key.decode(errors="replace"),
+            parent=int(parent) - 1 if int(parent) else None,
+            name=name.decode(errors="replace"),
+            error=error.decode(errors="replace"),
+            children=ChildCounts(*map(int, counts)),
+        )
+        for key, parent, name, error, *counts in reply
+    ]

@@ -30,6 +30,8 @@ class FlowNodeView:
     parent: int | None
     depth: int
     link: str
+    hidden: int = 0  # children that are not in the picture
+    is_here: bool = False  # the job of the page
 
 
 def draw_flow(nodes: Sequence[FlowNodeView]) -> Markup:
@@ -81,13 +83,14 @@ def _box(node: FlowNodeView, row: float) -> Markup:
     x, y = _box_position(node, row)
     sign = STATE_SIGNS.get(node.state, "?")
     return Markup(
-        '<a href="{link}"><g class="node state-{state}"><title>{tip}</title>'
+        '<a href="{link}"><g class="node state-{state}{here}"><title>{tip}</title>'
         '<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="5"/><rect class="bar" x="{x}" y="{y}" width="4" '
         'height="{h}" rx="2"/><text x="{tx}" y="{t1}">{name}</text>'
         '<text class="soft" x="{tx}" y="{t2}">{sign} {words}</text></g></a>'
     ).format(
         link=node.link,
         state=node.state,
+        here=" here" if node.is_here else "",
         tip=escape(shortened(f"{node.queue} {node.job_id} {node.state} {node.error}", 300)),
         x=x,
         y=y,
@@ -98,5 +101,9 @@ def _box(node: FlowNodeView, row: float) -> Markup:
         t2=y + 32,
         name=shortened(node.label, _MAX_CHARACTERS),
         sign=sign,
-        words=shortened(f"{node.state} · {node.queue}", _MAX_CHARACTERS + 3),
+        words=shortened(_words(node), _MAX_CHARACTERS + 3),
     )
+
+
+def _words(node: FlowNodeView) -> str:
+    return f"{node.state} · {f'+{node.hidden:,} more' if node.hidden else node.queue}"

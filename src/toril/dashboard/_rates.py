@@ -6,12 +6,12 @@ readings of the counts. A rate says which.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import mul
 from typing import Any, Final
 
 from toril.commands import read
@@ -29,8 +29,11 @@ METRICS_EVERY: Final = 10.0
 MOST_MINUTES: Final = 100 * MINUTES
 # A lake whose newest minute is older has no rates of now.
 LAKE_LATE: Final = timedelta(minutes=5)
-# Samples of the counts: two minutes.
+# Samples of the counts of a queue: about two minutes.
 SAMPLES: Final = 60
+# Seconds: two pages of the same moment are one sample, and a count that nobody looked at for a while begins anew.
+LEAST_SPAN: Final = 0.5
+LONGEST_SPAN: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +73,44 @@ def of_lake(rows: Sequence[Mapping[str, Any]], now: datetime) -> dict[str, Rate]
     return rates
 
 
+@dataclass(slots=True)
+class _Samples:
+    """The growth of the counts of one queue. A count that falls, because old jobs are removed, tells nothing."""
+
+    at: float
+    counts: tuple[int, int]  # completed and failed
+    completed: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))  # a minute
+    failed: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    spans: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))  # minutes
+
+    def add(self, at: float, counts: tuple[int, int]) -> None:
+        minutes = (at - self.at) / 60
+        if minutes < LEAST_SPAN / 60:
+            return
+        self.completed.append(max(0, counts[0] - self.counts[0]) / minutes)
+        self.failed.append(max(0, counts[1] - self.counts[1]) / minutes)
+        self.spans.append(minutes)
+        self.at, self.counts = at, counts
+
+    def rate(self) -> Rate | None:
+        if not self.spans:
+            return None
+        minutes = sum(self.spans)
+        return Rate(
+            completed=list(self.completed),
+            failed=list(self.failed),
+            origin="samples",
+            covers=f"the last {minutes * 60:.0f} seconds",
+            now=sum(map(mul, self.completed, self.spans)) / minutes,
+            failed_now=sum(map(mul, self.failed, self.spans)) / minutes,
+        )
+
+
 class Rates:
     """The rates of the queues of one server."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=SAMPLES)
+        self._samples: dict[str, _Samples] = {}
         self._asked: list[FoundQueue] = []
         self._asked_at = -METRICS_EVERY
         self._metrics: dict[FoundQueue, tuple[Metrics, Metrics]] = {}
@@ -87,14 +123,10 @@ class Rates:
             return []
         self._asked, self._asked_at = list(queues), now
         minutes = max(5, min(MINUTES, MOST_MINUTES // max(1, len(queues))))
-        return [
-            read.get_metrics(one.keys, kind, end=minutes - 1)
-            for one in self._bullmq(queues)
-            for kind in ("completed", "failed")
-        ]
+        return [one for queue in self._bullmq(queues) for one in minute_commands(queue, minutes)]
 
     @staticmethod
-    def _bullmq(queues: Sequence[FoundQueue]) -> list[Any]:
+    def _bullmq(queues: Sequence[FoundQueue]) -> list[FoundQueue]:
         return [one for one in queues if isinstance(one.keys, QueueKeys) and not one.undecodable]
 
     def learn(self, replies: Sequence[object]) -> None:
@@ -112,43 +144,40 @@ class Rates:
 
     def of(self, overview: ServerOverview) -> dict[str, Rate]:
         """Returns the rates of the queues of an overview, by label."""
-        rates = self._sampled(overview)
-        rates |= {one.label: self.lake[one.label] for one in overview.queues if one.label in self.lake}
-        for one in overview.queues:
-            known = self._metrics.get(one.queue)
-            if known is not None:
-                rates[one.label] = _of_metrics(*known, overview.now_ms)
-        return rates
+        known = {one.label for one in overview.queues}
+        self._samples = {label: one for label, one in self._samples.items() if label in known}
+        rates = {one.label: self._rate(one, self._metrics.get(one.queue)) for one in overview.queues}
+        return {label: rate for label, rate in rates.items() if rate is not None}
 
-    def _sampled(self, overview: ServerOverview) -> dict[str, Rate]:
-        """Returns rates by two samples: totals of list and stream queues, counts of finished jobs of BullMQ queues."""
-        now = time.monotonic()
-        counts = {one.label: _ended(one) for one in overview.queues}
-        self._samples.append((now, counts))
-        minutes = (now - self._samples[0][0]) / 60
-        if minutes <= 0:
-            return {}
-        first = self._samples[0][1]
-        better = {one.label for one in overview.queues if one.queue in self._metrics} | set(self.lake)
-        return {
-            label: self._rate(label, minutes) for label in counts if label in first and label not in better
-        }
+    def of_queue(self, figures: QueueFigures, replies: Sequence[object]) -> Rate | None:
+        """Returns the rate of one queue; `replies` are the values of `minute_commands`, or none."""
+        found = [one for one in replies if isinstance(one, Metrics)]
+        is_collected = len(found) == 2 and any(one.minutes for one in found)
+        return self._rate(figures, (found[0], found[1]) if is_collected else None)
 
-    def _rate(self, label: str, minutes: float) -> Rate:
-        """Returns the growth between samples. A count that falls, because old jobs are removed, tells nothing."""
-        known = [(at, counts[label]) for at, counts in self._samples if label in counts]
-        steps = [
-            (max(0, new[0] - old[0]), max(0, new[1] - old[1]), (at - before) / 60)
-            for (before, old), (at, new) in itertools.pairwise(known)
-        ]
-        return Rate(
-            completed=[done / span for done, _, span in steps],
-            failed=[failed / span for _, failed, span in steps],
-            origin="samples",
-            covers=f"the last {minutes * 60:.0f} seconds",
-            now=sum(done for done, _, _ in steps) / minutes,
-            failed_now=sum(failed for _, failed, _ in steps) / minutes,
-        )
+    def _rate(self, figures: QueueFigures, metrics: tuple[Metrics, Metrics] | None) -> Rate | None:
+        if metrics is not None:
+            return _of_metrics(*metrics, figures.now_ms)
+        sampled = self._sampled(figures)
+        return self.lake.get(figures.label) or sampled
+
+    def _sampled(self, figures: QueueFigures) -> Rate | None:
+        """Returns the growth of totals of list and stream queues, of counts of finished jobs of BullMQ queues."""
+        now, counts = time.monotonic(), _ended(figures)
+        samples = self._samples.get(figures.label)
+        if samples is None or now - samples.at > LONGEST_SPAN:
+            self._samples[figures.label] = _Samples(now, counts)
+            return None
+        samples.add(now, counts)
+        return samples.rate()
+
+
+def minute_commands(queue: FoundQueue, minutes: int = MINUTES) -> list[Command[Any]]:
+    """Returns the commands that read BullMQ's minutes of a queue: those of completed jobs, those of failed ones."""
+    if not isinstance(queue.keys, QueueKeys):
+        return []
+    completed = read.get_metrics(queue.keys, "completed", end=minutes - 1)
+    return [completed, read.get_metrics(queue.keys, "failed", end=minutes - 1)]
 
 
 def _ended(figures: QueueFigures) -> tuple[int, int]:

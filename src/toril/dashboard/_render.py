@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 
 from toril import __version__
 from toril.dashboard import _texts
+from toril.dashboard._attempt_bars import attempt_bars
 from toril.dashboard._states import STATE_SIGNS
 from toril.dashboard._view import Page, View, quoted
 from toril.dashboard.access import Access
@@ -57,6 +58,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= _FILTERS
+    made.filters["timeline"] = attempt_bars
     made.globals |= {"ago": _texts.ago, "spark": spark, "version": __version__, "signs": STATE_SIGNS}
     return made
 

@@ -61,16 +61,16 @@ def fields_of(state: str) -> tuple[str, ...]:
 def bullmq_row(view: View, queue: ShownQueue, state: JobState, row: PageRow) -> JobRow:
     """Returns the row of a BullMQ job."""
     fields = row.fields
-    made = _number(fields.get("attemptsMade")) or _number(fields.get("atm")) or 0
+    made = number_of(fields.get("attemptsMade")) or number_of(fields.get("atm")) or 0
     return JobRow(
         id=row.id,
         job_id=row.id,
         name=text_of(fields.get("name"), "name"),
         data=preview(view, queue, "data", fields.get("data")),
         error=preview(view, queue, "error", fields.get("failedReason")),
-        added_ms=_number(fields.get("timestamp")),
-        started_ms=_number(fields.get("processedOn")),
-        ended_ms=_number(fields.get("finishedOn")),
+        added_ms=number_of(fields.get("timestamp")),
+        started_ms=number_of(fields.get("processedOn")),
+        ended_ms=number_of(fields.get("finishedOn")),
         # The score of a delayed job is its time and a counter in 12 bits.
         due_ms=row.score / 4096 if state is JobState.DELAYED and row.score is not None else None,
         attempts=f"{made:.0f}",
@@ -86,7 +86,7 @@ def _notes(fields: Any) -> list[str]:
     notes = []
     if fields.get("name") is None and fields.get("timestamp") is None:
         notes.append("no data: the job was removed, or is broken")
-    if (stalls := _number(fields.get("stc")) or 0) > 0:
+    if (stalls := number_of(fields.get("stc")) or 0) > 0:
         notes.append(f"stalled {stalls:.0f}×")
     if fields.get("rjk"):
         notes.append("scheduled run")
@@ -128,7 +128,8 @@ def redacted_text(view: View, queue: ShownQueue, field: str, raw: bytes) -> str:
     return changed if isinstance(changed, str) else json.dumps(changed, ensure_ascii=False, default=str)
 
 
-def _number(value: PageValue) -> float | None:
+def number_of(value: PageValue) -> float | None:
+    """Returns the number that a field holds; None if it holds none."""
     if not isinstance(value, bytes):
         return None
     try:
@@ -139,7 +140,7 @@ def _number(value: PageValue) -> float | None:
 
 
 def _percent(value: PageValue) -> int | None:
-    found = _number(value)
+    found = number_of(value)
     return None if found is None or not 0 <= found <= 100 else int(found)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from toril.commands.command import Command
-from toril.dashboard._rates import Rate, Rates
+from toril.dashboard._rates import Rate, Rates, minute_commands
 from toril.dashboard.access import Access
 from toril.dashboard.options import DashboardOptions, ServerOptions
 from toril.errors import TorilError
@@ -143,15 +143,17 @@ class QueueSource:
     async def read(self, queue: ShownQueue, *commands: Command[Any]) -> Reading:
         """Reads the figures of one queue and what else a page needs, in one pipeline; raises the first error."""
         ask = overview_commands([queue.found], max_reports=1)
-        replies = await self.transport.run_many([*ask, *commands])
+        minutes = minute_commands(queue.found)
+        replies = await self.transport.run_many([*ask, *minutes, *commands])
         overview = decode_overview([queue.found], replies[: len(ask)])
-        values = replies[len(ask) :]
+        values = replies[len(ask) + len(minutes) :]
         for value in values:
             if isinstance(value, TorilError):
                 raise value
         figures = replace(overview.queues[0], label=queue.label) if overview.queues else None
+        rate = self.rates.of_queue(figures, replies[len(ask) :][: len(minutes)]) if figures else None
         error = "".join(str(one) for one in overview.errors.values())
-        return Reading(replace(queue, figures=figures, error=error), overview.now_ms, values)
+        return Reading(replace(queue, figures=figures, rate=rate, error=error), overview.now_ms, values)
 
     async def find(self, queue_id: str) -> ShownQueue | None:
         """Returns a queue by its name in the dashboard, with figures that may be old."""
@@ -162,6 +164,10 @@ class QueueSource:
         if len(found) != len(picture.queues):
             picture = await self._refreshed()
         return picture.by_id.get(queue_id)
+
+    def known_queues(self, access: Access) -> list[ShownQueue]:
+        """Returns the queues that a person sees, with figures that may be old; nothing is read."""
+        return [] if self._picture is None else [one for one in self._picture.queues if access.sees(one.id)]
 
     @property
     def discovery(self) -> QueueDiscovery:
@@ -301,6 +307,11 @@ class Sources:
             if found is not None:
                 return found
         return None
+
+    def take_lake_rates(self, rates: Mapping[str, Rate]) -> None:
+        """Takes the rates of the lake, which does not know of which server a queue is: with one server only."""
+        if len(self.all) == 1:
+            self.all[0].rates.lake = rates
 
     def prepare(self) -> None:
         """Begins to search for queues, so that the first page need not wait for it."""

@@ -14,6 +14,8 @@ STATE_SIGNS: Final = {
     "paused": "❚❚",
     "completed": "✓",
     "failed": "✕",
+    "retried": "↻",
+    "stalled": "!",
     "unknown": "?",
     "running": "▶",
     "done": "✓",

@@ -195,6 +195,32 @@ def test_envelopes_are_read_in_pages_of_bounded_size(
                 break
             after = page.next
         assert found == wanted
+        whole = transport.run(envelope_pages.envelope_page(keys, place, newest_first=newest_first, limit=25))  # type: ignore[arg-type]
+        assert (len(whole.rows), whole.next) == (25, None), place
+
+
+def test_a_flow_is_read_in_one_call_of_bounded_size(driver: QueueDriver, raw_command: Raw) -> None:
+    keys = driver.keys
+
+    def plant(job_id: str, *children: str) -> None:
+        raw_command("HSET", keys.job(job_id), "name", f"name of {job_id}", "failedReason", "x" * LARGE)
+        for child in children:
+            raw_command("HSET", keys.processed(job_id), keys.job(child), "r" * LARGE)
+
+    names = [f"child-{number}" for number in range(40)]
+    plant("root", *names)
+    plant("child-7", "grandchild")
+    raw_command("SADD", keys.dependencies("root"), keys.job("repeat:nightly:17"))
+    nodes = driver.run(pages.flow_tree(keys, "root", max_depth=3, max_children=50, max_nodes=100))
+    known = {node.key.removeprefix(keys.base): node for node in nodes}
+    assert {"root", "repeat:nightly:17", "grandchild", *names} == set(known)
+    assert (known["root"].name, known["root"].error, known["root"].parent) == ("name of root", "", None)
+    assert (known["root"].children.waiting, known["root"].children.processed) == (1, 40)
+    assert nodes[known["grandchild"].parent or 0].key == keys.job("child-7")
+    few = driver.run(pages.flow_tree(keys, "root", max_depth=3, max_children=10, max_nodes=8))
+    assert len(few) == 8 and few[0].children.total == 41
+    alone = driver.run(pages.flow_tree(keys, "root", max_depth=1, max_children=10, max_nodes=8))
+    assert [node.key for node in alone] == [keys.job("root")]
 
 
 def test_a_huge_envelope_is_cut_and_ends_its_page(

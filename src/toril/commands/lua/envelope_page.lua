@@ -13,14 +13,14 @@
   longest    of a longer envelope, so many of its first and last bytes are searched
   needle     only envelopes that have this text in lower case (ASCII) are returned; "" for any
   Reply      { number of envelopes, { { position, score or "", length, first bytes, last bytes } … }, examined, position
-               of the last one that was examined }
+               of the last one that was examined, 1 if no envelope follows it }
 ]]
 --@keys jobs
 --@args kind newest after limit head tail max_bytes max_found longest needle
 local most, wanted, first_bytes, last_bytes = tonumber(max_bytes), tonumber(limit), tonumber(head), tonumber(tail)
 local most_found, searched = tonumber(max_found), tonumber(longest)
 local is_newest = newest == "1"
-local rows, size, examined = {}, 0, 0
+local rows, size, examined, is_end = {}, 0, 0, 0
 
 local function has_needle(text)
   if #text > 2 * searched then
@@ -66,6 +66,7 @@ local at, last = kind ~= "stream" and tonumber(after) or 0, after
 while examined < wanted and #rows < most_found and (size < most or examined == 0) do
   local position, score, text = sources[kind](at, last)
   if not position then
+    is_end = 1
     break
   end
   size, examined = size + #text, examined + 1
@@ -74,4 +75,8 @@ while examined < wanted and #rows < most_found and (size < most or examined == 0
   end
   at, last = at + 1, position
 end
-return {redis.call(lengths[kind], jobs), rows, examined, last}
+local total = redis.call(lengths[kind], jobs)
+if (kind ~= "stream" or after == "") and at >= total then
+  is_end = 1
+end
+return {total, rows, examined, last, is_end}

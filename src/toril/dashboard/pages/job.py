@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from toril.commands import envelope_pages, envelopes, pages, read, server
-from toril.commands.pages import ChildCounts, PageValue
+from toril.commands.pages import ChildCounts, FlowNode, PageValue
 from toril.dashboard._code import code_examples
+from toril.dashboard._flow_graph import draw_flow
+from toril.dashboard._flow_tree import flow_nodes, tree_command
 from toril.dashboard._rows import envelope_row, redacted_text, text_of
 from toril.dashboard._sources import ShownQueue
 from toril.dashboard._texts import FOLDED_BYTES, pretty_json, shortened
@@ -22,6 +26,8 @@ from toril.protocol.codecs import EncodedPayload
 from toril.protocol.state import JobState
 
 LOG_LINES: Final = 200
+# Children in the picture of a job; the page of the flow has more.
+MOST_RELATIVES: Final = 8
 # All values of a job that are shown at once; longer ones are loaded on demand.
 SHOWN_BYTES: Final = 192 * 1024
 _JSON_FIELDS: Final = {"data": "data", "opts": "options", "returnvalue": "result", "progress": "progress"}
@@ -47,13 +53,13 @@ async def job(view: View) -> Page:
     if not queue.is_bullmq:
         return await _envelope(view, queue, job_id)
     keys = queue.keys
-    names, state, log, lock, now, *children = await queue.source.run_all(
+    names, state, log, lock, now, tree = await queue.source.run_all(
         pages.job_field_names(keys, job_id),
         read.get_state(keys, job_id),
         envelope_pages.text_page(keys.logs(job_id), newest_first=True, limit=LOG_LINES),
         read.get_lock(keys, job_id),
         server.server_time(),
-        *pages.child_counts(keys, job_id),
+        tree_command(queue, job_id, max_depth=2, max_children=MOST_RELATIVES, max_nodes=MOST_RELATIVES + 1),
     )
     if not names:
         return await _removed(view, queue, job_id)
@@ -69,7 +75,8 @@ async def job(view: View) -> Page:
         "times": _times(fields, now * 1000),
         "attempts": await view.history.attempts(queue.label, job_id),
         "now_ms": now * 1000,
-        "children": _children(children),
+        "children": tree[0].children,
+        "picture": await _relatives(view, queue, tree, fields),
     }
     return Page(template="job", title=f"{values['name']} {job_id}", place="overview", values=values)
 
@@ -173,6 +180,8 @@ def _times(fields: Mapping[str, PageValue], now_ms: float) -> dict[str, float | 
         "ready": ready if delay else None,
         "started": started,
         "ended": ended,
+        # The hash has the times of the last attempt only.
+        "restarted": (_ms(fields.get("ats")) or 0) > 1,
         "wait": None if wait is None else max(0.0, wait),
         "run": None if run is None else max(0.0, run),
     }
@@ -186,9 +195,23 @@ def _ms(value: PageValue) -> float | None:
     return found if found is not None and 0 < found < 1e15 else None
 
 
-def _children(counts: list[int]) -> ChildCounts:
-    waiting, processed, failed, ignored = counts
-    return ChildCounts(waiting=waiting, processed=processed, failed=failed, ignored=ignored)
+async def _relatives(
+    view: View, queue: ShownQueue, tree: list[FlowNode], fields: Mapping[str, PageValue]
+) -> Markup | None:
+    """Returns the job between its parent and its children as a picture; None if it has neither."""
+    key = fields.get("parentKey")
+    if len(tree) == 1 and not isinstance(key, bytes):
+        return None
+    nodes = tree
+    if isinstance(key, bytes):
+        above = FlowNode(
+            key=key.decode(errors="replace"), parent=None, name="", error="", children=ChildCounts(1, 0, 0, 0)
+        )
+        nodes = [above, *(replace(one, parent=0 if one.parent is None else one.parent + 1) for one in tree)]
+    shown = await flow_nodes(view, queue, nodes)
+    here = tree[0].key.removeprefix(queue.keys.base)
+    marked = [replace(one, is_here=one.job_id == here and one.queue == queue.id) for one in shown]
+    return draw_flow(marked) if len(marked) > 1 else None
 
 
 def _parent(value: PageValue) -> dict[str, str] | None:

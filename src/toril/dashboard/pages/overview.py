@@ -28,9 +28,7 @@ class OverviewRow:
 
 
 async def overview(view: View) -> Page:
-    # The lake does not know of which server a queue is.
-    if len(view.sources.all) == 1:
-        view.sources.all[0].rates.lake = view.history.rates()
+    view.sources.take_lake_rates(view.history.rates())
     seen = await view.sources.overview(view.access)
     wanted = view.query("q").casefold()
     found = view.parts.findings.known(view.access)

@@ -26,6 +26,7 @@ SINCE: Final = {"15m": 0.25, "1h": 1.0, "24h": 24.0, "7d": 168.0}
 
 
 async def queue(view: View) -> Page:
+    view.sources.take_lake_rates(view.history.rates())
     known = await view.queue()
     given = _given_state(view, known)
     is_filtered = any(view.query(one) for one in ("q", "name", "since"))
@@ -49,6 +50,8 @@ async def queue(view: View) -> Page:
             "state": state,
             "states": STATES if shown.is_bullmq else ENVELOPE_STATES,
             "counts": counts_of(shown),
+            "findings": view.parts.findings.known(view.access).get(shown.id, []),
+            "acts": _acts(shown, state),
             "order": view.query("order", "newest"),
             "after": view.query("after"),
             "q": view.query("q"),
@@ -66,6 +69,14 @@ async def queue(view: View) -> Page:
         # A long search is not repeated while its page is open.
         is_live=search.examined <= MOST_LIVE,
     )
+
+
+def _acts(shown: ShownQueue, state: str) -> list[str]:
+    """Returns what can be done with selected jobs of a state."""
+    if not shown.is_bullmq:
+        return ["retry", "remove"] if state == "failed" else []
+    more = {"failed": ["retry"], "completed": ["retry"], "delayed": ["promote"]}
+    return [*more.get(state, []), "remove"] if state != "active" else []
 
 
 def _given_state(view: View, shown: ShownQueue) -> str:

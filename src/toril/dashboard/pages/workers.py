@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from toril.commands import server
+from toril.commands import pages, server
+from toril.commands.pages import JobPage
+from toril.dashboard._rows import number_of, text_of
 from toril.dashboard._sources import QueueSource, ShownQueue
 from toril.dashboard._view import Page, View
 from toril.errors import TorilError
 from toril.protocol.keys import client_name
+from toril.protocol.state import JobState
 
 # A worker reports at every heartbeat, at most some 15 s apart.
 STALE_SECONDS: Final = 60.0
 MOST: Final = 500
+# Running jobs that are read at once, of all queues: about 60 KB.
+MOST_RUNNING: Final = 400
+_RUNNING_FIELDS: Final = ("name", "processedOn", "pb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that a worker runs, and since when, in Unix milliseconds."""
+
+    id: str
+    name: str
+    since_ms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +47,8 @@ class WorkerRow:
     memory: int | None
     uptime: float | None
     heartbeats_failed: int
-    age: float | None  # seconds since its report, or since its last command
+    running: list[RunningJob] = field(default_factory=list)  # those that were read, the oldest first
+    age: float | None = None  # seconds since its report, or since its last command
 
     @property
     def is_stale(self) -> bool:
@@ -61,7 +77,13 @@ async def workers(view: View) -> Page:
 
 async def _workers_of(source: QueueSource, queues: list[ShownQueue], now_ms: int) -> list[WorkerRow]:
     busy = [one for one in queues if one.figures is not None and one.figures.overview.worker_count]
-    reports, (clients,) = await source.reports(busy, server.client_list())
+    active = [one for one in queues if one.is_bullmq and one.figures and one.figures.states.get("active")]
+    limit = max(1, MOST_RUNNING // max(1, len(active)))
+    ask = [
+        pages.job_page(one.keys, JobState.ACTIVE, newest_first=False, limit=limit, fields=_RUNNING_FIELDS)
+        for one in active
+    ]
+    reports, (clients, *replies) = await source.reports(busy, server.client_list(), *ask)
     rows = [
         _reported(queue, report, now_ms)
         for queue, known in zip(busy, reports, strict=True)
@@ -69,7 +91,33 @@ async def _workers_of(source: QueueSource, queues: list[ShownQueue], now_ms: int
     ]
     if isinstance(clients, TorilError):
         raise clients
-    return rows + _connected(queues, clients, rows)
+    running = _running(active, replies)
+    return [
+        _with_jobs(row, running.get((row.queue.id, row.name), []))
+        for row in rows + _connected(queues, clients, rows)
+    ]
+
+
+def _with_jobs(row: WorkerRow, running: list[RunningJob]) -> WorkerRow:
+    """A report is as old as the last heartbeat: there may be more jobs than it says."""
+    return replace(row, running=running, jobs=max(row.jobs or 0, len(running))) if running else row
+
+
+def _running(
+    queues: list[ShownQueue], replies: list[JobPage | TorilError]
+) -> dict[tuple[str, str], list[RunningJob]]:
+    """Returns the jobs that workers run, by queue and worker."""
+    found: dict[tuple[str, str], list[RunningJob]] = {}
+    for queue, reply in zip(queues, replies, strict=True):
+        for row in reply.rows if isinstance(reply, JobPage) else []:
+            worker = text_of(row.fields.get("pb"), "worker")
+            job = RunningJob(
+                id=row.id,
+                name=text_of(row.fields.get("name"), "name"),
+                since_ms=number_of(row.fields.get("processedOn")),
+            )
+            found.setdefault((queue.id, worker), []).append(job)
+    return found
 
 
 def _reported(queue: ShownQueue, report: Mapping[str, object], now_ms: int) -> WorkerRow:

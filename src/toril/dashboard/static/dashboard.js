@@ -58,7 +58,9 @@
   const showSelection = () => {
     const chosen = picks().filter((one) => one.checked).length;
     const bar = $("#selection-count");
-    if (bar) bar.textContent = chosen ? `${chosen} selected` : "Nothing selected";
+    const whole = $("input[name='all'][type='checkbox']")?.checked;
+    if (bar) bar.textContent = whole ? "All selected" : chosen ? `${chosen} selected` : "Nothing selected";
+    $$(".selection button").forEach((one) => { one.disabled = !chosen && !whole; });
     const all = $("[data-all]");
     if (all) all.checked = chosen > 0 && chosen === picks().length;
   };
