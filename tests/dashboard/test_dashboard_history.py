@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,10 @@ async def test_history_shows_two_ranges_errors_alerts_and_gaps(person_with: Make
     assert page.count("<figure>") == 6
     for words in ("mailbox &lt;n&gt;", "too many fail", "events missing", "1.5 s"):
         assert words in page, words
+    # Two ranges can be compared: each plot has the scale of its twin.
+    scales = [re.findall(r'text-anchor="end">([^<]+)<', one) for one in page.split("<figure>")[1:]]
+    assert all(scales) and scales[:3] == scales[3:]
+    assert "the 24h before" in page and "slowest queue" not in page
     assert (await person.get("/history?a=fortnight")).status_code == 400
 
 

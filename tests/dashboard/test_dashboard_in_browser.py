@@ -164,6 +164,28 @@ async def test_a_page_is_live(
         await expect(tab.page.get_by_text("new-one").first).to_be_visible()
 
 
+async def test_a_hidden_tab_closes_its_stream_and_opens_it_again(
+    browser: Browser, dashboard: RunningDashboard
+) -> None:
+    async with watched_page(browser, dashboard.url) as tab:
+        page = tab.page
+
+        async def become(state: str) -> None:
+            hidden = "true" if state == "hidden" else "false"
+            await page.evaluate(
+                f"Object.defineProperty(document, 'hidden', {{value: {hidden}, configurable: true}});"
+                "document.dispatchEvent(new Event('visibilitychange'))"
+            )
+
+        await tab.open("/")
+        await expect(page.locator("#pulse span")).to_have_text("live")
+        async with page.expect_event("requestfailed", lambda one: "/live" in one.url):
+            await become("hidden")
+        async with page.expect_request("**/live**"):
+            await become("visible")
+        await expect(page.locator("#pulse span")).to_have_text("live")
+
+
 async def test_a_theme_is_kept_and_times_are_local_or_utc(
     browser: Browser, dashboard: RunningDashboard
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import httpx
@@ -11,25 +10,9 @@ import pytest
 from fastapi import FastAPI
 
 from tests.dashboard.conftest import MakePerson, Person, running_dashboard
+from tests.dashboard.mounted_pages import PROXY_HOST, links_of, rewriting_proxy
 from toril import Queue
 from toril.dashboard import DashboardOptions, ServerOptions, create_app
-
-LINK = re.compile(r'(?:href|action|src|hx-sse:connect)="([^"#][^"]*)"')
-PATHS = ("/", "/queues/emails", "/failures", "/queues/emails/settings", "/audit", "/queues/nobody")
-
-
-async def links_of(client: httpx.AsyncClient, base: str) -> set[str]:
-    """Loads pages below a path; returns all links, after each was followed once."""
-    found: set[str] = set()
-    for path in PATHS:
-        reply = await client.get(base + path)
-        assert reply.status_code == (404 if "nobody" in path else 200), reply.text[:500]
-        found.update(link.replace("&amp;", "&") for link in LINK.findall(reply.text))
-    for link in found:
-        assert link.startswith(f"{base}/"), link
-        if "/live" not in link and "/act" not in link and "/selection" not in link:
-            assert (await client.get(link)).status_code in (200, 303), link
-    return found
 
 
 @pytest.fixture
@@ -88,33 +71,20 @@ urlpatterns: list[Any] = []
 @pytest.mark.usefixtures("emails")
 async def test_behind_a_proxy_that_removes_a_path_and_changes_the_host(valkey_url: str, prefix: str) -> None:
     options = ["--root-path", "/ops/queues", "--allow-writes", "--proxy-user-header", "x-user"]
-    options += ["--allowed-host", "queues.example.com"]
-    async with running_dashboard(valkey_url, prefix, *options) as dashboard:
-        inside = httpx.AsyncClient(base_url=dashboard.url.removesuffix("/ops/queues"))
-
-        async def proxy(request: httpx.Request) -> httpx.Response:
-            path = request.url.raw_path.decode().removeprefix("/ops/queues")
-            headers = [(k, v) for k, v in request.headers.multi_items() if k != "host"]
-            sent = inside.build_request(
-                request.method, path, headers=[*headers, ("x-user", "anna")], content=await request.aread()
-            )
-            return await inside.send(sent)
-
-        async with (
-            inside,
-            httpx.AsyncClient(
-                transport=httpx.MockTransport(proxy), base_url="https://queues.example.com"
-            ) as client,
-        ):
-            assert len(await links_of(client, "/ops/queues")) > 20
-            form = {"act": "pause", "token": client.cookies["toril_csrf"]}
-            headers = {"origin": "https://queues.example.com", "sec-fetch-site": "same-origin"}
-            reply = await client.post("/ops/queues/queues/emails/act", data=form, headers=headers)
-            assert (reply.status_code, reply.headers["location"]) == (303, "/ops/queues/queues/emails")
-            headers["origin"] = "https://evil.example.com"
-            assert (
-                await client.post("/ops/queues/queues/emails/act", data=form, headers=headers)
-            ).status_code == 403
+    options += ["--allowed-host", PROXY_HOST]
+    async with (
+        running_dashboard(valkey_url, prefix, *options) as dashboard,
+        rewriting_proxy(dashboard.url, "/ops/queues", **{"x-user": "anna"}) as client,
+    ):
+        assert len(await links_of(client, "/ops/queues")) > 20
+        form = {"act": "pause", "token": client.cookies["toril_csrf"]}
+        headers = {"origin": "https://queues.example.com", "sec-fetch-site": "same-origin"}
+        reply = await client.post("/ops/queues/queues/emails/act", data=form, headers=headers)
+        assert (reply.status_code, reply.headers["location"]) == (303, "/ops/queues/queues/emails")
+        headers["origin"] = "https://evil.example.com"
+        assert (
+            await client.post("/ops/queues/queues/emails/act", data=form, headers=headers)
+        ).status_code == 403
 
 
 @pytest.mark.usefixtures("emails")

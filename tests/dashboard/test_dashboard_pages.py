@@ -72,6 +72,20 @@ async def test_queues_of_three_kinds_are_listed_with_their_counts(
         assert "later" in await viewer.text("/queues/emails?state=delayed")
 
 
+async def test_a_paused_queue_lacks_no_worker(
+    viewer: Person, valkey: Server, valkey_url: str, prefix: str
+) -> None:
+    for name in ("emails", "reports"):
+        async with Queue(name, redis=valkey_url, prefix=prefix) as queue:
+            job = await queue.add("send", {})
+            with valkey.client() as client:
+                client.hset(f"{prefix}:{name}:{job.id}", "timestamp", "1700000000000")
+            if name == "emails":
+                await queue.pause()
+    page = await viewer.text("/")
+    assert (page.count("! no worker"), page.count("❚❚ paused")) == (1, 1)
+
+
 async def test_jobs_are_paged_without_a_gap(viewer: Person, valkey_url: str, prefix: str) -> None:
     async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
         jobs = await queue.add_bulk([("send", {"n": n}) for n in range(120)])

@@ -10,8 +10,10 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import httpx
 import pytest
+
+from tests.dashboard.mounted_pages import PROXY_HOST, links_of, rewriting_proxy
+from toril import Queue
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -42,7 +44,7 @@ def fresh_environment(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(180)
-async def test_a_wheel_in_a_fresh_environment_serves_the_dashboard(
+async def test_a_wheel_in_a_fresh_environment_serves_the_dashboard_behind_a_proxy(
     tmp_path: Path, valkey_url: str, prefix: str
 ) -> None:
     python = await asyncio.to_thread(fresh_environment, tmp_path)
@@ -57,15 +59,21 @@ async def test_a_wheel_in_a_fresh_environment_serves_the_dashboard(
         "--port",
         "0",
         "--json",
+        "--root-path",
+        "/ops/queues",
+        "--allowed-host",
+        PROXY_HOST,
     ]
+    async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
+        await queue.add("send", {})
     process = await asyncio.create_subprocess_exec(
         str(python), *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         url = json.loads(await process.stdout.readline())["url"]
-        async with httpx.AsyncClient(base_url=url) as client:
-            assert "There is no queue yet" in (await client.get("/")).text
+        async with rewriting_proxy(url, "/ops/queues") as client:
+            assert len(await links_of(client, "/ops/queues")) > 15
             for file in (
                 "htmx-4.min.js",
                 "hx-sse-4.min.js",
@@ -74,7 +82,7 @@ async def test_a_wheel_in_a_fresh_environment_serves_the_dashboard(
                 "theme.js",
                 "icon.svg",
             ):
-                assert (await client.get(f"/static/{file}")).status_code == 200, file
+                assert (await client.get(f"/ops/queues/static/{file}")).status_code == 200, file
     finally:
         process.terminate()
         await process.wait()

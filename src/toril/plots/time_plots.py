@@ -42,10 +42,11 @@ def stacked_bars(
     seconds: int,
     alarms: Alarms = (),
     unknown: Unknown = (),
+    beside: Collection[float] = (),
 ) -> str:
-    """Layers on top of each other; a bar covers its span of time."""
+    """Layers on top of each other; a bar covers its span of time. Values of a plot `beside` fit on the scale, too."""
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
-    scale = _Scale.linear(max(totals, default=0))
+    scale = _Scale.linear(max((*totals, *beside), default=0))
     x_of = _time_axis(times, seconds)
     span = _INNER_W * seconds / _length(times, seconds)
     width = max(1.0, span - max(0.6, span * 0.08))
@@ -74,10 +75,15 @@ def bands(
     seconds: int,
     alarms: Alarms = (),
     unknown: Unknown = (),
+    beside: Collection[float] = (),
 ) -> str:
-    """From the lowest percentile to the highest as an area, the middle one as a line, on a logarithmic scale."""
+    """From the lowest percentile to the highest as an area, the middle one as a line, on a logarithmic scale.
+
+    Values of a plot `beside` fit on the scale, too.
+    """
     low, middle, high = percentiles
-    known = [value for one in percentiles for value in one.values if value is not None and value > 0]
+    values = [*beside, *(value for one in percentiles for value in one.values if value is not None)]
+    known = [value for value in values if value > 0]
     scale = _Scale.logarithmic(min(known, default=1.0), max(known, default=10.0))
     x_of = _time_axis(times, seconds)
     half = _INNER_W * seconds / _length(times, seconds) / 2

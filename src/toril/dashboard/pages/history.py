@@ -49,12 +49,14 @@ async def history(view: View) -> Page:
     ranges = await asyncio.gather(
         *(_figures(view, chosen, one) for one in (first, second) if one is not None)
     )
+    both = [row for one in ranges for row in one["rows"]]
+    ranges = [one | _plots(one["rows"], one["range"], one["gaps"], both) for one in ranges]
     alerts = await view.history.rows(
         "select rule, queue, message, raised_at from gold.alerts where raised_at >= $start "
         "and list_contains($queues, queue) order by raised_at desc limit 50",
         {"start": first.start, "queues": chosen},
     )
-    return _page(view, ranges=list(ranges), queues=queues, alerts=alerts, queue=queue)
+    return _page(view, ranges=ranges, queues=queues, alerts=alerts, queue=queue, is_one=len(chosen) == 1)
 
 
 def _page(view: View, **values: object) -> Page:
@@ -91,10 +93,11 @@ def _range(text: str, now: datetime) -> Range:
         end = end if end.tzinfo else end.replace(tzinfo=UTC)
     length = timedelta(hours=hours)
     end -= length if earlier else timedelta()
-    return Range(name=text, start=end - length, end=end)
+    name = f"the {span.lstrip('-')} before" if earlier else text
+    return Range(name=name, start=end - length, end=end)
 
 
-async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, object]:
+async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, Any]:
     parameters = {"start": wanted.start, "end": wanted.end, "queues": queues}
     unit = wanted.unit
     rows, exact, gaps, errors = await asyncio.gather(
@@ -131,10 +134,18 @@ async def _figures(view: View, queues: list[str], wanted: Range) -> dict[str, ob
         "range": wanted,
         "exact": exact[0] if exact else None,
         "errors": errors,
-        "throughput": _throughput(rows, wanted, _unknown(gaps, wanted)),
-        "waiting": _latency(rows, wanted, "wait", _unknown(gaps, wanted)),
-        "running": _latency(rows, wanted, "run", _unknown(gaps, wanted)),
-        "gaps": len(gaps),
+        "rows": rows,
+        "gaps": gaps,
+    }
+
+
+def _plots(rows: Rows, wanted: Range, gaps: Rows, both: Rows) -> dict[str, Markup]:
+    """Returns the plots of a range. `both` are the rows of all ranges, which have the same scales."""
+    unknown = _unknown(gaps, wanted)
+    return {
+        "throughput": _throughput(rows, wanted, unknown, both),
+        "waiting": _latency(rows, wanted, "wait", unknown, both),
+        "running": _latency(rows, wanted, "run", unknown, both),
     }
 
 
@@ -157,18 +168,20 @@ def _by_time(rows: Rows, times: Sequence[datetime]) -> list[dict[str, Any]]:
     return [known.get(at, {}) for at in times]
 
 
-def _throughput(rows: Rows, wanted: Range, unknown: list[datetime]) -> Markup:
+def _throughput(rows: Rows, wanted: Range, unknown: list[datetime], both: Rows) -> Markup:
     times, seconds = _times(wanted)
     placed = _by_time(rows, times)
     series = [Series(name=kind, kind=kind, values=[row.get(kind) for row in placed]) for kind in _KINDS]
-    return Markup(stacked_bars(times, series, seconds, unknown=unknown))
+    beside = [sum(row[kind] or 0 for kind in _KINDS) for row in both]
+    return Markup(stacked_bars(times, series, seconds, unknown=unknown, beside=beside))
 
 
-def _latency(rows: Rows, wanted: Range, kind: str, unknown: list[datetime]) -> Markup:
+def _latency(rows: Rows, wanted: Range, kind: str, unknown: list[datetime], both: Rows) -> Markup:
     times, seconds = _times(wanted)
     placed = _by_time(rows, times)
     series = [
         Series(name=name, kind=kind, values=[row.get(f"{kind}_{name}") for row in placed])
         for name in ("p50", "p95", "p99")
     ]
-    return Markup(bands(times, series, "ms", seconds, unknown=unknown))
+    beside = [row[f"{kind}_{one.name}"] or 0 for row in both for one in series]
+    return Markup(bands(times, series, "ms", seconds, unknown=unknown, beside=beside))

@@ -63,10 +63,8 @@ def _row(queue: ShownQueue, findings: list[Finding]) -> OverviewRow:
     if figures is None:
         return OverviewRow(queue=queue, verdict="attention", reasons=[queue.error], findings=findings)
     reasons = []
-    if figures.ready and not figures.worker_count and figures.oldest_waiting > LONG_WAIT_SECONDS:
-        reasons.append("no worker")
-    elif figures.oldest_waiting > LONG_WAIT_SECONDS and not figures.paused:
-        reasons.append("long wait")
+    if figures.oldest_waiting > LONG_WAIT_SECONDS and not figures.paused:
+        reasons.append("long wait" if figures.worker_count or not figures.ready else "no worker")
     if figures.dead:
         reasons.append(f"{figures.dead:,} failed")
     if figures.broken_schedulers:
