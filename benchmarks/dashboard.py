@@ -30,7 +30,6 @@ from tests.dashboard.browsing import chromium
 from tests.dashboard.conftest import RunningDashboard, running_dashboard
 from tests.dashboard.relay import relay_to
 from tests.servers import Server
-from toril import Queue
 
 NODE = Path(__file__).parents[1] / "tests/interop/node"
 STATIC = Path(__file__).parents[1] / "src/toril/dashboard/static"
@@ -74,13 +73,10 @@ TARGETS: dict[str, tuple[tuple[str, ...], float]] = {
 }
 
 
-async def fill(url: str, queues: int, jobs: int) -> None:
+async def fill(url: str, client: redis.Redis, queues: int, jobs: int) -> None:
     """Adds jobs, the same number to each queue."""
     for number in range(queues):
-        async with Queue(f"q-{number}", redis=url) as queue:
-            for start in range(0, jobs // queues, 5000):
-                size = min(5000, jobs // queues - start)
-                await queue.add_bulk([("send", {"to": f"user{start + n}@example.com"}) for n in range(size)])
+        await load.add_copies(url, client, f"q-{number}", jobs // queues)
 
 
 @asynccontextmanager
@@ -283,8 +279,8 @@ PARTS = ("costs", "quiet", "pages", "browser", "tabs", "throughput", "search", "
 
 async def measure(size: Size, parts: Sequence[str]) -> dict[str, Any]:
     with Server.valkey() as server, server.client() as client:
-        await fill(server.url, size.queues, size.jobs)
-        large_id = await load.add_searched(server.url, size.searched)
+        await fill(server.url, client, size.queues, size.jobs)
+        large_id = await load.add_searched(server.url, client, size.searched)
         names = [f"q-{number}" for number in range(size.queues)]
         found: dict[str, Any] = {"queues": size.queues, "jobs": size.jobs, "assets_kb": assets()}
         async with (
