@@ -16,6 +16,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from toril.commands import pages
 from toril.commands.operations import set_cancel
 from toril.dashboard._audit import audited
 from toril.dashboard._bulk import BulkAct, Selection
@@ -180,8 +181,15 @@ def confirmation(
         "rate": rate,
         "durations": durations,
         "danger": text(form, "act") not in ("retry", "promote"),
+        "origin": _origin(view),
     }
     return render_page(view, Page(template="confirm", title=title, values=values, is_live=False))
+
+
+def _origin(view: View) -> str:
+    """Returns the link to the page whose form asks."""
+    queue = view.request.path_params.get("queue")
+    return view.link("failures") if queue is None else view.link("queues", name_of_url_part(queue))
 
 
 # --- one job ---------------------------------------------------------------------------------------------------
@@ -200,7 +208,8 @@ async def job_act(view: View, form: FormData) -> Response:
     ):
         if isinstance(opened, Queue):
             await _on_job(opened, name, job_id, form)
-    if name == "remove":
+    # A cancelled job that did not run is removed: it has no page any more.
+    if not await queue.source.run(pages.job_field_names(queue.keys, job_id)):
         return back(view.link("queues", queue.id))
     return back(view.link("queues", queue.id, "job", id=job_id))
 
