@@ -14,7 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+from playwright.async_api import Browser
 
+from tests.dashboard.browsing import chromium
 from toril.dashboard import DashboardOptions, ServerOptions, create_app
 
 ORIGIN = "http://127.0.0.1:8787"
@@ -89,6 +91,13 @@ async def admin(person_with: MakePerson) -> Person:
     """Someone who may change everything."""
     found: Person = await person_with(allow_writes=True)
     return found
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    """A Chromium that reaches loopback only."""
+    async with chromium() as browser:
+        yield browser
 
 
 @dataclass(frozen=True, slots=True)

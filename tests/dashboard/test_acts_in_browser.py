@@ -9,17 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.dashboard.browsing import WatchedPage, chromium, watched_page
+from tests.dashboard.browsing import WatchedPage, watched_page
 from tests.dashboard.conftest import RunningDashboard, running_dashboard
 from toril import Job, PermanentError, Queue, RateLimit, Worker
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.dashboard.browsing import chromium, watched_page
+from tests.dashboard.browsing import watched_page
 from tests.dashboard.conftest import RunningDashboard, running_dashboard
 from tests.dashboard.hostile_markup import QUEUE, plant_markup
 from tests.dashboard.sample_queues import sample_queues
@@ -50,12 +50,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1360, "height": 820}},
     "narrow": {"color_scheme": "light", "viewport": {"width": 390, "height": 800}},
 }
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@
   const away = (text) => {
     const banner = $("#away");
     if (!banner) return;
-    banner.hidden = !text;
+    banner.hidden = !text || $("[data-away]") !== null; // the page itself says so
     $("span", banner).textContent = text || "";
   };
   document.addEventListener("htmx:before:sse:message", (event) => {
