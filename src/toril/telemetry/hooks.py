@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 JobStatus: TypeAlias = Literal["completed", "failed", "retried"]
+# Where a job goes whose attempt ended without an end of the job, by the names of Node's counters.
+ReturnState: TypeAlias = Literal["retried", "delayed", "waiting", "waiting-children"]
 # The operations that add jobs, by the names of Node's spans.
 Adding: TypeAlias = Literal["add", "addBulk", "addFlow", "addBulkFlows", "addNode"]
 FailureReason: TypeAlias = Literal[
@@ -31,6 +33,9 @@ class MetricsCollector(Protocol):
 
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
         """A job failed for good, and why."""
+
+    def increment_jobs_returned(self, queue: str, state: ReturnState) -> None:
+        """An attempt ended and the job goes on: retried at once, delayed, put back, or it waits for its children."""
 
     def increment_unknown_names(self, queue: str, count: int = 1) -> None:
         """Jobs were put back because the worker has no handler for their name."""
@@ -82,6 +87,7 @@ class NoMetrics:
 
     def increment_jobs_processed(self, queue: str, status: JobStatus, count: int = 1) -> None: ...
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None: ...
+    def increment_jobs_returned(self, queue: str, state: ReturnState) -> None: ...
     def increment_unknown_names(self, queue: str, count: int = 1) -> None: ...
     def increment_jobs_added(self, queue: str, count: int = 1) -> None: ...
     def observe_job_duration(self, queue: str, seconds: float) -> None: ...

@@ -22,7 +22,7 @@ from typing import Any, Final
 from toril.errors import HandlerSignal, redact
 from toril.protocol.extras import needed
 from toril.protocol.stack_trace import message_of, stack_of
-from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, Work
+from toril.telemetry.hooks import Adding, AddingSpan, FailureReason, JobStatus, ReturnState, Work
 
 with needed("otel"):
     from opentelemetry import context as otel_context
@@ -160,16 +160,25 @@ def _current(span: Span) -> Iterator[None]:
         span.end()
 
 
+def _node_attributes(queue: str, state: str) -> dict[str, str]:
+    return {"bullmq.queue.name": queue, "bullmq.job.state": state}
+
+
 class OpenTelemetryMetrics:
     """A `MetricsCollector` with OpenTelemetry's instruments, named like the Prometheus metrics with dots."""
 
     def __init__(self, meter_provider: metrics.MeterProvider | None = None) -> None:
         meter = metrics.get_meter(INSTRUMENTATION, meter_provider=meter_provider)
         self._processed = meter.create_counter("bullmq.jobs.processed", "{attempt}", "Attempts that ended.")
-        # Node counts what ended well, and what will be tried again, under names of their own.
-        self._ended = {
-            "completed": meter.create_counter("bullmq.jobs.completed", "{job}", "Jobs that completed."),
-            "retried": meter.create_counter("bullmq.jobs.retried", "{attempt}", "Attempts to be repeated."),
+        # Node's counters: one for each way in which an attempt ends.
+        self._completed = meter.create_counter("bullmq.jobs.completed", "{job}", "Jobs that completed.")
+        self._returned: dict[ReturnState, metrics.Counter] = {
+            "retried": meter.create_counter("bullmq.jobs.retried", "{attempt}", "Jobs retried at once."),
+            "delayed": meter.create_counter("bullmq.jobs.delayed", "{attempt}", "Jobs retried or put off."),
+            "waiting": meter.create_counter("bullmq.jobs.waiting", "{attempt}", "Jobs put back."),
+            "waiting-children": meter.create_counter(
+                "bullmq.jobs.waiting_children", "{attempt}", "Jobs that wait for children."
+            ),
         }
         self._jobs = meter.create_gauge("bullmq.queue.jobs", "{job}", "Jobs in one state.")
         self._failed = meter.create_counter("bullmq.jobs.failed", "{job}", "Jobs that failed for good.")
@@ -198,11 +207,14 @@ class OpenTelemetryMetrics:
 
     def increment_jobs_processed(self, queue: str, status: JobStatus, count: int = 1) -> None:
         self._processed.add(count, {"queue": queue, "status": status})
-        if status in self._ended:
-            self._ended[status].add(count, {"bullmq.queue.name": queue})
+        if status == "completed":
+            self._completed.add(count, _node_attributes(queue, status))
 
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
-        self._failed.add(1, {"queue": queue, "reason": reason})
+        self._failed.add(1, {"queue": queue, "reason": reason, **_node_attributes(queue, "failed")})
+
+    def increment_jobs_returned(self, queue: str, state: ReturnState) -> None:
+        self._returned[state].add(1, _node_attributes(queue, state))
 
     def increment_unknown_names(self, queue: str, count: int = 1) -> None:
         self._unknown.add(count, {"queue": queue})

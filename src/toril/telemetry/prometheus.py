@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from toril.protocol.extras import needed
-from toril.telemetry.hooks import FailureReason, JobStatus
+from toril.telemetry.hooks import FailureReason, JobStatus, ReturnState
 
 with needed("prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -48,6 +48,12 @@ class PrometheusMetrics:
             "bullmq_jobs_failed_total",
             "Jobs that failed for good, by why.",
             ["queue", "reason"],
+            registry=registry,
+        )
+        self._returned = Counter(
+            "bullmq_jobs_returned_total",
+            "Attempts after which the job goes on, by where it went.",
+            ["queue", "state"],
             registry=registry,
         )
         self._unknown = Counter(
@@ -129,6 +135,9 @@ class PrometheusMetrics:
 
     def increment_jobs_failed(self, queue: str, reason: FailureReason) -> None:
         self._failed.labels(queue, reason).inc()
+
+    def increment_jobs_returned(self, queue: str, state: ReturnState) -> None:
+        self._returned.labels(queue, state).inc()
 
     def increment_unknown_names(self, queue: str, count: int = 1) -> None:
         self._unknown.labels(queue).inc(count)

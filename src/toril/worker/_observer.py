@@ -12,9 +12,18 @@ from typing import Generic, cast
 
 from toril.backends.base import D
 from toril.errors import ScriptRefused, TorilError
-from toril.protocol.outcome import Completed, Failed, Requeued, Retry, UnknownName
+from toril.protocol.outcome import (
+    Completed,
+    Failed,
+    Postponed,
+    RateLimited,
+    Requeued,
+    Retry,
+    UnknownName,
+    WaitingForChildren,
+)
 from toril.protocol.worker_options import WorkerOptions
-from toril.telemetry.hooks import NO_METRICS, Tracer, Work
+from toril.telemetry.hooks import NO_METRICS, ReturnState, Tracer, Work
 from toril.worker._attempt import Attempt, FinishedAttempt
 from toril.worker._events import Callbacks, WorkerEvent
 from toril.worker._job_adapter import JobAdapter
@@ -106,6 +115,7 @@ class WorkerObserver(Generic[D]):
             case UnknownName():
                 self._unknown_name(attempt, outcome)
             case _:
+                self._metrics.increment_jobs_returned(self._label, _state_after(outcome))
                 reason = outcome.reason if isinstance(outcome, Requeued) else type(outcome).__name__
                 self._log.returned(attempt.delivery.id, reason)
 
@@ -130,6 +140,7 @@ class WorkerObserver(Generic[D]):
 
     def _retried(self, attempt: Attempt[D], outcome: Retry) -> None:
         self._metrics.increment_jobs_processed(self._label, "retried")
+        self._metrics.increment_jobs_returned(self._label, "delayed" if outcome.delay > 0 else "retried")
         delivery = attempt.delivery
         self._log.retried(delivery.id, delivery.name, outcome, attempt.error, delivery.attempts_made + 1)
 
@@ -266,3 +277,13 @@ class WorkerObserver(Generic[D]):
 
     def jobs_abandoned(self, job_ids: Sequence[str]) -> None:
         self._log.abandoned(job_ids)
+
+
+def _state_after(outcome: Postponed | RateLimited | WaitingForChildren | Requeued) -> ReturnState:
+    match outcome:
+        case Postponed():
+            return "delayed"
+        case WaitingForChildren():
+            return "waiting-children"
+        case _:
+            return "waiting"

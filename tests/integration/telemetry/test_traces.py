@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,20 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from toril import FlowNode, FlowProducer, Job, JobOptions, ListQueue, ListWorker, NewJob, Queue, Worker
-from toril.errors import Postpone
+from toril import (
+    FlowNode,
+    FlowProducer,
+    Job,
+    JobOptions,
+    ListQueue,
+    ListWorker,
+    NewJob,
+    ParentRef,
+    Queue,
+    TransientError,
+    Worker,
+)
+from toril.errors import Postpone, WaitingChildrenError
 from toril.telemetry.hooks import MetricsCollector, NoMetrics, Tracer
 from toril.telemetry.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTracer
 
@@ -279,6 +293,57 @@ async def test_metrics_of_a_run_are_instruments(valkey_url: str, prefix: str) ->
     assert points["bullmq.jobs.unknown_name"] == [2]
     assert {"bullmq.job.duration", "bullmq.job.wait", "bullmq.queue.length"} <= set(points)
     await asyncio.to_thread(provider.shutdown)
+
+
+async def test_attempts_are_counted_under_the_names_of_node(valkey_url: str, prefix: str) -> None:
+    """The names that BullMQ 6.7.0 lists for its meters, each counted when Node counts it."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    metrics = OpenTelemetryMetrics(provider)
+
+    async def handle(job: Job[Any]) -> None:
+        match job.name, job.attempts_started:
+            case "retried" | "delayed", 1:
+                raise TransientError("again")
+            case "postponed", 1:
+                job.postpone(0.01)
+            case "waiting", 1:
+                job.move_to_wait()
+            case "parent", 1:
+                parent = ParentRef(job.id, job.keys.qualified)
+                await queue.add("child", {}, parent=parent)
+                assert await job.move_to_waiting_children()
+                raise WaitingChildrenError
+            case "failed", _:
+                raise ValueError("no")
+
+    async with Queue(QUEUE, redis=valkey_url, prefix=prefix, metrics=metrics) as queue:
+        for name in ("retried", "delayed", "postponed", "waiting", "parent", "failed"):
+            await queue.add(name, {}, attempts=2, backoff=0.01 if name == "delayed" else 0)
+        async with Worker(QUEUE, handle, redis=valkey_url, prefix=prefix, metrics=metrics) as worker:
+            await worker.run_until_idle()
+        counts = await queue.get_job_counts()
+        metrics.set_queue_length(QUEUE, "completed", counts.completed)
+    points = collected(reader)
+    found = {name: sum(points[name]) for name in node_meters() if name != "bullmq.job.duration"}
+    assert found == {
+        "bullmq.jobs.completed": 6,  # the child, too
+        "bullmq.jobs.failed": 1,
+        "bullmq.jobs.retried": 1,
+        "bullmq.jobs.delayed": 2,
+        "bullmq.jobs.waiting": 1,
+        "bullmq.jobs.waiting_children": 1,
+        "bullmq.queue.jobs": 6,
+    }
+    assert "bullmq.job.duration" in points
+    await asyncio.to_thread(provider.shutdown)
+
+
+def node_meters() -> list[str]:
+    """The names in the package of BullMQ 6.7.0."""
+    package = Path(__file__).parents[2] / "interop/node/node_modules/bullmq6/dist/cjs/enums"
+    text = (package / "telemetry-attributes.js").read_text()
+    return re.findall(r'MetricNames\["\w+"\] = "([\w.]+)"', text)
 
 
 def collected(reader: InMemoryMetricReader) -> dict[str, Sequence[Any]]:

@@ -38,6 +38,7 @@ def test_the_empty_collector_takes_everything_and_keeps_nothing() -> None:
     collector = NoMetrics()
     collector.increment_jobs_processed("q", "completed")
     collector.increment_jobs_failed("q", "permanent")
+    collector.increment_jobs_returned("q", "delayed")
     collector.increment_unknown_names("q")
     collector.increment_jobs_added("q", 3)
     collector.observe_job_duration("q", 0.5)

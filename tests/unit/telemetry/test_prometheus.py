@@ -27,6 +27,7 @@ PROMISED = {
     "bullmq_jobs_added_total": {"queue"},
     "bullmq_scheduler_failures_total": {"queue"},
     "bullmq_jobs_unknown_name_total": {"queue"},
+    "bullmq_jobs_returned_total": {"queue", "state"},
 }
 
 
@@ -38,6 +39,7 @@ def metrics() -> PrometheusMetrics:
 def use_all(metrics: PrometheusMetrics) -> None:
     metrics.increment_jobs_processed("emails", "completed", 3)
     metrics.increment_jobs_failed("emails", "permanent")
+    metrics.increment_jobs_returned("emails", "delayed")
     metrics.increment_unknown_names("emails", 2)
     metrics.increment_jobs_added("emails", 5)
     metrics.observe_job_duration("emails", 0.2)
