@@ -290,3 +290,38 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
     for call in (queue.pause_group, queue.resume_group):
         with pytest.raises(InvalidOption, match="group"):
             await call("")
+
+
+async def test_a_held_job_keeps_no_slot_that_an_earlier_one_would_wait_for(
+    queue: Queue, make_worker: MakeWorker
+) -> None:
+    """The retried job kept its slot for its order; when it is held with an earlier one, it must not wait for itself."""
+    await queue.set_group_limits("a", GroupLimits(concurrency=1, keep_order=True))
+    await queue.add("n", {}, group="a", job_id="earlier", delay=3600)
+    await queue.add("n", {}, group="a", job_id="retried", attempts=2, backoff=0.2)
+    order: list[str] = []
+
+    async def handle(job: Job[Any]) -> None:
+        order.append(job.id)
+        if job.id == "retried" and job.attempts_made == 0:
+            await queue.pause_group("a")
+            raise TransientError("again")
+
+    async with make_worker(handle, concurrency=5):
+        await until_equal(lambda: _held(queue), 1)
+        earlier = await queue.get_job("earlier")
+        assert earlier is not None
+        await earlier.promote()
+        await until_equal(lambda: _held(queue), 2)
+        await queue.resume_group("a")
+        await until_equal(lambda: _completed_jobs(queue), 2)
+    assert order == ["retried", "earlier", "retried"]
+
+
+async def _held(queue: Queue) -> int:
+    counts = await queue.get_group_counts()
+    return counts["a"].held if "a" in counts else 0
+
+
+async def _completed_jobs(queue: Queue) -> int:
+    return (await queue.get_job_counts()).completed

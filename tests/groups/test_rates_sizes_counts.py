@@ -152,3 +152,16 @@ async def test_limits_that_another_program_wrote_have_no_effect(
     assert set((await queue.get_group_limits()).values()) == {GroupLimits()}
     async with make_worker(concurrency=10):
         await until_equal(lambda: _completed(queue), 3 * len(texts))
+
+
+async def test_a_group_without_a_maximum_size_is_not_counted_any_more(queue: Queue, valkey_url: str) -> None:
+    await queue.set_group_limits("a", GroupLimits(max_size=4))
+    await add_tenants(queue, {"a": 3})
+    await queue.set_group_limits("a", GroupLimits(concurrency=1))
+    async with AsyncTransport(valkey_url) as transport:
+        left = await transport.run(plain(list, "KEYS", queue.keys.toril("group:waiting:*")))
+        assert left == []
+        await queue.set_group_limits(None, GroupLimits(max_size=3))
+        await queue.set_group_limits("a", None)  # those of all groups are its own now
+        with pytest.raises(GroupFull):
+            await queue.add("n", {}, group="a")

@@ -12,9 +12,10 @@ const { Bench, version } = await import('./bench.mjs');
 const { manualWorker } = await import('./manual_worker.mjs');
 const { live } = await import('./live.mjs');
 const { management } = await import('./manage.mjs');
+const { surface } = await import('./surface.mjs');
 const { viewOfError } = await import('./views.mjs');
 
-const operations = { ...management, ...manualWorker, ...live };
+const operations = { ...management, ...manualWorker, ...live, ...surface };
 const benches = new Map();
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);

@@ -23,6 +23,13 @@ if limits == "-" then
 elseif limits ~= "" then
   call("HSET", own .. "-limits", group, limits)
 end
+if limits ~= "" and group ~= "" then
+  -- Without a maximum size, jobs are not counted any more.
+  local found = call("HMGET", own .. "-limits", group, "")
+  if not string.find(found[1] or found[2] or "", '"size"', 1, true) then
+    call("UNLINK", own .. ":waiting:" .. group)
+  end
+end
 if is_paused ~= "" then
   call(is_paused == "1" and "SADD" or "SREM", own .. "-paused", group)
 end

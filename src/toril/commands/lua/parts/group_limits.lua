@@ -66,12 +66,16 @@ end
 
 -- --- slots -----------------------------------------------------------------------------------------------------------
 
--- Whether the job still needs its slot: it runs, or it will run again and the group keeps its order.
+-- Whether the job still needs its slot: it runs, or it will run again and the group keeps its order. A held job needs
+-- none, because held jobs go on in their order: the first one would wait for the slot of a later one.
 local function is_used(state, id)
   if call("EXISTS", base .. id .. ":lock") == 1 or call("LPOS", active, id) then
     return true
   end
-  return state.limits.keeps_order and (call("ZSCORE", delayed, id) or call("ZSCORE", prioritized, id)
+  if not state.limits.keeps_order or call("ZSCORE", own .. ":held:" .. state.name, id) then
+    return false
+  end
+  return (call("ZSCORE", delayed, id) or call("ZSCORE", prioritized, id)
     or call("LPOS", wait, id) or call("LPOS", paused, id)) and true or false
 end
 
@@ -179,7 +183,7 @@ end
 
 -- Frees the slot of a job that is not active, with `reopen`, unless it is kept; returns whether it is freed.
 function groups.free_unused(name, id)
-  if is_used({limits = limits_of(name)}, id) then
+  if is_used({name = name, limits = limits_of(name)}, id) then
     return false
   end
   freed[name] = freed[name] or {}
