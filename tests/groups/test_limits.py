@@ -325,3 +325,27 @@ async def _held(queue: Queue) -> int:
 
 async def _completed_jobs(queue: Queue) -> int:
     return (await queue.get_job_counts()).completed
+
+
+async def test_a_failed_job_that_is_retried_as_new_is_held_while_its_group_is_paused(
+    queue: Queue, make_worker: MakeWorker
+) -> None:
+    """Its attempts are counted from the beginning, so that it looks like a job without a group in the wait list."""
+    ran = 0
+
+    async def handle(_: Job[Any]) -> None:
+        nonlocal ran
+        ran += 1
+        if ran == 1:
+            raise ValueError("no")
+
+    job = await queue.add("n", {}, group="a", attempts=1)
+    async with make_worker(handle):
+        await until_equal(lambda: queue.get_job_state(job.id), JobState.FAILED)
+    await queue.pause_group("a")
+    await job.retry(reset_attempts_made=True, reset_attempts_started=True)
+    async with make_worker(handle):
+        await until_equal(lambda: _held(queue), 1)
+        assert ran == 1
+        await queue.resume_group("a")
+        await until_equal(lambda: queue.get_job_state(job.id), JobState.COMPLETED)

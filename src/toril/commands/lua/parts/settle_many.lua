@@ -114,9 +114,12 @@ if wanted > 0 then
   for place, id in ipairs(next_ids) do
     local hash, begun = try("HGETALL", base .. id), 0
     for number = 1, #hash, 2 do
-      if hash[number] == "ats" then
+      local name = hash[number]
+      if name == "ats" then
         begun = tonumber(hash[number + 1])
-        break
+      elseif name == "priority" then
+        -- A job with a priority is in wait only when it stalled, or was retried by hand.
+        has_priority = has_priority or hash[number + 1] ~= "0"
       end
     end
     -- The official scripts handle ids that are in two places, and markers, which BullMQ before version 5 kept among the
@@ -125,8 +128,6 @@ if wanted > 0 then
       return
     end
     seen[id] = true
-    -- A job with a priority is in wait only when it stalled.
-    has_priority = has_priority or (begun > 0 and call("HGET", base .. id, "priority") ~= "0")
     hashes[place], starts[place] = hash, begun == 0 and "1" or tostring(begun + 1)
   end
   -- Jobs of groups have priorities; none is fetched here while groups have limits.

@@ -36,15 +36,17 @@ if not next_id or next_id == id or string.find(next_id, "0:", 1, true) == 1
 end
 local next_job = base .. next_id
 local hash = try("HGETALL", next_job)
-local size, starts = #hash, 0
+local size, starts, priority = #hash, 0, "0"
 for at = 1, size, 2 do
-  if hash[at] == "ats" then
+  local name = hash[at]
+  if name == "ats" then
     starts = tonumber(hash[at + 1])
-    break
+  elseif name == "priority" then
+    priority = hash[at + 1]
   end
 end
--- A job with a priority is here only when it stalled, and may belong to a group that has limits.
-if hash.err or not starts or (starts > 0 and call("HGET", next_job, "priority") ~= "0") then
+-- A job with a priority is here only when it stalled or was retried by hand, and may belong to a group that has limits.
+if hash.err or not starts or priority ~= "0" then
   return
 end
 starts = starts == 0 and "1" or tostring(starts + 1)
