@@ -159,7 +159,7 @@ async def test_events_of_applications_cross_in_both_directions(sides: Sides) -> 
     assert found == ["node", "toril"]
 
 
-async def test_a_worker_tells_of_the_same_events(sides: Sides) -> None:
+async def test_a_worker_reports_the_same_events(sides: Sides) -> None:
     async with Queue(QUEUE, redis=sides.url) as queue:
         await queue.add("n")
         theirs = await sides.node.ask("worker_events")
