@@ -70,14 +70,16 @@ class Postgres:
         command += ["-D", str(self.folder / "data")]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        self._wait_until_ready()
+        self._wait_until_ready(command)
         return self
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, command: list[str]) -> None:
         deadline = time.monotonic() + READY_WITHIN
         while True:
+            # It ends at once while a process of the server before is still dying and holds its memory.
+            if self._process is None or self._process.poll() is not None:
+                with (self.folder / "log").open("ab") as log:
+                    self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
             try:
                 psycopg.connect(self.dsn).close()
             except psycopg.OperationalError:

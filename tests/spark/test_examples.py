@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from tests.servers import Server
 from tests.spark.makers import Factories, Pipelines
 from tests.spark.places import JAVA
-from toril.protocol.keys import QueueKeys
 
 pytestmark = pytest.mark.timeout(600)  # the template starts a server of its own
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,16 +41,6 @@ def test_the_notebook_shows_figures_and_retries_what_failed(
     jobs = spark.read.format("toril").options(url=queue.url, prefix=queue.prefix, table="jobs").load()
     states = {row.state: row["count"] for row in jobs.groupBy("state").count().collect()}
     assert states == {"completed": 40 - failed, "waiting": failed}
-
-
-def test_rows_of_a_table_become_jobs_once(
-    as_user: None, spark: SparkSession, valkey: Server, prefix: str
-) -> None:
-    for _ in range(2):
-        runpy.run_path(str(EXAMPLES / "enqueue_dataframe.py"), run_name="__main__")
-    keys = QueueKeys("emails", prefix)
-    with valkey.client() as client:
-        assert client.llen(keys.wait) + client.zcard(keys.delayed) + client.zcard(keys.prioritized) == 100
 
 
 def test_failed_jobs_that_sql_selects_are_retried(

@@ -8,7 +8,7 @@ from toril.app.captured import Captured
 from toril.app.composition import Composition, Parallel, ParallelJobs, chain, parallel, parallel_then
 from toril.app.context import BlockingContext, Context
 from toril.app.dependencies import Depends
-from toril.app.middleware import EnqueueMiddleware, Middleware, Proceed, ProceedEnqueue
+from toril.app.middleware import EnqueueMiddleware, EnqueueWrapper, Middleware, Proceed, ProceedEnqueue
 from toril.app.task import Task
 from toril.app.worker import AppWorker
 
@@ -21,6 +21,7 @@ __all__ = [
     "Context",
     "Depends",
     "EnqueueMiddleware",
+    "EnqueueWrapper",
     "Middleware",
     "Parallel",
     "ParallelJobs",

@@ -105,6 +105,16 @@ class TaskArguments:
         given = {one: self._defaults[one] for one in self._names if one in self._defaults and one != name}
         return self._with_version(to_json(given))
 
+    def replace(self, arguments: Mapping[str, Any], named: Mapping[str, object]) -> bytes:
+        """The data of a call with other values of some arguments; checked, unless one is known later."""
+        for name in named:
+            if name not in self._names:
+                raise TypeError(f"{self._task}() got an unexpected keyword argument {name!r}")
+        changed = {**arguments, **named}
+        return (
+            self.encode(changed) if self._required <= changed.keys() else self._with_version(to_json(changed))
+        )
+
     def _with_version(self, raw: bytes) -> bytes:
         if self._version == 1:
             return raw

@@ -39,8 +39,8 @@ class CallSender(Protocol):
     async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         """Enqueues calls; returns their jobs in the same order."""
 
-    async def send_flow(self, root: CallNode) -> AnyJob:
-        """Enqueues calls that depend on each other; returns the job of the last."""
+    async def send_flow(self, root: CallNode) -> list[AnyJob]:
+        """Enqueues calls that depend on each other; returns their jobs in the order of `CallNode.walk`."""
 
 
 class QueueCallSender:
@@ -61,10 +61,11 @@ class QueueCallSender:
             jobs.update(zip(own, added, strict=True))
         return [jobs[place] for place in range(len(calls))]
 
-    async def send_flow(self, root: CallNode) -> AnyJob:
+    async def send_flow(self, root: CallNode) -> list[AnyJob]:
         prefix, hash_tag = self._producers.layout(root.call.task.queue)
         added = await self._producers.flows(prefix, hash_tag).add(self._flow_node(root))
-        return typed(added.job, root.call)
+        jobs = {job.id: job for job in added.walk()}
+        return [typed(jobs[node.job_id], node.call) for node in root.walk()]
 
     def _flow_node(self, node: CallNode) -> FlowNode:
         call = node.call
@@ -137,4 +138,7 @@ async def _result(queue: ListQueue | StreamQueue, job_id: str, timeout: float | 
                 except JobNotFound:
                     await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        raise TimeoutError(f"job {job_id} did not finish within {timeout:g} s") from None
+        raise TimeoutError(
+            f"job {job_id} has no result after {timeout:g} s: no worker has finished it, or the workers of "
+            f"{queue.name} do not keep results; keep them with app.queue(…, keep_results=3600)"
+        ) from None

@@ -91,26 +91,25 @@ class InlineCallSender:
             await self._run(call, call.options.job_id or uuid.uuid4().hex, call.data, {}) for call in calls
         ]
 
-    async def send_flow(self, root: CallNode) -> AnyJob:
+    async def send_flow(self, root: CallNode) -> list[AnyJob]:
         results: dict[str, Any] = {}
-        job: InlineJob | None = None
+        jobs: list[AnyJob] = []
         for node in root.walk():
             before = {
                 child.job_id: results[child.job_id] for child in node.children if child.job_id in results
             }
             if len(before) < len(node.children):
-                job = self._failed_before(node)
+                jobs.append(self._failed_before(node))
                 continue
             data = node.call.data
             if node.argument is not None:
                 keys = [child.job_id for child in node.children]
                 data = with_children_field(data, Children(argument=node.argument, keys=keys, many=node.many))
             job = await self._run(node.call, node.job_id, data, before)
+            jobs.append(job)
             if job.detached.state is JobState.COMPLETED:
                 results[node.job_id] = from_json(job.record.fields[b"returnvalue"])
-        if job is None:
-            raise Detached(root.job_id, "the flow is empty")
-        return job
+        return jobs
 
     def _failed_before(self, node: CallNode) -> InlineJob:
         job = InlineJob(node.call, node.job_id, node.call.data, {})

@@ -7,19 +7,16 @@ that have ended are forgotten.
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 from toril.app._queue_options import AnyQueue, QueueOptions
-from toril.app.settings import redis_from_file
 from toril.errors import InvalidOption
 from toril.producer import FlowProducer, Queue
 from toril.protocol.codecs import QueueCodecs
 from toril.protocol.queue_name import QueueName
 from toril.transport import Address, ConnectionPolicy, parse_address
-from toril.transport.default_server import VARIABLE
 
 
 class Connection:
@@ -33,17 +30,12 @@ class Connection:
     @property
     def address(self) -> Address:
         if self._address is None:
-            self._address = parse_address(self.choice if self.choice is not None else _default())
+            self._address = parse_address(self.choice)
         return self._address
 
     def move(self, redis: object) -> None:
         """Uses another server from now on."""
         self.choice, self._address = redis, None
-
-
-def _default() -> str | None:
-    """The server of pyproject.toml, unless the environment names one; None: the default one."""
-    return None if os.environ.get(VARIABLE) else redis_from_file()
 
 
 class LoopQueues:

@@ -136,6 +136,11 @@ class QueueOptions:
         return str(self.fields.get("prefix") or default)
 
 
+def worker_names(kind: Kind) -> frozenset[str]:
+    """The options that the workers of a kind of queue have."""
+    return frozenset(_WORKER | _BOTH[kind] | _CONSUMER[kind])
+
+
 def known_names(kind: Kind) -> frozenset[str]:
     """The options that a kind of queue has."""
     return frozenset(_WORKER | _BOTH[kind] | _PRODUCER[kind] | _CONSUMER[kind])

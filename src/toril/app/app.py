@@ -25,6 +25,7 @@ from toril.app import _direct_call
 from toril.app._call_sender import AnyJob, CallSender, QueueCallSender
 from toril.app._caller import caller_frame
 from toril.app._codecs import queue_codecs
+from toril.app._flow_middleware import enqueue_through_middleware
 from toril.app._producers import Connection, Producers
 from toril.app._queue_options import AnyQueue, AnyWorker, QueueOptions, QueueOptionsDict, all_names
 from toril.app._runner import TaskRunner
@@ -33,9 +34,15 @@ from toril.app.call import TaskCall, Unique
 from toril.app.captured import Captured, Mode
 from toril.app.composition import CallNode
 from toril.app.dependencies import Provider
-from toril.app.middleware import EnqueueMiddleware, Middleware, around_enqueue, check_middleware
+from toril.app.middleware import (
+    EnqueueMiddleware,
+    Middleware,
+    around_enqueue,
+    check_middleware,
+    enqueue_middleware_in,
+)
 from toril.app.resources import Lifespan, Resources, resource_types, resources_of
-from toril.app.settings import options_from_outside
+from toril.app.settings import naming_places, options_from_outside
 from toril.app.task import Errors, Task, TaskSettings, make_task
 from toril.app.worker import AppWorker
 from toril.errors import InvalidOption, UnknownOption
@@ -92,14 +99,19 @@ class App:
         enqueue_middleware: Sequence[EnqueueMiddleware] = (),
         **options: Unpack[QueueOptionsDict],
     ) -> None:
-        """`name` marks the schedulers of this app; default: the module that makes it. For `redis` see `Queue`."""
+        """`name` marks the schedulers of this app; default: the module that makes it. For `redis` see `Queue`.
+
+        `middleware` is around jobs, and around enqueue if it has a method `enqueue`; `enqueue_middleware` are functions
+        around enqueue only, inside of it.
+        """
         refuse_unknown(options, sorted({*all_names(), "redis", "policy"}), "an option of App")
         self.name = check_text("name", name or _caller_module())
         self.lifespan = lifespan
         self.resource_types = resource_types(lifespan, caller_frame().f_locals)
         self.middleware: tuple[Middleware, ...] = check_middleware("middleware", middleware)
-        self.enqueue_middleware: tuple[EnqueueMiddleware, ...] = check_middleware(
-            "enqueue_middleware", enqueue_middleware
+        self.enqueue_middleware: tuple[EnqueueMiddleware, ...] = (
+            *enqueue_middleware_in(self.middleware),
+            *check_middleware("enqueue_middleware", enqueue_middleware),
         )
         self._defaults: dict[str, Any] = dict(options)
         self._queues: dict[QueueName, QueueOptions] = {}
@@ -146,7 +158,8 @@ class App:
     def queue_options(self, queue: QueueName) -> QueueOptions:
         """The options of a queue, with the defaults of the app, the environment and pyproject.toml."""
         said = self._queues.get(queue, QueueOptions(queue)).with_defaults(self._defaults)
-        options = said.with_defaults(options_from_outside(queue))
+        with naming_places(queue, said.fields):
+            options = said.with_defaults(options_from_outside(queue))
         codecs = queue_codecs(queue, self._tasks.values(), self._configured_codecs)
         return options if codecs is None else options.with_codecs(codecs)
 
@@ -211,7 +224,7 @@ class App:
 
     async def enqueue(self, call: TaskCall[R]) -> Job[JsonObject, R]:
         """Adds the job of a call."""
-        return await around_enqueue(self.enqueue_middleware, call, self._send_one)
+        return await around_enqueue(self._middleware_of(call), call, self._send_one)
 
     async def enqueue_many(self, calls: Iterable[TaskCall[R]]) -> list[Job[JsonObject, R]]:
         """Adds the jobs of calls, also of different tasks, in order. Calls of one queue are sent in one step."""
@@ -221,13 +234,18 @@ class App:
                 raise InvalidOption("calls", f"hold a {type(call).__name__}", "give task.bind(…)")
         if not given:
             return []
-        if self.enqueue_middleware:
+        if any(self._middleware_of(call) for call in given):
             return list(await asyncio.gather(*(self.enqueue(call) for call in given)))
         return await self.call_sender.send(given)
 
     async def enqueue_flow(self, root: CallNode) -> Job[JsonObject, Any]:
         """Adds calls that depend on each other; see `chain` and `parallel_then`."""
-        return await self.call_sender.send_flow(root)
+        if any(self._middleware_of(node.call) for node in root.walk()):
+            return await enqueue_through_middleware(root, self._middleware_of, self.call_sender.send_flow)
+        return (await self.call_sender.send_flow(root))[-1]
+
+    def _middleware_of(self, call: TaskCall) -> tuple[EnqueueMiddleware, ...]:
+        return self.enqueue_middleware + call.task.enqueue_middleware
 
     async def _send_one(self, call: TaskCall) -> AnyJob:
         (job,) = await self.call_sender.send([call])

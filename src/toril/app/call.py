@@ -54,6 +54,15 @@ class TaskCall(Generic[R_co]):
         """The same call with other options of the job."""
         return dataclasses.replace(self, options=merge(self.options, options))
 
+    def with_arguments(self, **named: object) -> TaskCall[R_co]:
+        """The same call with other values of these arguments: for middleware around enqueue."""
+        data = self.task.arguments.replace(self.arguments, named)
+        unique, options = self.task.settings.unique, self.options
+        changed = dataclasses.replace(self, data=data)
+        if unique is None or options.deduplication != unique.deduplication(self.task.name, self.arguments):
+            return changed
+        return changed.with_options(deduplication=unique.deduplication(self.task.name, changed.arguments))
+
     async def enqueue(self) -> Job[JsonObject, R_co]:
         """Adds the job."""
         return await self.task.app.enqueue(self)

@@ -36,8 +36,8 @@ class CaptureCallSender:
     async def send(self, calls: Sequence[TaskCall]) -> list[AnyJob]:
         return [_captured_job(call) for call in calls]
 
-    async def send_flow(self, root: CallNode) -> AnyJob:
-        return _captured_job(root.call)
+    async def send_flow(self, root: CallNode) -> list[AnyJob]:
+        return [_captured_job(node.call) for node in root.walk()]
 
 
 def _captured_job(call: TaskCall) -> AnyJob:
@@ -74,7 +74,7 @@ class Captured:
         self.calls += calls
         return await self._to.send(calls)
 
-    async def send_flow(self, root: CallNode) -> AnyJob:
+    async def send_flow(self, root: CallNode) -> list[AnyJob]:
         """Records the calls of a flow."""
         self.calls += [node.call for node in root.walk()]
         return await self._to.send_flow(root)

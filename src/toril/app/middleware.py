@@ -7,8 +7,13 @@
         finally:
             metrics.observe(ctx.task.name, time.monotonic() - started)
 
-    async def with_tenant(call: TaskCall, proceed: ProceedEnqueue) -> Job:
-        return await proceed(call.with_options(priority=tenant_priority.get()))
+    class Tenants:                                           # around both: an object with a method `enqueue`
+        async def __call__(self, ctx: Context, proceed: Proceed) -> Any:
+            with tenant_of(ctx.arguments["tenant"]):
+                return await proceed()
+
+        async def enqueue(self, call: TaskCall, proceed: ProceedEnqueue) -> Job:
+            return await proceed(call.with_arguments(tenant=current_tenant.get()))
 
 Guarantee: the first in the list is the outermost. Middleware around a job runs in the event loop, also if the task runs
 in a thread or a process; what it raises is the outcome of the attempt.
@@ -18,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from toril.app.call import TaskCall
 from toril.app.context import Context
@@ -36,6 +41,20 @@ ProceedEnqueue: TypeAlias = Callable[[TaskCall], Awaitable[Job]]
 
 EnqueueMiddleware: TypeAlias = Callable[[TaskCall, ProceedEnqueue], Awaitable[Job]]
 """Around enqueue: (call, proceed) → job."""
+
+
+@runtime_checkable
+class EnqueueWrapper(Protocol):
+    """Middleware that is around enqueue, too."""
+
+    async def enqueue(self, call: TaskCall, proceed: ProceedEnqueue, /) -> Job:
+        """Adds the job of a call with `proceed`; may change the call, and the job that is returned."""
+
+
+def enqueue_middleware_in(middleware: Sequence[Middleware]) -> tuple[EnqueueMiddleware, ...]:
+    """What of this middleware is around enqueue, in the same order."""
+    given: Sequence[object] = middleware
+    return tuple(one.enqueue for one in given if isinstance(one, EnqueueWrapper))
 
 
 def around_job(middleware: Sequence[Middleware], context: Context, task: Proceed) -> Awaitable[Any]:

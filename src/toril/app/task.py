@@ -31,7 +31,7 @@ from toril.app._caller import caller_frame
 from toril.app._parameters import TaskParameters
 from toril.app.call import TaskCall, Unique
 from toril.app.context import BlockingContext, Context
-from toril.app.middleware import Middleware, check_middleware
+from toril.app.middleware import EnqueueMiddleware, Middleware, check_middleware, enqueue_middleware_in
 from toril.app.other_names import missing_attribute
 from toril.errors import InvalidOption
 from toril.jobs import Job
@@ -152,6 +152,7 @@ class Task(Generic[P, C_co]):
         self.function = function
         self.settings = settings
         self.job_options = _with_policy(settings, options)
+        self.enqueue_middleware: tuple[EnqueueMiddleware, ...] = enqueue_middleware_in(settings.middleware)
         self.__name__ = getattr(function, "__name__", settings.name)
         self.__qualname__ = getattr(function, "__qualname__", settings.name)
         self.__module__ = function.__module__

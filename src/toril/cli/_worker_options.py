@@ -44,7 +44,7 @@ QueueOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """The options of all workers; the names are those of `WorkerOptions`, except `retry_unknown`."""
+    """The options of all workers; the names are those of `WorkerOptions`."""
 
     concurrency: Annotated[
         int,
@@ -96,13 +96,14 @@ class WorkerSettings:
             help="BullMQ queues: maximum rate over all workers, e.g. 100/60.",
         ),
     ] = None
-    retry_unknown: Annotated[
-        bool,
+    unknown_errors: Annotated[
+        Literal["permanent", "transient"],
         typer.Option(
-            "--retry-unknown",
-            help="Retry errors that are neither known as transient nor as permanent, as BullMQ does.",
+            "--unknown-errors",
+            help="What errors are that are neither known as transient nor as permanent: transient retries them, as "
+            "BullMQ does.",
         ),
-    ] = False
+    ] = "permanent"
     unknown_names: Annotated[
         Literal["requeue", "fail"],
         typer.Option(
@@ -144,6 +145,16 @@ class WorkerSettings:
             "--cron-generation", min=5, max=6, help="Read the patterns of schedulers as BullMQ 5 or 6 does."
         ),
     ] = 5
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="Any other option of queues and workers by its name in code, e.g. drain_delay=2; can be repeated.",
+            show_default=False,
+        ),
+    ] = None
 
     def as_options(self, *, browser: bool) -> dict[str, Any]:
         """Returns the options of a worker. Browser tasks have their own time-out, whose error names the page."""
@@ -161,7 +172,7 @@ class WorkerSettings:
             results_to=self.results_to,
         )
         options["max_result_size"] = self.max_result_size or None
-        options["unknown_errors"] = "transient" if self.retry_unknown else "permanent"
+        options["unknown_errors"] = self.unknown_errors
         options["unknown_names"] = self.unknown_names
         options["cron_generation"] = self.cron_generation
         return options

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 from toril.app import App, AppWorker
-from toril.app.settings import options_from_outside
+from toril.app.settings import naming_places, only_of_workers, options_from_outside
 from toril.cli._handlers import load_handler
 from toril.cli._output import emit_line, print_line, warn
 from toril.cli._process_supervisor import watch_parent
@@ -97,7 +97,7 @@ def _app_worker(plan: WorkerPlan, app: App, metrics: PrometheusMetrics | None) -
         options["env"] = plan.target.env
     if metrics is not None:
         options["metrics"] = metrics
-    app.configure(**{name: value for name, value in options.items() if name in ("prefix", "env")})
+    app.configure(**{name: value for name, value in options.items() if name in ("prefix", "env", "hash_tag")})
     queues = {str(one.queue): one.concurrency for one in plan.queues} or None
     return app.worker(queues, **options)
 
@@ -106,22 +106,43 @@ def _make_worker(
     planned: PlannedQueue, plan: WorkerPlan, handler: Any, metrics: PrometheusMetrics | None
 ) -> AnyWorker:
     queue, target = planned.queue, plan.target
-    outside = options_from_outside(queue)
-    common: dict[str, Any] = {
-        **planned.options,
-        **{name: value for name, value in outside.items() if name not in plan.given},
-        "redis": target.redis,
-        "prefix": target.prefix_of(queue.kind),
-    }
+    with naming_places(queue, plan.given):
+        outside = only_of_workers(queue, options_from_outside(queue))
+        common: dict[str, Any] = {
+            "prefix": target.prefix_of(queue.kind),
+            **only_of_workers(queue, planned.options),
+            **{name: value for name, value in outside.items() if name not in plan.given},
+            "redis": target.redis,
+        }
+        return _worker_of(planned, handler, _with_key_options(common, plan), metrics)
+
+
+def _with_key_options(options: dict[str, Any], plan: WorkerPlan) -> dict[str, Any]:
+    """The options with the prefix and the environment of the command line, if they were given there."""
+    given: dict[str, Any] = {} if plan.target.prefix is None else {"prefix": plan.target.prefix}
+    if "env" in plan.given:
+        given["env"] = plan.target.env
+    return options | given
+
+
+def _worker_of(
+    planned: PlannedQueue,
+    handler: Any,
+    common: dict[str, Any],
+    metrics: PrometheusMetrics | None,
+) -> AnyWorker:
+    queue = planned.queue
     if planned.concurrency is not None:
         common["concurrency"] = planned.concurrency
     if metrics is not None:
         common["metrics"] = metrics
-    common.pop("env", None)
-    if queue.kind == "bullmq":
-        return Worker(queue.name, handler, **common)
-    kind: type[ListWorker | StreamWorker] = ListWorker if queue.kind == "list" else StreamWorker
-    return kind(queue.name, handler, env=target.env, **common)
+    match queue.kind:
+        case "bullmq":
+            return Worker(queue.name, handler, **common)
+        case "list":
+            return ListWorker(queue.name, handler, **common)
+        case "stream":
+            return StreamWorker(queue.name, handler, **common)
 
 
 async def run_workers(plan: WorkerPlan) -> None:

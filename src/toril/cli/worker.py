@@ -16,11 +16,13 @@ from typing import Any
 import typer
 
 from toril.app import App
+from toril.app.settings import parse_options
 from toril.cli import _worker_options as cli_options
 from toril.cli._handlers import load_handler
 from toril.cli._option_groups import with_option_groups
 from toril.cli._options import AsJson, KeyOptions
 from toril.cli._output import emit_line, print_line, print_server, set_server_line
+from toril.cli._outside_options import with_outside_options
 from toril.cli._process_supervisor import ProcessSupervisor, child_index
 from toril.cli._reload import run_reloading
 from toril.cli._target import QueueName, Target
@@ -51,15 +53,17 @@ def worker(
     """Run an app, a function, or the browser tasks, on the jobs of one or several queues until Ctrl-C or SIGTERM."""
     if process.reload:
         raise typer.Exit(asyncio.run(run_reloading([one for one in sys.argv[1:] if one != "--reload"])))
+    process, monitoring = with_outside_options(context, process), with_outside_options(context, monitoring)
     queues = _queues(queue or ())
     _check_handler(tuple(queues), handler, browser)
-    options = settings.as_options(browser=browser.browser) | batch.as_options()
+    by_name = _options_by_name(context, settings.option or ())
+    options = settings.as_options(browser=browser.browser) | batch.as_options() | by_name
     some_kinds = envelopes.as_options()
     plan = WorkerPlan(
         handler=handler,
         queues=_planned_queues(queues, options, some_kinds),
         options=options | some_kinds,
-        given=_given(context),
+        given=_given(context) | by_name.keys(),
         target=Target.of(keys.redis or _server_of(handler), keys.prefix, keys.env, quiet=True),
         allow=tuple(browser.allow or ()),
         page_seconds=settings.job_timeout,
@@ -139,9 +143,7 @@ def _write_log(monitoring: cli_options.MonitoringSettings) -> None:
 
 
 # The options of workers by the parameters of the command that set them, where the names differ.
-_OPTION_OF = {"retry_unknown": "unknown_errors"} | {
-    one.name: "batch" for one in fields(cli_options.BatchSettings)
-}
+_OPTION_OF = {one.name: "batch" for one in fields(cli_options.BatchSettings)}
 _WORKER_PARAMETERS = {
     "env",
     *(
@@ -160,6 +162,15 @@ def _given(context: typer.Context) -> frozenset[str]:
         for name, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     )
+
+
+def _options_by_name(context: typer.Context, texts: Sequence[str]) -> dict[str, Any]:
+    """The options of --option; one that has an option of its own on the command line is refused."""
+    options = parse_options(texts)
+    for name in options.keys() & {one.name for one in context.command.params}:
+        remedy = f"write --{name.replace('_', '-')} instead"
+        raise InvalidOption("--option", f"{name} has an option of its own", remedy)
+    return options
 
 
 def _port_of_this_process(port: int | None) -> int | None:

@@ -1,6 +1,7 @@
 """Which server is used, by the library, the command line and Spark.
 
-    redis= (--redis, option("url", …))  →  TORIL_REDIS_URL  →  the embedded server in ./.toril
+    redis= (--redis, option("url", …))  →  TORIL_REDIS_URL  →  [tool.toril] redis in ./pyproject.toml  →
+    the embedded server in ./.toril
 
 Guarantee: the folder of the embedded server is resolved once in a process, when it is first needed, and stays the same
 after a change of the working directory; a forked child and the processes of handlers keep the folder of their parent.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toril.errors import EmbeddedServerFailed, InvalidOption
+from toril.transport.project_file import redis_from_file
 
 VARIABLE: Final = "TORIL_REDIS_URL"
 EMBEDDED: Final = "embedded:"
@@ -41,8 +43,8 @@ os.register_at_fork(after_in_child=_default.after_fork)
 
 
 def named_url(given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the given URL, or that of the environment; None when no server is named."""
-    return given if given is not None else environ.get(VARIABLE) or None
+    """Returns the given URL, that of the environment or of pyproject.toml; None when no server is named."""
+    return given if given is not None else environ.get(VARIABLE) or redis_from_file()
 
 
 def chosen_url(given: str | None = None) -> str:

@@ -182,6 +182,39 @@ def test_the_command_line_comes_first_also_for_functions(shop: Path) -> None:
     assert "did you mean concurrency" in run.stderr
 
 
+async def test_prefix_server_and_processes_may_be_in_the_file(
+    valkey: Server, prefix: str, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
+    for target, queue in (("shop:app", ()), ("shop:handle", ("--queue", "emails"))):
+        (shop / "pyproject.toml").write_text(
+            f'[tool.toril]\nredis = "{valkey.url}"\nprefix = "{prefix}"\nprocesses = 2\nuntil_idle = true\n'
+        )
+        async with Queue("emails", redis=valkey.url, prefix=prefix) as emails:
+            job = await emails.add("send", {"to": "a@b.c"})
+            run = toril(shop, target, *queue)
+            assert run.returncode == 0, run.stderr
+            assert "2 processes with" in run.stdout
+            assert await job.wait_until_finished(5) in ("resource a@b.c", "handled")
+            refused = toril(shop, target, *queue, TORIL_PROCESSES="many")
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert "TORIL_PROCESSES: Input should be a valid integer" in refused.stderr
+            one = toril(shop, target, *queue, "--processes", "1", TORIL_PROCESSES="many")
+            assert one.returncode == 0 and "2 processes" not in one.stdout, one.stderr
+
+
+@pytest.mark.parametrize("target", ["shop:app", "shop:handle"])
+def test_options_without_a_flag_are_given_by_name(shop: Path, target: str) -> None:
+    for given, problem in (
+        ("max_stalled_count=no", "max_stalled_count: is a str; give an integer of at least 0"),
+        ("max_stalled=1", "did you mean max_stalled_count"),
+        ("concurrency=4", "concurrency has an option of its own; write --concurrency instead"),
+    ):
+        run = toril(shop, target, "--queue", "emails", "--option", given)
+        assert (run.returncode, run.stdout) == (2, "")
+        assert problem in run.stderr
+
+
 def test_values_of_variables_are_read_as_what_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
