@@ -28,6 +28,7 @@ from toril.protocol.option_names import refuse_unknown
 from toril.protocol.option_parts import KeepJobs
 from toril.protocol.options import JobOptions
 from toril.protocol.queue_name import QueueName
+from toril.protocol.results_to import ResultsTo
 from toril.protocol.worker_options import RateLimit
 from toril.transport.project_file import FILE, project_table
 
@@ -47,6 +48,7 @@ _OBJECTS: Final[Mapping[str, Callable[..., Any]]] = {
     "rate_limit": RateLimit,
     "remove_on_complete": KeepJobs,
     "remove_on_fail": KeepJobs,
+    "results_to": ResultsTo,
     "defaults": lambda **fields: JobOptions.of(fields),
 }
 _WORDS: Final = {"true": True, "false": False, "none": None}

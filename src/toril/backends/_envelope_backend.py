@@ -160,10 +160,15 @@ class EnvelopeBackend(ABC, Generic[K, C, R]):
                 await asyncio.wait_for(self._deregister(), DEREGISTER_SECONDS)
         except TimeoutError:
             logger.warning(
-                "worker %s could not deregister: the server does not answer", self._config.worker_id
+                "worker %s could not deregister, because the server does not answer; other workers remove it later",
+                self._config.worker_id,
             )
         except TorilError as error:
-            logger.warning("worker %s could not deregister: %s", self._config.worker_id, error)
+            logger.warning(
+                "worker %s could not deregister; other workers remove it later: %s",
+                self._config.worker_id,
+                error,
+            )
         self._unwritten.log_rest()
         await self.transport.close()
         await self._tasks.wait()

@@ -90,7 +90,12 @@ class SchedulerRuns:
         elif record is not None and isinstance(reply, TorilError):
             self._record_broken(record, reply)
         elif isinstance(reply, TorilError):
-            logger.error("a scheduler of %s cannot go on after job %s: %s", self._keys.name, job_id, reply)
+            logger.error(
+                "a scheduler of %s cannot go on after job %s: %s; see `toril doctor`",
+                self._keys.name,
+                job_id,
+                reply,
+            )
             self._notify()
 
     # --- schedulers that cannot continue --------------------------------------------------------------------
@@ -98,7 +103,8 @@ class SchedulerRuns:
     def _record_broken(self, record: JobRecord, error: Exception) -> None:
         scheduler_id = record.repeat_job_key or ""
         logger.error(
-            "scheduler %s of %s cannot go on after job %s: %s; it is kept, and goes on when it can be read",
+            "scheduler %s of %s cannot go on after job %s: %s; it is kept, and goes on when it can be read: see "
+            "`toril doctor`",
             scheduler_id,
             self._keys.name,
             record.id,
@@ -129,7 +135,12 @@ class SchedulerRuns:
             except RedisUnavailable:
                 raise
             except TorilError as error:
-                logger.warning("scheduler %s of %s cannot go on: %s", broken.id, self._keys.name, error)
+                logger.warning(
+                    "scheduler %s of %s cannot go on, and is tried again later: %s; see `toril doctor`",
+                    broken.id,
+                    self._keys.name,
+                    error,
+                )
 
     async def _resume(self, broken: BrokenScheduler) -> None:
         is_there = await self._transport.run(schedulers.next_run_ms(self._keys, broken.id)) is not None

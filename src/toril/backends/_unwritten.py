@@ -96,4 +96,8 @@ class Unwritten:
 
     def log_rest(self) -> None:
         for one in (*self.rejected, *self._failed):
-            logger.error("job %s: its outcome (%s) could not be written", one.job_id, one.kind)
+            logger.error(
+                "job %s: its outcome (%s) could not be written; it may run again",
+                one.job_id,
+                one.kind,
+            )

@@ -108,7 +108,12 @@ def outcome_of(error: BaseException, delivery: BullmqDelivery, options: WorkerOp
         options=options,
     )
     if isinstance(outcome, Undecided):
-        return no_retry(error, TorilError("its backoff is a function, which only a Worker has"))
+        return no_retry(
+            error,
+            TorilError(
+                "the backoff of the job is a function of a Worker, and this program has none; give it backoffs=…"
+            ),
+        )
     return outcome
 
 

@@ -124,7 +124,7 @@ def _settle_fields(delivery: EnvelopeDelivery, outcome: Outcome, now_ms: int, re
         case Requeued():
             return SettleFields("again", text=_with_attempts(delivery, delivery.attempts_made))
         case WaitingForChildren():
-            reason = "jobs of this queue have no children"
+            reason = "jobs of list and stream queues have no children: use a BullMQ queue"
             return _failed(delivery, Failed(reason, error=PermanentError(reason)), now_ms)
         case _:
             assert_never(outcome)

@@ -161,7 +161,10 @@ class BrowserPool:
             await asyncio.sleep(MEMORY_SECONDS)
             memory = await self._with_timeout(pooled, memory_of(pooled.browser))
             if memory is not None and memory > self.options.max_open_memory:
-                logger.warning("a browser used %d MB and was killed", memory // MEGABYTE)
+                logger.warning(
+                    "a browser used %d MB, more than max_open_memory, and was killed",
+                    memory // MEGABYTE,
+                )
                 pooled.kill()
 
     async def _release(self, pooled: _PooledBrowser, contexts: list[BrowserContext]) -> None:

@@ -99,9 +99,7 @@ class WorkerSettings:
     unknown_errors: Annotated[
         Literal["permanent", "transient"],
         typer.Option(
-            "--unknown-errors",
-            help="What errors are that are neither known as transient nor as permanent: transient retries them, as "
-            "BullMQ does.",
+            "--unknown-errors", help="Errors of unknown kind: transient retries them, as BullMQ does."
         ),
     ] = "permanent"
     unknown_names: Annotated[

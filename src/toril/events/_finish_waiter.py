@@ -44,7 +44,7 @@ class FinishWaiter:
     async def wait(self, job_id: str, timeout: float | None = None) -> Finished:
         """Returns how a job ended; raises `TimeoutError` when it did not in time."""
         if self._closed:
-            raise Closed("the queue was closed")
+            raise Closed("the queue was closed; make a new Queue to wait for jobs")
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, set()).add(future)
         try:

@@ -171,7 +171,7 @@ class EventStream:
 
     async def _opened_reader(self) -> Reader:
         if self._end.is_set():
-            raise Closed("the event stream was closed")
+            raise Closed("the event stream was closed; make a new QueueEvents")
         if self._reader is None:
             name = client_name(self._keys, "events")
             self._reader = await self._resources.enter_async_context(self._transport.reader(name=name))

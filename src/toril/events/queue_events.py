@@ -85,7 +85,7 @@ class QueueEvents:
     async def open(self) -> None:
         """Connects and fixes the position after which events are read. Entering does it, too."""
         if self._closed:
-            raise Closed("these queue events were closed")
+            raise Closed("these queue events were closed; make a new QueueEvents")
         if not self._opened:
             stream = self._stream()
             await stream.open()

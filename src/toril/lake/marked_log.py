@@ -59,7 +59,9 @@ class LocalLogs:
     def count_commit(self) -> None:
         self._left -= 1
         if self._left < 0:
-            raise LakeError(f"the logs in {self.url} have more than {_MOST_COMMITS} commits")
+            raise LakeError(
+                f"the logs in {self.url} have more than {_MOST_COMMITS} commits; run `toril pipeline maintain`"
+            )
 
 
 class LocalLog:
@@ -84,7 +86,9 @@ class LocalLog:
         if not commits:
             raise TableMissing(self.name, self._lake.url)
         if max(checkpoints, default=0) > max(commits):
-            raise LakeError(f"{self.name} has a checkpoint after its last commit")
+            raise LakeError(
+                f"{self.name} has a checkpoint after its last commit; `toril pipeline check` says more"
+            )
         return max(commits)
 
     def committed(self, application: str) -> int:

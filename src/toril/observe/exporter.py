@@ -99,7 +99,9 @@ class Exporter:
         found = await self._discovery.queues()
         left_out = max(0, len(found) - self._max_queues)
         if left_out and left_out != self._left_out:
-            logger.warning("%d of %d queues are not exported: see max_queues", left_out, len(found))
+            logger.warning(
+                "%d of %d queues are not exported; raise max_queues (--max-queues)", left_out, len(found)
+            )
         self._left_out = left_out
         return found[: self._max_queues]
 

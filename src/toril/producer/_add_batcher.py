@@ -99,7 +99,7 @@ class AddBatcher:
     def submit(self, jobs: Sequence[PreparedJob]) -> asyncio.Future[list[Added]]:
         """Sends jobs; the future gets the reply to each of them, in order. Cancelling it drops the unsent ones."""
         if self._closed:
-            raise Closed("the queue was closed")
+            raise Closed("the queue was closed; make a new Queue")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Added]] = loop.create_future()
         if not jobs:
@@ -141,7 +141,11 @@ class AddBatcher:
     def _opened(self, count: int, task: asyncio.Task[int]) -> None:
         """Continues when the queue is open; if opening failed, the first `count` submits fail."""
         self._opening = None
-        error = Closed("adding was interrupted") if task.cancelled() else task.exception()
+        error = (
+            Closed("adding was interrupted: the job may be added or not; with a job_id it can be added again")
+            if task.cancelled()
+            else task.exception()
+        )
         if error is not None:
             for _ in range(count):
                 pending = self._pending.popleft()

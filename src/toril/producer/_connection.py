@@ -94,7 +94,7 @@ class QueueConnection:
 
     async def _ready(self) -> None:
         if self.closed:
-            raise Closed(f"queue {self.keys.name!r} was closed")
+            raise Closed(f"queue {self.keys.name!r} was closed; make a new Queue")
         await self.ensure_open()
 
     def refuse_calls(self) -> None:

@@ -181,7 +181,7 @@ class FlowProducer:
 
     async def _add_all(self, flows: Sequence[FlowNode]) -> list[JobNode[Job]]:
         if self._closed:
-            raise Closed("the flow producer was closed")
+            raise Closed("the flow producer was closed; make a new FlowProducer")
         roots = [self._plan(flow) for flow in flows]
         if self._codecs is not None or self._queue_codecs:
             for one in (member for root in roots for member in root.members()):

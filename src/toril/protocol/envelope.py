@@ -373,12 +373,12 @@ def _take(fields: JsonObject, name: str) -> JsonValue:
     try:
         return fields.pop(name)
     except KeyError:
-        raise InvalidOption(name, "is missing") from None
+        raise InvalidOption(name, "is missing", "write all fields of an envelope") from None
 
 
 def _meta_of(fields: object) -> Meta:
     if not isinstance(fields, Mapping):
-        raise InvalidOption("meta", "is not an object")
+        raise InvalidOption("meta", "is not an object", "write a JSON object")
     rest = dict(fields)
     try:
         return Meta(
@@ -390,9 +390,9 @@ def _meta_of(fields: object) -> Meta:
         )
     except InvalidOption as error:
         name = error.field if error.field.startswith("meta.") else f"meta.{error.field}"
-        raise InvalidOption(name, error.problem) from None
+        raise InvalidOption(name, error.problem, error.remedy) from None
 
 
 def _whole_number(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidOption(name, f"is not an integer of at least {least}")
+        raise InvalidOption(name, f"is not an integer of at least {least}", "write one")

@@ -51,7 +51,7 @@ class Facade(Generic[A]):
     def _acquired(self) -> _loop_thread.LoopThread:
         with self._lock:
             if self._closed:
-                raise Closed(f"{type(self).__name__} was closed")
+                raise Closed(f"{type(self).__name__} was closed; make a new one")
             if self._thread is None:
                 self._thread = _loop_thread.acquire()
             return self._thread

@@ -53,7 +53,7 @@ class LoopThread:
                 "a blocking call here would stop the loop that it waits for; use the asyncio classes"
             )
         if self._loop.is_closed():
-            raise Closed("the loop of blocking objects was closed by another thread")
+            raise Closed("the loop of blocking objects was closed by another thread; call again")
         future = asyncio.run_coroutine_threadsafe(_awaited(function, *args, **named), self._loop)
         try:
             return future.result()

@@ -199,7 +199,7 @@ class BatchRunner(AttemptRunner[D]):
         except BaseException as error:  # whatever the function raises is the error of its jobs
             return [error] * len(batch)
         if len(results) != len(batch):
-            problem = f"the batch function returned {len(results)} results for {len(batch)} jobs"
+            problem = f"the batch function returned {len(results)} results for {len(batch)} jobs; return one for each"
             return [PermanentError(problem)] * len(batch)
         return results
 
@@ -217,7 +217,7 @@ class BatchRunner(AttemptRunner[D]):
     async def _call(self, batch: Sequence[Attempt[D]]) -> Any:
         executor = batch[0].executor
         if executor is None:  # such attempts are never collected
-            raise PermanentError("there is no handler")
+            raise PermanentError("there is no handler for this job; give the worker one for its name")
         is_plain = self._rules.gives_deliveries
         argument = [one.delivery for one in batch] if is_plain else JobBatch(one.job for one in batch)
         returned = await executor.run(argument)

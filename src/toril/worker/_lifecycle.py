@@ -100,7 +100,9 @@ class Lifecycle(Generic[D]):
             self._start_failed = Closing(runtime.stop, "toril-undo-start")
             await self._start_failed.after(error)
             if self.is_abandoned and not isinstance(error, asyncio.CancelledError):
-                raise Closed("the worker was stopped while it started") from error
+                raise Closed(
+                    "the worker was stopped while it started; make a new one to run again"
+                ) from error
             raise
         finally:
             self.is_connecting = False

@@ -158,4 +158,5 @@ def _replacement(error: BaseException) -> Exception:
 
 
 def _unreadable(what: str) -> bytes:
-    return pickle.dumps(PermanentError(f"what the handler {what} cannot be read by its worker"))
+    problem = f"what the handler {what} cannot be read by its worker"
+    return pickle.dumps(PermanentError(f"{problem}: its class cannot be unpickled there; use plain values"))

@@ -110,7 +110,7 @@ class ManualWorker:
     async def _opened(self) -> BullmqBackend:
         await self.open()
         if self._backend is None:
-            raise Closed("the worker was closed")
+            raise Closed("the worker was closed; make a new ManualWorker")
         return self._backend
 
     # --- fetching -------------------------------------------------------------------------------------------

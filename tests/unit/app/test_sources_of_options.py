@@ -60,6 +60,7 @@ VALUES: Mapping[str, tuple[Any, Any, Any]] = {
     "reliable": (True, False, True),
     "remove_on_complete": (KeepJobs(age=60), 5, KeepJobs(count=7)),
     "remove_on_fail": (KeepJobs(age=60), True, KeepJobs(count=7)),
+    "results_to": ("a", "b", "c"),
     "shutdown_timeout": (2.0, 3.0, 4.0),
     "skip_lock_renewal": (True, False, True),
     "skip_meta": (True, False, True),

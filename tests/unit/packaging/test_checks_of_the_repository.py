@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -86,3 +89,48 @@ def test_a_figure_of_the_code_above_its_bound_fails(
     (tmp_path / "long.py").write_text("def f():\n" + "    x = 1\n" * 56)
     assert report.main([str(tmp_path)]) == 1
     assert "lines of a function, most: 57 is above 56" in capsys.readouterr().err
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+MODULE = """
+class Missing(InvalidOption):
+    pass
+
+class TooLate(Exception):
+    hint = "start earlier"
+    def __init__(self, job, seconds):
+        super().__init__(f"job {job} is {seconds} s late")
+
+def work(queue, limit):
+    problem = f"is {limit}"
+    if limit < 0:
+        raise InvalidOption("limit", problem)
+    if limit > 9:
+        raise InvalidOption("limit", problem, "give 0 to 9")
+    if queue is None:
+        raise TooLate("a", queue.seconds)
+    logger.warning("%d jobs of %s wait", limit, queue)
+    print_line(f"{limit} jobs")
+"""
+
+
+def test_messages_are_collected_from_the_code(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "work.py").write_text("class InvalidOption(ValueError): ...\n" + MODULE)
+    names = runpy.run_path(str(ROOT / "scripts" / "collect-messages"))
+    found = names["collect"](tmp_path)
+    assert [(one.kind, one.text) for one in found] == [
+        ("InvalidOption", "limit: is {limit}"),
+        ("InvalidOption", "limit: is {limit}; give 0 to 9"),
+        ("TooLate", "job a is {queue.seconds} s late; start earlier"),
+        ("line", "{limit} jobs"),
+        ("log, warning", "%d jobs of %s wait"),
+    ]
+    assert list(names["broken_rules"](found)) == ["part.work: InvalidOption has no remedy: limit: is {limit}"]
+
+
+def test_the_page_of_messages_is_current_and_every_message_has_a_remedy() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "collect-messages"), "--check"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
