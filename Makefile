@@ -79,6 +79,10 @@ docs: setup  ## build the site (site/index.html) with warnings as errors, and ru
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs --quiet build --strict
 	@$(PYTEST) tests/docs
 
+.PHONY: release-check
+release-check: setup  ## build, check and try what a release would publish; publishes nothing
+	@scripts/release-check
+
 .PHONY: clean
 clean:  ## remove the output of set-up, builds and tests
 	@rm -rf $(VENV) build dist site htmlcov .coverage .coverage.* .cache .toril .hypothesis .import_linter_cache \

@@ -28,6 +28,11 @@ def test_the_dockerfile_has_no_findings() -> None:
     assert check(str(BIN / "hadolint"), "Dockerfile") == ""
 
 
+def test_the_compose_file_follows_its_specification() -> None:
+    said = check(str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", "compose.yaml")
+    assert "ok" in said
+
+
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     # The program need not be there: `env` is, and the rest are its arguments.
     said = check("systemd-analyze", "verify", "--man=no", str(FILES / "toril-worker.service"), cwd=tmp_path)
