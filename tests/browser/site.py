@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import threading
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -121,10 +125,45 @@ def _locked(site: Site, handler: BaseHTTPRequestHandler) -> None:
     _send(handler, 401, "who are you?", **{"WWW-Authenticate": "Basic realm=here"})
 
 
+BOMB = gzip.compress(b"x" * 30_000_000)  # 30 KB
+
+
+def _bomb(site: Site, handler: BaseHTTPRequestHandler) -> None:
+    """A small response that is unpacked to thirty megabytes."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/plain")
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Content-Length", str(len(BOMB)))
+    handler.send_header("Access-Control-Allow-Origin", "*")
+    handler.end_headers()
+    handler.wfile.write(BOMB)
+
+
+def _socket(site: Site, handler: BaseHTTPRequestHandler) -> None:
+    """A WebSocket that sends one compressed message of thirty megabytes."""
+    key = handler.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    handler.send_response(101)
+    handler.send_header("Upgrade", "websocket")
+    handler.send_header("Connection", "Upgrade")
+    handler.send_header(
+        "Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+    )
+    handler.send_header("Sec-WebSocket-Extensions", "permessage-deflate")
+    handler.end_headers()
+    packer = zlib.compressobj(wbits=-15)
+    message = packer.compress(b"x" * 30_000_000) + packer.flush(zlib.Z_SYNC_FLUSH)
+    body = message.removesuffix(b"\x00\x00\xff\xff")
+    handler.wfile.write(b"\xc1\x7e" + len(body).to_bytes(2, "big") + body)
+    site._never.wait(30)
+    handler.close_connection = True
+
+
 STEPS: dict[str, Callable[[Site, BaseHTTPRequestHandler], None]] = {
     "/never": _never,
     "/busy": _busy,
     "/flood": _flood,
     "/download": _download,
     "/locked": _locked,
+    "/bomb": _bomb,
+    "/socket": _socket,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -126,15 +127,76 @@ FRAMES = "<p class='content'>x</p>" + "".join(
 WORKER = """<script>new Worker(URL.createObjectURL(new Blob([`(async () => {
     for (let n = 0; n < 8; n++) await (await fetch("http://127.0.0.1:PORT/big?" + n, {mode: "no-cors"})).text();
 })()`])))</script>"""
-WINDOWS = "<script>for (let n = 0; n < 8; n++) window.open('http://127.0.0.1:PORT/big?' + n)</script>"
 
 
-@pytest.mark.parametrize("page", [FRAMES, WORKER, WINDOWS], ids=["frames", "worker", "windows"])
+@pytest.mark.parametrize("page", [FRAMES, WORKER], ids=["frames", "worker"])
 async def test_all_bytes_that_a_page_loads_are_counted(quick: BrowserTasks, site: Site, page: str) -> None:
     site.pages["/big"] = f"<!--{'x' * 3_000_000}-->"
     site.pages["/greedy"] = page.replace("PORT", str(site.port))
     with pytest.raises(PageTooLarge):
         await extract(quick, site.url("/greedy"), ".never")
+
+
+def worker_of(code: str) -> str:
+    return f"new Worker(URL.createObjectURL(new Blob([{json.dumps(code)}])));"
+
+
+FETCH = "fetch('http://127.0.0.1:PORT/bomb').then(response => response.text());"
+UNPACKING = {
+    "the page": f"<script>{FETCH}</script>",
+    "a frame": "<iframe src='/bomb'></iframe>",
+    "a frame of another site": "<iframe src='http://localhost:PORT/bomb'></iframe>",
+    "a worker": f"<script>{worker_of(FETCH)}</script>",
+    "a worker of a worker": f"<script>{worker_of(worker_of(FETCH))}</script>",
+    "a worker of a frame of another site": "<iframe src='http://localhost:PORT/worker'></iframe>",
+    "many workers": f"<script>for (let n = 0; n < 10; n++) {worker_of(FETCH)}</script>",
+    "a socket": "<script>new WebSocket('ws://127.0.0.1:PORT/socket')</script>",
+    "a socket of a worker": f"""<script>{worker_of("new WebSocket('ws://127.0.0.1:PORT/socket')")}</script>""",
+}
+
+
+@pytest.mark.parametrize("page", UNPACKING)
+async def test_all_bytes_that_a_page_unpacks_are_counted(quick: BrowserTasks, site: Site, page: str) -> None:
+    """30 KB are received, and 30 MB are unpacked where 4 MB are allowed."""
+    for path, text in (("/greedy", UNPACKING[page]), ("/worker", UNPACKING["a worker"])):
+        site.pages[path] = text.replace("PORT", str(site.port))
+    with pytest.raises(PageTooLarge):
+        await extract(quick, site.url("/greedy"), ".never")
+
+
+WINDOWS = """<form id="form" target="_blank" action="http://127.0.0.1:PORT/window"></form>
+<a id="link" target="_blank" href="http://127.0.0.1:PORT/window">a</a>
+<script>
+const [here, other] = ["http://127.0.0.1:PORT/window", "http://localhost:PORT/window"];
+const opened = [open(here), open(other, "_blank", "noopener"), open()];
+document.getElementById("form").submit();
+document.getElementById("link").click();
+try { new SharedWorker("/window"); } catch { opened.push("no shared worker"); }
+onload = () => document.body.innerHTML = `<p class="content">${opened}</p>`;
+</script>"""
+
+
+async def test_a_page_opens_no_windows_and_no_shared_workers(quick: BrowserTasks, site: Site) -> None:
+    """What they load would not be reported to the page."""
+    site.pages["/window"] = "<p>open</p>"
+    site.pages["/opener"] = WINDOWS.replace("PORT", str(site.port))
+    assert (await extract(quick, site.url("/opener")))["text"] == ",,,no shared worker"
+    assert "/window" not in site.visits
+
+
+async def test_a_page_with_frames_and_workers_within_its_limits_is_whole(
+    quick: BrowserTasks, site: Site
+) -> None:
+    """Each part is held until its bytes are counted, and goes on then."""
+    tell = "fetch('http://127.0.0.1:PORT/late').then(() => postMessage(1))"
+    site.pages["/parts"] = f"""{"<iframe src='http://localhost:PORT/'></iframe>" * 5}<script>
+        let said = 0;
+        onload = () => {{ for (let n = 0; n < 5; n++) {worker_of(tell).rstrip(";")}.onmessage = () => {{
+            if (++said == 5) document.body.innerHTML = "<p class='content'>all workers said so</p>";
+        }} }};
+    </script>""".replace("PORT", str(site.port))
+    assert (await extract(quick, site.url("/parts")))["text"] == "all workers said so"
+    assert (site.visits.count("/"), site.visits.count("/late")) == (5, 5)
 
 
 async def test_a_browser_that_does_not_answer_is_killed_and_replaced(site: Site) -> None:

@@ -34,8 +34,8 @@ from toril.errors import BrowserCrashed
 
 logger = logging.getLogger("toril.browser")
 
-# No traffic of the browser itself, and no traffic outside the proxy. The switch for WebRTC has two names; Chromium
-# ignores the one that it does not know.
+# No traffic of the browser itself, no traffic outside the proxy, and no windows and shared workers: Chromium does not
+# report to a page what these load. The switch for WebRTC has two names; Chromium ignores the one that it does not know.
 ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -48,7 +48,10 @@ ARGUMENTS = (
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--no-pings",
+    "--disable-shared-workers",
+    "--block-new-web-contents",  # for the headless shell; Chromium itself blocks windows without the switch below
 )
+PLAYWRIGHT_ARGUMENTS_LEFT_OUT = ("--disable-popup-blocking",)
 # Memory is measured once in so many pages, because it takes about a millisecond.
 PAGES_PER_MEMORY_CHECK = 5
 # A working browser opens a page, closes it, or ends, within this time, also on a busy machine.
@@ -225,6 +228,7 @@ class BrowserPool:
             browser = await playwright.chromium.launch(
                 executable_path=self.options.executable or find_chromium(),
                 args=list(ARGUMENTS),
+                ignore_default_args=list(PLAYWRIGHT_ARGUMENTS_LEFT_OUT),
                 chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root
                 proxy=_proxy_settings(self.proxy),
             )

@@ -3,7 +3,7 @@
 Guarantee: a connection is made to the address that was checked. So neither redirects, nor frames, scripts and images,
 nor a name that resolves to another address the second time, reach an address that is not allowed. Each connection
 carries one request to one host, so that no request goes over the connection of another host. Received bytes are
-counted for all parts of the page (frames, workers, sockets, other windows), and limited. Only the browser knows the
+counted for all parts of the page (frames, workers, sockets), and limited. Only the browser knows the
 proxy's password: other programs of the machine cannot use it. A proxy that belongs to no page makes no connection.
 """
 
@@ -26,6 +26,7 @@ from toril.browser.options import BrowserOptions
 from toril.errors import AddressRefused
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Count = Callable[[int], Awaitable[None]]
 
 USER = "toril"  # of the proxy
 REFUSED_HEADER = "x-toril-refused"  # distinguishes a refusal of the proxy from a 403 of the server
@@ -74,6 +75,9 @@ class AddressProxy:
         self._connections: set[asyncio.Task[None]] = set()
         self._refused: set[str] = set()
         self._loaded = 0
+        self._holds = 0
+        self._may_forward = asyncio.Event()
+        self._may_forward.set()
         self.on_excess: Callable[[], object] | None = None  # called once, when the limit is reached
 
     @property
@@ -86,6 +90,16 @@ class AddressProxy:
     def has_refused(self, host: str) -> bool:
         """Returns whether a connection to this host was refused."""
         return host in self._refused
+
+    def hold(self) -> None:
+        """Forwards nothing to the browser until `release` was called as often."""
+        self._holds += 1
+        self._may_forward.clear()
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._may_forward.set()
 
     async def open(self) -> None:
         if self._server is None:
@@ -178,8 +192,9 @@ class AddressProxy:
         finally:
             to_host.close()
 
-    def _count(self, size: int) -> None:
-        """Counts received bytes; raises if there are more than the page may load."""
+    async def _count(self, size: int) -> None:
+        """Counts received bytes, and waits while they are held; raises if there are more than the page may load."""
+        await self._may_forward.wait()
         before, self._loaded = self._loaded, self._loaded + size
         if self._limit is None or self._loaded <= self._limit:
             return
@@ -224,9 +239,7 @@ def _request(head: _Head) -> bytes:
     return b"\r\n".join([first, *head.lines, b"Connection: close", b"", b""])
 
 
-async def _respond(
-    from_host: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
-) -> None:
+async def _respond(from_host: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Count) -> None:
     """Sends the server's response; the connection is closed after it."""
     first, *lines = (await from_host.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
     writer.write(b"\r\n".join([first, *_end_to_end_headers(lines), b"Connection: close", b"", b""]))
@@ -234,11 +247,11 @@ async def _respond(
 
 
 async def _copy(
-    source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None] | None = None
+    source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Count | None = None
 ) -> None:
     while chunk := await source.read(_CHUNK):
         if count is not None:
-            count(len(chunk))
+            await count(len(chunk))
         target.write(chunk)
         await target.drain()
     with contextlib.suppress(OSError):

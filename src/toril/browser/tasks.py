@@ -28,6 +28,7 @@ from playwright.async_api import TimeoutError as PlaywrightTimeout
 from toril.browser._pool import ANSWER_SECONDS, BrowserPool, Tab
 from toril.browser._proxy import REFUSED_HEADER, Resolve, system_resolve
 from toril.browser._requests import Extract, Pdf, Screenshot, Visit, read_request
+from toril.browser._unpacked_bytes import UnpackedBytes
 from toril.browser.options import BrowserOptions
 from toril.errors import (
     AddressRefused,
@@ -230,14 +231,14 @@ async def _page_facts(page: Page, response: Response | None) -> Result:
 class _PageMonitor:
     """Counts what a page loads and records refused addresses; closes a page that exceeds its limit.
 
-    The proxy counts the received bytes of all parts of the page; Chromium reports the decompressed bytes of the page.
+    The proxy counts the received bytes of all parts of the page, Chromium the unpacked ones. A page opens no windows.
     """
 
     def __init__(self, tab: Tab, limit: int) -> None:
         self._page = tab.page
         self._proxy = tab.proxy
         self._limit = limit
-        self._decoded_bytes = 0
+        self._unpacked = UnpackedBytes(tab.proxy, self._check_unpacked)
         self._closing: asyncio.Task[None] | None = None
         self._failed_hosts: list[str] = []  # of the page itself and of its redirects
         self.problem: PermanentError | None = None  # why the page was closed
@@ -246,13 +247,13 @@ class _PageMonitor:
         self._proxy.on_excess = self._stop_loading
         self._page.on("requestfailed", self._record_failure)
         self._page.on("response", self._record_response)
-        session = await self._page.context.new_cdp_session(self._page)
-        session.on("Network.dataReceived", self._add)
-        await session.send("Network.enable")
+        self._page.context.on("page", self._close_window)
+        await self._unpacked.start(await self._page.context.new_cdp_session(self._page))
 
     async def stop(self) -> None:
         """Returns when the page is closed, if it had to be closed."""
         self._proxy.on_excess = None
+        await self._unpacked.stop()
         if self._closing is not None:
             with contextlib.suppress(PlaywrightError, TimeoutError):
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -280,9 +281,14 @@ class _PageMonitor:
         if response.frame == self._page.main_frame:
             self._stop(AddressRefused(urlsplit(response.url).hostname or response.url))
 
-    def _add(self, event: Result) -> None:
-        self._decoded_bytes += int(event.get("dataLength", 0))
-        if self._decoded_bytes > self._limit:
+    @staticmethod
+    async def _close_window(window: Page) -> None:
+        """Closes a window that Chromium opened though it was told to open none."""
+        with contextlib.suppress(PlaywrightError):
+            await window.close()
+
+    def _check_unpacked(self, total: int) -> None:
+        if total > self._limit:
             self._stop_loading()
 
     def _stop_loading(self) -> None:
