@@ -1,7 +1,7 @@
 """Folders and files that no other user can have prepared or can change.
 
-Guarantee: a folder that another user owns, or can write to, is refused before anything in it is opened; files are
-opened without following symbolic links.
+Guarantee: a folder that another user owns, or can write to, or to which a symbolic link of another user leads, is
+refused before anything in it is opened; files are opened without following symbolic links.
 """
 
 from __future__ import annotations
@@ -10,6 +10,34 @@ import os
 import secrets
 import stat
 from pathlib import Path
+
+_MOST_LINKS = 40  # in one path, as in the kernel
+_ROOT = 0  # the user that may choose for all others
+
+
+def check_links(path: Path) -> None:
+    """Raises PermissionError if a symbolic link of the path is another user's: that user chooses where it leads."""
+    done, left = Path("/"), [*reversed(path.absolute().parts[1:])]
+    for _ in range(_MOST_LINKS):
+        done, link = _first_link(done, left)
+        if link is None:
+            return
+        owner = link.lstat().st_uid
+        if owner not in (_ROOT, os.geteuid()):
+            raise PermissionError(f"the symbolic link {link} belongs to another user (id {owner}); remove it")
+        target = link.readlink()
+        left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        done = Path("/") if target.is_absolute() else done
+
+
+def _first_link(done: Path, left: list[str]) -> tuple[Path, Path | None]:
+    """Takes names off the end of `left` up to the next link; returns the folder that was reached, and the link."""
+    while left:
+        name = left.pop()
+        if name != ".." and (done / name).is_symlink():
+            return done, done / name
+        done = done.parent if name == ".." else done / name
+    return done, None
 
 
 def check_owned(directory: Path) -> None:

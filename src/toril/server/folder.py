@@ -11,8 +11,8 @@
     <folder>/run/valkey.sock     clients connect here
 
 Guarantee: every process that names the folder, by whatever path, finds the same files. All of this can be deleted
-when no server runs, except `data/`. A folder that another user owns or can write to is refused; only the owner can
-enter `data/` and `run/`.
+when no server runs, except `data/`. A folder that another user owns or can write to is refused, and so is a symbolic
+link of another user that leads to it; only the owner can enter `data/` and `run/`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from toril.errors import FolderUnusable
 from toril.server import _private_files
 
 DEFAULT_FOLDER = "./.toril"
@@ -57,7 +58,12 @@ class Folder:
         name = os.fspath(path)
         if name.startswith(_SCHEME):
             name = name.removeprefix(_SCHEME).removeprefix("//") or DEFAULT_FOLDER
-        return cls(Path(name).expanduser().resolve())
+        found = Path(name).expanduser()
+        try:
+            _private_files.check_links(found)
+        except OSError as error:
+            raise FolderUnusable(str(found), str(error)) from error
+        return cls(found.resolve())
 
     @property
     def data(self) -> Path:

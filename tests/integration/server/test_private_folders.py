@@ -41,6 +41,32 @@ def test_a_folder_of_another_user_is_refused_and_nothing_is_written(tmp_path: Pa
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.parametrize("path", ["link", "link/below", "own-link", "below/../link"])
+def test_a_symbolic_link_of_another_user_leads_to_no_folder(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner would choose in which folder of this user a server writes."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (tmp_path / "below").mkdir()
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "own-link").symlink_to("link")
+    if os.geteuid() == 0:
+        os.lchown(tmp_path / "link", NOBODY, NOBODY)
+    else:  # only root can give a link away; another user may meet one of ours
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    with pytest.raises(EmbeddedServerFailed, match=r"symbolic link .*/link belongs to another user"):
+        lease(tmp_path / path)
+    assert list(victim.iterdir()) == []
+
+
+def test_own_symbolic_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "one").symlink_to("here/../two")
+    (tmp_path / "two").symlink_to(tmp_path / "here")
+    assert Folder.at(tmp_path / "one" / "folder").root == tmp_path.resolve() / "here" / "folder"
+
+
 @pytest.mark.parametrize("part", ["", "data", "run"])
 def test_a_folder_to_which_others_can_write_is_refused(folder: Path, part: str) -> None:
     (folder / part).mkdir(parents=True)
