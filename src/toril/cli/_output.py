@@ -30,6 +30,8 @@ T = TypeVar("T")
 PIPE_WIDTH = 160
 # Characters of a cell; `--json` prints everything.
 MAX_CELL = 200
+# Characters of one value of a job that is shown in full.
+MAX_FACT = 100_000
 UNLIMITED_WIDTH = 10_000
 # The last column, which holds sentences, is folded to no less than this.
 MIN_LAST_COLUMN = 16
@@ -223,7 +225,7 @@ def _without_empty(
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Prints names and values, the values in full."""
+    """Prints names and values, the values in full unless they are longer than anybody reads."""
     from rich.table import Table
     from rich.text import Text
 
@@ -231,8 +233,14 @@ def show_facts(facts: Mapping[str, object]) -> None:
     result.add_column(style="bold", no_wrap=True)
     result.add_column(overflow="fold")
     for name, value in facts.items():
-        result.add_row(Text(printable.one_line(name)), Text(escape_control(value)))
+        result.add_row(Text(printable.one_line(name)), Text(escape_control(_without_excess(value))))
     console().print(result)
+
+
+def _without_excess(value: object) -> object:
+    """A megabyte takes a second to be broken into lines."""
+    text = str(value)
+    return f"{text[:MAX_FACT]}… (--json has all)" if len(text) > MAX_FACT else value
 
 
 def batches_with_progress(items: Sequence[T], doing: str, size: int = 500) -> Iterator[Sequence[T]]:

@@ -182,6 +182,21 @@ def test_a_name_of_a_megabyte_holds_no_command(
                 assert time.thread_time() - began < 10, words
 
 
+@pytest.mark.parametrize("words", [["inspect", "big", "1"], ["dlq", "show", "big", "1"]], ids=" ".join)
+def test_data_of_a_megabyte_is_shown_in_part(
+    toril: Toril, valkey: Server, prefix: str, here: list[str], words: list[str]
+) -> None:
+    data = json.dumps({"text": "a" * MEGABYTE})
+    with valkey.client() as client:
+        client.hset(f"{prefix}:big:1", mapping={"name": "n", "data": data, "timestamp": "1", "opts": "{}"})
+        client.zadd(f"{prefix}:big:failed", {"1": 1})
+        client.hset(f"{prefix}:big:meta", "version", "bullmq:5.0.0")
+    shown = toril(*words, *here)
+    assert shown.code == 0 and len(shown.out) < MEGABYTE / 4
+    assert "…(--jsonhasall)" in "".join(shown.out.split())  # it is folded anywhere
+    assert len(toril(*words, "--json", *here).out) > MEGABYTE
+
+
 def test_the_screen_as_an_image_holds_no_script(
     toril: Toril, here: list[str], planted: Planted, tmp_path: Path
 ) -> None:
