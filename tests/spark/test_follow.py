@@ -19,6 +19,7 @@ from tests.spark.makers import Factories
 from toril.lake import Lake
 from toril.lake.delta_table import LakeTable
 from toril.spark.pipeline import Pipeline, PipelineOptions
+from toril.spark.pipeline.bronze.ingest import _COMMITTING
 from toril.spark.pipeline.bronze.query_ingest import QueryIngest
 from toril.spark.pipeline.supervisor.supervisor import IngestService, SparkWatch, Step, Supervisor
 from toril.spark.sources.positions import read_stream_states
@@ -270,6 +271,44 @@ def test_events_that_are_trimmed_while_spark_starts_are_stored_and_the_query_goe
     finally:
         service.stop()
     assert service.error is None
+
+
+def test_what_a_query_had_read_and_not_committed_when_it_ended_is_stored(
+    factory: Factories, valkey: Server, make_pipeline: Pipelines, tmp_path: Path
+) -> None:
+    """The process that plans its batches ends with the query, and Redis has trimmed what it had read."""
+    queue = factory("uncommitted")
+    pipeline = make_pipeline(checkpoint=str(tmp_path / "checkpoint"), interval=0.05)
+    ingest = pipeline.new_ingest()
+    assert isinstance(ingest, QueryIngest)
+    service = IngestService(ingest, SparkWatch(pipeline))
+    service.start()
+    try:
+        wait_for(lambda: ingest._listener.progress.batches > 0 or bool(queue.add(1)))
+        wait_for(lambda: ingest._substitute._thread is None)
+        with _COMMITTING:  # no batch can be committed
+            queue.add(20)
+            ahead = ingest._substitute._follower._ahead
+            assert ahead is not None
+            wait_for(lambda: ahead._held[queue.queue].until == last_id(valkey, queue))
+            with valkey.client() as client:
+                client.xtrim(queue.keys.events, maxlen=0, approximate=False)
+            queries = pipeline._context.sessions.session().streams.active
+            ends = [threading.Thread(target=one.stop) for one in queries if one.name == "toril_ingest"]
+            for end in ends:
+                end.start()
+        await_all(pipeline, queue)
+        for end in ends:
+            end.join()
+    finally:
+        service.stop()
+    assert len(ends) == 1
+    assert stored(pipeline)["lost"] == 0
+
+
+def last_id(server: Server, queue: Factory) -> str:
+    with server.client() as client:
+        return str(client.xinfo_stream(queue.keys.events)["last-generated-id"].decode())
 
 
 def test_a_query_adds_only_what_the_follower_has_not_stored_of_a_stream_that_was_deleted(

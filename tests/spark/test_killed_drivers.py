@@ -21,7 +21,7 @@ from tests.spark.up_kills import WITHOUT_CHECKPOINT, Killer, kill_under_load, lo
 from toril.lake import Lake
 from toril.protocol.keys import QueueKeys
 
-pytestmark = pytest.mark.timeout(600)  # each kill costs the start of another JVM, on shared cores
+pytestmark = pytest.mark.timeout(1500)  # each kill costs the start of another JVM, on shared cores
 LOCAL = "local[2]"
 
 

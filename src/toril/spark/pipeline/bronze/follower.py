@@ -23,13 +23,12 @@ class Follower:
         self._context = context
         self._options = context.source_options()
         self._ahead: ReadAhead | None = None
+        self._standing_by: IngestReader | None = None
         self.batches = 0
 
     def run(self, stop: threading.Event, on_sign: Callable[[], object]) -> None:
         """Runs until `stop` is set. An error ends it; it may be run again. `on_sign` is called after each round."""
-        if self._ahead is None:
-            self._ahead = ReadAhead(self._options.get("url"))
-        reader = reader_of(self._options, self._ahead)
+        reader = reader_of(self._options, self._read_ahead())
         writer = BronzeWriter(reader.lake)
         try:
             commit_starts(self._context)
@@ -49,7 +48,21 @@ class Follower:
             self.batches += 1
         return end
 
+    def stand_by(self) -> None:
+        """To be called again and again while another commits: if that one ends, nothing was trimmed meanwhile."""
+        if self._standing_by is None:
+            self._standing_by = reader_of(self._options, self._read_ahead())
+        self._standing_by.stand_by(self._read_ahead())
+
+    def _read_ahead(self) -> ReadAhead:
+        if self._ahead is None:
+            self._ahead = ReadAhead(self._options.get("url"))
+        return self._ahead
+
     def close(self) -> None:
+        if self._standing_by is not None:
+            self._standing_by.stop()
+            self._standing_by = None
         if self._ahead is not None:
             self._ahead.stop()
             self._ahead = None

@@ -84,6 +84,12 @@ class IngestReader(EventStreamReader):
             self._ahead.follow(self.transport, self._streams())
         return super().latestOffset(start, limit)
 
+    def stand_by(self, ahead: ReadAhead) -> None:
+        """Follows all streams while another reader commits, and drops what it committed."""
+        streams, log = self._streams(), self.lake.ensure(TABLE)
+        ahead.follow(self.transport, streams)
+        ahead.forget({queue: committed_position(log, queue) for queue in streams})
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_ahead": None}
 

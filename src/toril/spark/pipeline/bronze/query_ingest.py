@@ -1,8 +1,9 @@
 """Ingest by a streaming query of Spark, for pipelines with a checkpoint named by the user.
 
 Guarantee: as for every query, what was committed is in the checkpoint; the tables hold the positions all the same.
-While Spark starts or is down, the follower reads instead: events are not trimmed meanwhile. Whoever commits second
-adds only what is new (`BronzeWriter`).
+While Spark starts or is down, the follower reads instead: events are not trimmed meanwhile. While the query runs, the
+follower reads ahead of its commits: what the query had read and not committed when it ended is still there. Whoever
+commits second adds only what is new (`BronzeWriter`).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class QueryIngest:
         while query.isActive and not stop.is_set():
             if self._listener.progress.batches > seen:
                 seen = self._listener.progress.batches
-                self._substitute.stop()
+                self._substitute.stand_by()
                 on_sign()
             stop.wait(_POLL_SECONDS)
         if stop.is_set():
@@ -85,7 +86,7 @@ class QueryIngest:
         raise PipelineFailed(cause_of(problem) if problem else "the query ended by itself")
 
     def close(self) -> None:
-        self._substitute.stop()
+        self._substitute.close()
 
 
 def start_ingest(context: PipelineContext, *, once: bool = False) -> StreamingQuery:
@@ -122,12 +123,23 @@ class _Substitute:
             self._thread = threading.Thread(target=self._run, name="toril-follower", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
+    def stand_by(self) -> None:
+        """Commits nothing, and keeps what the query has not committed."""
+        self._end_thread()
+        try:
+            self._follower.stand_by()
+        except Exception as error:  # noqa: BLE001 — the query goes on by itself
+            _log.warning("events could not be read ahead: %s", cause_of(error))
+
+    def close(self) -> None:
+        self._end_thread()
+        self._follower.close()
+
+    def _end_thread(self) -> None:
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
             self._thread = None
-            self._follower.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -71,6 +71,13 @@ class ReadAhead:
                 end = states[queue].last_id if queue in states else "0-0"
                 self._held[queue] = _ReadEvents(key, end, end)
 
+    def forget(self, committed: Mapping[str, Position]) -> None:
+        """Drops what others have committed: a plan that begins there does not need it."""
+        with self._lock:
+            for queue, position in committed.items():
+                if queue in self._held:
+                    _forget(self._held[queue], position.id)
+
     def cover(self, transport: BlockingTransport, whole: Stretch) -> tuple[Stretch | None, pa.Table | None]:
         """A stretch as what must be read from Redis, and the events after it that are here."""
         with self._lock:
