@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.reference import FIVE, SIX, Bench, Reference
 from tests.servers import Server
-from tests.waiting import until
+from tests.waiting import until, until_equal
 from toril import (
     Deduplication,
     FlowNode,
@@ -26,6 +26,7 @@ from toril import (
 )
 from toril.commands.command import plain
 from toril.protocol.event import Event
+from toril.protocol.state import JobState
 from toril.transport import AsyncTransport
 
 QUEUE = "surface"
@@ -212,3 +213,32 @@ async def test_the_next_run_of_an_interval_with_an_offset_is_that_of_node_6(side
         assert found["ours"]["offset"] == 600_000
         assert (found["ours"]["next"] == found["theirs"]["next"]) is (sides.version == SIX)
         assert ours.repeat_job_key == "ours"
+
+
+async def test_a_worker_of_node_takes_results_and_keeps_checkpoints(sides: Sides) -> None:
+    """The jobs that results become are ordinary ones, and what Node retries keeps its checkpoint."""
+    found: list[Any] = []
+
+    async def handle(job: Job[Any]) -> dict[str, int]:
+        found.append(job.checkpoint)
+        await job.save_checkpoint(len(found))
+        if len(found) == 1:
+            raise ValueError("no")
+        return {"result": 5}
+
+    async with Queue("source", redis=sides.url) as source:
+        job = await source.add("n", {}, attempts=1)
+        node_source = sides.node.reference.bench("source", url=sides.url)
+        async with Worker("source", handle, redis=sides.url, results_to=QUEUE):
+            await until_equal(lambda: source.get_job_state(job.id), JobState.FAILED)
+            await node_source.ask("retry", id=job.id, state="failed")
+            await until_equal(lambda: source.get_job_state(job.id), JobState.COMPLETED)
+            await node_source.ask("retry", id=job.id, state="completed")
+            await until(lambda: len(found) == 3, "the job ran again")
+            await until_equal(lambda: source.get_job_state(job.id), JobState.COMPLETED)
+        node_source.close()
+    assert found == [None, 1, None]
+    stream = await sides.node.start_worker("w")
+    runs = await stream.until(lambda notices: sum(one.what == "completed" for one in notices) == 2)
+    await sides.node.stop("w")
+    assert [one.fields["value"] for one in runs if one.what == "completed"] == [5, 5]
