@@ -63,7 +63,7 @@ class InlineJob(DetachedJob):
         self._change(atm=b"%d" % (self.attempts_made + 1))
 
 
-class _ThreadCalls:
+class _ThreadExecutor:
     """The executor of plain functions: a thread of the event loop, also for tasks that have processes in a worker."""
 
     def __init__(self, handler: ConfiguredHandler) -> None:
@@ -152,7 +152,7 @@ async def _attempt(handler: ConfiguredHandler, options: WorkerOptions, job: Inli
             called = (
                 handler.function(job)
                 if handler.around is None
-                else handler.around(job, _ThreadCalls(handler))
+                else handler.around(job, _ThreadExecutor(handler))
             )
             result = await called
     except TimeoutError:

@@ -35,7 +35,7 @@ from toril.app.middleware import EnqueueMiddleware, Middleware, check_middleware
 from toril.app.other_names import missing_attribute
 from toril.errors import InvalidOption
 from toril.jobs import Job
-from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
+from toril.protocol.backoff import Backoff, BackoffFunction, is_backoff_function
 from toril.protocol.classify import ErrorCategory, ErrorRule
 from toril.protocol.codec import PayloadCodec
 from toril.protocol.codecs import Codecs, check_codecs
@@ -99,7 +99,7 @@ class TaskSettings:
         if self.job_timeout is not None:
             seconds = to_seconds("job_timeout", self.job_timeout, positive=True)
             object.__setattr__(self, "job_timeout", seconds)
-        if self.retry_policy is not None and not fits_backoff(self.retry_policy):
+        if self.retry_policy is not None and not is_backoff_function(self.retry_policy):
             remedy = "write `def pause(attempts_made, error, job): …`"
             raise InvalidOption("retry_policy", "takes neither two arguments nor three", remedy)
         if self.codecs is not None:

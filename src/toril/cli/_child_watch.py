@@ -1,6 +1,6 @@
-"""What the parent of several worker processes tells systemd of them, and how it replaces one that hangs.
+"""How the parent of several worker processes notifies systemd, and replaces a process that hangs.
 
-Guarantee: READY is sent when all children are ready. A child that gives no sign of life in time is killed, and the
+Guarantee: READY is sent when all children are ready. A child that does not send WATCHDOG in time is killed, and the
 supervisor starts another; the others go on.
 """
 
@@ -27,7 +27,7 @@ class ChildWatch:
         os.set_blocking(self._read_end, False)
         os.set_blocking(self.pipe, False)  # a child does not wait for a parent that does not read
         self._rest = b""
-        self._seen: dict[int, float] = {}  # children that are ready, and their last sign of life
+        self._seen: dict[int, float] = {}  # children that are ready, and when they last sent WATCHDOG
         self._is_ready = False
 
     @property
@@ -37,7 +37,7 @@ class ChildWatch:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watches for the block."""
+        """Watches the children while the block runs."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._read_end, self._read)
         task = asyncio.create_task(self._keep_alive(), name="toril-child-watch")
@@ -82,7 +82,7 @@ class ChildWatch:
             silent = [pid for pid, seen in self._seen.items() if time.monotonic() - seen > limit]
             for pid in silent:
                 self.ended(pid)
-                warn(f"worker process with the id {pid} gave no sign of life for {limit:g} s; it is killed")
+                warn(f"worker process with the id {pid} sent no WATCHDOG for {limit:g} s; it is killed")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if self._is_ready:

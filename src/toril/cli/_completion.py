@@ -78,18 +78,18 @@ def join_words(words: Sequence[str], current: int) -> tuple[list[str], int, str]
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the queues whose name starts with `incomplete`."""
-    return _starting_with(_complete(ctx, _queues), incomplete)
+    return _starting_with(_found_in_time(ctx, _queues), incomplete)
 
 
 def complete_queues(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns completions of the last name in a list with commas."""
     before, comma, _ = incomplete.rpartition(",")
-    return _starting_with([f"{before}{comma}{one}" for one in _complete(ctx, _queues)], incomplete)
+    return _starting_with([f"{before}{comma}{one}" for one in _found_in_time(ctx, _queues)], incomplete)
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the newest jobs of the queue on the command line."""
-    return _starting_with(_complete(ctx, _jobs), incomplete)
+    return _starting_with(_found_in_time(ctx, _jobs), incomplete)
 
 
 def _starting_with(values: list[str], incomplete: str) -> list[str]:
@@ -106,7 +106,7 @@ def complete_state(incomplete: str) -> list[str]:
     return _starting_with([one.value for one in JobState if one is not JobState.UNKNOWN], incomplete)
 
 
-def _complete(ctx: typer.Context, search: Callable[[_Params], Awaitable[list[str]]]) -> list[str]:
+def _found_in_time(ctx: typer.Context, search: Callable[[_Params], Awaitable[list[str]]]) -> list[str]:
     async def in_time() -> list[str]:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             return await search(dict(ctx.params))

@@ -17,7 +17,7 @@ from typing import Final
 from toril.observe.health import ReportsHealth
 
 SOCKET, WATCHDOG_USEC, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-# The pipe to the parent of several worker processes, which speaks to systemd for all of them.
+# The pipe to the parent of several worker processes, which sends the notifications of all of them to systemd.
 PARENT_NOTIFY: Final = "TORIL_WORKER_NOTIFY"
 READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 _LOOK_SECONDS: Final = 0.05  # between two looks at workers that start
@@ -27,14 +27,14 @@ _ENDING: Final = ("shutting down", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class ServiceNotifier:
-    """Where to send, and how often a sign of life is expected."""
+    """Where notifications are sent, and how often WATCHDOG is expected."""
 
     send: Callable[[str], None]
-    watchdog: float | None  # seconds; None: no signs of life are expected
+    watchdog: float | None  # seconds; None: WATCHDOG is not expected
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ServiceNotifier | None:
-        """None if nobody wants to know."""
+        """Returns None if the environment names no receiver."""
         seconds = watchdog_seconds(environment)
         pipe = environment.get(PARENT_NOTIFY)
         if pipe is not None:
@@ -46,7 +46,7 @@ class ServiceNotifier:
 
     @contextlib.asynccontextmanager
     async def reporting(self, workers: Sequence[ReportsHealth]) -> AsyncIterator[None]:
-        """Sends READY when all workers run, signs of life while they are alive, and STOPPING when they stop."""
+        """Sends READY when all workers run, WATCHDOG while they are alive, and STOPPING when they stop."""
         reported: list[str] = []  # the states that were sent
         task = asyncio.create_task(self._report(workers, reported), name="toril-service-notifier")
         try:
@@ -64,7 +64,7 @@ class ServiceNotifier:
             await asyncio.sleep(self._pause if reported else _LOOK_SECONDS)
 
     def _report_state(self, workers: Sequence[ReportsHealth], reported: list[str]) -> None:
-        """Sends what has changed, and a sign of life."""
+        """Sends what has changed, and WATCHDOG."""
         states = [one.health() for one in workers]
         is_alive = all(one.alive for one in states)
         is_ending = any(one.state in _ENDING for one in states)
@@ -82,7 +82,7 @@ class ServiceNotifier:
 
 
 def watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """How often systemd expects a sign of life of this process; None: not at all."""
+    """Returns how often systemd expects WATCHDOG from this process; None: not at all."""
     meant = environment.get(WATCHDOG_PID)
     if meant is not None and meant != str(os.getpid()) and PARENT_NOTIFY not in environment:
         return None

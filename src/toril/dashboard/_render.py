@@ -27,7 +27,7 @@ from toril.plots import Series, sparkline
 # Replaced by the token of the person who receives a live part. Nobody can guess it, so no value can contain it.
 TOKEN_PLACE: Final = secrets.token_hex(16)
 _LIVE_PLACE: Final = secrets.token_hex(16)
-# Of a small plot, so that the first sample is no wall.
+# Of a small plot: a single sample is one narrow bar, not the whole width.
 LEAST_COLUMNS: Final = 24
 # Addresses and people whose pages are kept: some megabytes.
 MOST_KEPT: Final = 32

@@ -94,7 +94,7 @@ class LocalLog:
     def committed(self, application: str) -> int:
         return self._found(application)[0]
 
-    def marked_at(self, application: str) -> int:
+    def last_marked_version(self, application: str) -> int:
         """The commit that brought the last mark of an application; −1 when there is none."""
         return self._found(application)[1]
 

@@ -201,7 +201,7 @@ def call_backoff(
     return ask(attempts_made, error, job) if form == "third" else ask(attempts_made, error)
 
 
-def fits_backoff(function: BackoffFunction) -> bool:
+def is_backoff_function(function: BackoffFunction) -> bool:
     """Returns whether `call_backoff` can call it, as far as its signature is known."""
     signature, form = _signature(function), _call_form(function)
     if signature is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from toril.errors import InvalidOption
-from toril.protocol.backoff import Backoff, BackoffFunction, fits_backoff
+from toril.protocol.backoff import Backoff, BackoffFunction, is_backoff_function
 from toril.protocol.batch import Batch
 from toril.protocol.codecs import GivenCodecs, QueueCodecs
 from toril.protocol.cron import CronGeneration
@@ -275,7 +275,7 @@ def _is_collector(collector: object) -> bool:
 
 def _check_backoff(name: str, function: BackoffFunction) -> None:
     """A function of the wrong shape would be found out by the first job that is retried, and fail it."""
-    if not fits_backoff(function):
+    if not is_backoff_function(function):
         problem = f"{name!r} takes neither two arguments nor three"
         raise InvalidOption("backoffs", problem, "write `def pause(attempts_made, error, job): …`")
 

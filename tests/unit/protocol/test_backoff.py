@@ -17,7 +17,7 @@ from toril.protocol.backoff import (
     call_backoff,
     custom_function,
     envelope_delay,
-    fits_backoff,
+    is_backoff_function,
     next_delay,
     reconnect_delay,
 )
@@ -138,7 +138,7 @@ FORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_custom_backoff_is_a_function_of_attempts_and_error_and_perhaps_of_the_job(form: str) -> None:
     function, words = FORMS[form]
-    assert fits_backoff(function)
+    assert is_backoff_function(function)
     assert call_backoff(function, 2, ERROR, "job") == words
 
 
@@ -146,7 +146,7 @@ def test_a_custom_backoff_is_a_function_of_attempts_and_error_and_perhaps_of_the
     "function", [lambda: 5, lambda _made: 5, lambda _a, _b, _c, _d: 5, lambda _a, *, job: 5]
 )
 def test_a_function_of_another_shape_does_not_fit(function: Any) -> None:
-    assert not fits_backoff(function)
+    assert not is_backoff_function(function)
 
 
 def test_what_a_custom_function_gave_is_a_duration_or_the_end() -> None:

@@ -72,7 +72,7 @@ def _has_hashes(logs: LocalLogs) -> bool:
 
 def _is_refined(logs: LocalLogs) -> bool:
     """Commits of bronze/jobs without hashes only put files together."""
-    last, tables = logs.table(_HASHED).marked_at(HASHES), [logs.table(name) for name in _SILVER]
+    last, tables = logs.table(_HASHED).last_marked_version(HASHES), [logs.table(name) for name in _SILVER]
     reached = {(table.committed(REFINED), table.committed(REFINED_HASHES)) for table in tables}
     return len(reached) == 1 and all(events >= 0 and hashes >= last for events, hashes in reached)
 

@@ -33,10 +33,10 @@ def check_types(schema: StructType) -> None:
     """Refuses columns that have no JSON form."""
     for field in schema.fields:
         if not isinstance(field.dataType, VariantType):
-            _check(field.name, field.dataType)
+            _check_has_json_form(field.name, field.dataType)
 
 
-def _check(path: str, kind: DataType) -> None:
+def _check_has_json_form(path: str, kind: DataType) -> None:
     match kind:
         case VariantType():
             raise InvalidOption(path, "is a variant inside of another value", "use to_json(…) on it")
@@ -45,12 +45,12 @@ def _check(path: str, kind: DataType) -> None:
         case MapType() if isinstance(kind.keyType, (ArrayType, MapType, StructType)):
             raise InvalidOption(path, "is a map whose keys are no plain values", "make them text")
         case MapType():
-            _check(f"{path}.value", kind.valueType)
+            _check_has_json_form(f"{path}.value", kind.valueType)
         case ArrayType():
-            _check(f"{path}[]", kind.elementType)
+            _check_has_json_form(f"{path}[]", kind.elementType)
         case StructType():
             for field in kind.fields:
-                _check(f"{path}.{field.name}", field.dataType)
+                _check_has_json_form(f"{path}.{field.name}", field.dataType)
 
 
 # --- variants ----------------------------------------------------------------------------------------------------
