@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
+import sys
 from functools import cache
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+
+from tests.servers import Server
+from tests.waiting import until
+from toril import Job, Queue, Worker
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src/toril"
@@ -16,6 +24,8 @@ WALK = TEXT[TEXT.index("## The walk of one job") :].partition("\n## Decisions")[
 CODE = re.compile(r"`([^`\s]+)`")
 FILE = re.compile(r"[\w/]+/\w+\.(?:py|lua)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)?")
+# Called once, when the queue is opened.
+OPENED = {("producer/_connection.py", "QueueConnection.ensure_open")}
 WIRE_NAMES = {"wait", "added", "waiting", "active", "completed", "toril"}  # keys and events
 
 
@@ -74,3 +84,35 @@ def test_every_other_name_of_the_walk_is_defined_somewhere() -> None:
     methods = {name.partition(".")[2] for name in defined_names()}
     unknown = {one for one in words - WIRE_NAMES if one not in defined_names() and one not in methods}
     assert unknown <= {"queue.add"}
+
+
+async def test_a_job_takes_the_steps_of_the_walk_in_their_order(valkey: Server, prefix: str) -> None:
+    """From `Queue.add` to the callback: the first call of each function, as the interpreter sees it."""
+    functions = [(file, name) for file, name in hops() if (file, name) not in OPENED and "." in name]
+    functions = functions[: functions.index(("worker/_observer.py", "WorkerObserver.settled")) + 1]
+    assert len(functions) >= 12
+    called: list[tuple[str, str]] = []
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(f"{PACKAGE}/"):
+            called.append((code.co_filename.removeprefix(f"{PACKAGE}/"), code.co_qualname))
+
+    async def handler(_: Job[Any]) -> None:
+        return None
+
+    completed = asyncio.Event()
+    async with (
+        Queue("walk", redis=valkey.url, prefix=prefix) as queue,
+        Worker("walk", handler, redis=valkey.url, prefix=prefix) as worker,
+    ):
+        worker.on("completed", lambda *_: completed.set())
+        # Waiting: its first fetch is over, and the next step is taken by the job.
+        await until(lambda: valkey.client().info("clients")["blocked_clients"], "the worker waits")
+        sys.setprofile(record)
+        try:
+            await queue.add("mail", {})
+            await completed.wait()
+        finally:
+            sys.setprofile(None)
+    assert [one for one in dict.fromkeys(called) if one in functions] == functions
