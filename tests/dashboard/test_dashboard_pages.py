@@ -249,6 +249,19 @@ async def test_a_flow_is_a_graph(viewer: Person, valkey_url: str, prefix: str) -
     assert page.count('<path class="edge"') == 1 and ">parent<" in page
 
 
+async def test_the_queue_of_a_flow_may_have_slashes_in_its_name(
+    viewer: Person, valkey_url: str, prefix: str
+) -> None:
+    async with FlowProducer(redis=valkey_url, prefix=prefix) as flows:
+        root = await flows.add(
+            FlowNode("parent", queue="a/b", data={}, children=[FlowNode("child", queue="a")])
+        )
+    page = await viewer.text(f"/flows?root=a/b/{root.job.id}")
+    assert page.count('<path class="edge"') == 1
+    assert (await viewer.get(f"/flows?root=a/c/{root.job.id}")).status_code == 404
+    assert (await viewer.get("/flows?root=nobody/1")).status_code == 404
+
+
 async def test_a_wide_flow_says_how_many_children_are_not_shown(
     viewer: Person, valkey_url: str, prefix: str
 ) -> None:

@@ -67,13 +67,12 @@ async def _first_pages(queues: list[ShownQueue]) -> list[tuple[ShownQueue, JobPa
 
 
 async def _graph(view: View, root: str) -> dict[str, object]:
-    queue_id, _, job_id = root.partition("/")
-    queue = await view.sources.find(queue_id, view.access)
+    queue, job_id = await _root_of(view, root)
     if queue is None or not queue.is_bullmq or not job_id:
         raise PageNotFound(f"there is no job {root!r}")
     tree = await queue.source.run(tree_command(queue, job_id))
     nodes = await flow_nodes(view, queue, tree)
-    if not nodes:
+    if not nodes or (nodes[0].state == "unknown" and not tree[0].children.total):
         raise PageNotFound(f"there is no job {root!r}")
     return {
         "picture": draw_flow(nodes),
@@ -83,3 +82,12 @@ async def _graph(view: View, root: str) -> dict[str, object]:
         "job_id": job_id,
         "hidden": sum(node.hidden for node in nodes),
     }
+
+
+async def _root_of(view: View, root: str) -> tuple[ShownQueue | None, str]:
+    """Returns the queue and the id that `QUEUE/ID` names; names of queues and ids may have slashes, too."""
+    await view.sources.find(root.partition("/")[0], view.access)  # the queues are known from now on
+    known = {one.id: one for source in view.sources.all for one in source.known_queues(view.access)}
+    ends = (at for at in reversed(range(len(root))) if root[at] == "/")
+    end = next((at for at in ends if root[:at] in known), None)
+    return (None, "") if end is None else (known[root[:end]], root[end + 1 :])
