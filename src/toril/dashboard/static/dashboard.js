@@ -195,6 +195,10 @@
     if (act) { event.preventDefault(); act(); }
   });
 
+  // A narrow screen has the pages in one row, which is wider than the screen.
+  const current = $(".side [aria-current]");
+  if (current) current.closest("ul").scrollLeft = current.offsetLeft - 40;
+
   const keysOn = $("#keys-on");
   if (keysOn) keysOn.checked = stored("toril-keys") !== "off";
   showTheme();
