@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from toril.app import _direct_call
 from toril.app._call_sender import AnyJob, CallSender, QueueCallSender
@@ -41,6 +41,7 @@ from toril.app.middleware import (
     check_middleware,
     enqueue_middleware_in,
 )
+from toril.app.other_names import missing_attribute_of_app
 from toril.app.resources import Lifespan, Resources, resource_types, resources_of
 from toril.app.settings import naming_places, options_from_outside
 from toril.app.task import Errors, Task, TaskSettings, make_task
@@ -125,6 +126,13 @@ class App:
 
     def __repr__(self) -> str:
         return f"<app {self.name!r} with {len(self._tasks)} tasks>"
+
+    if not TYPE_CHECKING:  # type checkers report names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property that raised: raises again what it raised
+            raise missing_attribute_of_app(name)
 
     @knows_its_names("an option of App")
     def configure(self, *, redis: object = None, **options: Unpack[QueueOptionsDict]) -> None:
@@ -278,6 +286,8 @@ class App:
     def _chosen_queues(
         self, queues: Queues | None, options: Mapping[str, Any]
     ) -> dict[QueueName, QueueOptions]:
+        if isinstance(queues, str):
+            raise InvalidOption("queues", "is one string", f"give a list: [{queues!r}]")
         names = [QueueName.parse(one) for one in queues] if queues is not None else self.queues
         if not names:
             raise InvalidOption(

@@ -1,4 +1,4 @@
-"""What other libraries call the methods of tasks: the error of such a name says what it is called here."""
+"""What other libraries call the methods of tasks and apps: the error of such a name says what it is called here."""
 
 from __future__ import annotations
 
@@ -27,6 +27,31 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "on_failure": "use worker.on('failed', …), or middleware",
     "on_success": "use worker.on('completed', …), or middleware",
 }
+_OF_APPS: Final[Mapping[str, str]] = {
+    "run": "run its tasks with `toril worker MODULE:app`, or {await_}app.worker().run()",  # huey, streaq
+    "start": "run its tasks with `toril worker MODULE:app`, or {await_}app.worker().run()",  # Celery
+    "worker_main": "run its tasks with `toril worker MODULE:app`, or {await_}app.worker().run()",  # Celery
+    "run_worker": "run its tasks with `toril worker MODULE:app`, or {await_}app.worker().run()",
+    "run_worker_async": "run its tasks with `toril worker MODULE:app`, or {await_}app.worker().run()",  # procrastinate
+    "send_task": "write {await_}app.tasks[NAME].enqueue(…)",  # Celery
+    "enqueue_job": "write {await_}app.tasks[NAME].enqueue(…)",  # arq
+    "add": "write {await_}TASK.enqueue(…), or {await_}app.enqueue(TASK.bind(…))",
+    "actor": "write @app.task",  # Dramatiq
+    "cron": "write TASK.schedule(cron=…)",  # arq, streaq
+    "periodic_task": "write TASK.schedule(cron=…)",  # huey
+    "add_periodic_task": "write TASK.schedule(cron=…)",  # Celery
+    "conf": "give options to App(…) and app.queue(…)",  # Celery
+    "autodiscover_tasks": "import the modules that have the tasks",  # Celery
+}
+
+
+def missing_attribute_of_app(name: str, *, blocking: bool = False) -> AttributeError:
+    """The error for an attribute that apps do not have."""
+    text = f"an App has no attribute {name!r}"
+    remedy = _OF_APPS.get(name)
+    if remedy is None:
+        return AttributeError(text)
+    return AttributeError(f"{text}; {remedy.format(await_='' if blocking else 'await ')}")
 
 
 def missing_attribute(task: str, name: str, *, blocking: bool = False) -> AttributeError:

@@ -42,7 +42,7 @@ from toril.app import Task as AsyncTask
 from toril.app.app import Queues
 from toril.app.captured import Mode
 from toril.app.dependencies import Provider
-from toril.app.other_names import missing_attribute
+from toril.app.other_names import missing_attribute, missing_attribute_of_app
 from toril.errors import Closed, InvalidOption
 from toril.jobs import BlockingJob, BlockingJobCalls, DetachedJob
 from toril.jobs import Job as AsyncJob
@@ -78,6 +78,13 @@ class App:
         self._lock = threading.Lock()
         self._thread: _loop_thread.LoopThread | None = None
         self._calls: dict[str, BlockingJobCalls] = {}
+
+    if not TYPE_CHECKING:  # type checkers report names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property that raised: raises again what it raised
+            raise missing_attribute_of_app(name, blocking=True)
 
     def __repr__(self) -> str:
         return f"sync.{self.app!r}"

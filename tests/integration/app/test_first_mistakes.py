@@ -12,7 +12,7 @@ import pytest
 
 import toril
 from tests.servers import Server
-from toril import App, Context, Depends, JobFailed, Queue, Worker, sync
+from toril import App, Context, Depends, InvalidOption, JobFailed, Queue, Worker, sync
 from toril.app.middleware import Proceed
 from toril.errors import UnknownOption
 
@@ -50,6 +50,35 @@ def test_a_method_of_another_library_leads_to_the_one_here(name: str, remedy: st
         getattr(send, name)
     assert remedy in str(error.value)
     assert not hasattr(send, "something_else")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("send_task", "app.tasks[NAME].enqueue(…)"),
+        ("enqueue_job", "app.tasks[NAME].enqueue(…)"),
+        ("run", "run its tasks with `toril worker MODULE:app`"),
+        ("cron", "write TASK.schedule(cron=…)"),
+    ],
+)
+def test_a_method_of_another_librarys_app_leads_to_the_one_here(name: str, remedy: str) -> None:
+    for app in (App(), sync.App()):
+        with pytest.raises(AttributeError, match=f"an App has no attribute '{name}'; ") as error:
+            getattr(app, name)
+        assert remedy in str(error.value)
+        assert isinstance(app, App) or "await" not in str(error.value)
+        assert not hasattr(app, "something_else")
+
+
+def test_one_queue_is_given_as_a_list() -> None:
+    app = App()
+
+    @app.task(queue="emails")
+    async def send(to: str) -> None:
+        """Is not run."""
+
+    with pytest.raises(InvalidOption, match=r"queues: is one string; give a list: \['emails'\]"):
+        app.worker("emails")
 
 
 def test_the_blocking_task_leads_there_without_await() -> None:
