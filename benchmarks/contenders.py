@@ -99,6 +99,17 @@ CONTENDERS: Mapping[str, Contender] = {
         Contender(name="rq", folder="rq", label="rq 2.12.0", one_at_a_time=True),
         # A task of an app, compared with a handler of a worker.
         Contender(name="toril-app", folder="toril", label="toril, App", fast=True, kind="app"),
+        # Features of toril, compared with a plain handler.
+        Contender(name="toril-groups", folder="toril", label="toril, ten groups", fast=True, kind="groups"),
+        Contender(
+            name="toril-batches", folder="toril", label="toril, batches of 50", fast=True, kind="batches"
+        ),
+        Contender(
+            name="toril-metrics", folder="toril", label="toril, Prometheus metrics", fast=True, kind="metrics"
+        ),
+        Contender(
+            name="toril-dashboard", folder="toril", label="toril, dashboard open", fast=True, kind="dashboard"
+        ),
         # toril's list and stream queues, compared with rivals that use a list or a stream.
         Contender(name="toril-list", folder="toril", label="toril, list queue", fast=True, kind="list"),
         Contender(name="toril-stream", folder="toril", label="toril, stream queue", fast=True, kind="stream"),
@@ -111,6 +122,7 @@ OTHER_PYTHON = (
 # Rivals that keep jobs in a list or a stream; they are compared with toril's list and stream queues.
 ON_LISTS = ("dramatiq", "huey", "taskiq-list", "celery", "rq")
 ON_STREAMS = ("taskiq-stream", "streaq")
+FEATURES = ("toril-app", "toril-groups", "toril-batches", "toril-metrics", "toril-dashboard")
 
 
 class UnknownContender(Exception):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks import single_calls
-from benchmarks.contenders import ON_LISTS, ON_STREAMS, OTHER_PYTHON, Contender
+from benchmarks.contenders import FEATURES, ON_LISTS, ON_STREAMS, OTHER_PYTHON, Contender
 from benchmarks.environment import Environment
 from benchmarks.persistence import LABELS, Persistence
 
@@ -173,6 +173,15 @@ APP = Workload(
     parameters={"concurrency": 100},
     repeat=5,  # The difference is small.
 )
+FEATURES_100 = Workload(
+    name="features-100",
+    title="processing, concurrency 100, with one feature on at a time",
+    measure=_processing,
+    jobs=24_000,
+    contenders=("toril", *FEATURES),
+    parameters={"concurrency": 100},
+    repeat=5,
+)
 MEMORY = Workload(
     name="memory",
     title="server memory of 10,000 completed jobs, equal options",
@@ -254,6 +263,7 @@ def full_plan() -> list[Workload]:
         _on_kind("list", ON_LISTS),
         _on_kind("stream", ON_STREAMS),
         APP,
+        FEATURES_100,
         MEMORY,
         MEMORY_UUID,
         replace(RESIDENT, contenders=("toril", "node-5")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,16 @@ from toril import (
     Worker,
 )
 
-QUEUES = {"": Queue, "app": Queue, "list": ListQueue, "stream": StreamQueue}
+QUEUES = {"list": ListQueue, "stream": StreamQueue}  # all other kinds are features on a BullMQ queue
 ENVELOPES = ("list", "stream")
-WORKERS = {"": Worker, "list": ListWorker, "stream": StreamWorker}
+WORKERS = {"list": ListWorker, "stream": StreamWorker}
+GROUPS = 10
+BATCH_SIZE = 50
 
 
 async def bulk(task: Task) -> dict[str, Any]:
     options: dict[str, Any] = {"ids": task.ids} if task.ids else {}
-    async with QUEUES[task.kind](task.queue, redis=task.url, **options) as queue:
+    async with QUEUES.get(task.kind, Queue)(task.queue, redis=task.url, **options) as queue:
         if task.kind in ENVELOPES:
             return await add_in_chunks(
                 task, lambda part: queue.add_bulk([("job", task.payload(i)) for i in part])
@@ -38,7 +42,7 @@ async def bulk(task: Task) -> dict[str, Any]:
 
 
 def _job(task: Task, number: int) -> Any:
-    options = _mixed(task, number)
+    options = {"group": f"tenant-{number % GROUPS}"} if task.kind == "groups" else _mixed(task, number)
     data = task.payload(number)
     return NewJob("job", data, JobOptions(**options)) if options else ("job", data)
 
@@ -56,12 +60,18 @@ def _mixed(task: Task, number: int) -> dict[str, Any]:
 
 
 async def single(task: Task) -> dict[str, Any]:
-    async with QUEUES[task.kind](task.queue, redis=task.url) as queue:
+    async with QUEUES.get(task.kind, Queue)(task.queue, redis=task.url) as queue:
         return await add_one_by_one(task, lambda i: queue.add("job", task.payload(i)))
 
 
 async def process(task: Task) -> dict[str, Any]:
-    return await (_process_as_app(task) if task.kind == "app" else _process_by_worker(task))
+    features = {
+        "app": _process_as_app,
+        "batches": _process_in_batches,
+        "metrics": _process_with_metrics,
+        "dashboard": _process_beside_a_dashboard,
+    }
+    return await features.get(task.kind, _process_by_worker)(task)
 
 
 async def _process_as_app(task: Task) -> dict[str, Any]:
@@ -80,7 +90,62 @@ async def _process_as_app(task: Task) -> dict[str, Any]:
     return meter.figures()
 
 
-async def _process_by_worker(task: Task) -> dict[str, Any]:
+async def _process_in_batches(task: Task) -> dict[str, Any]:
+    """Two handlers, each with a list of jobs: as many jobs at a time as the others."""
+    from toril import Batch
+
+    meter = Meter(task)
+
+    async def handle(jobs: list[Any]) -> None:
+        for _ in jobs:
+            meter.tick()
+
+    options: dict[str, Any] = {
+        "batch": Batch(size=BATCH_SIZE),
+        "concurrency": max(1, task.concurrency // BATCH_SIZE),
+    }
+    async with Worker(task.queue, handle, redis=task.url, **options):
+        await meter.finished()
+    return meter.figures()
+
+
+async def _process_with_metrics(task: Task) -> dict[str, Any]:
+    from prometheus_client import CollectorRegistry
+
+    from toril.telemetry.prometheus import PrometheusMetrics
+
+    return await _process_by_worker(task, metrics=PrometheusMetrics(CollectorRegistry()))
+
+
+async def _process_beside_a_dashboard(task: Task) -> dict[str, Any]:
+    """A dashboard in its own process, with the page of the queue open in one tab."""
+    command = "from toril.cli import main; main()"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    dashboard = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", command, "dashboard", "--redis", task.url, "--port", str(port),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}/live?page=/queues/{task.queue}"
+    tab = await asyncio.create_subprocess_exec(
+        "curl", "--silent", "--retry", "100", "--retry-connrefused", "--retry-delay", "1", "--output", "-", url,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert tab.stdout is not None
+    try:
+        if not await tab.stdout.read(1):
+            raise RuntimeError("the dashboard did not send its first event")
+        reading = asyncio.create_task(tab.stdout.read())
+        figures = await _process_by_worker(task)
+        reading.cancel()
+    finally:
+        for process in (tab, dashboard):
+            process.kill()
+    return figures
+
+
+async def _process_by_worker(task: Task, **options: Any) -> dict[str, Any]:
     meter = Meter(task)
 
     async def handle(_: Any) -> None:
@@ -93,7 +158,8 @@ async def _process_by_worker(task: Task) -> dict[str, Any]:
 
     handler = fail_some if task.mix == "retries" else handle
     named = {"worker_id": task.worker} if task.worker else {}
-    worker = WORKERS[task.kind](task.queue, handler, redis=task.url, concurrency=task.concurrency, **named)
+    make = WORKERS.get(task.kind, Worker)
+    worker = make(task.queue, handler, redis=task.url, concurrency=task.concurrency, **named, **options)
     async with worker:
         await meter.finished()
     return meter.figures()
@@ -137,8 +203,8 @@ async def latency(task: Task) -> dict[str, Any]:
         probe.tick()
 
     async with (
-        QUEUES[task.kind](task.queue, redis=task.url) as queue,
-        WORKERS[task.kind](task.queue, handle, redis=task.url),
+        QUEUES.get(task.kind, Queue)(task.queue, redis=task.url) as queue,
+        WORKERS.get(task.kind, Worker)(task.queue, handle, redis=task.url),
     ):
         wait_done = None if task.kind else lambda job: job.wait_until_finished(timeout=30)
         return await probe.measure(lambda i: queue.add("job", task.payload(i)), wait_done)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.contenders import CONTENDERS, Contender, UnknownContender, named
+from benchmarks.contenders import CONTENDERS, FEATURES, Contender, UnknownContender, named
 from benchmarks.environment import Environment, RunFailed, Unsupported
 from benchmarks.installation import install
 from benchmarks.persistence import Environments, Persistence
@@ -87,6 +87,13 @@ def test_a_run_starts_with_an_empty_file() -> None:
 def test_list_and_stream_queues_are_measured_in_the_same_way(environment: Environment, kind: str) -> None:
     run = environment.process(CONTENDERS[f"toril-{kind}"], {"queue": QUEUE, "jobs": JOBS, "concurrency": 10})
     assert run["rate"] > 0
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_each_feature_is_measured_beside_a_plain_handler(environment: Environment, name: str) -> None:
+    run = environment.process(CONTENDERS[name], {"queue": QUEUE, "jobs": JOBS, "concurrency": 100})
+    assert run["rate"] > 0
+    assert environment.server.client().zcard(f"bull:{QUEUE}:completed") == JOBS
 
 
 def test_recovery_moves_every_stalled_job_in_bounded_calls(environment: Environment) -> None:

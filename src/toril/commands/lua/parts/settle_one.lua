@@ -12,6 +12,7 @@
 local call, try = redis.call, redis.pcall
 local id, result = ARGV[FIRST_ITEM + JOB_ID], ARGV[FIRST_ITEM + VALUE]
 local job, lock, fields
+local has_delayed = true -- perhaps
 
 local settings = call("HMGET", meta, "paused", "concurrency", "max", "opts.maxLenEvents")
 if settings[1] or settings[2] or settings[3] then
@@ -22,8 +23,13 @@ if id then
   lock = job .. ":lock"
   fields = try("HMGET", job, "name", "parentKey", "parent", "deid", "atm")
   if not fields[1] or fields[2] or fields[3] or fields[4] or (fields[5] and not tonumber(fields[5]))
-    or not settings[4] or not string.find(settings[4], "^%d+$") or call("GET", lock) ~= ARGV[FIRST_ITEM + TOKEN]
-    or call("EXISTS", stalled, job .. ":dependencies", job .. ":unsuccessful") > 0 then
+    or not settings[4] or not string.find(settings[4], "^%d+$") or call("GET", lock) ~= ARGV[FIRST_ITEM + TOKEN] then
+    return
+  end
+  -- One call for what is rare: children, jobs marked as stalled, delayed jobs.
+  local children, failed_children = job .. ":dependencies", job .. ":unsuccessful"
+  has_delayed = call("EXISTS", delayed, stalled, children, failed_children) > 0
+  if has_delayed and call("EXISTS", stalled, children, failed_children) > 0 then
     return
   end
 end
@@ -31,7 +37,8 @@ end
 -- The next job: the one that waits longest, unless a delayed job is due or it is a marker of BullMQ before version 5.
 local next_id = call("LINDEX", wait, "-1")
 if not next_id or next_id == id or string.find(next_id, "0:", 1, true) == 1
-  or #call("ZRANGEBYSCORE", delayed, "0", (now_ms + 1) * 0x1000 - 1, "LIMIT", "0", "1") > 0 then
+  or (has_delayed
+    and #call("ZRANGEBYSCORE", delayed, "0", (now_ms + 1) * 0x1000 - 1, "LIMIT", "0", "1") > 0) then
   return
 end
 local next_job = base .. next_id
