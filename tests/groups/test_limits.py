@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.groups import killed_workers, one_at_a_time
+from tests.groups import killed_workers, one_at_a_time, random_operations
 from tests.groups.conftest import QUEUE
 from tests.groups.orders import add_tenants, started
 from tests.waiting import until, until_equal
@@ -349,3 +349,12 @@ async def test_a_failed_job_that_is_retried_as_new_is_held_while_its_group_is_pa
         assert ran == 1
         await queue.resume_group("a")
         await until_equal(lambda: queue.get_job_state(job.id), JobState.COMPLETED)
+
+
+@pytest.mark.timeout(150)
+async def test_random_operations_leave_no_job_held(valkey_url: str, prefix: str) -> None:
+    """The small version of the command."""
+    found = await random_operations.run(valkey_url, seconds=5, seed=7, prefix=prefix)
+    assert found.added > 0
+    assert found.keys_left == []
+    assert found.counts.delayed == found.counts.active == 0
