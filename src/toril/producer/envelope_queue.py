@@ -160,7 +160,12 @@ class EnvelopeQueue:
     def _envelope_of(self, job: NewEnvelope, max_attempts: int, now: datetime) -> Envelope:
         if isinstance(job, Envelope):
             return job
-        task_type, payload = (job, None) if isinstance(job, str) else job
+        pair: Any = (job, None) if isinstance(job, str) else job
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise InvalidOption(
+                "jobs", f"holds a {type(job).__name__}", "give (task_type, payload) pairs or envelopes"
+            )
+        task_type, payload = pair
         return Envelope.new(task_type, payload, max_attempts=max_attempts, source=self._source, now=now)
 
     async def _encoded(self, codecs: QueueCodecs, plain: Sequence[Envelope]) -> list[Envelope]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers import Server
 from tests.waiting import until
-from toril import Envelope, InvalidOption, ListQueue, ListWorker
+from toril import Envelope, InvalidOption, ListQueue, ListWorker, NewJob
 from toril.backends.base import Delivery, FinishedJob, settle_and_fetch
 from toril.backends.redis_list import ListBackend, ListConfig
 from toril.commands import list_worker
@@ -407,3 +407,12 @@ async def test_a_reliable_job_that_went_to_another_is_not_locked_again(
             client.rename(f"{base}:processing:h:1:0:a", base)  # as a sweep of another worker would
             assert await asyncio.to_thread(backend.renew_locks, [delivery]) == [delivery]
             assert client.exists(queue.keys.lock(sent.job_id)) == 0
+
+
+@pytest.mark.parametrize("foreign", [NewJob("task", {}), ("task",), {"task": 1}, 7], ids=repr)
+async def test_what_is_neither_a_pair_nor_an_envelope_is_refused_before_anything_is_sent(
+    queue: ListQueue, foreign: Any
+) -> None:
+    with pytest.raises(InvalidOption, match=r"jobs: holds a .*pairs or envelopes"):
+        await queue.add_bulk([("task", {}), foreign])
+    assert (await queue.counts()).waiting == 0

@@ -12,19 +12,10 @@
 --@keys stalled active
 --@args base lock_ms
 --@each job_id token started stalls picked_up
+--@own active_jobs active_jobs
 local lost = {}
-local active_ids -- read once, and only if a lock has expired
 local refused -- why the server did not write a lock
-
-local function is_active(id)
-  if not active_ids then
-    active_ids = {}
-    for _, one in ipairs(redis.call("LRANGE", active, 0, -1)) do
-      active_ids[one] = true
-    end
-  end
-  return active_ids[id]
-end
+local is_active = active_jobs(KEYS, ARGV)
 
 local function is_untouched(id, started, stalls, picked_up)
   local fields = redis.pcall("HMGET", base .. id, "ats", "stc", "processedOn")

@@ -6,18 +6,9 @@
 ]]
 --@keys lease stalled active
 --@args base token lock_ms lease_ms
+--@own active_jobs active_jobs
 local held = 0
-local active_ids -- read once, and only if a lock has expired
-
-local function is_active(id)
-  if not active_ids then
-    active_ids = {}
-    for _, one in ipairs(redis.call("LRANGE", active, 0, -1)) do
-      active_ids[one] = true
-    end
-  end
-  return active_ids[id]
-end
+local is_active = active_jobs(KEYS, ARGV)
 
 for _, entry in ipairs(redis.call("LRANGE", lease, 1, -1)) do
   local colon = string.find(entry, ":", 1, true)

@@ -15,19 +15,10 @@
 --@last_args lease_name lease_ms
 --@keys active
 --@args base now_ms token lock_ms
+--@own active_jobs active_jobs
 local script = ...
 
-local active_ids -- read once, and only if a lock has expired
-
-local function is_active(id)
-  if not active_ids then
-    active_ids = {}
-    for _, one in ipairs(redis.call("LRANGE", active, 0, -1)) do
-      active_ids[one] = true
-    end
-  end
-  return active_ids[id]
-end
+local is_active = active_jobs(KEYS, ARGV)
 
 local function is_held(id, started)
   local owner = redis.call("GET", base .. id .. ":lock")
