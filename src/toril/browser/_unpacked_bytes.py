@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from playwright.async_api import CDPSession
 from playwright.async_api import Error as PlaywrightError
@@ -37,13 +37,20 @@ _TEXT_FRAME: Final = 1  # of a WebSocket; others are reported as Base64
 _ATTACH_SECONDS: Final = 2.0
 
 
-class UnpackedBytes:
-    """The bytes that all parts of a page unpacked so far; `on_count` is called whenever there are more."""
+class LimitsUnpackedBytes(Protocol):
+    """The visit of a page."""
 
-    def __init__(self, proxy: AddressProxy, on_count: Callable[[int], object]) -> None:
+    def check_unpacked(self, total: int) -> None:
+        """Called whenever more bytes were unpacked."""
+
+
+class UnpackedBytes:
+    """The bytes that all parts of a page unpacked so far."""
+
+    def __init__(self, proxy: AddressProxy, visit: LimitsUnpackedBytes) -> None:
         self.total = 0
         self._proxy = proxy
-        self._on_count = on_count
+        self._visit = visit
         self._attaching: set[asyncio.Task[None]] = set()
 
     async def start(self, session: CDPSession) -> None:
@@ -61,7 +68,7 @@ class UnpackedBytes:
 
     def add(self, size: int) -> None:
         self.total += size
-        self._on_count(self.total)
+        self._visit.check_unpacked(self.total)
 
     def attach(self, session: _Session) -> None:
         """Starts counting for a frame or a worker that is about to run."""

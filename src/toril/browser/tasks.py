@@ -238,7 +238,7 @@ class _PageMonitor:
         self._page = tab.page
         self._proxy = tab.proxy
         self._limit = limit
-        self._unpacked = UnpackedBytes(tab.proxy, self._check_unpacked)
+        self._unpacked = UnpackedBytes(tab.proxy, self)
         self._closing: asyncio.Task[None] | None = None
         self._failed_hosts: list[str] = []  # of the page itself and of its redirects
         self.problem: PermanentError | None = None  # why the page was closed
@@ -287,7 +287,7 @@ class _PageMonitor:
         with contextlib.suppress(PlaywrightError):
             await window.close()
 
-    def _check_unpacked(self, total: int) -> None:
+    def check_unpacked(self, total: int) -> None:
         if total > self._limit:
             self._stop_loading()
 

@@ -128,7 +128,7 @@ class _Substitute:
         self._end_thread()
         try:
             self._follower.stand_by()
-        except Exception as error:  # noqa: BLE001 — the query goes on by itself
+        except Exception as error:  # the query goes on by itself
             _log.warning("events could not be read ahead: %s", cause_of(error))
 
     def close(self) -> None:
@@ -145,6 +145,6 @@ class _Substitute:
         while not self._stop.is_set():
             try:
                 self._follower.run(self._stop, lambda: None)
-            except Exception as error:  # noqa: BLE001 — a server that is away now may be back later
+            except Exception as error:  # a server that is away now may be back later
                 _log.warning("events could not be read while Spark starts: %s", cause_of(error))
                 self._stop.wait(_PAUSE_SECONDS)

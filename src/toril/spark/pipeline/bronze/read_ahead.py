@@ -97,7 +97,7 @@ class ReadAhead:
             try:
                 with open_transport(self._url) as transport:
                     self._keep_reading(transport)
-            except Exception as error:  # noqa: BLE001 — whatever it is, events must not go by unread
+            except Exception as error:  # whatever it is, events must not go by unread
                 _log.warning("reading ahead failed, next try in %g s: %s", _PAUSE, error)
                 self._stop.wait(_PAUSE)
 

@@ -64,7 +64,7 @@ class Step:
         began = now()
         try:
             self.act()
-        except Exception as error:  # noqa: BLE001 — whatever it is, the other steps go on
+        except Exception as error:  # whatever it is, the other steps go on
             if reason := why_cut_off():
                 self.error, self.due = f"cut off: {reason}", now()
             else:
@@ -122,7 +122,7 @@ class IngestService:
             self.starts += 1
             try:
                 self.ingest.run(self._stop, self._note_sign)
-            except Exception as error:  # noqa: BLE001 — a server that is away now may be back later
+            except Exception as error:  # a server that is away now may be back later
                 self._note_failure(error)
                 self._spark.check()
                 self._stop.wait(self._pause)
