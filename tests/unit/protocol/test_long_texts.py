@@ -27,6 +27,7 @@ from toril.protocol.record import JobRecord
 from toril.protocol.stack_trace import storable
 from toril.spark.pipeline.silver.stack_traces import message_of
 from toril.spark.pipeline.supervisor.spark_errors import cause_of
+from toril.spark.worker.data_types import data_type_of
 from toril.transport.discovery import QueueSearch, escape_pattern
 from toril.worker._log_lines import fields_text
 
@@ -65,6 +66,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "a cron pattern": Cron.parse,
     "a filter of dead letters": parse_filter,
     "the name of an option": _snake,
+    "the columns of a Spark handler": data_type_of,
 }
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructType
 
 from toril.errors import InvalidOption
 
-_TOKEN: Final = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
+_TOKEN: Final = re.compile(r"`[^`]+`|\w+|[<>(),:]")
 _NAMED: Final[dict[str, Callable[[], pa.DataType]]] = {
     "tinyint": pa.int8,
     "byte": pa.int8,
@@ -61,7 +61,7 @@ class _Ddl:
     """Reads DDL from left to right."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = [found[1] for found in _TOKEN.finditer(text)]
+        self._tokens = [found[0] for found in _TOKEN.finditer(text)]
         if "".join(self._tokens) != re.sub(r"\s", "", text) or not self._tokens:
             raise ValueError(f"{text!r} is no list of columns")
         self._at = 0
