@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import pytest
-
 from benchmarks.contenders import CONTENDERS
 from benchmarks.figures import Summary
-from benchmarks.persistence import settings_of
 from benchmarks.targets import TARGETS, Results, Target, check_targets, missed
 from benchmarks.workloads import full_plan, quick_plan
-from tests.servers.process import LARGE_PAGES
-from toril.server._settings import ServerSettings
 
 FASTER = Target(title="faster", workload="race", against=("node-5", "huey"), least=2.0)
 SOONER = Target(title="sooner", workload="wait", metric="started_p99", against=("node-5", "huey"), most=1.0)
@@ -89,15 +82,3 @@ def test_a_target_for_a_server_with_a_file_has_its_own_bound() -> None:
     assert (slower.workload, slower.bound, slower.title) == ("race-everysec", "≥ 1.5 ×", "faster, everysec")
     assert SOONER.with_file("always").bound == SOONER.bound
     assert SOONER.with_file("always", 2).bound == "≤ 2 ×"
-
-
-@pytest.mark.parametrize("mode", ["everysec", "always"])
-def test_a_server_with_a_file_has_the_settings_of_the_embedded_one(
-    mode: Literal["everysec", "always"],
-) -> None:
-    words = ServerSettings(fsync=mode).arguments()
-    embedded = dict(zip(words[::2], words[1::2], strict=True))
-    for name in ("--port", "--bind", "--daemonize", "--maxmemory-policy"):
-        del embedded[name]  # of the place where it runs, or the server's default
-    measured = LARGE_PAGES | settings_of(mode)
-    assert {f"--{name}": value for name, value in measured.items()} == embedded
