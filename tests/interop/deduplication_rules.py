@@ -104,10 +104,11 @@ class DeduplicationHistory(RandomHistory):
         if self.held:
             self.settle("complete", pick, False, value=value, fetch_next=fetch_next, worker=worker)
 
-    @rule(pick=PICK, error=ERRORS, fetch_next=st.booleans(), worker=WORKERS)
-    def fail(self, pick: int, error: dict[str, str], fetch_next: bool, worker: str) -> None:
+    @rule(pick=PICK, error=ERRORS, worker=WORKERS)
+    def fail(self, pick: int, error: dict[str, str], worker: str) -> None:
+        # 6.7.0 fetches with a retry as well, 5.62.0 with a finish only.
         if self.held:
-            self.settle("fail", pick, False, error=error, fetch_next=fetch_next, worker=worker)
+            self.settle("fail", pick, False, error=error, fetch_next=False, worker=worker)
 
     @rule(
         burst=st.lists(_JOBS, min_size=1, max_size=3),
@@ -132,7 +133,7 @@ class DeduplicationHistory(RandomHistory):
         for job_id in [job_id for job_id, held in self.held.items() if held == token]:
             end: dict[str, Any] = {"value": value} if error is None else {"error": error}
             op = "complete" if error is None else "fail"
-            fetches = fetch_next and self.may_finish(job_id, token)
+            fetches = fetch_next and error is None and self.may_finish(job_id, token)
             self.held.pop(job_id)
             self.take(self.do(op, id=job_id, token=token, fetch_next=fetches, worker=worker, **end), token)
 
