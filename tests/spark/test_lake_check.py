@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.servers import Server
 from tests.spark.factory import Factory
@@ -55,6 +55,9 @@ class Place:
             self.lake / table, pa.Table.from_pylist(rows, schema=table_spec(table).schema), mode="append"
         )
 
+    def delete_rows(self, table: str) -> None:
+        DeltaTable(self.lake / table).delete("job_id = 'job-3'")
+
     def move_mark(self) -> None:
         log = Lake(self.lake).table("silver/attempts")
         log.commit([], application="toril.refine", version=99)
@@ -94,6 +97,11 @@ FAULTS: dict[str, tuple[Callable[[Place], object], set[tuple[str, str]]]] = {
     ),
     "missing file": (lambda place: place.remove_file("silver/attempts"), {("files", "silver/attempts")}),
     "foreign rows": (lambda place: place.add_rows("silver/attempts"), {("rows", "silver/attempts")}),
+    "rows removed by others": (lambda place: place.delete_rows("silver/jobs"), {("rows", "silver/jobs")}),
+    "last commit of alerts": (
+        lambda place: place.remove_last_commit("gold/alerts"),
+        {("layers", "gold/alerts")},
+    ),
     "mark ahead of its table": (Place.move_mark, {("layers", "bronze/events")}),
     "queue obliterated": (Place.obliterate, {("positions", "checked")}),
 }

@@ -37,11 +37,12 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a range of commits brought: new files, the last mark of each application, and the writers' notes."""
+    """What a range of commits changed: new files, the last mark of each application, the writers' notes, old files."""
 
     files: list[DataFile]
     marks: dict[str, int]
     notes: list[dict[str, Any]]
+    removed: list[str]  # paths of files whose rows were removed or replaced
 
     @property
     def rows(self) -> int:
@@ -154,7 +155,7 @@ class LakeTable:
 
     def changes(self, after: int, until: int) -> Changes:
         """What commits in (`after`, `until`] brought."""
-        found = Changes(files=[], marks={}, notes=[])
+        found = Changes(files=[], marks={}, notes=[], removed=[])
         for version in range(after + 1, until + 1):
             for action in self._actions(version):
                 _note_action(found, action)
@@ -223,6 +224,8 @@ class LakeTable:
 def _note_action(found: Changes, action: Mapping[str, Any]) -> None:
     if "add" in action and action["add"].get("dataChange", True):
         found.files.append(_file_of_action(action["add"]))
+    elif "remove" in action and action["remove"].get("dataChange", True):
+        found.removed.append(action["remove"]["path"])
     elif "txn" in action:
         found.marks[action["txn"]["appId"]] = int(action["txn"]["version"])
     elif "toril" in action.get("commitInfo", {}):

@@ -21,7 +21,7 @@ from toril.lake.storage import file_system
 from toril.protocol.keys import QueueKeys
 from toril.spark.pipeline.bronze.stream_positions import TABLE as EVENTS
 from toril.spark.pipeline.bronze.stream_positions import committed_position
-from toril.spark.pipeline.files.lineage import FIGURED, LINKS, rolled_back
+from toril.spark.pipeline.files.lineage import ALERTED, FIGURED, LINKS, rolled_back
 from toril.spark.pipeline.files.retention import first_day_kept
 from toril.spark.sources.discovery import QueueSelection
 from toril.spark.sources.positions import ORIGIN, Position, id_parts, read_stream_states
@@ -118,13 +118,13 @@ def _foreign_commits(log: LakeTable, numbers: list[int]) -> Iterator[LakeFinding
     if foreign:
         undo = f"`DeltaTable({log.url!r}).restore({foreign[0] - 1})` takes them back"
         remedy = _REPLAY if log.spec.layer != "bronze" else undo
-        problem = f"commits {_first_five(foreign)} brought rows and are none of a pipeline"
+        problem = f"commits {_first_five(foreign)} added or removed rows and are none of a pipeline"
         yield _fault("rows", log.spec.name, problem, remedy)
 
 
 def _is_foreign(log: LakeTable, number: int) -> bool:
     changes = log.changes(number - 1, number)
-    return bool(changes.files) and not any(mark.startswith(_OWN) for mark in changes.marks)
+    return bool(changes.files or changes.removed) and not any(mark.startswith(_OWN) for mark in changes.marks)
 
 
 def _first_five(some: list[Any]) -> str:
@@ -144,6 +144,17 @@ def _layers(lake: Lake) -> Iterator[LakeFinding]:
         if log is not None and _has_rows_after(log, reached):
             problem = f"it has version {reached} of {source}, which is at {log.version}"
             yield _fault("layers", made, problem, _RUN, level="behind")
+    yield from _alerts(lake)
+
+
+def _alerts(lake: Lake) -> Iterator[LakeFinding]:
+    """Alerts are made of figures; their mark is the version of silver/attempts that the figures have."""
+    figures, alerts = _opened(lake, "gold/queue_minute"), _opened(lake, "gold/alerts")
+    made_of = 0 if figures is None else max(figures.committed(FIGURED), 0)
+    reached = 0 if alerts is None else max(alerts.committed(ALERTED), 0)
+    if reached < made_of:
+        problem = f"it has version {reached} of silver/attempts, gold/queue_minute has {made_of}"
+        yield _fault("layers", "gold/alerts", problem, _RUN, level="behind")
 
 
 def _has_rows_after(log: LakeTable, version: int) -> bool:
