@@ -95,7 +95,10 @@ class BatchRunner(AttemptRunner[D]):
         attempt = Attempt(delivery)
         attempt.executor = executor
         self.attempts[id(delivery)] = attempt
-        self._waiting.setdefault(self._key(attempt), deque()).append(attempt)
+        key = self._key(attempt)
+        if key not in self._waiting:
+            self._waiting[key] = deque()
+        self._waiting[key].append(attempt)
         self._collected += 1
         if self._collected == 1:
             self._loop.call_soon(self._start_batches)  # deliveries of one reply join one batch
@@ -155,24 +158,37 @@ class BatchRunner(AttemptRunner[D]):
 
     async def _run_batch(self, batch: Sequence[Attempt[D]]) -> None:
         task = asyncio.current_task()
-        begun = [attempt for attempt in batch if await self._begin(attempt)]
+        begun = await self._begun(batch)
         results = await self._results_of(begun) if begun else []
         if task is not None:
             self._batches.discard(task)  # the call that settles these jobs may fetch the next ones
         for attempt, result in zip(begun, results, strict=True):
-            if not attempt.given_up:
+            if attempt.given_up:
+                continue
+            if type(result) is bytes and attempt.reason is None and self._codecs is None:
+                attempt.result = result  # of a `BatchFunction`: there is nothing to wait for
+                self._finish(attempt, Completed(result))
+            else:
                 self._finish(attempt, await self._outcome(attempt, result))
         interrupt = next((one.error for one in begun if one.error is not None and is_ctrl_c(one)), None)
         if interrupt is not None:
             raise interrupt  # settled, and still meant for the whole process
 
-    async def _begin(self, attempt: Attempt[D]) -> bool:
-        """Makes the job object; an attempt that was stopped, or whose payload is invalid, ends here."""
-        attempt.started = time.monotonic()
-        if attempt.reason is not None:
-            self._finish(attempt, await self._stopped(attempt))
-            return False
-        if self._rules.gives_deliveries or attempt.executor is None:
+    async def _begun(self, batch: Sequence[Attempt[D]]) -> list[Attempt[D]]:
+        """The attempts that begin; one that was stopped, or whose payload is invalid, ends here."""
+        begun: list[Attempt[D]] = []
+        now = time.monotonic()
+        for attempt in batch:
+            attempt.started = now
+            if attempt.reason is not None:
+                self._finish(attempt, await self._stopped(attempt))
+            elif self._rules.gives_deliveries or await self._has_job(attempt):
+                begun.append(attempt)
+        return begun
+
+    async def _has_job(self, attempt: Attempt[D]) -> bool:
+        """Makes the job object; returns False after an attempt that has failed."""
+        if attempt.executor is None:
             return True
         try:
             attempt.job = self._adapter.make_job(attempt.delivery, attempt.executor.blocking)
@@ -204,6 +220,8 @@ class BatchRunner(AttemptRunner[D]):
         return results
 
     def _longest_timeout(self, batch: Sequence[Attempt[D]]) -> float | None:
+        if not self._has_timeouts:
+            return None
         timeouts = {self._timeout_of(one.delivery.name) for one in batch}
         return max(one for one in timeouts if one is not None) if None not in timeouts else None
 

@@ -90,9 +90,9 @@ def _by_id(columns: Mapping[str, list[object]], ids: Sequence[str], encode: Enco
         return _all(
             ids, f"the handler returned a table with the columns {', '.join(columns) or 'none'}; {_RETURN}"
         )
-    rows: dict[object, int] = {}
-    twice: set[object] = set()
-    for at, job_id in enumerate(columns["job_id"]):
+    rows: dict[str, int] = {}
+    twice: set[str] = set()
+    for at, job_id in enumerate(map(str, columns["job_id"])):  # a cell may be a number, or anything
         if job_id in rows:
             twice.add(job_id)
         rows[job_id] = at

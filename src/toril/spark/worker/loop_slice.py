@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,11 @@ class LoopSlice(Portable):
         if context is None:
             raise OutsideSparkTask("a slice of work needs a Spark task; use SparkWorker")
         name = f"{self.worker}.{self.number}.{context.partitionId()}.{context.attemptNumber()}"
-        reports = asyncio.run(self._run(name))
+        gc.freeze()  # a collection need not walk through the modules of Spark, pandas and the handler
+        try:
+            reports = asyncio.run(self._run(name))
+        finally:
+            gc.unfreeze()
         yield pa.RecordBatch.from_pylist(reports, schema=_REPORT)
 
     async def _run(self, name: str) -> list[dict[str, Any]]:

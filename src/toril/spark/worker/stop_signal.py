@@ -15,7 +15,7 @@ from toril.transport import BlockingTransport
 
 # Longer than a slice takes to end; a worker that died leaves no key behind for long.
 _LIFETIME_MS: Final = 600_000
-_AGAIN: Final = 0.2  # seconds: after an error of the server
+_POLL_SECONDS: Final = 0.05  # also after an error of the server
 
 
 def stop_key(keys: QueueKeys, worker: str) -> str:
@@ -47,11 +47,9 @@ class StopSignal:
                 return  # it expires
 
     def _watch(self) -> None:
-        while not self._asked.wait(_AGAIN):
-            if self._ended.is_set():
+        while not self._ended.wait(_POLL_SECONDS):
+            if self._asked.is_set() and self._written():
                 return
-        while not self._ended.is_set() and not self._written():
-            self._ended.wait(_AGAIN)
 
     def _written(self) -> bool:
         try:
