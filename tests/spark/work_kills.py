@@ -1,8 +1,9 @@
-"""Kills what processes jobs, and checks that no job is lost: `python -m tests.spark.work_kills [JOBS] [KILLS]`.
+"""Kills what processes jobs, and checks that no job is lost: `python -m tests.spark.work_kills [JOBS] [KILLS] [SEED]`.
 
 A Node producer adds jobs. Two `SparkWorker`s (one per engine) on a standalone master with two workers, one `Worker`
-and one Node worker share them, while drivers, executors, Python workers and plain workers are killed (-9) at random and
-the server is restarted once.
+and one Node worker share them, while drivers, executors and Python processes of Spark are killed (-9) at random and the
+server is restarted once. Every handler records its runs: one that ran again must have been interrupted by a kill of its
+engine, or by the restart.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +49,56 @@ const { Queue } = require('bullmq');
 })();
 """
 NODE_WORKER = """
+const { appendFileSync } = require('fs');
 const { Worker } = require('bullmq');
 %s
 const patience = { maxStalledCount: 20, lockDuration: 8000, stalledInterval: 8000 };
-const options = { connection, prefix: '%s', concurrency: 20, ...patience };
+const options = { connection, prefix: '%s', concurrency: 8, ...patience };
 const pause = () => new Promise((done) => setTimeout(done, 50));
-const worker = new Worker('%s', async (job) => { await pause(); return job.data.n * 2; }, options);
+const worker = new Worker('%s', async (job) => {
+  appendFileSync('%s/node-' + process.pid, `${job.data.n} ${Date.now() / 1000}\\n`);
+  await pause();
+  return job.data.n * 2;
+}, options);
 worker.on('error', () => {});
 """
 Process = subprocess.Popen[bytes]
+# Command lines of the processes of Spark that are killed.
+EXECUTOR = ("CoarseGrainedExecutorBackend",)
+PYTHON = ("pyspark.daemon", "python_streaming_source_runner")
+# Whose handlers are interrupted by a kill; of the restart: all.
+MEETS = {
+    "loop": {"loop"},
+    "rows": {"rows"},
+    "executor": {"loop", "rows"},
+    "python": {"loop", "rows"},
+    "server": {"loop", "rows", "plain", "node"},
+}
+
+
+# What a killed process had started ends a moment later: executors after their driver, Python after its executor.
+_SURVIVES = 10.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill, or the restart of the server, and the time in which it interrupts handlers."""
+
+    name: str
+    began: float
+    ended: float
+
+    def interrupts(self, first: Run, second: Run) -> bool:
+        """Whether it explains that a handler ran a second time."""
+        return first.engine in MEETS[self.name] and self.began <= second.at and first.at <= self.ended
+
+
+@dataclass(frozen=True)
+class Run:
+    """A handler ran for a job."""
+
+    at: float
+    engine: str
 
 
 @dataclass
@@ -67,16 +110,21 @@ class Crew:
     master: str
     folder: Path
     processes: dict[str, Process] = field(default_factory=dict)
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: list[Kill] = field(default_factory=list)  # the restart included
+
+    @property
+    def runs(self) -> Path:
+        """The folder in which handlers record their runs."""
+        return self.folder / "runs"
 
     def start(self, name: str) -> None:
         log = (self.folder / f"{name}.log").open("ab")
         if name == "node":
             port = int(self.server.url.rsplit(":", 1)[1])
-            program = NODE_WORKER % (_CONNECTION % port, self.prefix, QUEUE)
+            program = NODE_WORKER % (_CONNECTION % port, self.prefix, QUEUE, self.runs)
             command, where = ["node", "-e", program], NODE
         else:
-            words = [name, self.master, self.server.url, self.prefix]
+            words = [name, self.master, self.server.url, self.prefix, str(self.runs)]
             command, where = [sys.executable, "-m", "tests.spark.work_worker", *words], ROOT
         self.processes[name] = subprocess.Popen(
             command, cwd=where, stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT
@@ -84,21 +132,41 @@ class Crew:
         log.close()
 
     def kill(self, chance: random.Random) -> str:
-        """Kills something at random; what was killed as a whole is started again."""
-        name = chance.choice(["loop", "rows", "plain", "node", "executor", "python"])
+        """Kills something at random; a driver is started again."""
+        name = chance.choice(["loop", "rows", "executor", "python"])
+        began = time.time()
         if name in self.processes:
             os.killpg(self.processes[name].pid, signal.SIGKILL)
             self.processes[name].wait()
             self.start(name)
         else:
-            mark = "CoarseGrainedExecutorBackend" if name == "executor" else "pyspark.daemon"
-            found = [pid for pid in descendants(os.getpid()) if mark in command_of(pid)]
-            if not found:
-                name = f"no {name}"
-            else:
-                os.kill(chance.choice(found), signal.SIGKILL)
-        self.kills[name] += 1
+            marks = EXECUTOR if name == "executor" else PYTHON
+            victim = chance.choice(self.await_processes(marks))
+            began = time.time()
+            os.kill(victim, signal.SIGKILL)
+        self.kills.append(Kill(name, began, began + _SURVIVES))
         return name
+
+    def await_processes(self, marks: tuple[str, ...], seconds: float = 120) -> list[int]:
+        """Processes whose command line has one of the marks: after a kill, Spark needs a while to start others."""
+        deadline = time.monotonic() + seconds
+        while not (found := [pid for pid in self._of_spark() if has_any(command_of(pid), marks)]):
+            assert time.monotonic() < deadline, f"no process of Spark is like {marks}"
+            time.sleep(0.1)
+        return found
+
+    def _of_spark(self) -> list[int]:
+        """What descends from the drivers and from the workers of the standalone master."""
+        roots = [self.processes[name].pid for name in ("loop", "rows")]
+        roots += [pid for pid in descendants(os.getpid()) if "deploy.worker.Worker" in command_of(pid)]
+        return [pid for root in roots for pid in descendants(root)]
+
+    def restart_server(self, seconds: float) -> None:
+        began = time.time()
+        self.server.stop()
+        time.sleep(seconds)
+        self.server.start()
+        self.kills.append(Kill("server", began, time.time()))
 
     def end(self) -> None:
         for one in self.processes.values():
@@ -119,6 +187,10 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def has_any(text: str, marks: tuple[str, ...]) -> bool:
+    return any(mark in text for mark in marks)
 
 
 def descendants(of: int) -> list[int]:
@@ -146,6 +218,7 @@ def crew(folder: Path, prefix: str) -> Iterator[Crew]:
         server = stack.enter_context(Server.valkey(appendonly="yes", appendfsync="always"))
         master = stack.enter_context(standalone(folder))
         made = Crew(server, prefix, master, folder)
+        made.runs.mkdir()
         stack.callback(made.end)
         yield made
 
@@ -162,31 +235,37 @@ def run(folder: Path, jobs: int, kills: int, *, seed: int, seconds: float, say: 
             client.hset(keys.meta, "opts.maxLenEvents", 20 * jobs + 100_000)
         for name in ("loop", "rows"):
             made.start(name)
-            await_first(made.server, keys, chance, 180)
+            await_first_run(made, name, 180)
         for name in ("plain", "node"):
             made.start(name)
         restart_at = kills // 2
-        for number in range(kills):
-            time.sleep(chance.uniform(1.0, 6.0))
+        for number, share in enumerate(sorted(chance.uniform(0.05, 0.85) for _ in range(kills))):
+            await_completed(made.server, keys, round(share * jobs), seconds)
             say(f"kill {number + 1}: {made.kill(chance)}")
             if number == restart_at:
-                made.server.stop()
-                time.sleep(chance.uniform(0.5, 2.0))
-                made.server.start()
+                time.sleep(chance.uniform(0.0, 2.0))
+                made.restart_server(chance.uniform(0.5, 2.0))
                 say("the server was restarted")
         await_end(made.server, keys, jobs, seconds, say)
         made.stop()
         check(made.server, keys, jobs, made, say)
 
 
-def await_first(server: Server, keys: QueueKeys, chance: random.Random, seconds: float) -> None:
-    """Waits until jobs are completed: Spark needs longer to start than others need for all jobs."""
+def await_first_run(made: Crew, engine: str, seconds: float) -> None:
+    """Waits until the handler of an engine runs: Spark needs longer to start than others need for all jobs."""
+    deadline = time.monotonic() + seconds
+    while not any(made.runs.glob(f"{engine}-*")):
+        assert time.monotonic() < deadline, f"{engine} did not begin"
+        time.sleep(0.1)
+
+
+def await_completed(server: Server, keys: QueueKeys, count: int, seconds: float) -> None:
+    """Waits until so many jobs are completed."""
     deadline = time.monotonic() + seconds
     with server.client() as client:
-        before = client.zcard(keys.completed)
-        while client.zcard(keys.completed) <= before + chance.randint(0, 10):
-            assert time.monotonic() < deadline, "a Spark worker did not begin"
-            time.sleep(0.1)
+        while client.zcard(keys.completed) < count:
+            assert time.monotonic() < deadline, f"fewer than {count} jobs were completed"
+            time.sleep(0.05)
 
 
 def await_end(server: Server, keys: QueueKeys, jobs: int, seconds: float, say: Callable[[str], Any]) -> None:
@@ -207,26 +286,49 @@ def check(server: Server, keys: QueueKeys, jobs: int, made: Crew, say: Callable[
         )
         ids = [one.decode() for one in client.zrange(keys.completed, 0, -1)]
         assert len(ids) == jobs, f"{jobs - len(ids)} jobs are lost"
-        takers: Counter[str] = Counter()
-        started = 0
         for one in ids:
-            data, value, taker, count = client.hmget(keys.job(one), "data", "returnvalue", "pb", "ats")
+            data, value = client.hmget(keys.job(one), "data", "returnvalue")
             assert json.loads(value) == 2 * json.loads(data)["n"], one
-            takers[(taker or b"node").decode().partition(".")[0].rpartition("-")[0]] += 1
-            started += int(count)
         finals: Counter[str] = Counter()
         for _, fields in client.xrange(keys.events):
             if fields[b"event"] == b"completed":
                 finals[fields[b"jobId"].decode()] += 1
         assert set(finals.values()) == {1} and len(finals) == jobs, "a job was completed twice"
+    runs = runs_of(made.runs)
+    assert len(runs) == jobs, f"{jobs - len(runs)} jobs have a result, and no handler ran"
     say(
-        f"lost 0, one final transition for each of {jobs} jobs; {started - jobs} runs repeated; {dict(made.kills)}"
+        f"lost 0, one final transition for each of {jobs} jobs, {dict(Counter(one.name for one in made.kills))}"
     )
-    say(f"who completed them: {dict(takers)}")
+    say(f"handlers ran: {dict(Counter(run.engine for one in runs.values() for run in one))}")
+    repeated = sum(len(one) - 1 for one in runs.values())
+    strange = unexplained(runs, made.kills)
+    say(f"{repeated} runs repeated, {len(strange)} of them without a kill of their engine")
+    assert not strange, strange[:5]
 
 
-def main(jobs: int = 100_000, kills: int = 10) -> None:
-    seed = random.SystemRandom().randrange(10_000)
+def runs_of(folder: Path) -> dict[int, list[Run]]:
+    """By job, in order."""
+    found: dict[int, list[Run]] = {}
+    for path in folder.iterdir():
+        engine = path.name.partition("-")[0]
+        for line in path.read_text().splitlines():
+            number, at = line.split()
+            found.setdefault(int(number), []).append(Run(float(at), engine))
+    return {number: sorted(runs, key=lambda one: one.at) for number, runs in found.items()}
+
+
+def unexplained(runs: dict[int, list[Run]], kills: list[Kill]) -> list[tuple[int, Run, Run]]:
+    """Runs that were repeated although nothing that could interrupt them was killed in between."""
+    return [
+        (number, first, second)
+        for number, of_job in runs.items()
+        for first, second in pairwise(of_job)
+        if not any(one.interrupts(first, second) for one in kills)
+    ]
+
+
+def main(jobs: int = 100_000, kills: int = 10, seed: int | None = None) -> None:
+    seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), jobs, kills, seed=seed, seconds=1200, say=lambda text: print(text, flush=True))

@@ -1,14 +1,19 @@
-"""A worker of its own process, to be killed: `python -m tests.spark.work_worker ENGINE MASTER URL PREFIX`.
+"""A worker of its own process, to be killed: `python -m tests.spark.work_worker ENGINE MASTER URL PREFIX RUNS`.
 
-`loop` and `rows` are the engines of `SparkWorker`, `plain` is a `Worker`. Every handler doubles `n`.
+`loop` and `rows` are the engines of `SparkWorker`, `plain` is a `Worker`. Every handler doubles `n`, and appends `n`
+and the time at which it ran to a file of its process in the folder RUNS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,29 +29,45 @@ QUEUE = "shared"
 LOCK = 8.0
 
 
-def double(batch: pa.Table) -> list[int]:
+def note(runs: str, engine: str, numbers: Iterable[int]) -> None:
+    """Records that the handler runs for these jobs; a killed process leaves what it wrote."""
+    lines = "".join(f"{number} {time.time():.3f}\n" for number in numbers)
+    with Path(runs, f"{engine}-{os.getpid()}").open("a", encoding="ascii") as file:
+        file.write(lines)
+
+
+def double(batch: pa.Table, runs: str) -> list[int]:
+    numbers = [row["n"] for row in batch["data"].to_pylist()]
+    note(runs, "loop", numbers)
     time.sleep(0.2)  # so that kills meet batches
-    return [2 * row["n"] for row in batch["data"].to_pylist()]
+    return [2 * one for one in numbers]
 
 
-def double_rows(rows: DataFrame) -> DataFrame:
-    return rows.selectExpr("queue", "job_id", "token", "position", "data.n * 2 as result")
+def double_rows(rows: DataFrame, runs: str) -> DataFrame:
+    def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            note(runs, "rows", [row["n"] for row in batch.column("data").to_pylist()])
+            yield batch
+
+    taken = rows.mapInArrow(noted, rows.schema)
+    return taken.selectExpr("queue", "job_id", "token", "position", "data.n * 2 as result")
 
 
-async def double_job(job: Any) -> int:
+async def double_job(job: Any, runs: str) -> int:
+    number = int(job.data["n"])
+    note(runs, "plain", [number])
     await asyncio.sleep(0.05)  # leaves jobs for the others
-    return 2 * int(job.data["n"])
+    return 2 * number
 
 
-def main(engine: str, master: str, url: str, prefix: str) -> None:
+def main(engine: str, master: str, url: str, prefix: str, runs: str) -> None:
     if engine == "plain":
         # A job may be caught by several kills.
-        options: Any = {"concurrency": 20, "lock_duration": LOCK, "stalled_check_interval": LOCK}
-        asyncio.run(
-            Worker(QUEUE, double_job, redis=url, prefix=prefix, max_stalled_count=20, **options).run()
-        )
+        options: Any = {"concurrency": 8, "lock_duration": LOCK, "stalled_check_interval": LOCK}
+        single = functools.partial(double_job, runs=runs)
+        asyncio.run(Worker(QUEUE, single, redis=url, prefix=prefix, max_stalled_count=20, **options).run())
         return
-    handler = double if engine == "loop" else double_rows
+    handler: Any = functools.partial(double if engine == "loop" else double_rows, runs=runs)
     settings = {**SETTINGS, "spark.cores.max": "1", "spark.task.maxFailures": "4"}
     worker = SparkWorker(
         QUEUE,
