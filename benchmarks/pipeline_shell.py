@@ -76,6 +76,8 @@ def _round(number: int, events: int, url: str, place: Path, sides: dict[str, Pat
         elif not lake.exists():
             _measured(sides[side], url, lake)  # what is there is read before the measurement
         found[side] = _measured(sides[side], url, lake)
+        one = found[side]
+        print(f"    round {number + 1}, {side}: {one.seconds:.2f} s, {one.megabytes:.0f} MB", flush=True)
     return found
 
 
