@@ -70,6 +70,10 @@ soak: setup  ## run under load and faults for an hour
 true-values: setup  ## kill workers and block loops with the default locks (three minutes)
 	@$(PYTHON) -m tests.faults.true_values
 
+.PHONY: recipes
+recipes: setup  ## run the recipes for Airflow, Dagster, dbt and Jupyter, each in its own environment
+	@$(PYTHON) -m recipes.run
+
 .PHONY: screenshots
 screenshots: setup  ## make the images of the documentation
 	@$(PYTHON) scripts/take-screenshots
