@@ -192,8 +192,11 @@ class DeduplicationHistory(RandomHistory):
     @has("sweep_stalled")
     @rule(pick=PICK)
     def worker_dies(self, pick: int) -> None:
-        """Its lock runs out, one sweep suspects its job, the next one takes it back."""
-        if self.held:
+        """Its lock runs out, one sweep suspects its job, the next one takes it back.
+
+        Not while a job is stored to follow another one: a sweep of toril adds those that 6.7.0 leaves behind.
+        """
+        if self.held and not any(key.startswith(f"bull:{QUEUE}:dn:") for key in self.lockstep.keyspace):
             job_id = sorted(self.held)[pick % len(self.held)]
             self.held.pop(job_id)
             self.do("lose_lock", id=job_id)
