@@ -80,7 +80,7 @@ screenshots: setup  ## make the images of the documentation
 
 .PHONY: docs
 docs: setup  ## build the site (site/index.html) with warnings as errors, and run every example of the documentation
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@$(PYTEST) tests/docs
 
 .PHONY: release-check
