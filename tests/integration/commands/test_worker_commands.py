@@ -313,11 +313,15 @@ def test_a_batch_of_adds_and_pickups_may_be_large(driver: QueueDriver) -> None:
     assert fetch_reply.ack_errors == [None] * 1500
 
 
-@pytest.mark.parametrize(("rules", "command"), [("+@all", "msetex"), ("+@all -msetex", "set")])
+@pytest.mark.parametrize(
+    ("rules", "hash_tag", "command"),
+    # Keys with hash tags may be on a cluster: while it migrates a slot, MSETEX loses keys.
+    [("+@all", False, "msetex"), ("+@all -msetex", False, "set"), ("+@all", True, "set")],
+)
 def test_the_locks_of_a_batch_are_one_write_if_the_server_has_a_command_and_the_user_may_call_it(
-    start_valkey: Callable[..., Server], keys: QueueKeys, rules: str, command: str
+    start_valkey: Callable[..., Server], prefix: str, rules: str, hash_tag: bool, command: str
 ) -> None:
-    server = start_valkey()
+    keys, server = QueueKeys("paint", prefix, hash_tag=hash_tag), start_valkey()
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "some", "on", ">pw", "~*", "resetchannels", *rules.split())
         with BlockingTransport(f"redis://some:pw@127.0.0.1:{server.port}") as transport:
