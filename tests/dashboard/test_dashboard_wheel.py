@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from tests.dashboard.mounted_pages import PROXY_HOST, links_of, rewriting_proxy
 from toril import Queue
 
 REPOSITORY = Path(__file__).parents[2]
+TOKEN = "a-long-token-for-programs"  # a public host name needs authentication
 
 
 def fresh_environment(folder: Path) -> Path:
@@ -63,16 +65,22 @@ async def test_a_wheel_in_a_fresh_environment_serves_the_dashboard_behind_a_prox
         "/ops/queues",
         "--allowed-host",
         PROXY_HOST,
+        "--token-env",
+        "TORIL_TEST_TOKEN",
     ]
     async with Queue("emails", redis=valkey_url, prefix=prefix) as queue:
         await queue.add("send", {})
     process = await asyncio.create_subprocess_exec(
-        str(python), *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        str(python),
+        *command,
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TORIL_TEST_TOKEN": TOKEN},
     )
     try:
         assert process.stdout is not None
         url = json.loads(await process.stdout.readline())["url"]
-        async with rewriting_proxy(url, "/ops/queues") as client:
+        async with rewriting_proxy(url, "/ops/queues", authorization=f"Bearer {TOKEN}") as client:
             assert len(await links_of(client, "/ops/queues")) > 15
             for file in (
                 "htmx-4.min.js",

@@ -18,7 +18,9 @@ Command: TypeAlias = TyperCommand | TyperGroup
 
 # What `toril --help` says of each command: the first line of its own help. The module has the name of the command.
 DESCRIPTIONS: Final = {
-    "demo": "Add and process sample jobs, on a temporary server unless --redis names one.",
+    "demo": (
+        "Show everything in two minutes: jobs, workers, a dashboard, tables and Spark, on a temporary server."
+    ),
     "server": "The embedded Valkey server of a folder: start, status, stop, url.",
     "add": "Add a job, the same job many times, or a job for each line of a file.",
     "worker": (
