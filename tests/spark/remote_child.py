@@ -1,17 +1,43 @@
 """A client of a Spark Connect server, which needs a Python process of its own.
 
 `python -m tests.spark.remote_child sc://… URL PREFIX LAKE` writes, reads and streams what is in the queue `emails`,
-runs the pipeline, and prints what it saw as one line of JSON.
+processes the jobs of the queue `scores` with both engines, runs the pipeline, and prints what it saw as one line of
+JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
-from toril.spark import register
+from pyspark.sql import DataFrame
+
+from toril import sync
+from toril.spark import SparkWorker, register
 from toril.spark.pipeline import Pipeline, PipelineOptions
 from toril.spark.pipeline.session import build_session
+
+
+def double(batch: Any) -> list[int]:
+    return [2 * row["x"] for row in batch["data"].to_pylist()]
+
+
+def double_rows(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("queue", "job_id", "token", "position", "data.x * 2 as result")
+
+
+def work(spark: Any, url: str, prefix: str) -> list[list[int]]:
+    """The results of both engines."""
+    found = []
+    with sync.Queue("scores", redis=url, prefix=prefix) as queue:
+        for takes, handler in (("arrow", double), ("dataframe", double_rows)):
+            jobs = queue.add_bulk([("score", {"x": n}) for n in range(20)])
+            options: dict[str, Any] = {"takes": takes, "data_schema": "x bigint"}
+            SparkWorker("scores", handler, spark=spark, redis=url, prefix=prefix, **options).run_once()
+            found.append([one.wait_until_finished(timeout=5) for one in jobs])
+        queue.obliterate(force=True)
+    return found
 
 
 def main(server: str, url: str, prefix: str, lake: str) -> None:
@@ -30,7 +56,8 @@ def main(server: str, url: str, prefix: str, lake: str) -> None:
     options = {**place, "queue": "echo", "checkpointLocation": f"{lake}-checkpoint"}
     echo.options(**options).trigger(availableNow=True).start().awaitTermination()
     summary = Pipeline(PipelineOptions(redis=url, prefix=prefix, lake=lake), spark=spark).run_once()
-    print(json.dumps({"counts": counts, "events": summary.events}), flush=True)
+    results = work(spark, url, prefix)
+    print(json.dumps({"counts": counts, "events": summary.events, "results": results}), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_spark_submit_runs_the_pipeline_on_a_standalone_master_with_two_workers(
     check_tables(tmp_path / "lake", queue)
 
 
-def test_a_client_of_a_connect_server_reads_writes_streams_and_runs_the_pipeline(
+def test_a_client_of_a_connect_server_reads_writes_streams_works_and_runs_the_pipeline(
     valkey_url: str, prefix: str, factory: Factories, tmp_path: Path
 ) -> None:
     queue = factory("emails")
@@ -52,6 +52,7 @@ def test_a_client_of_a_connect_server_reads_writes_streams_and_runs_the_pipeline
     assert done.returncode == 0, done.stderr[-3000:] + (tmp_path / "connect.log").read_text()[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["counts"] == {"emails": 60, "written": 50}
+    assert seen["results"] == [[2 * n for n in range(20)]] * 2, "both engines of SparkWorker"
     lake = Lake(tmp_path / "lake")
     states = lake.query("select queue, state, count(*)::int as n from silver.jobs group by all").to_pylist()
     assert {(row["queue"], row["state"]): row["n"] for row in states} == {

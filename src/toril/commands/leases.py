@@ -30,6 +30,9 @@ DECLARED["parts/lease"] = Signature(
     last_args=("lease_name", "lease_ms"),
 )
 _RENEW = OwnScript("lease_renew", keys="lease stalled active", args="base token lock_ms lease_ms")
+_FIELDS = OwnScript("outcome_fields", keys="active", args="base", each="job_id")
+# What the outcome of an attempt depends on, in the order of the script.
+OUTCOME_FIELDS: Final = (b"opts", b"atm", b"attemptsMade", b"stacktrace")
 _CLOSE = OwnScript("lease_close", keys="lease leases", args="lease_name lease_ms")
 
 
@@ -48,6 +51,20 @@ def lease_key(keys: QueueKeys, name: str) -> str:
 def leases_key(keys: QueueKeys) -> str:
     """The sorted set of leases of a queue that are not closed."""
     return keys.toril("work:leases")
+
+
+def given_back_key(keys: QueueKeys, token: str) -> str:
+    """Exists for a while after jobs of a lease were given back or failed because their rows were dropped."""
+    return keys.toril(f"work:given-back:{token}")
+
+
+def note_given_back(keys: QueueKeys, token: str) -> Command[bool]:
+    """Notes that a lease was closed while it held jobs: rows of it that come later are those of a stateful query."""
+    return plain(bool, "SET", given_back_key(keys, token), "1", "PX", CLOSED_MS)
+
+
+def was_given_back(keys: QueueKeys, token: str) -> Command[bool]:
+    return plain(bool, "EXISTS", given_back_key(keys, token))
 
 
 def take_leased(
@@ -85,6 +102,19 @@ def open_leases(keys: QueueKeys) -> Command[list[str]]:
 def jobs_of(keys: QueueKeys, name: str) -> Command[list[LeasedJob]]:
     """The jobs that a lease has taken, in order."""
     return plain(_jobs, "LRANGE", lease_key(keys, name), 1, -1)
+
+
+def outcome_fields(keys: QueueKeys, job_ids: Sequence[str]) -> Command[list[dict[bytes, bytes]]]:
+    """The fields of jobs that their outcomes depend on, as far as they exist."""
+    args = [*_FIELDS.args(base=keys.base), *job_ids]
+    return _FIELDS.call(_FIELDS.keys(keys), args, _fields, Replay.SAFE)
+
+
+def _fields(reply: Sequence[Sequence[bytes | None]]) -> list[dict[bytes, bytes]]:
+    return [
+        {name: value for name, value in zip(OUTCOME_FIELDS, values, strict=False) if value is not None}
+        for values in reply
+    ]
 
 
 def _names(reply: Sequence[bytes]) -> list[str]:

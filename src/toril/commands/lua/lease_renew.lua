@@ -8,6 +8,10 @@
 --@args base token lock_ms lease_ms
 --@own active_jobs active_jobs
 local held = 0
+if redis.call("LLEN", active) == 0 then
+  redis.call("PEXPIRE", lease, lease_ms)
+  return held -- no job of the lease is left
+end
 local is_active = active_jobs(KEYS, ARGV)
 
 for _, entry in ipairs(redis.call("LRANGE", lease, 1, -1)) do
@@ -19,7 +23,7 @@ for _, entry in ipairs(redis.call("LRANGE", lease, 1, -1)) do
     redis.call("PEXPIRE", lock, lock_ms)
     redis.call("SREM", stalled, id)
     held = held + 1
-  elseif not owner and redis.call("HGET", base .. id, "ats") == string.sub(entry, 1, colon - 1) and is_active(id) then
+  elseif not owner and is_active(id) and redis.call("HGET", base .. id, "ats") == string.sub(entry, 1, colon - 1) then
     if not redis.pcall("SET", lock, token, "PX", lock_ms).err then
       redis.call("SREM", stalled, id)
       held = held + 1

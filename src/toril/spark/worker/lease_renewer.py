@@ -17,7 +17,14 @@ from toril.backends.base import FinishedJob
 from toril.backends.blocking import BlockingBackend, BullmqConfig, outcome_of
 from toril.backends.bullmq import BullmqDelivery
 from toril.commands import read
-from toril.commands.leases import close_lease, jobs_of, open_leases, renew_lease
+from toril.commands.leases import (
+    close_lease,
+    jobs_of,
+    note_given_back,
+    open_leases,
+    outcome_fields,
+    renew_lease,
+)
 from toril.errors import PermanentError, TorilError
 from toril.protocol.keys import QueueKeys, client_name
 from toril.protocol.record import JobRecord
@@ -29,8 +36,9 @@ from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.spark")
 _DROPPED: Final = "the query returned no row for this job"
-# What the outcome of a job depends on.
-OUTCOME_FIELDS: Final = ("opts", "atm", "attemptsMade", "stacktrace")
+# Jobs whose fields one call reads, and how long the jobs of a lease are held while it is closed.
+_READ_PER_CALL: Final = 500
+_CLOSING_MS: Final = 60_000
 Queues = Mapping[str, QueueKeys]
 
 
@@ -120,8 +128,22 @@ class LeaseRenewer:
 def renew_all(transport: BlockingTransport, keys: QueueKeys, owner: str, lock_ms: int) -> int:
     """Renews the open leases of an owner; returns the number of jobs that they hold."""
     names = [one for one in transport.run(open_leases(keys)) if is_of(one, owner)]
-    replies = transport.run_many([renew_lease(keys, one, token_of(one), lock_ms=lock_ms) for one in names])
-    return sum(_checked(replies))
+    return sum(_renewed(transport, keys, names, lock_ms))
+
+
+def _renewed(transport: BlockingTransport, keys: QueueKeys, names: Sequence[str], lock_ms: int) -> list[int]:
+    """Renews leases; returns the number of jobs that each holds."""
+    return _checked(
+        transport.run_many([renew_lease(keys, one, token_of(one), lock_ms=lock_ms) for one in names])
+    )
+
+
+def close_settled(transport: BlockingTransport, keys: QueueKeys, owner: str, lock_ms: int) -> None:
+    """Closes the leases of committed micro-batches that hold no job any more; the others are renewed."""
+    names = [one for one in transport.run(open_leases(keys)) if is_of(one, owner)]
+    counts = _renewed(transport, keys, names, lock_ms)
+    empty = [name for name, held in zip(names, counts, strict=True) if not held]
+    _checked(transport.run_many([close_lease(keys, one) for one in empty]))
 
 
 def close_all(
@@ -134,11 +156,15 @@ def close_all(
 ) -> int:
     """Closes the open leases of an owner, or of one micro-batch; returns how many jobs they still held."""
     names = [one for one in transport.run(open_leases(keys)) if is_of(one, owner, nonce)]
+    counts = _renewed(transport, keys, names, _CLOSING_MS)
+    holding = [name for name, held in zip(names, counts, strict=True) if held]  # mostly none: all are settled
     left: list[tuple[str, str]] = []
-    for name, jobs in zip(names, _checked_lists(transport, keys, names), strict=True):
+    for name, jobs in zip(holding, _checked_lists(transport, keys, holding), strict=True):
         left += [(one, token_of(name)) for one in jobs]
     count = 0
     if left:
+        for token in sorted({token for _, token in left}):
+            transport.run(note_given_back(keys, token))
         settle = fail_jobs if dropped == "fail" else give_back_jobs
         count = settle(transport, keys, left)
         _log.warning("%s: %d jobs whose rows were dropped: %s", keys.name, count, dropped.replace("_", " "))
@@ -172,16 +198,14 @@ def deliveries_of(
     transport: BlockingTransport, keys: QueueKeys, held: Sequence[tuple[str, str]]
 ) -> list[BullmqDelivery]:
     """Deliveries with the fields that their outcome depends on."""
-    replies = transport.run_many([read.get_fields(keys, one, OUTCOME_FIELDS) for one, _ in held])
-    names = [name.encode() for name in OUTCOME_FIELDS]
+    found: list[dict[bytes, bytes]] = []
+    for start in range(0, len(held), _READ_PER_CALL):
+        ids = [one for one, _ in held[start : start + _READ_PER_CALL]]
+        fields = transport.run(outcome_fields(keys, ids))
+        found += fields
     return [
-        BullmqDelivery(
-            JobRecord(
-                one, {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            ),
-            token,
-        )
-        for (one, token), values in zip(held, _checked(replies), strict=True)
+        BullmqDelivery(JobRecord(one, fields), token)
+        for (one, token), fields in zip(held, found, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from toril.spark.sources.server_choice import Choice
 from toril.spark.worker.lease_names import is_of
 from toril.spark.worker.lease_renewer import close_all
 from toril.spark.worker.options import ROWS_JOBS, SparkWorkerOptions
+from toril.spark.worker.settle_sink import SETTLE_COLUMNS
 from toril.spark.worker.work_source import ready_jobs
 from toril.spark.worker.work_summary import WorkSummary
 from toril.transport import BlockingTransport
@@ -87,7 +88,8 @@ class MicroBatch:
         return False
 
     def _write(self, rows: DataFrame) -> None:
-        rows.write.format("toril").options(**self.settle).mode("append").save()
+        columns = [name for name in rows.columns if name in SETTLE_COLUMNS]
+        rows.select(*columns).write.format("toril").options(**self.settle).mode("append").save()
 
     def _fail(self, rows: DataFrame, text: str, kind: str | None) -> None:
         """Fails the jobs that are not settled yet: reading the rows again returns those."""

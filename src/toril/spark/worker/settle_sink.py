@@ -22,8 +22,10 @@ from toril.backends.bullmq import BullmqDelivery
 from toril.commands import read
 from toril.commands.bulk_enqueue import rejects_key
 from toril.commands.command import plain
+from toril.commands.leases import was_given_back
 from toril.errors import (
     FailedChildren,
+    InvalidOption,
     JobNotFound,
     JobNotInState,
     LockLost,
@@ -45,6 +47,20 @@ from toril.spark.worker.settle_options import SettleOptions
 from toril.transport import BlockingTransport
 
 _log = logging.getLogger("toril.spark")
+_LATE_ROW: Final = (
+    "is commit, and a row came after its micro-batch: a stateful operator held it, and its job was given back"
+)
+# What is read of a row; other columns cost nothing.
+SETTLE_COLUMNS: Final = (
+    "queue",
+    "job_id",
+    "token",
+    "position",
+    "result",
+    "error",
+    "error_kind",
+    "retry_after",
+)
 # As many refused rows as can be read; older ones make room.
 _MOST_REJECTS: Final = 10_000
 # The counts of a worker that died are not left behind for long.
@@ -91,7 +107,8 @@ class Settler:
     def settle_all(self, batches: Iterable[pa.RecordBatch]) -> SettleMessage:
         """Rows are settled in the order in which their jobs were taken: that is the order of the active list."""
         rows: dict[str, list[dict[str, object]]] = defaultdict(list)
-        for batch in batches:
+        for whole in batches:
+            batch = whole.select([name for name in whole.schema.names if name in SETTLE_COLUMNS])
             variants = variant_columns(batch.schema)
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
                 self._add(with_variants(row, variants) if variants else row, rows)
@@ -181,6 +198,10 @@ class Settler:
         if self.transport.run(read.is_finished(keys, job_id)).state in ("completed", "failed"):
             self.tally.known += 1
             return
+        if self.transport.run(was_given_back(keys, str(row["token"]))):
+            raise InvalidOption(
+                "give_back", _LATE_ROW, 'set option("give_back", "never") where the jobs are read'
+            )
         self.tally.refused += 1
         text = to_json({"job_id": job_id, "token": str(row["token"])})
         reject = ("reason", f"not settled: {error}"[:1000], "row", text)

@@ -34,7 +34,7 @@ from toril.spark.sources.readers import open_transport
 from toril.spark.sources.server_choice import check_reachable, require_driver_jvm
 from toril.spark.worker.job_columns import JobColumns, work_schema
 from toril.spark.worker.lease_names import Lease, leases_of
-from toril.spark.worker.lease_renewer import LeaseRenewer, close_all, config_of, renew_all
+from toril.spark.worker.lease_renewer import LeaseRenewer, close_all, close_settled, config_of, renew_all
 from toril.spark.worker.stop_signal import stop_key
 from toril.spark.worker.work_options import BATCH_LOCK, STREAM_LOCK, WorkOptions
 from toril.transport import BlockingTransport
@@ -99,12 +99,13 @@ class WorkReader(Portable):
                 yield from table.select(expected.names).cast(expected).to_batches()
 
     def _take(self, transport: BlockingTransport, lease: Lease) -> pa.Table:
-        pickup = Pickup(token=lease.token, lock_ms=round(self.lock * 1000), worker=self.worker_name())
+        token = lease.token
+        pickup = Pickup(token=token, lock_ms=round(self.lock * 1000), worker=self.worker_name())
         command = take_leased(
             lease.keys, lease.name, capacity=lease.size, pickup=pickup, now_ms=transport.now_ms()
         )
         reply = transport.run(command)
-        taken = [BullmqDelivery(JobRecord.from_flat(one, flat), lease.token) for one, flat in reply.jobs]
+        taken = [BullmqDelivery(JobRecord.from_flat(one, flat), token) for one, flat in reply.jobs]
         backend = BlockingBackend(lease.keys, transport, config_of(self.worker_name(), self.lock))
         backend.begin_scheduler_runs([one.record for one in taken])
         columns = JobColumns(lease.queue, self.options.data_type())
@@ -197,15 +198,22 @@ class WorkStreamReader(WorkReader, DataSourceStreamReader, SupportsTriggerAvaila
         begin = WorkOffset.parse(start)
         self._renew(begin.owner)
         queues = self.queues()
-        if begin.nonce and self.options.give_back == "commit":
-            for keys in queues.values():
-                close_all(self.transport, keys, begin.owner, nonce=begin.nonce, dropped=self.options.dropped)
+        if begin.nonce:
+            self._close_committed(queues, begin)
         shares = self._shares(queues, begin.owner, limit)
         if not shares:
             return start
         if self._left is not None:
             self._left -= sum(shares.values())
         return WorkOffset(begin.number + 1, begin.owner, secrets.token_hex(8), shares).as_dict()
+
+    def _close_committed(self, queues: Mapping[str, QueueKeys], begin: WorkOffset) -> None:
+        """Closes the leases of committed micro-batches; jobs whose rows a stateful operator holds stay locked."""
+        for keys in queues.values():
+            if self.options.give_back == "commit":
+                close_all(self.transport, keys, begin.owner, nonce=begin.nonce, dropped=self.options.dropped)
+            else:
+                close_settled(self.transport, keys, begin.owner, round(self.lock * 1000))
 
     def _shares(self, queues: Mapping[str, QueueKeys], owner: str, limit: ReadLimit) -> dict[str, int]:
         """How many jobs to take from each queue: at most as many as wait, and as the limits allow."""
