@@ -22,7 +22,10 @@ QUICK = ["--quick", "--jobs", "40", "--pace", "0.2"]
 
 
 @pytest.mark.timeout(120)
-def test_it_shows_its_parts_and_keeps_the_dashboard_until_ctrl_c(start: Start, folder: Path) -> None:
+def test_it_shows_its_parts_and_keeps_the_dashboard_until_ctrl_c(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     process = start("demo", *QUICK, "--keep")
     assert process.stdout is not None
     out = ""
@@ -37,6 +40,7 @@ def test_it_shows_its_parts_and_keeps_the_dashboard_until_ctrl_c(start: Start, f
     process.send_signal(signal.SIGINT)
     rest, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (0, "")
+    assert f"source {sys.prefix}/bin/activate" in out + rest, "the environment is not active here"
     assert "\x1b" not in out + rest, "no control sequences where there is no terminal"
     for part in ("1  Server", "2  Producers", "3  Workers", "kill -9", "4  A stream queue", "✓ a poison job"):
         assert part in out

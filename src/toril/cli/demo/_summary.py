@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import quantiles
 
 from toril.cli._output import format_seconds, print_line, show
@@ -231,6 +234,16 @@ def _print_next(*, dashboard: str | None) -> None:
     ]
     if dashboard is None:
         commands.insert(0, ("toril demo --keep", "the same, and the dashboard stays open"))
+    if activation := _activation():
+        commands.insert(0, (activation, "so that your shell finds toril"))
     width = max(len(command) for command, _ in commands)
     for command, meaning in commands:
         print_line(f"   {command:<{width}}   {meaning}")
+
+
+def _activation() -> str | None:
+    """How to activate the virtual environment of this process, unless it is active."""
+    if sys.prefix in (sys.base_prefix, os.environ.get("VIRTUAL_ENV")):
+        return None
+    script, here = Path(sys.prefix, "bin", "activate"), Path.cwd()
+    return f"source {script.relative_to(here) if script.is_relative_to(here) else script}"
