@@ -45,7 +45,8 @@ def test_it_shows_its_parts_and_keeps_the_dashboard_until_ctrl_c(
     for part in ("1  Server", "2  Producers", "3  Workers", "kill -9", "4  A stream queue", "✓ a poison job"):
         assert part in out
     assert "left out: tables and Spark, by --quick" in out
-    assert [path.name for path in folder.iterdir()] == ["handlers.py"], "it leaves nothing behind"
+    left = {path.name for path in folder.iterdir()} - {".cache"}  # coverage writes there
+    assert left == {"handlers.py"}
     assert not psutil.wait_procs(children, timeout=20)[1]
 
 
